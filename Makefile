@@ -1,0 +1,54 @@
+# The two commands a newcomer needs: `make results/table3.csv` and `make test`. Everything else is optional.
+.DEFAULT_GOAL := help
+PYTHON ?= python3
+SCALE ?= mini
+CONFIG ?=
+BIN := .venv/bin
+INSTALLED := .venv/installed
+export PATH := $(CURDIR)/$(BIN):$(PATH)
+
+.PHONY: help install test lint format lock plan clean
+
+help: ## show this list
+	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
+
+# Bytecode is compiled once here: without it every stage process spends seconds more on imports.
+$(INSTALLED): requirements.lock pyproject.toml
+	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed, this is " + sys.version)'
+	$(PYTHON) -m venv .venv
+	$(BIN)/python -m pip install --quiet $$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock
+	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	touch $@
+
+install: $(INSTALLED) ## create .venv from requirements.lock
+
+results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, CONFIG="seeds=3")
+	snakemake --cores all $@ --config scale=$(SCALE) $(CONFIG)
+
+FORCE:
+
+test: $(INSTALLED) ## run the tests
+	pytest
+
+lint: $(INSTALLED) ## ruff, snakefmt, mypy
+	ruff check .
+	ruff format --check .
+	snakefmt --check Snakefile workflow
+	mypy
+
+format: $(INSTALLED) ## apply the formatters
+	ruff check --fix .
+	ruff format .
+	snakefmt Snakefile workflow
+
+lock: ## pin the newest versions again
+	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		--extra dev --upgrade --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	python3 tests/environment_yml.py > environment.yml
+
+plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper
+	python -m flexround.stages.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
+
+clean: ## remove everything computed here, downloads included; .venv stays
+	rm -rf results/mini results/sources results/table* results/figure* logs benchmarks .state .snakemake

@@ -1,0 +1,51 @@
+"""FlexRound, reproduced: data -> fine-tune -> calibrate -> reconstruct -> evaluate -> tabulate."""
+
+import sys
+from pathlib import Path
+
+sys.path.insert(0, str(Path(workflow.basedir) / "src"))
+
+from flexround.errors import FlexRoundError
+from flexround.settings import layout
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from snakemake.exceptions import WorkflowError
+
+try:
+    PLAN = Plan(
+        load_params(str(config.get("scale", "mini"))), config.get("seeds"), dict(config)
+    )
+except FlexRoundError as error:
+    raise WorkflowError(str(error))
+
+SCALE = PLAN.scale.name
+SCALE_FILE = str(config.get("scale", "mini"))
+
+
+wildcard_constraints:
+    scale=PLAN.pattern([SCALE]),
+    task=PLAN.pattern(PLAN.scale.tasks),
+    checkpoint=PLAN.pattern(PLAN.scale.checkpoints),
+    recipe=PLAN.pattern(PLAN.params.recipes.recipes),
+    source=PLAN.pattern(PLAN.params.sources),
+    table=PLAN.pattern(PLAN.params.tables),
+    figure=PLAN.pattern(PLAN.figures),
+    seed=r"\d+",
+    samples=r"\d+",
+    kind="table|figure",
+
+
+include: "workflow/rules/common.smk"
+include: "workflow/rules/data.smk"
+include: "workflow/rules/finetune.smk"
+include: "workflow/rules/calibrate.smk"
+include: "workflow/rules/reconstruct.smk"
+include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/tabulate.smk"
+
+
+rule all:
+    default_target: True
+    input:
+        expand("results/table{table}.csv", table=PLAN.params.tables),
+        expand("results/figure{figure}.pdf", figure=PLAN.figures),

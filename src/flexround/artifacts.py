@@ -1,0 +1,117 @@
+"""Files that are either whole or absent: atomic writes, hashes, manifests.
+
+A rule's output is never its own evidence: each heavy file has a small ``manifest.json`` beside it that holds its
+sha256. Manifests hold nothing that changes from run to run (no clock, no seconds), so an unchanged result leaves
+everything downstream untouched.
+"""
+
+import errno
+import hashlib
+import json
+import os
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from flexround.errors import InputError
+
+
+def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
+    """Call ``write(temporary)`` and rename the temporary file to ``path`` once it is on disk.
+
+    Raises:
+        InputError: the directory is not writable or the disk is full; ``path`` is then as it was before.
+    """
+    path = Path(path)
+    temporary = None
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
+        temporary = Path(name)
+        os.close(handle)
+        write(temporary)
+        with open(temporary, "rb") as file:
+            os.fsync(file.fileno())
+        temporary.chmod(0o644)
+        os.replace(temporary, path)
+    except OSError as error:
+        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+            raise
+        raise InputError(
+            f"{path}: can't be written ({error.strerror}); free space or choose a writable results directory"
+        ) from error
+    finally:
+        if temporary is not None:
+            temporary.unlink(missing_ok=True)
+
+
+def write_bytes(path: Path, data: bytes) -> None:
+    """Write ``data`` atomically."""
+    atomic_write(path, lambda temporary: _ignore(temporary.write_bytes(data)))
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write ``text`` atomically as UTF-8 with LF line ends."""
+    write_bytes(path, text.encode())
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` atomically as indented JSON with sorted keys; NaN and Inf are refused."""
+    write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
+
+
+def read_json(path: Path) -> Any:
+    """Read a JSON file.
+
+    Raises:
+        InputError: the file is missing or not JSON.
+    """
+    try:
+        return json.loads(Path(path).read_text())
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; run the stage that makes it first") from error
+    except ValueError as error:
+        raise InputError(f"{path}: not valid JSON ({error}); delete it and run its stage again") from error
+
+
+def sha256(path: Path) -> str:
+    """Return the hex sha256 of a file, read in 1 MiB pieces."""
+    digest = hashlib.sha256()
+    with open(path, "rb") as file:
+        while piece := file.read(1 << 20):
+            digest.update(piece)
+    return digest.hexdigest()
+
+
+def write_manifest(directory: Path, files: list[str], **facts: Any) -> None:
+    """Write ``directory/manifest.json``: sha256 and size of ``files`` plus ``facts`` (all reproducible values)."""
+    listed = {name: {"sha256": sha256(directory / name), "bytes": (directory / name).stat().st_size} for name in files}
+    write_json(directory / "manifest.json", {"files": listed, **facts})
+
+
+def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
+    """Read ``directory/manifest.json`` and check that every file in it has the recorded size and sha256.
+
+    Args:
+        directory: holds ``manifest.json`` and the files it lists.
+        verify: hash the files too; without it only their sizes are compared.
+
+    Raises:
+        InputError: a file is missing, truncated or changed.
+    """
+    manifest = read_json(directory / "manifest.json")
+    for name, facts in manifest["files"].items():
+        path = directory / name
+        if not path.exists():
+            raise InputError(f"{path}: missing although {directory / 'manifest.json'} lists it; run its stage again")
+        size = path.stat().st_size
+        if size != facts["bytes"]:
+            raise InputError(f"{path}: {size} bytes, its manifest says {facts['bytes']}; delete it and run again")
+        if verify and sha256(path) != facts["sha256"]:
+            raise InputError(f"{path}: its sha256 is not the one in its manifest; delete it and run its stage again")
+    return manifest
+
+
+def _ignore(_: object) -> None:
+    """Turn an expression's value into None for callbacks that return nothing."""

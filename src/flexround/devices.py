@@ -1,0 +1,54 @@
+"""Which device a job uses: a free GPU under a file lock, or the CPU."""
+
+import contextlib
+import os
+import tempfile
+import time
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    import torch
+
+POLL_SECONDS = 1.0
+
+
+@contextlib.contextmanager
+def lease() -> Iterator["torch.device"]:
+    """Yield a CUDA device that no other job of this machine has leased, or the CPU if there is no GPU.
+
+    Snakemake counts GPUs but does not say which one a job may use, hence the lock per device. The operating system
+    frees the lock when the process ends, however it ends.
+    """
+    import torch
+
+    if not torch.cuda.is_available():
+        yield torch.device("cpu")
+        return
+    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    if len(names) != torch.cuda.device_count():
+        names = [str(index) for index in range(torch.cuda.device_count())]
+    with lease_one(names, Path(tempfile.gettempdir())) as index:
+        torch.cuda.set_device(index)
+        yield torch.device("cuda", index)
+
+
+@contextlib.contextmanager
+def lease_one(names: Sequence[str], directory: Path) -> Iterator[int]:
+    """Yield the index of the first of ``names`` whose lock is free, waiting until there is one."""
+    import filelock
+
+    while True:
+        for index, name in enumerate(names):
+            lock = filelock.FileLock(directory / f"flexround-gpu-{name}.lock", mode=0o666)
+            try:
+                lock.acquire(timeout=0)
+            except filelock.Timeout:
+                continue
+            try:
+                yield index
+                return
+            finally:
+                lock.release()
+        time.sleep(POLL_SECONDS)

@@ -1,0 +1,31 @@
+"""The one exception family whose text is meant for the user.
+
+A stage prints it without a traceback and exits with 2; everything else is a bug and keeps its traceback.
+"""
+
+import difflib
+from collections.abc import Iterable
+
+
+class FlexRoundError(Exception):
+    """Something the user can mend: the message names the place, the value and the way out."""
+
+
+class SettingsError(FlexRoundError):
+    """A wrong key or value in ``params/`` or on the command line."""
+
+
+class InputError(FlexRoundError):
+    """A data set, checkpoint, sample file or state directory that can't be used."""
+
+
+class NumericalError(FlexRoundError):
+    """NaN or Inf where a finite number was needed."""
+
+
+def suggest(wrong: str, known: Iterable[str]) -> str:
+    """Return ``"'wrong' (did you mean 'right'? known: ...)"`` for an unknown name."""
+    names = sorted(known)
+    close = difflib.get_close_matches(wrong, names, n=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{wrong!r} ({hint}known: {', '.join(names)})"

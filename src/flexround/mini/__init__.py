@@ -1,0 +1,1 @@
+"""The mini scale: offline data sets and narrow models."""

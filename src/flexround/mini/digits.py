@@ -1,0 +1,147 @@
+"""The offline image set: scikit-learn's 8x8 handwritten digits, enlarged to 32x32 colour and made harder.
+
+Each image is a digit under a random affine warp, in a random colour a little lighter than its background: a gradient
+with fragments of other digits around, and noise. A base digit and its clutter never cross from one split to the other.
+
+The same bytes on every machine: PCG64 uniforms, float64 throughout, one rounding to uint8 at the end.
+"""
+
+import functools
+
+import numpy as np
+from numpy.random import Generator
+
+SIZE = 32
+CLASSES = 10
+VALIDATION_SHARE = 0.2  # of the base digits
+FRAGMENTS = 3  # pieces of other digits in each image
+CHUNK = 500  # images rendered at once; it orders the draws, so changing it changes the data
+
+# Difficulty: with these the mini networks reach 92 to 96 % top-1. Colours are in 0..1.
+ROTATION, SHEAR, SHIFT = 18.0, 0.2, 3.0  # degrees, ratio, pixels; drawn from minus to plus the value
+SCALE = (0.7, 1.0)
+BACKGROUND = (0.05, 0.5)
+CONTRAST = (0.22, 0.58)  # by how much the digit is lighter than the mean of what lies behind it
+FRAGMENT_CONTRAST = 0.25
+TINT = (0.2, 1.0)  # weight of each colour channel in the contrast
+NOISE = 0.07  # largest standard deviation
+
+
+def make(train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
+    """Make the data set.
+
+    Args:
+        train: training images, made from four fifths of the base digits.
+        validation: validation images, made from the others.
+        seed: of everything random here.
+
+    Returns:
+        ``{train,val}_images`` uint8 (N, 32, 32, 3), ``{train,val}_labels`` int64 (N,) and ``{train,val}_base`` int64
+        (N,), the base digit of each image.
+    """
+    glyphs, labels = base_digits()
+    rng = np.random.Generator(np.random.PCG64(seed))
+    arrays: dict[str, np.ndarray] = {}
+    for split, members, count in zip(("train", "val"), split_bases(labels, rng), (train, validation), strict=True):
+        base = np.concatenate([rng.permutation(members) for _ in range(-(-count // len(members)))])[:count]
+        others = glyphs[members]
+        pieces = [render(glyphs[base[i : i + CHUNK]], others, rng) for i in range(0, count, CHUNK)]
+        arrays |= {f"{split}_images": np.concatenate(pieces), f"{split}_labels": labels[base], f"{split}_base": base}
+    return arrays
+
+
+def base_digits() -> tuple[np.ndarray, np.ndarray]:
+    """Return scikit-learn's digits as smooth glyphs, float64 (1797, 32, 32) in 0..1, and labels int64 (1797,)."""
+    from scipy import ndimage
+    from sklearn.datasets import load_digits
+
+    digits = load_digits()
+    # The 8x8 counts of ink are the area averages of a binary stroke: interpolate, then sharpen back to a stroke.
+    zoom = functools.partial(ndimage.zoom, zoom=SIZE / 8, order=3, mode="grid-constant", grid_mode=True)
+    large = np.stack([zoom(image) for image in digits.images])
+    return np.clip((large - 5.0) / 6.0, 0.0, 1.0), digits.target.astype(np.int64)
+
+
+def split_bases(labels: np.ndarray, rng: Generator) -> tuple[np.ndarray, np.ndarray]:
+    """Return the indices of the training and the validation base digits, each class in the same ratio."""
+    train, validation = [], []
+    for label in range(CLASSES):
+        members = rng.permutation(np.flatnonzero(labels == label))
+        held_out = round(len(members) * VALIDATION_SHARE)
+        validation.append(members[:held_out])
+        train.append(members[held_out:])
+    return np.concatenate(train), np.concatenate(validation)
+
+
+def render(glyphs: np.ndarray, others: np.ndarray, rng: Generator) -> np.ndarray:
+    """Return one image uint8 (N, 32, 32, 3) for each of ``glyphs`` (N, 32, 32), with clutter taken from ``others``."""
+    count = len(glyphs)
+    image = background(count, rng)
+    for _ in range(FRAGMENTS):
+        ink = fragments(others[rng.integers(len(others), size=count)], rng)
+        image = paint(image, ink, FRAGMENT_CONTRAST * rng.random(count), rng)
+    ink = warp(glyphs, *draw_warps(count, rng))
+    image = paint(image, ink, uniform(rng, *CONTRAST, count), rng)
+    # Four uniforms are Gaussian enough, and free of functions that differ in the last bit between machines.
+    noise = sum(rng.random(image.shape) - 0.5 for _ in range(4)) * np.sqrt(3.0)
+    image += noise * (NOISE * rng.random(count))[:, None, None, None]
+    return np.floor(np.clip(image, 0.0, 1.0) * 255.0 + 0.5).astype(np.uint8)
+
+
+def background(count: int, rng: Generator) -> np.ndarray:
+    """Return linear gradients between two random colours, float64 (N, 32, 32, 3) in 0..1."""
+    axis = np.linspace(-0.5, 0.5, SIZE)
+    angle = uniform(rng, 0.0, 2 * np.pi, count)[:, None, None]
+    ramp = 0.5 + (np.cos(angle) * axis[:, None] + np.sin(angle) * axis[None, :]) / np.sqrt(2.0)
+    start, end = uniform(rng, *BACKGROUND, (2, count, 1, 1, 3))
+    return start + (end - start) * 0.6 * ramp[..., None]
+
+
+def paint(image: np.ndarray, ink: np.ndarray, contrast: np.ndarray, rng: Generator) -> np.ndarray:
+    """Blend in a colour lighter than each image's mean by ``contrast`` (N,), where there is ``ink`` (N, 32, 32)."""
+    mean = image.mean(axis=(1, 2))
+    tint = uniform(rng, *TINT, mean.shape)
+    colour = mean + contrast[:, None] * tint / tint.mean(axis=1, keepdims=True)
+    return image + ink[..., None] * (colour[:, None, None, :] - image)
+
+
+def fragments(glyphs: np.ndarray, rng: Generator) -> np.ndarray:
+    """Return warped ``glyphs`` moved towards the border, so that part of a stroke shows beside the digit."""
+    angle, shear, scale, shift = draw_warps(len(glyphs), rng)
+    away = uniform(rng, 0.0, 2 * np.pi, len(glyphs))
+    shift = shift + 16.0 * np.stack([np.cos(away), np.sin(away)], axis=1)
+    return warp(glyphs, angle, shear, scale, shift)
+
+
+def draw_warps(count: int, rng: Generator) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Draw angle (N,) in radians, shear (N,), scale (N, 2) and shift (N, 2) in pixels."""
+    return (
+        uniform(rng, -ROTATION, ROTATION, count) * np.pi / 180.0,
+        uniform(rng, -SHEAR, SHEAR, count),
+        uniform(rng, *SCALE, (count, 2)),
+        uniform(rng, -SHIFT, SHIFT, (count, 2)),
+    )
+
+
+def warp(images: np.ndarray, angle: np.ndarray, shear: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
+    """Apply one affine map about the centre to each image (N, 32, 32), bilinear, empty outside."""
+    from scipy import ndimage
+
+    cos, sin = np.cos(angle), np.sin(angle)
+    inverse = np.array([[cos, sin + shear], [-sin, cos]]) / scale.T[:, None]  # output pixel -> input pixel
+    grid = np.arange(SIZE) - (SIZE - 1) / 2
+    y = grid[None, :, None] - shift[:, 0, None, None]
+    x = grid[None, None, :] - shift[:, 1, None, None]
+    matrix = inverse[..., None, None]
+    rows = matrix[0, 0] * y + matrix[0, 1] * x + (SIZE - 1) / 2
+    columns = matrix[1, 0] * y + matrix[1, 1] * x + (SIZE - 1) / 2
+    warped = [
+        ndimage.map_coordinates(image, (row, column), order=1)
+        for image, row, column in zip(images, rows, columns, strict=True)
+    ]
+    return np.stack(warped)
+
+
+def uniform(rng: Generator, low: float, high: float, shape: int | tuple[int, ...]) -> np.ndarray:
+    """Return float64 values in [low, high)."""
+    return low + (high - low) * rng.random(shape)

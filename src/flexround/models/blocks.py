@@ -1,0 +1,50 @@
+"""The block protocol: how any architecture is shown to the reconstruction engine.
+
+An adapter is one function ``blocks(model) -> list[Block]`` over an unmodified module. Two things must hold, and the
+contract test checks them for every adapter: running the blocks one after the other equals ``model(x)``, and the first
+and last block hold exactly the first and last linear layer.
+"""
+
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Literal
+
+from torch import Tensor, nn
+
+
+def identity(x: Tensor) -> Tensor:
+    """Return ``x``: the glue of a block that follows its predecessor directly."""
+    return x
+
+
+@dataclasses.dataclass(frozen=True)
+class Site:
+    """An activation tensor that is quantized: the input or the output of a module, which must be called once."""
+
+    module: nn.Module
+    where: Literal["input", "output"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Block:
+    """The unit whose output is reconstructed (ptq_spec 5): residual block, inverted residual, single layer.
+
+    Attributes:
+        name: dotted name for logs, e.g. ``layer1.0``.
+        module: called as ``module(x)``; shares its parameters with the model.
+        sites: activation tensors quantized inside, the block output last (no site on the network's output).
+        before: parameter-free glue between the previous block's output and this one's input (pooling, flatten);
+            applied once to the cached activations, not in every iteration.
+    """
+
+    name: str
+    module: nn.Module
+    sites: tuple[Site, ...] = ()
+    before: Callable[[Tensor], Tensor] = identity
+
+
+def run(blocks: Iterable[Block], x: Tensor) -> Tensor:
+    """Run ``x`` through the blocks in order."""
+    for block in blocks:
+        x = block.module(block.before(x))
+    return x

@@ -1,0 +1,132 @@
+"""Other people's checkpoints: read without running their code, renamed to our layouts, loaded strictly."""
+
+import pickle
+import re
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from flexround.errors import InputError
+
+_SHOWN = 3  # names listed in a message before "and n more"
+_UNUSED_AT_EVALUATION = "num_batches_tracked"  # absent from files of before PyTorch 0.4.1
+_FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
+
+
+def read_foreign(path: Path) -> dict[str, Tensor]:
+    """Read the state dict of a pickled checkpoint onto the CPU; nothing in the file is executed.
+
+    A dict with the weights under ``state_dict`` or ``model`` is unwrapped, as is the ``module.`` prefix that
+    ``nn.DataParallel`` puts before every name.
+
+    Raises:
+        InputError: the file is missing, damaged, wants to run code, or holds something else than tensors.
+    """
+    state = _unwrap(_load(Path(path)))
+    if not isinstance(state, Mapping) or not state:
+        raise InputError(f"{path}: holds {type(state).__name__} instead of a state dict; save model.state_dict() alone")
+    for name, value in state.items():
+        if not isinstance(value, Tensor):
+            raise InputError(
+                f"{path}: entry {name!r} is {type(value).__name__}, not a tensor; save model.state_dict() alone"
+            )
+    prefix = "module." if all(name.startswith("module.") for name in state) else ""
+    return {name.removeprefix(prefix): value for name, value in state.items()}
+
+
+def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Load ``state`` into ``model``: every tensor present, none left over, shapes equal, all values finite.
+
+    Args:
+        where: the file or source named in messages.
+
+    Raises:
+        InputError: naming the keys or the tensor; ``model`` is then as it was before.
+    """
+    own = model.state_dict()
+    missing = [name for name in own if name not in state and not name.endswith(_UNUSED_AT_EVALUATION)]
+    unexpected = [name for name in state if name not in own]
+    if missing or unexpected:
+        raise InputError(
+            f"{where}: not a checkpoint of this {type(model).__name__} (missing: {_some(missing)}; unexpected: "
+            f"{_some(unexpected)}); check the architecture and the key_map of this checkpoint in params/scales"
+        )
+    for name, value in state.items():
+        if value.shape != own[name].shape:
+            raise InputError(
+                f"{where}: {name} has shape {tuple(value.shape)}, the model needs {tuple(own[name].shape)}; "
+                "check the arguments of the model's factory in params/scales"
+            )
+        if not torch.isfinite(value).all():
+            raise InputError(f"{where}: {name} holds NaN or Inf; the file is damaged or its training diverged")
+    model.load_state_dict(own | dict(state))
+
+
+def brecq_resnet(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Map a ResNet of BRECQ's release to torchvision's names: they are the same, only its ReLUs differ."""
+    return dict(state)
+
+
+def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Map a MobileNetV2 of BRECQ's release to torchvision's names.
+
+    There each block is flat, (conv, norm, ReLU6) repeated and the last ReLU6 left out; torchvision nests all
+    triples but the last. Everything outside the blocks has the same names.
+    """
+    convs: dict[str, int] = {}
+    for match in filter(None, map(_FLAT_CONV.fullmatch, state)):
+        block, index = match[1], int(match[2])
+        convs[block] = max(convs.get(block, 0), index // 3 + 1)
+
+    def rename(name: str) -> str:
+        if (match := _FLAT_CONV.fullmatch(name)) is None:
+            return name
+        unit, part = divmod(int(match[2]), 3)
+        is_last = unit == convs[match[1]] - 1
+        return f"{match[1]}{unit + part if is_last else f'{unit}.{part}'}.{match[3]}"
+
+    return {rename(name): value for name, value in state.items()}
+
+
+def _load(path: Path) -> object:
+    """Unpickle tensors and plain containers only."""
+    if not path.is_file():
+        raise InputError(f"{path}: missing; put the file there or run the data stage, which fetches it")
+    try:
+        # Every storage stays on the CPU, where it is read first, wherever it was saved.
+        return torch.load(path, weights_only=True, map_location=lambda storage, _: storage)
+    except pickle.UnpicklingError as error:
+        if refused := re.search(r"GLOBAL ([\w.]+)", str(error)):
+            raise InputError(
+                f"{path}: refused, because unpickling it would call {refused[1]}; use a file that holds tensors only "
+                "(model.state_dict()), or convert it on a machine you can afford to lose"
+            ) from error
+        raise _damaged(path, error) from error
+    except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
+        raise _damaged(path, error) from error
+
+
+def _damaged(path: Path, error: Exception) -> InputError:
+    """Say that a file is no checkpoint."""
+    reason = (str(error) or type(error).__name__).splitlines()[0]
+    return InputError(
+        f"{path}: not a whole PyTorch checkpoint ({path.stat().st_size} bytes; {reason}); delete it and fetch it again"
+    )
+
+
+def _unwrap(loaded: object) -> object:
+    """Return the state dict inside the dict that a training script saved, or the argument itself."""
+    if isinstance(loaded, Mapping):
+        for key in ("state_dict", "model"):
+            if isinstance(loaded.get(key), Mapping):
+                return loaded[key]
+    return loaded
+
+
+def _some(names: Iterable[str]) -> str:
+    """List the first few names."""
+    listed = list(names)
+    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
+    return (", ".join(listed[:_SHOWN]) or "none") + more

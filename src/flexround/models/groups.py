@@ -1,0 +1,47 @@
+"""Convolutions that cross-layer equalization may rescale against each other."""
+
+import dataclasses
+from collections.abc import Sequence
+
+
+@dataclasses.dataclass(frozen=True)
+class EqualizationGroup:
+    """A chain whose inner tensors feed nothing else: two convolutions, or three with a depthwise one in the middle.
+
+    Attributes:
+        convs: dotted names in ``model``, in forward order.
+        activation: whether a ReLU lies between them; False means that they follow each other directly.
+    """
+
+    convs: tuple[str, ...]
+    activation: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Link:
+    """One convolution of a chain.
+
+    Attributes:
+        name: dotted name of the convolution.
+        depthwise: whether it has one filter per input channel.
+        activation: whether a ReLU follows it.
+    """
+
+    name: str
+    depthwise: bool
+    activation: bool
+
+
+def split_chain(chain: Sequence[Link]) -> list[EqualizationGroup]:
+    """Split a chain into groups that share their end convolutions (Nagel et al. 2019, section 4.1).
+
+    A depthwise convolution has the same channels on both sides, so it joins its neighbours in one group of three.
+    """
+    groups = []
+    start = 0
+    while start < len(chain) - 1:
+        stop = start + (3 if chain[start + 1].depthwise else 2)
+        links = chain[start:stop]
+        groups.append(EqualizationGroup(tuple(link.name for link in links), links[0].activation))
+        start = stop - 1
+    return groups

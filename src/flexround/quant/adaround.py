@@ -1,0 +1,34 @@
+"""AdaRound (Nagel et al. 2020): learn whether each weight goes up or down, step fixed."""
+
+import torch
+from torch import Tensor, nn
+
+from flexround.quant.functions import GAMMA, ZETA, RectifiedSigmoidRound, RoundingRegularizer
+from flexround.quant.grid import Grid
+from flexround.quant.rounding import Axes, Rounding
+
+
+class AdaRound(Rounding):
+    """Ŵ = s1 (⌊W / s1⌋ + h(α)); α starts where h(α) is the fraction of W / s1, so the start is full precision."""
+
+    floor: Tensor
+
+    def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
+        super().__init__(weight, grid, axes)
+        scaled = weight.detach() / grid.step
+        floor = scaled.floor()
+        self.register_buffer("floor", floor, persistent=False)
+        self.alpha = nn.Parameter(-torch.log((ZETA - GAMMA) / (scaled - floor - GAMMA) - 1))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the soft Ŵ; ``weight`` itself is not read, its floor was taken at the start."""
+        return RectifiedSigmoidRound.apply(self.alpha, self.floor, self.grid.step, self.low, self.high)
+
+    @torch.no_grad()
+    def codes(self, weight: Tensor) -> Tensor:
+        """Return clamp(⌊W / s1⌋ + 1[α >= 0])."""
+        return (self.floor + (self.alpha >= 0)).clamp_(self.low, self.high)
+
+    def regularizer(self, beta: float) -> Tensor:
+        """Return Σ (1 - |2 h(α) - 1|^β)."""
+        return RoundingRegularizer.apply(self.alpha, beta)

@@ -1,0 +1,183 @@
+"""Fake quantization with analytic gradients: one autograd function per formula, few passes over memory.
+
+All use the straight-through estimator: rounding has gradient 1, clipping passes it only where the *rounded* value lies
+within the bounds. Tests compare each with its plain formula in float64.
+"""
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+Bound = Any  # a number, or a tensor shaped like the step: torch.clamp's overloads take either but not their union
+
+
+class DivideRound(Function):
+    """Ŵ = s1 · clamp(⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉) with d = ln s (equation 2; RTN and AdaQuant are special cases).
+
+    With u = W / (s1 S2 s3 s4) the gradients are, inside the bounds (outside in brackets):
+    ∂Ŵ/∂d1 = s1 (⌊u⌉ - u) [s1 · bound], ∂Ŵ/∂d2 = -s1 u [0], ∂Ŵ/∂W = 1 / (S2 s3 s4) [0].
+    ∂Ŵ/∂S' = ∂Ŵ/∂d2 / S' = -W / S'^2 is Proposition 3.1.
+    """
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        weight: Tensor,
+        d1: Tensor,
+        d2: Tensor | None,
+        d3: Tensor | None,
+        d4: Tensor | None,
+        low: Bound,
+        high: Bound,
+    ) -> Tensor:
+        """Return Ŵ, shape of ``weight``; ``d1`` () or per channel, ``d2`` like ``weight``, ``d3``/``d4`` broadcast."""
+        s1 = d1.exp()
+        scale = -d1
+        for small in (d3, d4):
+            if small is not None:
+                scale = scale - small
+        # scale becomes 1 / (s1 S2 s3 s4); the parts without S2 are combined first because they are small
+        scale = scale.exp() if d2 is None else torch.sub(scale, d2).exp_()
+        u = weight * scale
+        rounded = u.round()
+        code = rounded.clamp(low, high)
+        inside = torch.eq(rounded, code, out=rounded)
+        quantized = code.mul_(s1)
+        slope = scale.mul(inside).mul_(s1) if ctx.needs_input_grad[0] else None
+        u.mul_(inside).mul_(-s1)
+        ctx.save_for_backward(u, quantized, slope)
+        ctx.shapes = [None if d is None else d.shape for d in (d1, d2, d3, d4)]
+        return quantized
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of weight, d1, d2, d3, d4."""
+        log_divisor, quantized, slope = ctx.saved_tensors
+        grad_d = grad * log_divisor
+        grad_weight = None if slope is None else grad * slope
+        shape1, shape2, shape3, shape4 = ctx.shapes
+        outer = _sum_channels(grad_d)
+        grad_d1 = _sum_to(grad * quantized, shape1) + _sum_small(outer, shape1) if ctx.needs_input_grad[1] else None
+        return (
+            grad_weight,
+            grad_d1,
+            None if shape2 is None else grad_d,
+            None if shape3 is None else _sum_small(outer, shape3),
+            None if shape4 is None else _sum_small(outer, shape4),
+            None,
+            None,
+        )
+
+
+def _sum_channels(x: Tensor) -> Tensor:
+    """Sum a convolution weight's kernel, (O, I, h, w) -> (O, I, 1, 1): all other sums are then over few numbers."""
+    return x.sum((2, 3), keepdim=True) if x.ndim == 4 else x
+
+
+def _sum_small(x: Tensor, shape: torch.Size) -> Tensor:
+    """Sum ``x`` down to the broadcast ``shape``."""
+    return x.sum_to_size(shape)
+
+
+def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
+    """Sum a full-size product down to ``shape``."""
+    return x.sum() if len(shape) == 0 else x.sum_to_size(shape)
+
+
+class RectifiedSigmoidRound(Function):
+    """AdaRound: Ŵ = s1 · clamp(⌊W / s1⌋ + h(α)), h(α) = clamp(1.2 σ(α) - 0.1, 0, 1) (Nagel et al. 2020, eq. 22-23).
+
+    ∂Ŵ/∂α = s1 h'(α) within the bounds, 0 outside and where h is saturated.
+    """
+
+    @staticmethod
+    def forward(ctx: Any, alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor:
+        """Return Ŵ; ``alpha`` and ``floor`` (whole numbers) have the weight's shape."""
+        sigmoid = alpha.sigmoid()
+        h = stretch(sigmoid)
+        code = h.add(floor)
+        clipped = code.clamp(low, high)
+        slope = stretch_slope(sigmoid, h).mul_(torch.eq(code, clipped, out=code)).mul_(step)
+        ctx.save_for_backward(slope)
+        return clipped.mul_(step)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of alpha."""
+        (slope,) = ctx.saved_tensors
+        return grad * slope, None, None, None, None
+
+
+class RoundingRegularizer(Function):
+    """AdaRound's Σ (1 - |2 h(α) - 1|^β), summed over all weights (Nagel et al. 2020, eq. 24)."""
+
+    @staticmethod
+    def forward(ctx: Any, alpha: Tensor, beta: float) -> Tensor:
+        """Return the scalar sum."""
+        sigmoid = alpha.sigmoid()
+        h = stretch(sigmoid)
+        centred = h.mul(2).sub_(1)
+        power = centred.abs().pow_(beta - 1)
+        total = alpha.numel() - power.mul(centred.abs()).sum()
+        ctx.save_for_backward(power.mul_(centred.sign_()).mul_(stretch_slope(sigmoid, h)).mul_(-2 * beta))
+        return total
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradient of alpha."""
+        (slope,) = ctx.saved_tensors
+        return grad * slope, None
+
+
+GAMMA, ZETA = -0.1, 1.1  # stretch of AdaRound's rectified sigmoid
+
+
+def stretch(sigmoid: Tensor) -> Tensor:
+    """Return h = clamp((ζ - γ) σ + γ, 0, 1)."""
+    return sigmoid.mul(ZETA - GAMMA).add_(GAMMA).clamp_(0, 1)
+
+
+def stretch_slope(sigmoid: Tensor, h: Tensor) -> Tensor:
+    """Return h'(α) = (ζ - γ) σ (1 - σ), 0 where h is saturated at 0 or 1."""
+    open_interval = torch.ne(h, h.round(), out=torch.empty_like(h))
+    return torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1).mul_(ZETA - GAMMA).mul_(open_interval)
+
+
+class StepQuantize(Function):
+    """x̂ = Δ · clamp(⌊x / Δ⌉), kept with mask 1 and replaced by x with mask 0 (LSQ step; QDrop's random dropping).
+
+    ∂x̂/∂x = 1 inside the bounds or where dropped, else 0. ∂x̂/∂Δ = ⌊u⌉ - u inside, the bound outside, 0 where dropped,
+    with u = x / Δ (Esser et al. 2020, eq. 3, without their gradient scale).
+    """
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Tensor | None) -> Tensor:
+        """Return x̂, shape of ``x``; ``kept`` is a float mask of 0 and 1 or None to keep everything."""
+        u = x / step
+        rounded = u.round()
+        code = rounded.clamp(low, high)
+        outside = torch.ne(rounded, code, out=rounded)
+        if kept is None:
+            quantized = code * step
+            slope = code.sub_(u)
+        else:
+            slope = code.sub_(u).mul_(kept)
+            outside.mul_(kept)
+            quantized = torch.addcmul(x, slope, step)
+        ctx.save_for_backward(slope.addcmul_(outside, u), outside)
+        return quantized
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x and step."""
+        slope, outside = ctx.saved_tensors
+        grad_x = torch.addcmul(grad, grad, outside, value=-1) if ctx.needs_input_grad[0] else None
+        grad_step = (grad * slope).sum() if ctx.needs_input_grad[1] else None
+        return grad_x, grad_step, None, None, None

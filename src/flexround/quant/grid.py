@@ -1,0 +1,98 @@
+"""Uniform grids: integer range, step and zero point (paper, section 3.1; notation of section 3)."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import Tensor
+
+MIN_STEP = 1e-8  # the step of an all-zero tensor or channel: it then quantizes to zero exactly
+
+
+@dataclasses.dataclass(frozen=True)
+class Scheme:
+    """How a tensor is quantized.
+
+    Attributes:
+        bits: 2 to 8.
+        symmetric: zero point 0; signed, or unsigned for a tensor without negatives (section 4.2). False: asymmetric.
+        axis: channel axis of a per-channel grid, or None for one grid per tensor.
+    """
+
+    bits: int
+    symmetric: bool = True
+    axis: int | None = None
+
+    def __post_init__(self) -> None:
+        if not 2 <= self.bits <= 8:
+            raise ValueError(f"bits={self.bits}: uniform grids here have 2 to 8 bits")
+
+
+@dataclasses.dataclass(frozen=True)
+class Grid:
+    """Codes ``low <= c <= high`` that stand for the values ``c * step``.
+
+    The zero point is folded into the bounds: a stored unsigned code is ``c + zero_point``.
+
+    Attributes:
+        step: float, shape () or (C, 1, ...) with the channels at the scheme's axis; the paper's s1.
+        zero_point: float tensor of whole numbers, same shape as ``step``.
+        qmin, qmax: range of the stored codes.
+    """
+
+    step: Tensor
+    zero_point: Tensor
+    qmin: int
+    qmax: int
+
+    @property
+    def bounds(self) -> tuple[Any, Any]:
+        """``(low, high)``: numbers for one grid per tensor (faster clamps), else tensors shaped like ``step``."""
+        if self.zero_point.ndim == 0:
+            zero_point = self.zero_point.item()
+            return self.qmin - zero_point, self.qmax - zero_point
+        return self.qmin - self.zero_point, self.qmax - self.zero_point
+
+
+def code_range(scheme: Scheme, has_negatives: bool) -> tuple[int, int]:
+    """Return ``(qmin, qmax)``: signed two's complement for a symmetric grid of a two-sided tensor, else unsigned."""
+    if scheme.symmetric and has_negatives:
+        return -(2 ** (scheme.bits - 1)), 2 ** (scheme.bits - 1) - 1
+    return 0, 2**scheme.bits - 1
+
+
+def grid_from_range(low: Tensor, high: Tensor, scheme: Scheme, has_negatives: bool) -> Grid:
+    """Build the grid that covers ``[min(low, 0), max(high, 0)]``.
+
+    Symmetric signed: step = max|.| / ((2^b - 1) / 2); symmetric unsigned: step = high / (2^b - 1), zero point 0;
+    asymmetric: step = (high - low) / (2^b - 1), zero point = clamp(-round(low / step), 0, 2^b - 1).
+
+    Args:
+        low, high: float, shape () or (C, 1, ...).
+        scheme: bits and symmetry.
+        has_negatives: of the whole tensor; decides signed or unsigned once for all channels.
+    """
+    low, high = low.clamp_max(0), high.clamp_min(0)
+    qmin, qmax = code_range(scheme, has_negatives)
+    levels = 2**scheme.bits - 1
+    if not scheme.symmetric:
+        step = ((high - low) / levels).clamp_min(MIN_STEP)
+        return Grid(step, (-torch.round(low / step)).clamp(0, levels), qmin, qmax)
+    largest = torch.maximum(-low, high)
+    step = (largest / (levels / 2) if has_negatives else largest / levels).clamp_min(MIN_STEP)
+    return Grid(step, torch.zeros_like(step), qmin, qmax)
+
+
+def channel_range(x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
+    """Return the minimum and maximum of a tensor, shape (), or of its channels, shape (1, .., C, .., 1)."""
+    if axis is None:
+        low, high = torch.aminmax(x)
+        return low, high
+    other = [dim for dim in range(x.ndim) if dim != axis % x.ndim]
+    return x.amin(other, keepdim=True), x.amax(other, keepdim=True)
+
+
+def nearest_codes(x: Tensor, grid: Grid) -> Tensor:
+    """Round-to-nearest codes clamp(round(x / step), low, high); float tensor of whole numbers, shape of ``x``."""
+    low, high = grid.bounds
+    return torch.div(x, grid.step).round_().clamp_(low, high)

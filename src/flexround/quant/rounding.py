@@ -1,0 +1,71 @@
+"""What every rounding is: a parametrization of ``weight`` with learnable scales and integer codes.
+
+To add one, subclass :class:`Rounding` in one file, name it under ``roundings`` in ``params/recipes.yaml`` (or write
+``package.module:Class`` in a recipe) and add a recipe.
+"""
+
+import dataclasses
+
+import torch
+from torch import Tensor, nn
+
+from flexround.quant.grid import Grid
+
+
+@dataclasses.dataclass(frozen=True)
+class Axes:
+    """Where the channels of a weight are: (Cout, Cin) for linear, (Cout, Cin/groups, h, w) for convolutions.
+
+    Attributes:
+        output: axis of the output channels (0; 1 for a transposed ``Conv1D``).
+        input: axis of the input channels of a convolution; None for linear layers, which have no s4.
+    """
+
+    output: int = 0
+    input: int | None = None
+
+
+class Rounding(nn.Module):
+    """The map W -> Ŵ of one weight.
+
+    Args of the constructor:
+        weight: the full-precision weight; only its shape and initial values are read.
+        grid: initial grid, the same for every rounding.
+        axes: channel axes of the weight.
+        **options: a recipe's ``options``.
+    """
+
+    def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
+        super().__init__()
+        self.grid = grid
+        self.axes = axes
+        self.low, self.high = grid.bounds
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return Ŵ as used while learning (soft for AdaRound), differentiable in the learnable parameters."""
+        raise NotImplementedError
+
+    def step(self) -> Tensor:
+        """Return the current step s1, shape of ``grid.step``."""
+        return self.grid.step
+
+    @torch.no_grad()
+    def codes(self, weight: Tensor) -> Tensor:
+        """Return the final integer codes c with Ŵ = c · step(), as a float tensor of the weight's shape.
+
+        The default recovers them from ``forward``, which must then return values on the grid.
+        """
+        return (self.forward(weight) / self.step()).round_().clamp_(self.low, self.high)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Return the learnable parameters by name of their learning rate; one group ``all`` by default."""
+        return {"all": [parameter for parameter in self.parameters() if parameter.requires_grad]}
+
+    def regularizer(self, beta: float) -> Tensor | None:
+        """Return the unweighted regularisation term at the annealing exponent ``beta``, or None."""
+        return None
+
+    def ones_log(self, weight: Tensor, *axes: int) -> nn.Parameter:
+        """Return ln 1 = 0 with the weight's size along ``axes`` and 1 elsewhere: the start of S2, s3, s4."""
+        shape = [size if dim in axes else 1 for dim, size in enumerate(weight.shape)]
+        return nn.Parameter(torch.zeros(shape, dtype=weight.dtype, device=weight.device))

@@ -1,0 +1,14 @@
+"""Rounding-to-nearest: Ŵ = s1 ⌊W / s1⌉ (paper, section 3.1)."""
+
+from torch import Tensor
+
+from flexround.quant.functions import DivideRound
+from flexround.quant.rounding import Rounding
+
+
+class RTN(Rounding):
+    """Nothing to learn; where every rounding here starts."""
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return s1 ⌊W / s1⌉."""
+        return DivideRound.apply(weight, self.grid.step.log(), None, None, None, self.low, self.high)

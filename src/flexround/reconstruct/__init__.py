@@ -1,0 +1,1 @@
+"""Block-by-block optimisation: activation cache, engine, per-block state, stored result."""

@@ -1,0 +1,81 @@
+"""Activations that flow from block to block, and batches drawn from them."""
+
+from collections.abc import Callable
+
+import torch
+from torch import Tensor
+
+from flexround.quant.activation import keep_mask
+
+ROOM = 0.5  # part of the free GPU memory the caches may take; the rest is for the block at work
+
+
+def cache_device(samples: Tensor, copies: int, device: torch.device) -> torch.device:
+    """Return where caches of ``copies`` times this tensor's bytes go: the GPU if they fit, else the host."""
+    if device.type != "cuda":
+        return device
+    free, _ = torch.cuda.mem_get_info(device)
+    return device if samples.nbytes * copies < ROOM * free else torch.device("cpu")
+
+
+@torch.no_grad()
+def forward(module: Callable[[Tensor], Tensor], x: Tensor, batch: int, device: torch.device) -> Tensor:
+    """Run all rows of ``x`` (N, ...) through ``module`` in batches; the result lies where ``x`` lies.
+
+    Each batch is copied, because a module may begin with an in-place operation.
+    """
+    output = None
+    for start in range(0, len(x), batch):
+        part = module(x[start : start + batch].to(device, copy=True))
+        if output is None:  # one allocation: collecting parts and joining them would need the memory twice
+            output = torch.empty((len(x), *part.shape[1:]), dtype=part.dtype, device=x.device)
+        output[start : start + batch] = part
+    assert output is not None
+    return output
+
+
+class Batches:
+    """Draws batches of (input, target) rows for one block.
+
+    Args:
+        quantized: (N, ...) input from the quantized predecessors.
+        full: (N, ...) full-precision input, mixed in element by element with probability 1 - ``keep`` (QDrop).
+        target: (N, ...) full-precision output.
+        size: rows per batch.
+        keep: probability of an input element to be the quantized one.
+        replacement: draw with replacement (QDrop) or without (BRECQ), within a batch.
+        rows: CPU generator of row numbers.
+        masks: generator of the mixing masks, on the device of the block.
+    """
+
+    def __init__(
+        self,
+        quantized: Tensor,
+        full: Tensor,
+        target: Tensor,
+        size: int,
+        keep: float,
+        replacement: bool,
+        rows: torch.Generator,
+        masks: torch.Generator,
+    ) -> None:
+        self.quantized, self.full, self.target = quantized, full, target
+        self.size, self.keep, self.replacement = size, keep, replacement
+        self.rows, self.masks = rows, masks
+
+    def draw(self) -> tuple[Tensor, Tensor]:
+        """Return (input, target) on the device of ``masks``."""
+        count = len(self.target)
+        if self.replacement:
+            index = torch.randint(count, (self.size,), generator=self.rows)
+        else:
+            index = torch.randperm(count, generator=self.rows)[: self.size]
+        index = index.to(self.target.device)
+        x, target = (self._rows(tensor, index) for tensor in (self.quantized, self.target))
+        if self.keep < 1:
+            full = self._rows(self.full, index)
+            x = torch.lerp(full, x, keep_mask(x.shape, self.keep, self.masks, x.dtype))
+        return x, target
+
+    def _rows(self, tensor: Tensor, index: Tensor) -> Tensor:
+        return tensor.index_select(0, index).to(self.masks.device, non_blocking=True)

@@ -1,0 +1,127 @@
+"""The optimisation of one block: Adam on the reconstruction error, learned parameters by group."""
+
+import dataclasses
+import logging
+import math
+import sys
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flexround.errors import NumericalError
+from flexround.reconstruct.cache import Batches
+
+log = logging.getLogger(__name__)
+CHECK_EVERY = 100  # iterations between looks at the loss: each look makes a GPU wait
+
+
+@dataclasses.dataclass(frozen=True)
+class ParameterGroup:
+    """Parameters with one learning rate; ``cosine`` anneals it to 0 over the iterations."""
+
+    parameters: Sequence[nn.Parameter]
+    lr: float
+    cosine: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Annealing:
+    """AdaRound's regulariser: weight λ, absent for the first ``warmup`` part, then β falls linearly."""
+
+    weight: float
+    warmup: float
+    beta_start: float
+    beta_end: float
+
+    def beta(self, progress: float) -> float | None:
+        """Return β at ``progress`` in [0, 1), or None during the warm-up."""
+        if progress < self.warmup:
+            return None
+        done = (progress - self.warmup) / (1 - self.warmup)
+        return self.beta_end + (self.beta_start - self.beta_end) * max(0.0, 1 - done)
+
+
+def reconstruction_error(prediction: Tensor, target: Tensor, p: float) -> Tensor:
+    """Return |prediction - target|^p summed over dimension 1 and averaged over the others (BRECQ's loss)."""
+    if p == 2:
+        total = torch.nn.functional.mse_loss(prediction, target, reduction="sum")
+    else:
+        total = (prediction - target).abs().pow(p).sum()
+    return total / (target.numel() / target.shape[1])
+
+
+def optimise(
+    module: Callable[[Tensor], Tensor],
+    batches: Batches,
+    groups: Sequence[ParameterGroup],
+    iterations: int,
+    loss_p: float,
+    regularizers: Sequence[Callable[[float], Tensor | None]],
+    annealing: Annealing,
+    name: str,
+) -> Tensor:
+    """Minimise the reconstruction error of one block.
+
+    Args:
+        module: the block, with its quantizers.
+        batches: source of (input, target).
+        groups: what is learned.
+        iterations: steps of Adam (default betas, no weight decay).
+        loss_p: exponent of the error.
+        regularizers: called with β; their sum is weighted by ``annealing.weight``.
+        annealing: schedule of β.
+        name: the block's, for progress and errors.
+
+    Returns:
+        (iterations,) losses without the regulariser.
+
+    Raises:
+        NumericalError: a NaN or Inf loss, with block and iteration.
+    """
+    from tqdm import tqdm
+
+    adam = torch.optim.Adam([{"params": list(group.parameters), "lr": group.lr} for group in groups], fused=True)
+    losses: list[Tensor] = []
+    progress = tqdm(range(iterations), desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
+    for iteration in progress:
+        _set_rates(adam, groups, iteration / iterations)
+        x, target = batches.draw()
+        loss = reconstruction_error(module(x), target, loss_p)
+        losses.append(loss.detach())
+        beta = annealing.beta(iteration / iterations) if annealing.weight else None
+        adam.zero_grad(set_to_none=True)
+        _total(loss, regularizers, beta, annealing.weight).backward()
+        adam.step()
+        if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
+            _check_finite(losses, name)
+            progress.set_postfix(loss=f"{losses[-1].item():.3e}")
+    return torch.stack(losses).cpu()
+
+
+def _total(
+    loss: Tensor, regularizers: Sequence[Callable[[float], Tensor | None]], beta: float | None, weight: float
+) -> Tensor:
+    """Add the weighted regularisers to the loss, outside the warm-up."""
+    if beta is None:
+        return loss
+    terms = [term for regularizer in regularizers if (term := regularizer(beta)) is not None]
+    return loss + weight * sum(terms) if terms else loss
+
+
+def _set_rates(adam: torch.optim.Adam, groups: Sequence[ParameterGroup], progress: float) -> None:
+    """Set the learning rates of an iteration: constant or cosine to 0."""
+    for settings, group in zip(groups, adam.param_groups, strict=True):
+        group["lr"] = settings.lr * (0.5 * (1 + math.cos(math.pi * progress)) if settings.cosine else 1.0)
+
+
+def _check_finite(losses: list[Tensor], name: str) -> None:
+    """Raise at the first loss since the last look that is not finite."""
+    start = (len(losses) - 1) // CHECK_EVERY * CHECK_EVERY
+    recent = torch.stack(losses[start:])
+    if not torch.isfinite(recent).all():
+        first = start + int((~torch.isfinite(recent)).nonzero()[0, 0])
+        raise NumericalError(
+            f"block {name}: the loss is {losses[first].item()} at iteration {first}; "
+            "lower the learning rate of this recipe, or look for NaN and Inf in the checkpoint and the samples"
+        )

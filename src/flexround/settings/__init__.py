@@ -1,0 +1,1 @@
+"""Everything the user can set: YAML in ``params/``, validated before anything is computed."""

@@ -1,0 +1,265 @@
+"""Read and validate ``params/``; resolve a run's settings. No torch here: the Snakefile imports this."""
+
+import fnmatch
+import importlib.util
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from flexround.errors import SettingsError, suggest
+from flexround.settings.layout import FULL_PRECISION, PARAMS, Run
+from flexround.settings.schema import (
+    Checkpoint,
+    Defaults,
+    FigureSpecs,
+    Hyper,
+    HyperRule,
+    Recipe,
+    Recipes,
+    Scale,
+    Source,
+    Table,
+)
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class _UniqueKeyLoader(yaml.SafeLoader):
+    """SafeLoader that refuses a key given twice instead of keeping the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"key given twice: {sorted(twice)}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML file (safe tags only, no repeated keys).
+
+    Raises:
+        SettingsError: missing file or a syntax error, with its line.
+    """
+    try:
+        return yaml.load(Path(path).read_text(), _UniqueKeyLoader)
+    except FileNotFoundError as error:
+        raise SettingsError(f"{path}: missing") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def validate(model: type[S], value: Any, where: str) -> S:
+    """Validate ``value``; all errors are reported together, each with file, key and value.
+
+    Raises:
+        SettingsError: one line per error; an unknown key comes with the nearest known one.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        lines = []
+        for item in error.errors():
+            key = ".".join(str(part) for part in item["loc"])
+            if item["type"] == "extra_forbidden":
+                known = _fields_at(model, item["loc"][:-1])
+                lines.append(f"{where}: {key}: unknown key {suggest(str(item['loc'][-1]), known)}")
+            elif item["type"] == "missing":
+                lines.append(f"{where}: {key}: this key is required and missing")
+            else:
+                lines.append(f"{where}: {key} = {item['input']!r}: {item['msg']}")
+        raise SettingsError("\n".join(lines)) from error
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Return the field names valid at ``loc`` inside ``model``, as far as the annotations tell."""
+    current: Any = model
+    for part in loc:
+        fields = getattr(current, "model_fields", {})
+        annotation = fields[part].annotation if part in fields else current
+        current = _inner_model(annotation) or current
+    return list(getattr(current, "model_fields", {}))
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the settings class inside an annotation such as ``tuple[Row, ...]`` or ``Model | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if found := _inner_model(argument):
+            return found
+    return None
+
+
+class Params(NamedTuple):
+    """The validated settings of one scale."""
+
+    scale: Scale
+    recipes: Recipes
+    defaults: Defaults
+    sources: dict[str, Source]
+    tables: dict[int, Table]
+    figures: FigureSpecs
+
+    def recipe(self, name: str) -> Recipe:
+        """Return a recipe by name."""
+        if name not in self.recipes.recipes:
+            raise SettingsError(f"recipe {suggest(name, self.recipes.recipes)}")
+        return self.recipes.recipes[name]
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """Return a checkpoint by name."""
+        if name not in self.scale.checkpoints:
+            raise SettingsError(f"scale {self.scale.name}: checkpoint {suggest(name, self.scale.checkpoints)}")
+        return self.scale.checkpoints[name]
+
+    def rounding_target(self, name: str) -> str:
+        """Return ``package.module:Class`` of a rounding given by name or by such a path."""
+        if ":" in name:
+            return name
+        if name not in self.recipes.roundings:
+            raise SettingsError(f"rounding {suggest(name, self.recipes.roundings)}, or give package.module:Class")
+        return self.recipes.roundings[name]
+
+
+def scale_path(name: str) -> Path:
+    """Return the file of a scale, given its name or a path to a YAML file.
+
+    Raises:
+        SettingsError: no such scale.
+    """
+    if name.endswith((".yaml", ".yml")):
+        return Path(name)
+    path = PARAMS / "scales" / f"{name}.yaml"
+    if not path.exists():
+        known = [file.stem for file in (PARAMS / "scales").glob("*.yaml")]
+        raise SettingsError(f"scale {suggest(name, known)}, or give a path that ends in .yaml")
+    return path
+
+
+def load_params(scale: str) -> Params:
+    """Read and validate everything a scale needs.
+
+    Args:
+        scale: name of a file in ``params/scales/`` or a path to a YAML file.
+
+    Raises:
+        SettingsError: all errors of all files together.
+    """
+    errors: list[str] = []
+
+    def read(model: type[S], path: Path) -> S | None:
+        try:
+            return validate(model, read_yaml(path), str(path))
+        except SettingsError as error:
+            errors.append(str(error))
+            return None
+
+    scale_settings = read(Scale, scale_path(scale))
+    recipes = read(Recipes, PARAMS / "recipes.yaml")
+    defaults = read(Defaults, PARAMS / "defaults.yaml")
+    tables = [read(Table, path) for path in sorted((PARAMS / "tables").glob("table*.yaml"))]
+    figures = read(FigureSpecs, PARAMS / "figures.yaml")
+    sources = read_sources(errors)
+    if errors or not (scale_settings and recipes and defaults and figures):
+        raise SettingsError("\n".join(errors))
+    params = Params(scale_settings, recipes, defaults, sources, {t.number: t for t in tables if t}, figures)
+    _check(params)
+    return params
+
+
+def read_sources(errors: list[str]) -> dict[str, Source]:
+    """Read ``params/sources.yaml``, appending what is wrong to ``errors``."""
+    path = PARAMS / "sources.yaml"
+    sources = {}
+    try:
+        for name, row in (read_yaml(path) or {}).items():
+            sources[name] = validate(Source, row, f"{path}: {name}")
+    except SettingsError as error:
+        errors.append(str(error))
+    return sources
+
+
+def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
+    """Resolve the hyper-parameters of a quantized run.
+
+    Returns:
+        The validated settings, and for each key the source that set it.
+
+    Raises:
+        SettingsError: an unknown key, a wrong value or a missing one.
+    """
+    recipe = params.recipe(run.recipe)
+    fields = {
+        "setting": recipe.setting,
+        "rounding": recipe.rounding,
+        "w_bits": recipe.w_bits,
+        "a_bits": recipe.a_bits,
+        "task": run.task,
+        "checkpoint": run.checkpoint,
+        "recipe": run.recipe,
+    }
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for rule in (*params.defaults.hyper, *params.scale.hyper):
+        if _matches(rule, fields):
+            values |= rule.set
+            sources |= dict.fromkeys(rule.set, rule.source)
+    own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
+    values |= own
+    sources |= dict.fromkeys(own, f"recipe {run.recipe}")
+    return validate(Hyper, values, f"hyper-parameters of {run}"), sources
+
+
+def _matches(rule: HyperRule, fields: dict[str, Any]) -> bool:
+    """Whether each pattern of the rule fits the run; strings are compared as file-name patterns."""
+    return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in rule.when.items())
+
+
+def _check(params: Params) -> None:
+    """Check what crosses files: recipes name roundings, checkpoints name tasks and sources, every run resolves."""
+    errors = []
+    for name, recipe in params.recipes.recipes.items():
+        errors += _attempt(f"params/recipes.yaml: {name}", lambda r=recipe: _check_rounding(params, r))
+    for name, checkpoint in params.scale.checkpoints.items():
+        where = f"scale {params.scale.name}: checkpoints.{name}"
+        if checkpoint.task not in params.scale.tasks:
+            errors.append(f"{where}: task {suggest(checkpoint.task, params.scale.tasks)}")
+        if checkpoint.source and checkpoint.source not in params.sources:
+            errors.append(f"{where}: source {suggest(checkpoint.source, params.sources)}")
+        for recipe_name, recipe in params.recipes.recipes.items():
+            if recipe.quantized:
+                run = Run(params.scale.name, checkpoint.task, name, recipe_name, 0)
+                errors += _attempt(where, lambda r=run: hyper(params, r))
+    for number, table in params.tables.items():
+        for group in table.groups:
+            for row in group.rows:
+                errors += _attempt(f"params/tables/table{number:02d}.yaml", lambda r=row: params.recipe(r.recipe))
+    if FULL_PRECISION not in params.recipes.recipes:
+        errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
+    if errors:
+        raise SettingsError("\n".join(dict.fromkeys(errors)))
+
+
+def _check_rounding(params: Params, recipe: Recipe) -> None:
+    """Check that a recipe's rounding is known and its module can be found (it is not imported)."""
+    if recipe.rounding is None:
+        return
+    module = params.rounding_target(recipe.rounding).partition(":")[0]
+    try:
+        found = importlib.util.find_spec(module)
+    except ModuleNotFoundError:
+        found = None
+    if found is None:
+        raise SettingsError(f"rounding {recipe.rounding!r}: no module {module!r} on the Python path")
+
+
+def _attempt(where: str, check: Any) -> list[str]:
+    """Run a check and return its error as a list of lines prefixed with the place."""
+    try:
+        check()
+    except SettingsError as error:
+        return [f"{where}: {line}" for line in str(error).splitlines()]
+    return []

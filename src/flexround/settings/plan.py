@@ -1,0 +1,124 @@
+"""Which runs a table or figure needs, and what each run reads: what the Snakefile asks. No torch here."""
+
+import functools
+import importlib.util
+import re
+from collections.abc import Iterable
+from pathlib import Path
+
+from flexround.errors import SettingsError, suggest
+from flexround.provenance import source_files
+from flexround.settings import layout
+from flexround.settings.layout import FULL_PRECISION, ROOT, Run
+from flexround.settings.load import Params, hyper
+from flexround.settings.schema import Resources
+
+CONFIG_KEYS = ("scale", "seeds")
+
+
+class Plan:
+    """The work of one scale.
+
+    Args:
+        params: validated settings.
+        seeds: trials per quantized run, or None for the scale's number.
+        config: Snakemake's config; only ``scale`` and ``seeds`` are known.
+
+    Raises:
+        SettingsError: an unknown config key or a number of seeds that is not a positive whole number.
+    """
+
+    def __init__(self, params: Params, seeds: object = None, config: Iterable[str] = ()) -> None:
+        unknown = [key for key in config if key not in CONFIG_KEYS]
+        if unknown:
+            raise SettingsError(f"--config {suggest(unknown[0], CONFIG_KEYS)}")
+        if seeds is not None and (not str(seeds).isdecimal() or int(str(seeds)) < 1):
+            raise SettingsError(f"--config seeds={seeds!r}: give a whole number of at least 1")
+        self.params, self.scale = params, params.scale
+        self.seeds = int(str(seeds)) if seeds is not None else params.scale.seeds
+        self.figures = [*params.figures.shifts, params.figures.sample_size.number]
+
+    @staticmethod
+    def pattern(names: Iterable[object]) -> str:
+        """Return a regular expression that matches exactly these names, longest first."""
+        return "|".join(re.escape(str(name)) for name in sorted(map(str, names), key=len, reverse=True)) or "(?!)"
+
+    def trials(self, task: str, checkpoint: str, recipe: str, seeds: int | None = None) -> list[Run]:
+        """Return a run per seed; what quantizes nothing has one."""
+        count = (seeds or self.seeds) if self.params.recipe(recipe).quantized else 1
+        return [Run(self.scale.name, task, checkpoint, recipe, seed) for seed in range(count)]
+
+    def table_runs(self, number: int) -> list[Run]:
+        """Return the evaluated runs that a table is made of, each once."""
+        table = self.params.tables[number]
+        runs = [
+            run
+            for group in table.groups
+            for row in group.rows
+            for column in table.columns
+            for run in self.trials(column.task, column.checkpoint, row.recipe)
+        ]
+        return list(dict.fromkeys(runs))
+
+    def figure_runs(self, number: int) -> list[Run]:
+        """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7."""
+        figures = self.params.figures
+        if number in figures.shifts:
+            return [Run(self.scale.name, figures.task, p.checkpoint, p.recipe, 0) for p in figures.shifts[number]]
+        spec, sizes = figures.sample_size, self.scale.figures.sample_sizes
+        recipes = [spec.recipe(name, size) for name in spec.recipes for size in sizes]
+        seeds = self.scale.figures.sample_size_seeds
+        return [run for recipe in recipes for run in self.trials(figures.task, spec.checkpoint, recipe, seeds)]
+
+    def gate(self, run: Run) -> Run:
+        """Return the full-precision run that must be right before ``run`` is quantized."""
+        return Run(run.scale, run.task, run.checkpoint, FULL_PRECISION, 0)
+
+    @functools.cache  # noqa: B019 - a Plan lives as long as the process
+    def settings(self, run: Run) -> str:
+        """Return what a run's result depends on in params, as JSON: the rerun trigger of its rule."""
+        recipe, checkpoint = self.params.recipe(run.recipe), self.params.checkpoint(run.checkpoint)
+        parts = [recipe.model_dump_json(), checkpoint.model.model_dump_json()]
+        if recipe.quantized:
+            parts.append(hyper(self.params, run)[0].model_dump_json())
+        return "\n".join(parts)
+
+    def samples_dir(self, run: Run) -> str:
+        """Return the directory of the calibration samples of a run."""
+        return layout.calibration_dir(run.scale, run.task, hyper(self.params, run)[0].samples, run.seed)
+
+    def resources(self, stage: str) -> Resources:
+        """Return threads, gpu, memory and minutes of a stage."""
+        return self.scale.resources[stage]  # type: ignore[index]
+
+    def sources(self, stage: str, *targets: str) -> list[str]:
+        """Return the source files a stage depends on, relative to the project where they lie in it.
+
+        Args:
+            stage: module under ``flexround.stages``.
+            *targets: further ``package.module:name`` that the settings make the stage import.
+        """
+        modules = [target.partition(":")[0] for target in targets]
+        files = source_files(f"flexround.stages.{stage}", *(m for m in modules if _has_source(m)))
+        return [str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file) for file in files]
+
+    def model_targets(self, checkpoint: str) -> list[str]:
+        """Return the code that a checkpoint's settings name."""
+        settings = self.params.checkpoint(checkpoint)
+        model = settings.model
+        named = [model.factory, model.blocks, model.equalization, settings.key_map]
+        return [target for target in (*named, self.scale.tasks[settings.task].module) if target]
+
+    def rounding_targets(self, run: Run) -> list[str]:
+        """Return the code of a run's rounding."""
+        rounding = self.params.recipe(run.recipe).rounding
+        return [self.params.rounding_target(rounding)] if rounding else []
+
+
+def _has_source(module: str) -> bool:
+    """Whether a module is ours or the user's, not an installed package (those are pinned by the lock file)."""
+    top = module.partition(".")[0]
+    if top == "flexround":
+        return True
+    spec = importlib.util.find_spec(top)
+    return bool(spec and spec.origin and "site-packages" not in Path(spec.origin).parts)

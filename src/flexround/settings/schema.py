@@ -1,0 +1,272 @@
+"""Pydantic models of the files in ``params/``. Unknown keys are errors everywhere."""
+
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, model_validator
+
+Bits = Annotated[int, Field(ge=2, le=8)]
+Positive = Annotated[float, Field(gt=0)]
+Count = Annotated[int, Field(ge=1)]
+Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
+
+
+class Strict(BaseModel):
+    """Base of all settings: unknown keys forbidden, values frozen."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Recipe(Strict):
+    """One table row: setting + rounding + bits + what is learnable. All fields empty is full precision."""
+
+    setting: Literal["B", "Q"] | None = Field(
+        None, description="BRECQ's or QDrop's reconstruction; none = no quantization"
+    )
+    rounding: str | None = Field(None, description="a name under `roundings`, or package.module:Class")
+    options: dict[str, Any] = Field({}, description="keyword arguments of the rounding, e.g. learn_s1: false")
+    w_bits: Bits | None = Field(None, description="bits of the weights, first and last layer excepted")
+    a_bits: Bits | None = Field(None, description="bits of the activations; none keeps them in full precision")
+    preprocess: tuple[Preprocess, ...] = Field((), description="surgery on the folded model, in this order")
+    samples: Count | None = Field(None, description="calibration samples, instead of the scale's")
+    hyper: dict[str, Any] = Field({}, description="hyper-parameters that differ from the rules of defaults and scale")
+
+    @model_validator(mode="after")
+    def _all_or_nothing(self) -> "Recipe":
+        given = [self.setting is not None, self.rounding is not None, self.w_bits is not None]
+        if any(given) and not all(given):
+            raise ValueError("setting, rounding and w_bits go together: give all three, or none for full precision")
+        if self.a_bits and not self.setting:
+            raise ValueError("a_bits needs setting, rounding and w_bits")
+        return self
+
+    @property
+    def quantized(self) -> bool:
+        """Whether the row quantizes anything."""
+        return self.setting is not None
+
+
+class Hyper(Strict):
+    """Every hyper-parameter of one reconstruction; see docs/settings.md for what each does and where it comes from."""
+
+    # grid (ptq_spec 1)
+    w_scheme: Literal["symmetric", "asymmetric"]
+    w_granularity: Literal["tensor", "channel"]
+    w_init: Literal["mse", "minmax"]
+    w_init_p: Positive
+    a_scheme: Literal["symmetric", "asymmetric"]
+    a_init: Literal["mse", "minmax"]
+    a_init_p: Positive
+    a_init_samples: Count
+    # first and last layer (ptq_spec 5.1)
+    stem_bits: Bits
+    head_bits: Bits
+    stem_output_bits: Bits | Literal["low"]
+    head_input_bits: Bits | Literal["low"]
+    reconstruct_stem: bool
+    # reconstruction of the weights (ptq_spec 2, 4, 6)
+    samples: Count
+    batch: Count
+    replacement: bool
+    iters: Annotated[int, Field(ge=0)]
+    lr: Positive | dict[str, Positive]
+    schedule: Literal["none", "cosine"]
+    loss_p: Positive
+    reg_weight: Annotated[float, Field(ge=0)]
+    reg_warmup: Annotated[float, Field(ge=0, lt=1)]
+    reg_beta_start: Positive
+    reg_beta_end: Positive
+    # activation steps (ptq_spec 6.1, 6.2)
+    a_iters: Annotated[int, Field(ge=0)]
+    a_lr: Positive
+    a_loss_p: Positive
+    keep_probability: Annotated[float, Field(gt=0, le=1)]
+    input_keep_probability: Annotated[float, Field(gt=0, le=1)]
+
+    @model_validator(mode="after")
+    def _enough_samples(self) -> "Hyper":
+        if self.samples < self.batch:
+            raise ValueError(f"samples={self.samples} is fewer than batch={self.batch}; raise samples or lower batch")
+        return self
+
+
+class HyperRule(Strict):
+    """Values that hold for the runs that match ``when``; of several matching rules the last one wins, key by key."""
+
+    when: dict[Literal["setting", "rounding", "w_bits", "a_bits", "task", "checkpoint", "recipe"], str | int] = Field(
+        {}, description="run fields to match; strings may hold * as in file names"
+    )
+    set: dict[str, Any] = Field(description="hyper-parameters and their values")
+    source: str = Field(min_length=3, description="table, section, line or repository the values come from")
+
+
+class Defaults(Strict):
+    """``params/defaults.yaml``: rules that hold at every scale."""
+
+    hyper: tuple[HyperRule, ...]
+
+
+class Recipes(Strict):
+    """``params/recipes.yaml``."""
+
+    roundings: dict[str, str] = Field(description="name -> package.module:Class")
+    recipes: dict[str, Recipe]
+
+
+class Gate(Strict):
+    """Full-precision accuracy a checkpoint must show before anything is quantized (percent)."""
+
+    metric: str
+    min: float
+    max: float
+
+
+class Model(Strict):
+    """How to build an architecture and cut it into blocks."""
+
+    factory: str = Field(description="package.module:function that returns the module, weights not loaded")
+    args: dict[str, Any] = Field({}, description="keyword arguments of the factory")
+    blocks: str = Field(description="package.module:function(model) -> list[Block]")
+    equalization: str | None = Field(None, description="package.module:function(model) -> equalization groups")
+
+
+class Checkpoint(Strict):
+    """A named source of full-precision weights: trained here, or taken from a pinned source."""
+
+    task: str
+    model: Model
+    train: dict[str, Any] | None = Field(None, description="fine-tuning recipe, read by the task")
+    source: str | None = Field(None, description="row of params/sources.yaml")
+    key_map: str | None = Field(
+        None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
+    )
+    gate: Gate
+
+    @model_validator(mode="after")
+    def _one_origin(self) -> "Checkpoint":
+        if (self.train is None) == (self.source is None):
+            raise ValueError("give exactly one of train and source")
+        return self
+
+
+class Task(Strict):
+    """Data + metric; ``module`` holds the class, ``options`` are its arguments."""
+
+    module: str = Field(description="package.module:Class")
+    options: dict[str, Any] = {}
+
+
+class Resources(Strict):
+    """What a stage asks of the machine."""
+
+    threads: Count
+    gpu: Annotated[int, Field(ge=0)]
+    mem_mb: Count
+    runtime: Annotated[int, Field(ge=1, description="minutes")]
+
+
+class Figures(Strict):
+    """What the figures need to know of a scale."""
+
+    large_weight: Positive = Field(description="|W| above which figure 3 calls a weight large (1 in the paper)")
+    sample_sizes: tuple[Count, ...] = Field(description="calibration sizes of figure 7")
+    sample_size_seeds: Count = Field(description="seeds of each point of figure 7")
+
+
+class Scale(Strict):
+    """``params/scales/NAME.yaml``: checkpoints, tasks, budgets, seeds."""
+
+    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+    description: str
+    comparable: bool = Field(description="whether its numbers may be compared with the published ones")
+    seeds: Count
+    tasks: dict[str, Task]
+    checkpoints: dict[str, Checkpoint]
+    hyper: tuple[HyperRule, ...]
+    resources: dict[Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"], Resources]
+    figures: Figures
+
+
+class Source(Strict):
+    """A pinned external input."""
+
+    kind: Literal["checkpoint", "dataset"]
+    location: str = Field(description="URL, or what to obtain and from whom if it can't be downloaded freely")
+    file: str = Field(description="name under the sources directory")
+    revision: str
+    sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
+        None, description="none: recorded at the first download and enforced from then on"
+    )
+    bytes: Count | None = None
+    licence: str
+
+
+class Column(Strict):
+    """A column of a table: one checkpoint, one or more metrics shown as a/b."""
+
+    name: str
+    task: str
+    checkpoint: str
+    metrics: tuple[str, ...]
+
+
+class Row(Strict):
+    """A row of a table."""
+
+    recipe: str
+    method: str = Field(description="text of the method, as in published.csv")
+    label: str | None = Field(None, description="LaTeX text of the method column, if it is not `method`")
+    section: str = ""
+    bits: str = ""
+    extra: tuple[str, ...] = Field((), description="LaTeX text of further descriptive columns (table 1)")
+
+
+class Group(Strict):
+    """Rows between two rules. The best value among the compared rows of equal section and bits is bold."""
+
+    rows: tuple[Row, ...]
+    compare: bool = Field(True, description="whether these rows can be the best")
+
+
+class Table(Strict):
+    """``params/tables/tableNN.yaml``: rows name recipes, columns name (task, checkpoint, metric)."""
+
+    number: Count
+    label: str = Field(description="LaTeX label")
+    caption: str = Field(description="LaTeX caption; the scale is appended")
+    descriptive: tuple[str, ...] = Field(description="headers of the columns left of the numbers, Method first")
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...]
+    tolerance: dict[str, Positive] = Field(
+        description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
+    )
+
+
+class Panel(Strict):
+    """The weight of one run whose grid shifts are drawn."""
+
+    title: str
+    checkpoint: str
+    recipe: str
+    module: str
+
+
+class SampleSize(Strict):
+    """Accuracy against calibration size."""
+
+    number: Count
+    checkpoint: str
+    default_size: Count
+    recipes: dict[str, str]
+
+    def recipe(self, name: str, size: int) -> str:
+        """Return the recipe of a method at a calibration size."""
+        return self.recipes[name] if size == self.default_size else f"{self.recipes[name]}-n{size}"
+
+
+class FigureSpecs(Strict):
+    """``params/figures.yaml``."""
+
+    task: str
+    metric: str
+    shifts: dict[int, tuple[Panel, ...]]
+    sample_size: SampleSize

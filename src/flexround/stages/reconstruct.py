@@ -1,0 +1,129 @@
+"""Quantize one run: reconstruct block by block, write integer codes, steps and zero points."""
+
+import argparse
+import copy
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+from flexround import artifacts, imports, provenance, tasks
+from flexround.devices import lease
+from flexround.errors import InputError
+from flexround.models import build
+from flexround.reconstruct import network, result
+from flexround.reconstruct.engine import Job, reconstruct
+from flexround.reconstruct.state import State
+from flexround.seeding import derive
+from flexround.settings.layout import Run
+from flexround.settings.load import hyper, load_params
+from flexround.settings.schema import Gate
+from flexround.stages import cli
+
+log = logging.getLogger(__name__)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = cli.run_parser(__doc__)
+    arguments.add_argument("--weights", type=Path, required=True, help="directory of the full-precision checkpoint")
+    arguments.add_argument("--samples", type=Path, required=True, help="directory of the calibration samples")
+    arguments.add_argument("--gate", type=Path, required=True, help="metrics.json of the full-precision checkpoint")
+    arguments.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    arguments.add_argument("--out", type=Path, required=True, help="directory of the result")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the stage."""
+    cli.threads(arguments.threads)
+    params = load_params(arguments.scale)
+    identity = Run(params.scale.name, arguments.task, arguments.checkpoint, arguments.recipe, arguments.seed)
+    recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
+    if not recipe.quantized:
+        raise InputError(f"recipe {identity.recipe} quantizes nothing; evaluate the checkpoint instead")
+    settings, sources = hyper(params, identity)
+    log.info("%s: %s", identity, settings.model_dump_json())
+    check_gate(checkpoint.gate, arguments.gate)
+    target = params.rounding_target(recipe.rounding or "")
+    samples_manifest = artifacts.read_manifest(arguments.samples)
+    weights_manifest = artifacts.read_manifest(arguments.weights, verify=False)
+    inputs = {"weights": weights_manifest["files"], "samples": samples_manifest["files"]}
+    task = tasks.build(params.scale.tasks[identity.task])
+    with lease() as device:
+        model = network.prepared(checkpoint, arguments.weights, recipe.preprocess).to(device)
+        reference = copy.deepcopy(model)
+        job = Job(
+            model=model,
+            blocks=build.cut(checkpoint, model),
+            reference=build.cut(checkpoint, reference),
+            recipe=recipe,
+            hyper=settings,
+            rounding=imports.load(target),
+            seed_parts=(identity.task, identity.checkpoint, identity.recipe, identity.seed),
+            device=device,
+        )
+        fingerprint = _fingerprint(identity, job, inputs, target, str(device.type))
+        with State(arguments.state / str(identity), fingerprint).opened() as state:
+            samples = task.inputs(_load_samples(arguments.samples, settings.samples))
+            found, records = reconstruct(job, samples, state)
+            facts = {
+                "run": vars(identity),
+                "recipe": recipe.model_dump(mode="json"),
+                "rounding": target,
+                "hyper": settings.model_dump(mode="json"),
+                "hyper_sources": sources,
+                "inputs": inputs,
+            }
+            result.save(arguments.out, found, model, facts)
+            record = {"blocks": records, "environment": provenance.environment(device)}
+            artifacts.write_json(arguments.out / "record.json", record)
+
+
+def check_gate(gate: Gate, metrics: Path) -> None:
+    """Refuse to quantize a checkpoint whose full-precision accuracy is not what it should be.
+
+    Raises:
+        InputError: outside the gate's range.
+    """
+    value = artifacts.read_json(metrics)["metrics"].get(gate.metric)
+    if value is None or not gate.min <= value <= gate.max:
+        raise InputError(
+            f"{metrics}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
+            "quantized before this holds: check the checkpoint's source and the preprocessing of the data"
+        )
+
+
+def _load_samples(directory: Path, count: int) -> dict[str, Any]:
+    """Read the calibration samples.
+
+    Raises:
+        InputError: none, or not as many as the settings say.
+    """
+    from safetensors.numpy import load_file
+
+    samples = load_file(directory / "samples.safetensors")
+    found = len(samples["indices"])
+    if found != count:
+        raise InputError(f"{directory}: {found} samples, the settings say {count}; run the calibrate stage again")
+    return samples
+
+
+def _fingerprint(identity: Run, job: Job, inputs: dict[str, Any], target: str, device: str) -> str:
+    """Return a hash of everything that decides the bits of the result, for the state directory."""
+    import torch
+
+    parts = [
+        identity,
+        job.recipe.model_dump_json(),
+        job.hyper.model_dump_json(),
+        json.dumps(inputs, sort_keys=True),
+        provenance.code_hash(__spec__.name if __spec__ else __name__, target.partition(":")[0]),
+        torch.__version__,
+        device,
+    ]
+    return f"{derive(*parts):016x}"
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())

@@ -1,0 +1,75 @@
+"""Batch-norm folding: each batch norm becomes part of the convolution before it."""
+
+import dataclasses
+import itertools
+
+import torch
+from torch import Tensor, nn
+
+from flexround.errors import InputError
+
+
+@dataclasses.dataclass(frozen=True)
+class FoldedStatistics:
+    """How a folded convolution's output is distributed: channel i has mean ``beta[i]`` and deviation ``|gamma[i]|``.
+
+    Attributes:
+        gamma: (C_out,) weight of the folded batch norm.
+        beta: (C_out,) its bias.
+    """
+
+    gamma: Tensor
+    beta: Tensor
+
+
+@torch.no_grad()
+def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
+    """Fold every batch norm of ``model`` into its convolution, in place, and leave ``nn.Identity`` where it was.
+
+    Jacob et al. 2018, section 3.2. A convolution and its batch norm are neighbours in registration order.
+
+    Returns:
+        The folded gamma and beta by the convolution's name; empty if there is no batch norm.
+
+    Raises:
+        InputError: a batch norm has no convolution before it; nothing is changed then.
+        ValueError: ``model`` is in training mode, where folding would change what it computes.
+    """
+    if model.training:
+        raise ValueError("call model.eval() before folding: in training mode a batch norm uses the batch's statistics")
+    statistics = {}
+    for conv_name, conv, norm_name, norm in _pairs(model):
+        _fold(conv, norm)
+        statistics[conv_name] = FoldedStatistics(norm.weight.detach().clone(), norm.bias.detach().clone())
+        model.set_submodule(norm_name, nn.Identity())
+    return statistics
+
+
+def _pairs(model: nn.Module) -> list[tuple[str, nn.Conv2d, str, nn.BatchNorm2d]]:
+    """Return each convolution and its batch norm, with their names; refuse a batch norm that can't be folded."""
+    pairs = []
+    for parent_name, parent in model.named_modules():
+        prefix = f"{parent_name}." if parent_name else ""
+        for (conv_name, conv), (name, norm) in itertools.pairwise([("", parent), *parent.named_children()]):
+            if not isinstance(norm, nn.BatchNorm2d):
+                continue
+            if not (norm.affine and norm.track_running_stats):
+                raise InputError(f"{prefix}{name}: has no weights or no running statistics to fold; use affine=True")
+            if not isinstance(conv, nn.Conv2d) or conv.out_channels != norm.num_features:
+                raise InputError(
+                    f"{prefix}{name}: no convolution with {norm.num_features} output channels comes right before this "
+                    "batch norm; register each batch norm directly after its convolution"
+                )
+            pairs.append((prefix + conv_name, conv, prefix + name, norm))
+    return pairs
+
+
+def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
+    """Make ``conv`` compute ``norm(conv(x))``; in float64, so that the only rounding is the final one."""
+    assert norm.running_mean is not None  # both for type checkers: `_pairs` refuses None
+    assert norm.running_var is not None
+    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+    bias = 0.0 if conv.bias is None else conv.bias.double()
+    folded = norm.bias.double() + (bias - norm.running_mean.double()) * scale
+    conv.weight.copy_(conv.weight.double() * scale.view(-1, 1, 1, 1))
+    conv.bias = nn.Parameter(folded.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)

@@ -1,0 +1,133 @@
+"""Put roundings on weights and quantizers on activations of an unmodified model, and take them off again."""
+
+import logging
+from collections.abc import Iterator
+
+import torch
+from torch import Tensor, nn
+from torch.nn.utils import parametrize
+
+from flexround.errors import InputError
+from flexround.models.blocks import Block, Site
+from flexround.quant.activation import ActivationQuantizer
+from flexround.quant.grid import Grid, Scheme
+from flexround.quant.rounding import Axes, Rounding
+from flexround.quant.search import initial_grid
+
+log = logging.getLogger(__name__)
+
+
+def weight_axes(module: nn.Module) -> Axes | None:
+    """Return the channel axes of a module's weight, or None if it is not a linear or convolution.
+
+    ``Conv1D`` of transformers (a linear with a transposed weight) is recognised by name: importing it costs seconds.
+    """
+    if isinstance(module, nn.Linear):
+        return Axes(output=0)
+    if isinstance(module, nn.Conv2d):
+        return Axes(output=0, input=1)
+    if type(module).__name__ == "Conv1D" and module.weight.ndim == 2:
+        return Axes(output=1)
+    return None
+
+
+def weight_layers(block: Block) -> list[nn.Module]:
+    """Return the modules of a block whose weight is quantized, in registration order, each once."""
+    return list(dict.fromkeys(module for module in block.module.modules() if weight_axes(module)))
+
+
+def weight_grid(name: str, weight: Tensor, scheme: Scheme, method: str, p: float) -> Grid:
+    """Return a weight's initial grid.
+
+    Raises:
+        InputError: NaN, Inf or no values, with the tensor's name.
+    """
+    try:
+        grid = initial_grid(weight, scheme, method, p)
+    except ValueError as error:
+        raise InputError(f"{name}.weight: {error}; the checkpoint can't be quantized") from error
+    flat = weight.detach().flatten() if scheme.axis is None else weight.detach().transpose(0, scheme.axis).flatten(1)
+    dead = int((flat == 0).all(-1).sum())
+    if dead:
+        log.warning(
+            "%s.weight: %s; quantized to zero exactly",
+            name,
+            "all zero" if flat.ndim == 1 else f"{dead} all-zero channels",
+        )
+    return grid
+
+
+def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
+    """Make ``module.weight`` the output of ``rounding``; the original stays at ``parametrizations.weight.original``."""
+    parametrize.register_parametrization(module, "weight", rounding, unsafe=True)
+
+
+def attached_rounding(module: nn.Module) -> Rounding:
+    """Return the rounding on a module."""
+    return module.parametrizations.weight[0]  # type: ignore[union-attr,index,return-value]
+
+
+def original_weight(module: nn.Module) -> Tensor:
+    """Return the weight below a rounding."""
+    return module.parametrizations.weight.original  # type: ignore[union-attr,return-value]
+
+
+def bake(module: nn.Module, values: Tensor) -> None:
+    """Take the rounding off, if there is one, and set ``module.weight`` to ``values``."""
+    if parametrize.is_parametrized(module, "weight"):
+        parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
+    with torch.no_grad():
+        module.weight.copy_(values)  # type: ignore[operator]
+
+
+def quantizer_name(site: Site) -> str:
+    """Return the attribute under which a site's quantizer hangs on its module."""
+    return f"{site.where}_quantizer"
+
+
+def attach_quantizer(site: Site, quantizer: nn.Module) -> None:
+    """Quantize a site's tensor from now on; a second call replaces the quantizer."""
+    name = quantizer_name(site)
+    if not hasattr(site.module, name):
+        if site.where == "input":
+            site.module.register_forward_pre_hook(_quantize_input)
+        else:
+            site.module.register_forward_hook(_quantize_output)
+    setattr(site.module, name, quantizer)
+
+
+def attached_quantizer(site: Site) -> ActivationQuantizer:
+    """Return the quantizer at a site."""
+    return getattr(site.module, quantizer_name(site))
+
+
+def quantizers(block: Block) -> Iterator[ActivationQuantizer]:
+    """Yield the activation quantizers of a block in execution order."""
+    for site in block.sites:
+        if hasattr(site.module, quantizer_name(site)):
+            yield attached_quantizer(site)
+
+
+def _quantize_input(module: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+    """Forward pre-hook. Looks the quantizer up on the module, so that copies of the model use their own."""
+    return (module.input_quantizer(arguments[0]), *arguments[1:])  # type: ignore[operator]
+
+
+def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> Tensor:
+    """Forward hook."""
+    return module.output_quantizer(output)  # type: ignore[operator]
+
+
+class Observer(nn.Module):
+    """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it."""
+
+    def __init__(self, scheme: Scheme, method: str, p: float) -> None:
+        super().__init__()
+        self.scheme, self.method, self.p = scheme, method, p
+        self.quantizer: ActivationQuantizer | None = None
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the quantized ``x``, so that what follows is calibrated on quantized inputs."""
+        if self.quantizer is None:
+            self.quantizer = ActivationQuantizer(initial_grid(x, self.scheme, self.method, self.p))
+        return self.quantizer(x)

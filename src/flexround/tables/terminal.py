@@ -1,0 +1,51 @@
+"""A table's CSV as fixed-width text: ours and, in brackets, the paper's."""
+
+from flexround.settings.schema import Scale
+from flexround.tables.grid import Entry, Grid, Line, legend, parse, scale_note
+
+GAP = "  "
+MISSING = "--"
+
+
+def render(text: str, scale: Scale) -> str:
+    """Return the table for a terminal, ASCII only; its first line names the scale.
+
+    Args:
+        text: the table's CSV.
+        scale: says whose numbers these are.
+    """
+    grid = parse(text)
+    rows = [_header(grid), *(_texts(line) for line in grid.lines)]
+    used = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
+    widths = {index: max(len(row[index]) for row in rows) for index in used}
+    body = [GAP.join(row[index].ljust(widths[index]) for index in used).rstrip() for row in rows]
+    rule = "-" * max(len(line) for line in body)
+    lines = [f"Table {grid.number}: ours (paper). {scale_note(scale)}", rule, body[0]]
+    previous = None
+    for line, row in zip(grid.lines, body[1:], strict=True):
+        lines += [rule, row] if line.group != previous else [row]
+        previous = line.group
+    notes = legend(grid, best="*", partial="~", missing=MISSING)
+    return "\n".join([*lines, rule, *([notes] if notes else [])]) + "\n"
+
+
+def _header(grid: Grid) -> list[str]:
+    """Return the header: method, section, bits, then each column's name with its metrics."""
+    return ["Method", "Section", "Bits", *(f"{name} {'/'.join(metrics)}" for name, metrics in grid.columns)]
+
+
+def _texts(line: Line) -> list[str]:
+    """Return a row's texts in the order of the header."""
+    return [line.method, line.section, line.bits, *(_cell(entries) for entries in line.cells)]
+
+
+def _cell(entries: tuple[Entry, ...]) -> str:
+    """Return e.g. ``91.20*/99.60 (70.28/89.44)``: our metrics with their marks, then the paper's."""
+    ours = "/".join(_marked(entry) for entry in entries)
+    return f"{ours} ({'/'.join(entry['published'] for entry in entries)})"
+
+
+def _marked(entry: Entry) -> str:
+    """Return our value with a mark if it is the best or incomplete, or the mark of a missing one."""
+    partial = "~" if entry["status"] == "partial" else ""
+    return (entry["value"] or MISSING) + ("*" if entry["best"] == "1" else "") + partial

@@ -1,0 +1,94 @@
+"""The tidy CSV: one line per cell, in the paper's order; LaTeX, HTML and the terminal are made from it alone."""
+
+import csv
+import io
+from collections.abc import Iterable, Mapping
+
+from flexround.errors import SettingsError, suggest
+from flexround.settings.schema import Scale, Table
+from flexround.tables.best import best
+from flexround.tables.cells import Cell
+from flexround.tables.published import DECIMALS, Key, lookup
+
+COLUMNS = (
+    *Key._fields,
+    *("value", "spread", "n_seeds", "n_examples", "stderr", "higher_is_better", "published", "delta", "status"),
+    *("scale", "task", "checkpoint", "recipe", "group", "best"),
+)
+CLOSE = 3  # a cell within this many tolerances is close
+EXACT = 6  # decimals of |delta|; without it 70.58 - 70.28 is a little more than 0.30
+
+
+def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: Scale) -> str:
+    """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
+
+    Args:
+        cells: the table's cells in the paper's order.
+        numbers: the published numbers.
+        table: holds the tolerance of each metric.
+        scale: says whether its numbers may be compared with the published ones.
+
+    Raises:
+        InputError: a cell has no published number.
+        SettingsError: a metric has no tolerance.
+    """
+    cells = list(cells)
+    winners = best(cells)
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    for cell in cells:
+        facts = _comparison(cell, lookup(numbers, cell.key), table, scale.comparable)
+        writer.writerow(_identity(cell) | _measured(cell) | facts | {"best": int(cell.key in winners)})
+    return text.getvalue()
+
+
+def status(cell: Cell, delta: float | None, tolerance: float) -> str:
+    """Return how a cell stands; ``delta`` is None where the scale's numbers aren't comparable with the paper's."""
+    if not cell.trials:
+        return "missing"
+    if not cell.complete:
+        return "partial"
+    if delta is None:
+        return "computed"
+    if round(abs(delta), EXACT) <= tolerance:
+        return "reproduced"
+    return "close" if round(abs(delta), EXACT) <= round(CLOSE * tolerance, EXACT) else "off"
+
+
+def _identity(cell: Cell) -> dict[str, str | int]:
+    """Return what names the cell and its runs."""
+    run = {"scale": cell.run.scale, "task": cell.run.task, "checkpoint": cell.run.checkpoint, "recipe": cell.run.recipe}
+    return cell.key._asdict() | run | {"group": cell.group}
+
+
+def _measured(cell: Cell) -> dict[str, str | int]:
+    """Return what was measured; empty where nothing was."""
+    median = cell.median_trial
+    return {
+        "value": _number(cell.value),
+        "spread": _number(cell.spread),
+        "n_seeds": len(cell.trials),
+        "n_examples": median.n_examples if median else "",
+        "stderr": _number(median.stderr if median else None),
+        "higher_is_better": int(median.higher_is_better) if median else "",
+    }
+
+
+def _comparison(cell: Cell, published: float, table: Table, comparable: bool) -> dict[str, str]:
+    """Return the published value, and how far off the cell is where that may be said."""
+    metric = cell.key.metric
+    if metric not in table.tolerance:
+        raise SettingsError(f"params/tables/table{table.number:02d}.yaml: tolerance {suggest(metric, table.tolerance)}")
+    value = cell.value if comparable else None
+    delta = None if value is None else round(value, DECIMALS) - published  # as a reader would
+    return {
+        "published": _number(published),
+        "delta": _number(delta),
+        "status": status(cell, delta, table.tolerance[metric]),
+    }
+
+
+def _number(value: float | None) -> str:
+    """Return a number with fixed decimals, nothing for None, and no minus sign before zero."""
+    return "" if value is None else f"{round(value, DECIMALS) + 0.0:.{DECIMALS}f}"

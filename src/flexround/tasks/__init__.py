@@ -1,0 +1,115 @@
+"""Tasks: data, fine-tuning recipe and metric, one file each, behind one small protocol."""
+
+import dataclasses
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+
+import numpy as np
+
+from flexround import imports
+from flexround.errors import InputError, SettingsError, suggest
+from flexround.seeding import derive
+from flexround.settings import schema
+from flexround.settings.load import validate
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+
+@dataclasses.dataclass(frozen=True)
+class Evaluation:
+    """What one evaluation found.
+
+    Attributes:
+        metrics: value of each metric; accuracies and F1 in percent.
+        stderr: standard error of each metric over the examples, in the metric's unit.
+        n_examples: examples evaluated.
+        higher_is_better: direction of each metric.
+        scores: per-example values behind the metrics, e.g. ``top1`` -> uint8 (n_examples,) of 0 and 1.
+    """
+
+    metrics: dict[str, float]
+    stderr: dict[str, float]
+    n_examples: int
+    higher_is_better: dict[str, bool]
+    scores: dict[str, np.ndarray]
+
+
+class Task(Protocol):
+    """Data + metric + fine-tuning recipe. ``Options`` are what the scale may set; the class is built from them.
+
+    Preparing and calibrating don't import torch. Nothing but ``prepare`` reads ``sources``.
+    """
+
+    Options: ClassVar[type[schema.Strict]]
+
+    @property
+    def input_shape(self) -> tuple[int, ...]:
+        """Shape of one sample as the first block sees it, for planning."""
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Check the raw data under ``sources`` and write the prepared data and its ``manifest.json`` to ``out``."""
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Draw the very calibration samples of a seed; a smaller draw is a prefix of a larger one.
+
+        Returns:
+            The arrays that ``inputs`` reads, first axis ``samples``, plus ``indices`` int64 (samples,) into the
+            training set.
+        """
+
+    def inputs(self, samples: dict[str, np.ndarray]) -> "torch.Tensor":
+        """Return calibration samples as the input of the model's first block, first axis ``samples``."""
+
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any]) -> dict[str, Any]:
+        """Train ``model`` in place, on the device it is on; return reproducible facts for the manifest."""
+
+    def evaluate(self, model: "nn.Module", data: Path, device: "torch.device", batch: int) -> Evaluation:
+        """Evaluate ``model`` on the whole validation set, in a memory that doesn't grow with its size."""
+
+
+def build(task: schema.Task) -> Task:
+    """Import the class of a task and build it from its validated options.
+
+    Raises:
+        SettingsError: no such class, or options that it doesn't take.
+    """
+    kind = imports.load(task.module)
+    return kind(validate(kind.Options, task.options, f"options of {task.module}"))
+
+
+def named(scale: schema.Scale, name: str) -> Task:
+    """Build a task of a scale.
+
+    Raises:
+        SettingsError: no such task, or see ``build``.
+    """
+    if name not in scale.tasks:
+        raise SettingsError(f"scale {scale.name}: task {suggest(name, scale.tasks)}")
+    return build(scale.tasks[name])
+
+
+def accuracies(scores: dict[str, np.ndarray]) -> Evaluation:
+    """Return metrics in percent, with standard errors, from per-example scores of 0 and 1.
+
+    Args:
+        scores: metric -> uint8 (N,), the same N for all.
+    """
+    count = len(next(iter(scores.values())))
+    metrics = {name: 100.0 * float(values.mean()) for name, values in scores.items()}
+    spread = {name: float(values.std(ddof=1)) if count > 1 else 0.0 for name, values in scores.items()}
+    stderr = {name: 100.0 * value / count**0.5 for name, value in spread.items()}
+    return Evaluation(metrics, stderr, count, dict.fromkeys(scores, True), scores)
+
+
+def draw_indices(available: int, samples: int, seed: int) -> np.ndarray:
+    """Draw calibration samples without replacement: int64 (samples,), a prefix of every larger draw of the seed.
+
+    Raises:
+        InputError: no samples, or more than there are.
+    """
+    if not 1 <= samples <= available:
+        raise InputError(f"samples={samples}: choose from 1 to {available}, the size of the training set")
+    rng = np.random.default_rng(derive("calibration samples", seed))
+    return rng.permutation(available)[:samples]

@@ -1,0 +1,131 @@
+"""The ImageFolder layout: ``ROOT/{train,val}/CLASS/IMAGE``, checked as a whole before anything is decoded."""
+
+import dataclasses
+import os
+from pathlib import Path
+
+import numpy as np
+
+from flexround.errors import InputError
+
+EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
+LISTED = 10
+
+
+@dataclasses.dataclass(frozen=True)
+class Index:
+    """The images of a split, by class and then by name.
+
+    Attributes:
+        files: paths relative to the split's folder, ``CLASS/IMAGE``.
+        labels: int64 (N,), the position of the class among the sorted class names.
+    """
+
+    files: list[str]
+    labels: np.ndarray
+
+
+def scan(root: Path, classes: int, counts: dict[str, int | None]) -> dict[str, Index]:
+    """Return the index of each split.
+
+    Args:
+        root: the data set.
+        classes: class folders expected in each split.
+        counts: split -> images expected, None for any number.
+
+    Raises:
+        InputError: everything that is wrong with the layout, all together.
+    """
+    if not root.is_dir():
+        raise InputError(
+            f"{root}: this data set is missing. Put its images there as train/CLASS/IMAGE and val/CLASS/IMAGE "
+            "(params/sources.yaml tells where to get them), or set `root` in the task's options"
+        )
+    problems: list[str] = []
+    found = {split: _scan_split(root / split, problems) for split in counts}
+    if all(found.values()):
+        problems += _class_problems(root, found, classes)
+        problems += _count_problems(root, found, counts)
+    if problems:
+        raise InputError("\n".join(problems))
+    return {split: _index(images) for split, images in found.items()}
+
+
+def write_index(path: Path, index: Index) -> None:
+    """Write one ``label<TAB>file`` line per image."""
+    rows = (f"{label}\t{file}\n" for label, file in zip(index.labels, index.files, strict=True))
+    path.write_text("".join(rows), newline="\n")
+
+
+def read_index(path: Path) -> Index:
+    """Read what ``write_index`` wrote."""
+    rows = [line.split("\t", 1) for line in path.read_text().splitlines()]
+    return Index([file for _, file in rows], np.array([int(label) for label, _ in rows], np.int64))
+
+
+def _scan_split(folder: Path, problems: list[str]) -> dict[str, list[str]]:
+    """Return class -> sorted image names; append what doesn't belong there to ``problems``."""
+    if not folder.is_dir():
+        problems.append(f"{folder}: missing; it must hold one folder of images per class")
+        return {}
+    folders, stray = _list(folder)
+    if stray and not folders:
+        problems.append(
+            f"{folder}: {len(stray)} files but no class folders; move each image into the folder of its class "
+            "(ILSVRC2012 ships its validation images like this; the labels are in its development kit)"
+        )
+        return {}
+    images: dict[str, list[str]] = {}
+    for name in folders:
+        inner, files = _list(folder / name)
+        images[name] = [file for file in files if file.lower().endswith(EXTENSIONS)]
+        stray += [f"{name}/{other}" for other in inner + sorted(set(files) - set(images[name]))]
+    if stray:
+        problems.append(f"{folder}: not image files of a class; remove or convert them: {_some(stray)}")
+    return images
+
+
+def _list(folder: Path) -> tuple[list[str], list[str]]:
+    """Return the sorted names of the folders and of the files in ``folder``, hidden ones left out."""
+    with os.scandir(folder) as entries:
+        visible = sorted((entry.name, entry.is_dir()) for entry in entries if not entry.name.startswith("."))
+    return [name for name, is_dir in visible if is_dir], [name for name, is_dir in visible if not is_dir]
+
+
+def _class_problems(root: Path, found: dict[str, dict[str, list[str]]], classes: int) -> list[str]:
+    """Compare the class folders of the splits with each other and with the number expected."""
+    problems = []
+    union = set().union(*found.values())
+    for split, images in found.items():
+        if missing := sorted(union - set(images)):
+            problems.append(f"{root / split}: classes that another split has are missing: {_some(missing)}")
+        if empty := [name for name, files in images.items() if not files]:
+            problems.append(f"{root / split}: classes without images: {_some(empty)}")
+    if len(union) != classes:
+        problems.append(f"{root}: {len(union)} classes, expected {classes}; complete them or set `classes`")
+    return problems
+
+
+def _count_problems(root: Path, found: dict[str, dict[str, list[str]]], counts: dict[str, int | None]) -> list[str]:
+    """Compare the number of images of each split with the number expected."""
+    problems = []
+    for split, expected in counts.items():
+        count = sum(len(files) for files in found[split].values())
+        if expected is not None and count != expected:
+            problems.append(
+                f"{root / split}: {count} images, expected {expected}; complete them or set `{split}_count` (null: any)"
+            )
+    return problems
+
+
+def _index(images: dict[str, list[str]]) -> Index:
+    """Return the index of a split whose layout is right."""
+    files = [f"{name}/{file}" for name in sorted(images) for file in images[name]]
+    lengths = [len(images[name]) for name in sorted(images)]
+    return Index(files, np.repeat(np.arange(len(images)), lengths))
+
+
+def _some(names: list[str]) -> str:
+    """Join the first names and say how many more there are."""
+    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
+    return ", ".join(names[:LISTED]) + more

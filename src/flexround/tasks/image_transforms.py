@@ -1,0 +1,95 @@
+"""Decoding, resizing and cropping with PIL and NumPy only; the pixels equal torchvision's transforms.
+
+Calibration runs without importing torch, hence not torchvision's own classes. Bilinear throughout, as in BRECQ and
+QDrop (ptq_spec 7).
+"""
+
+import math
+import os
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+import numpy as np
+from numpy.random import Generator
+from PIL import Image
+
+from flexround.errors import InputError
+
+ASPECT = (3 / 4, 4 / 3)
+ATTEMPTS = 10
+THREADS = 16  # PIL frees the interpreter lock while it decodes and resizes
+UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
+
+
+def decode(path: Path) -> Image.Image:
+    """Return an image file as RGB; CMYK, grey and palette files are converted, as torchvision's loader does."""
+    with Image.open(path) as image:
+        return image.convert("RGB")
+
+
+def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
+    """Resize the shorter side to ``resize`` and cut the centre: uint8 (crop, crop, 3). Needs crop <= resize."""
+    width, height = image.size
+    short, long = sorted((width, height))
+    long = int(resize * long / short)
+    image = image.resize((resize, long) if width <= height else (long, resize), Image.Resampling.BILINEAR)
+    left, top = (round((side - crop) / 2) for side in image.size)
+    return np.asarray(image.crop((left, top, left + crop, top + crop)))
+
+
+def random_resized_crop(image: Image.Image, crop: int, scale: tuple[float, float], rng: Generator) -> np.ndarray:
+    """Cut a random box of ``scale`` of the area and aspect 3/4 to 4/3, resize it to uint8 (crop, crop, 3)."""
+    box = draw_box(*image.size, scale, rng)
+    return np.asarray(image.crop(box).resize((crop, crop), Image.Resampling.BILINEAR))
+
+
+def draw_box(width: int, height: int, scale: tuple[float, float], rng: Generator) -> tuple[int, int, int, int]:
+    """Draw (left, top, right, bottom) as torchvision's RandomResizedCrop does, with its central fallback."""
+    for _ in range(ATTEMPTS):
+        area = width * height * rng.uniform(*scale)
+        aspect = math.exp(rng.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
+        w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
+        if 0 < w <= width and 0 < h <= height:
+            top, left = int(rng.integers(height - h + 1)), int(rng.integers(width - w + 1))
+            return left, top, left + w, top + h
+    aspect = min(max(width / height, ASPECT[0]), ASPECT[1])
+    w, h = min(width, round(height * aspect)), min(height, round(width / aspect))
+    left, top = (width - w) // 2, (height - h) // 2
+    return left, top, left + w, top + h
+
+
+def flip(image: np.ndarray, rng: Generator) -> np.ndarray:
+    """Mirror (H, W, 3) left to right with probability 1/2."""
+    return image[:, ::-1] if rng.random() < 0.5 else image
+
+
+def decode_all(
+    paths: Sequence[Path], transform: Callable[[int, Image.Image], np.ndarray], out: np.ndarray, where: Path
+) -> np.ndarray:
+    """Decode ``paths`` on several cores, put ``transform(position, image)`` into ``out[position]`` and return ``out``.
+
+    Args:
+        paths: image files, as many as ``out`` has entries.
+        transform: returns uint8 of the shape of ``out[0]``; called from several threads.
+        out: uint8 (N, H, W, 3), e.g. a memory map.
+        where: what the files belong to, for the message.
+
+    Raises:
+        InputError: names every file that can't be decoded, all together.
+    """
+
+    def work(position: int, path: Path) -> str | None:
+        try:
+            image = decode(path)
+        except UNREADABLE as error:
+            return f"{path}: {error}"
+        out[position] = transform(position, image)
+        return None
+
+    with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
+        broken = [line for line in pool.map(work, range(len(paths)), paths) if line]
+    if broken:
+        lines = "\n".join(broken)
+        raise InputError(f"{where}: {len(broken)} image files can't be read; get them again from the source:\n{lines}")
+    return out

@@ -1,0 +1,196 @@
+"""Foreign checkpoints: what is read, what is refused and how, and BRECQ's names."""
+
+import os
+
+import pytest
+import torch
+from torch import nn
+
+from flexround.errors import InputError
+from flexround.mini import models as mini
+from flexround.models import checkpoints
+
+
+@pytest.fixture
+def model():
+    return nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.ReLU(), nn.Conv2d(4, 2, 1))
+
+
+class Runs:
+    """A pickle that calls a function when it is read."""
+
+    def __init__(self, path):
+        self.path = path
+
+    def __reduce__(self):
+        return os.mkdir, (str(self.path),)
+
+
+@pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
+@pytest.mark.parametrize("prefix", ["", "module."])
+def test_wrapped_state_dicts_are_unwrapped(tmp_path, model, wrap, prefix):
+    state = {prefix + name: value for name, value in model.state_dict().items()}
+    path = tmp_path / "model.pth.tar"
+    torch.save({wrap: state, "epoch": 7} if wrap else state, path)
+    read = checkpoints.read_foreign(path)
+    assert read.keys() == model.state_dict().keys()
+    assert all(torch.equal(read[name], value) for name, value in model.state_dict().items())
+
+
+def test_files_in_the_old_format_are_read(tmp_path, model):
+    path = tmp_path / "old.pth"
+    torch.save(model.state_dict(), path, _use_new_zipfile_serialization=False)
+    assert checkpoints.read_foreign(path).keys() == model.state_dict().keys()
+
+
+def test_a_prefix_shared_by_some_names_only_stays(tmp_path):
+    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "x.pth")
+    assert checkpoints.read_foreign(tmp_path / "x.pth").keys() == {"module.a", "b"}
+
+
+def test_missing_file_is_named(tmp_path):
+    with pytest.raises(InputError, match=r"nowhere\.pth: missing"):
+        checkpoints.read_foreign(tmp_path / "nowhere.pth")
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+@pytest.mark.parametrize("kept", [0, 1, 100, 0.6, 0.99])
+def test_truncated_file_is_refused(tmp_path, model, zipped, kept):
+    path = tmp_path / "cut.pth"
+    torch.save(model.state_dict(), path, _use_new_zipfile_serialization=zipped)
+    data = path.read_bytes()
+    path.write_bytes(data[: kept if isinstance(kept, int) else int(len(data) * kept)])
+    with pytest.raises(InputError, match=r"cut\.pth: not a whole PyTorch checkpoint \(\d+ bytes; .+\)"):
+        checkpoints.read_foreign(path)
+
+
+@pytest.mark.parametrize(
+    "data", [b"<html><body>404</body></html>", b"\x89PNG\r\n\x1a\n" + bytes(64), b"PK\x03\x04" + bytes(99)]
+)
+def test_something_else_is_refused(tmp_path, data):
+    path = tmp_path / "page.pth"
+    path.write_bytes(data)
+    with pytest.raises(InputError, match=r"page\.pth: not a whole PyTorch checkpoint"):
+        checkpoints.read_foreign(path)
+
+
+@pytest.mark.parametrize("zipped", [True, False])
+def test_code_is_refused_by_name_and_not_run(tmp_path, model, zipped):
+    marker = tmp_path / "made"
+    path = tmp_path / "evil.pth"
+    torch.save({"state_dict": model.state_dict(), "x": Runs(marker)}, path, _use_new_zipfile_serialization=zipped)
+    with pytest.raises(
+        InputError, match=rf"evil\.pth: refused, because unpickling it would call {os.mkdir.__module__}\.mkdir;"
+    ):
+        checkpoints.read_foreign(path)
+    assert not marker.exists()
+
+
+def test_a_whole_pickled_model_is_refused(tmp_path, model):
+    torch.save(model, tmp_path / "whole.pth")
+    with pytest.raises(InputError, match=r"would call torch\.nn\.modules\.container\.Sequential"):
+        checkpoints.read_foreign(tmp_path / "whole.pth")
+
+
+@pytest.mark.parametrize(
+    ("content", "message"),
+    [([1, 2], "holds list"), ({}, "holds dict"), ({"a": torch.ones(1), "lr": 0.1}, "entry 'lr' is float")],
+)
+def test_files_without_a_state_dict_are_refused(tmp_path, content, message):
+    torch.save(content, tmp_path / "x.pth")
+    with pytest.raises(InputError, match=message):
+        checkpoints.read_foreign(tmp_path / "x.pth")
+
+
+def test_load_into_loads(model):
+    state = {name: value + 1 for name, value in model.state_dict().items()}
+    checkpoints.load_into(model, state, "file")
+    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
+
+
+def test_load_into_does_without_batch_counts(model):
+    state = {name: value + 1 for name, value in model.state_dict().items() if "num_batches" not in name}
+    checkpoints.load_into(model, state, "file")
+    assert torch.equal(model[1].running_mean, torch.ones(4))
+
+
+def test_load_into_names_the_first_keys(model):
+    state = model.state_dict()
+    state = {f"body.{name}" if name.startswith("1.") else name: value for name, value in state.items()}
+    del state["3.bias"]
+    with pytest.raises(InputError) as error:
+        checkpoints.load_into(model, state, "some.pth")
+    text = str(error.value)
+    assert text.startswith("some.pth: not a checkpoint of this Sequential")
+    assert "missing: 1.weight, 1.bias, 1.running_mean and 2 more" in text
+    assert "unexpected: body.1.weight, body.1.bias, body.1.running_mean and 2 more" in text
+
+
+@pytest.mark.parametrize("surplus", [{}, {"fc.bias": torch.ones(2)}])
+def test_load_into_wants_neither_more_nor_less(model, surplus):
+    state = model.state_dict() | surplus
+    if not surplus:
+        del state["3.bias"]
+    expected = "missing: none; unexpected: fc.bias" if surplus else "missing: 3.bias; unexpected: none"
+    with pytest.raises(InputError, match=expected):
+        checkpoints.load_into(model, state, "file")
+
+
+def test_load_into_names_the_shapes_and_changes_nothing(model):
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    state = {name: value + 1 for name, value in before.items()} | {"3.weight": torch.ones(5, 4, 1, 1)}
+    with pytest.raises(
+        InputError, match=r"some\.pth: 3\.weight has shape \(5, 4, 1, 1\), the model needs \(2, 4, 1, 1\)"
+    ):
+        checkpoints.load_into(model, state, "some.pth")
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_load_into_refuses_values_that_are_not_finite(model, bad):
+    state = {name: value.clone() for name, value in model.state_dict().items()}
+    state["1.running_var"][2] = bad
+    with pytest.raises(InputError, match=r"some\.pth: 1\.running_var holds NaN or Inf"):
+        checkpoints.load_into(model, state, "some.pth")
+
+
+class FlatMobileNet(nn.Module):
+    """BRECQ's module layout of a MobileNetV2, made of the layers of torchvision's."""
+
+    def __init__(self, model):
+        super().__init__()
+        self.features = nn.Sequential(*(self._flat(module) for module in model.features))
+        self.classifier = model.classifier
+
+    @staticmethod
+    def _flat(module):
+        layers = [layer for layer in module.modules() if not list(layer.children())]
+        if isinstance(module, nn.Sequential):
+            return nn.Sequential(*layers)
+        flat = nn.Module()
+        flat.conv = nn.Sequential(*layers)
+        return flat
+
+
+def test_brecq_mobilenetv2_maps_back_to_torchvision():
+    source, target = mini.mobilenetv2(0.25, seed=1), mini.mobilenetv2(0.25, seed=2)
+    flat = FlatMobileNet(source).state_dict()
+    # The indices that the released file has: 8 entries in a block, 5 in the first.
+    assert {int(name.split(".")[3]) for name in flat if name.startswith("features.2.conv.")} == {0, 1, 3, 4, 6, 7}
+    assert {int(name.split(".")[3]) for name in flat if name.startswith("features.1.conv.")} == {0, 1, 3, 4}
+    mapped = checkpoints.brecq_mobilenetv2(flat)
+    checkpoints.load_into(target, mapped, "flat")
+    expected = source.state_dict()
+    assert mapped.keys() == expected.keys()
+    assert all(torch.equal(value, expected[name]) for name, value in target.state_dict().items())
+
+
+def test_brecq_mobilenetv2_on_torchvision_names_is_refused_later():
+    state = mini.mobilenetv2(0.25).state_dict()
+    with pytest.raises(InputError, match="key_map"):
+        checkpoints.load_into(mini.mobilenetv2(0.25), checkpoints.brecq_mobilenetv2(state), "file")
+
+
+def test_brecq_resnet_has_torchvision_names():
+    state = mini.resnet18(8).state_dict()
+    checkpoints.load_into(mini.resnet18(8, seed=1), checkpoints.brecq_resnet(state), "file")

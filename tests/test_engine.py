@@ -1,0 +1,194 @@
+"""The reconstruction engine on a toy network: settings B and Q, determinism, invariants, records, errors."""
+
+import copy
+
+import pytest
+import torch
+import toy
+from torch.nn.utils import parametrize
+
+from flexround.errors import InputError, NumericalError
+from flexround.models.blocks import run as run_blocks
+from flexround.reconstruct.optimise import Annealing, reconstruction_error
+from flexround.surgery import place
+
+LEARNED = ["adaround", "adaquant", "flexround", "adaquant-flexround"]
+LR = {
+    "adaround": 2e-2,
+    "adaquant": {"v": 1e-3, "s1": 1e-3},
+    "flexround": 3e-3,
+    "adaquant-flexround": {"v": 1e-4, "scales": 3e-3},
+}
+
+
+def reconstruct(tmp_path, recipe, seed=0, net=None, x=None, **hyper):
+    if recipe.rounding == "adaround":
+        hyper = {"schedule": "none", "reg_weight": 0.01} | hyper
+    hyper = {"lr": LR.get(recipe.rounding, 1e-3)} | hyper
+    return toy.run(toy.job(recipe, seed, net, **hyper), tmp_path, x=x)
+
+
+def output_error(model, x=None):
+    x = toy.samples() if x is None else x
+    with torch.no_grad():
+        return (model(x) - toy.model()(x)).square().sum().item()
+
+
+@pytest.mark.parametrize("rounding", LEARNED)
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_every_rounding_beats_round_to_nearest_in_both_settings(tmp_path, rounding, setting):
+    nearest = reconstruct(tmp_path, toy.recipe(setting, "rtn", 3, 4), iters=0, a_iters=0)[2]
+    learned = reconstruct(tmp_path, toy.recipe(setting, rounding, 3, 4), iters=150)[2]
+    assert output_error(learned) < 0.8 * output_error(nearest)
+
+
+def test_rtn_result_is_nearest_rounding_of_every_weight_with_8_bit_ends(tmp_path):
+    tensors, _, model = reconstruct(tmp_path, toy.recipe("B", "rtn", 3))
+    for name, bits in {"stem": 8, "body.0.conv1": 3, "body.1.conv2": 3, "head": 8}.items():
+        weight, step = toy.model().get_submodule(name).weight, tensors[f"weight/{name}:step"]
+        top = 2 ** (bits - 1)
+        expected = (weight / step).round().clamp(-top, top - 1)
+        assert torch.equal(tensors[f"weight/{name}:codes"].float(), expected)
+        torch.testing.assert_close(model.get_submodule(name).weight, expected * step)
+
+
+def test_zero_iterations_of_flexround_are_rtn_bit_for_bit(tmp_path):
+    flex = reconstruct(tmp_path, toy.recipe("B", "flexround", 3, 4), iters=0, a_iters=0)[0]
+    rtn = reconstruct(tmp_path, toy.recipe("B", "rtn", 3, 4), iters=0, a_iters=0)[0]
+    assert flex.keys() == rtn.keys()
+    codes = [key for key in flex if key.endswith(":codes")]
+    assert len(codes) == 6
+    assert all(torch.equal(flex[key], rtn[key]) for key in codes)
+
+
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_same_run_twice_gives_the_same_bits_whatever_the_global_generator(tmp_path, setting):
+    results = []
+    for noise in range(2):
+        torch.manual_seed(noise)
+        results.append(reconstruct(tmp_path, toy.recipe(setting, "flexround", 3, 4))[0])
+    assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
+
+
+def test_another_seed_gives_another_result(tmp_path):
+    one, other = (reconstruct(tmp_path, toy.recipe("Q", "flexround", 3, 4), seed)[0] for seed in (0, 1))
+    assert any(not torch.equal(one[key], other[key]) for key in one)
+
+
+def test_stem_is_left_at_rtn_unless_reconstructed(tmp_path):
+    rtn = reconstruct(tmp_path, toy.recipe("B", "rtn", 3))[0]["weight/stem:codes"]
+    fixed = reconstruct(tmp_path, toy.recipe(), reconstruct_stem=False, stem_bits=3)[0]["weight/stem:codes"]
+    learned = reconstruct(tmp_path, toy.recipe(), reconstruct_stem=True, stem_bits=3, lr=3e-2)[0]["weight/stem:codes"]
+    assert not torch.equal(learned, fixed)
+    assert not torch.equal(rtn, fixed), "3 and 8 bit codes differ"
+
+
+def test_ablations_leave_what_they_switch_off(tmp_path):
+    tensors = reconstruct(tmp_path, toy.recipe(learn_s1=False))[0]
+    free = reconstruct(tmp_path, toy.recipe())[0]
+    key = "weight/body.0.conv1"
+    torch.testing.assert_close(tensors[f"{key}:step"], tensors[f"{key}:initial_step"], rtol=1e-6, atol=0)
+    assert not torch.equal(free[f"{key}:step"], free[f"{key}:initial_step"])
+    assert torch.equal(free[f"{key}:initial_step"], tensors[f"{key}:initial_step"])
+
+
+@pytest.mark.parametrize(("setting", "stem"), [("B", 8), ("Q", "low")])
+def test_activation_sites_have_the_settings_bits_and_one_sided_grids(tmp_path, setting, stem):
+    _, _, model = reconstruct(tmp_path, toy.recipe(setting, "flexround", 3, 4), stem_output_bits=stem)
+    tops = [q.grid.qmax for block in toy.blocks(model) for q in place.quantizers(block)]
+    low = 2**4 - 1
+    assert tops == [255 if stem == 8 else low, low, low, low, 255]
+    assert all(q.grid.qmin == 0 for block in toy.blocks(model) for q in place.quantizers(block))
+
+
+def test_b_learns_steps_on_full_precision_inputs_after_the_weights_and_q_jointly(tmp_path):
+    b_weights = reconstruct(tmp_path, toy.recipe("B", "flexround", 3))[0]
+    b, records, _ = reconstruct(tmp_path, toy.recipe("B", "flexround", 3, 4))
+    assert [r["phase"] for r in records] == ["weights"] * 4 + ["steps"] * 4
+    assert all(torch.equal(b[key], b_weights[key]) for key in b_weights), "activations must not touch B's weights"
+    q, records, _ = reconstruct(tmp_path, toy.recipe("Q", "flexround", 3, 4))
+    assert [r["phase"] for r in records] == ["weights"] * 4
+    frozen = reconstruct(tmp_path, toy.recipe("Q", "flexround", 3, 4), a_lr=1e-12)[0]
+    key = "activation/body.0/output:step"
+    assert not torch.equal(q[key], frozen[key]), "Q must learn the steps"
+
+
+def test_records_hold_errors_losses_seconds_and_memory(tmp_path):
+    _, records, _ = reconstruct(tmp_path, toy.recipe("B", "adaround", 2), iters=200)
+    for record in records:
+        assert {
+            "block",
+            "error_rtn",
+            "error_soft",
+            "error_hard",
+            "loss_before",
+            "loss_after",
+            "seconds",
+            "peak_mb",
+        } <= set(record)
+    middle = records[1]
+    assert middle["error_soft"] < middle["error_rtn"]
+    assert middle["error_hard"] < middle["error_rtn"]
+
+
+def test_loss_is_the_sum_over_channels_and_the_mean_over_the_rest():
+    a, b = torch.randn(4, 3, 5, 6), torch.randn(4, 3, 5, 6)
+    torch.testing.assert_close(reconstruction_error(a, b, 2.0), (a - b).abs().pow(2).sum(1).mean())
+    torch.testing.assert_close(reconstruction_error(a, b, 2.4), (a - b).abs().pow(2.4).sum(1).mean())
+
+
+def test_beta_is_absent_in_the_warm_up_then_falls_linearly():
+    schedule = Annealing(0.01, 0.2, 20, 2)
+    assert schedule.beta(0.19) is None
+    assert schedule.beta(0.2) == 20
+    assert schedule.beta(0.6) == pytest.approx(11)
+    assert schedule.beta(1 - 1e-9) == pytest.approx(2)
+
+
+def test_samples_and_reference_are_not_changed(tmp_path):
+    x, net = toy.samples(), toy.model()
+    before, weights = x.clone(), copy.deepcopy(net.state_dict())
+    reconstruct(tmp_path, toy.recipe("Q", "flexround", 3, 4), net=net, x=x)
+    assert torch.equal(x, before)
+    assert all(torch.equal(value, weights[key]) for key, value in net.state_dict().items())
+
+
+def test_nothing_of_the_machinery_is_left_on_the_model(tmp_path):
+    model = reconstruct(tmp_path, toy.recipe("Q", "flexround", 3, 4))[2]
+    assert not any(parametrize.is_parametrized(module) for module in model.modules())
+    assert not any(parameter.requires_grad for parameter in model.parameters())
+    x = toy.samples()
+    with torch.no_grad():
+        assert torch.equal(model(x), model(x)), "dropping must be off"
+        assert torch.equal(run_blocks(toy.blocks(model), x), model(x))
+
+
+@pytest.mark.parametrize("rounding", ["flexround", "adaround"])
+def test_nan_in_the_samples_stops_with_block_and_iteration(tmp_path, rounding):
+    x = toy.samples()
+    x[5] = float("nan")
+    with pytest.raises(NumericalError, match=r"block stem.*iteration \d"):
+        reconstruct(tmp_path, toy.recipe("B", rounding), x=x)
+
+
+def test_nan_in_a_weight_is_named(tmp_path):
+    net = toy.model()
+    net.body[1].conv1.weight.data[0, 0] = float("inf")
+    with pytest.raises(InputError, match=r"body.1.conv1.weight: 9 of 576 values are NaN or Inf"):
+        reconstruct(tmp_path, toy.recipe(), net=net)
+
+
+def test_dead_channels_are_reported_and_quantized_to_zero(tmp_path, caplog):
+    net = toy.model()
+    net.body[0].conv1.weight.data[2] = 0
+    tensors = reconstruct(tmp_path, toy.recipe(), net=net, w_granularity="channel")[0]
+    assert "body.0.conv1.weight: 1 all-zero channels" in caplog.text
+    assert (tensors["weight/body.0.conv1:codes"][2] == 0).all()
+
+
+def test_a_rounding_outside_the_package_is_used(tmp_path):
+    recipe = toy.recipe("B", "own_rounding:AlwaysDown", 3)
+    tensors = reconstruct(tmp_path, recipe)[0]
+    weight = toy.model().body[0].conv1.weight
+    step = tensors["weight/body.0.conv1:step"]
+    assert torch.equal(tensors["weight/body.0.conv1:codes"].float(), (weight / step).floor().clamp(-4, 3))

@@ -1,0 +1,81 @@
+"""The data, calibrate and finetune stages on a tiny scale."""
+
+import hashlib
+import subprocess
+import sys
+
+import pytest
+import torch
+import yaml
+
+from flexround import tasks
+from flexround.artifacts import read_manifest
+from flexround.errors import InputError, SettingsError
+from flexround.mini.models import resnet18
+from flexround.models.build import full_precision
+from flexround.settings import schema
+from flexround.settings.load import load_params, read_yaml, scale_path
+from flexround.stages import calibrate, data, finetune
+
+
+@pytest.fixture
+def scale(tmp_path):
+    """Return the path of a scale with 300 digits and one network, otherwise like the paper's."""
+    settings = read_yaml(scale_path("paper")) | {"name": "tiny"}
+    settings["tasks"] = {"imagenet": {"module": "flexround.tasks.images:Digits", "options": {"train": 300, "val": 50}}}
+    model = {
+        "factory": "flexround.mini.models:resnet18",
+        "args": {"width": 4},
+        "blocks": "flexround.models.resnet:blocks",
+    }
+    gate = {"metric": "top1", "min": 0, "max": 100}
+    settings["checkpoints"] = {
+        "resnet18-brecq": {"task": "imagenet", "model": model, "gate": gate, "train": {"epochs": 1, "lr": 0.1}},
+        "resnet18-torchvision": {"task": "imagenet", "model": model, "gate": gate, "source": "resnet18-torchvision"},
+    }
+    path = tmp_path / "tiny.yaml"
+    path.write_text(yaml.safe_dump(settings))
+    return str(path)
+
+
+def test_stages_from_data_to_samples_and_weights(scale, tmp_path):
+    prepared, samples, weights = tmp_path / "data", tmp_path / "samples", tmp_path / "weights"
+    data.run(data.parser().parse_args(["--scale", scale, "--task", "imagenet", "--out", str(prepared)]))
+    common = ["--scale", scale, "--data", str(prepared)]
+    drawn = ["--task", "imagenet", "--samples", "20", "--seed", "3", "--out", str(samples)]
+    calibrate.run(calibrate.parser().parse_args(common + drawn))
+    manifest = read_manifest(samples)
+    assert (manifest["seed"], manifest["samples"], manifest["task"]) == (3, 20, "imagenet")
+    expected = tasks.draw_indices(300, 20, 3)
+    assert manifest["indices_sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
+    out = ["--checkpoint", "resnet18-brecq", "--out", str(weights)]
+    finetune.run(finetune.parser().parse_args(common + out))
+    assert read_manifest(weights)["train"]["settings"]["epochs"] == 1
+    with pytest.raises(SettingsError, match="did you mean 'imagenet'"):
+        data.run(data.parser().parse_args(["--scale", scale, "--task", "imagnet", "--out", str(prepared)]))
+
+
+def test_a_pinned_checkpoint_is_imported(scale, tmp_path, monkeypatch):
+    params = load_params(scale)
+    torch.save(resnet18(width=4, seed=5).state_dict(), tmp_path / "w.pth")
+    pinned = schema.Source(kind="checkpoint", location="ask", file="w.pth", revision="v1", licence="MIT")
+    monkeypatch.setattr(finetune, "load_params", lambda _: params._replace(sources={"resnet18-torchvision": pinned}))
+    command = ["--checkpoint", "resnet18-torchvision", "--sources", str(tmp_path), "--out", str(tmp_path / "out")]
+    finetune.run(finetune.parser().parse_args(command))
+    model = full_precision(params.checkpoint("resnet18-torchvision"), tmp_path / "out")
+    torch.testing.assert_close(model.fc.weight, resnet18(width=4, seed=5).fc.weight, rtol=0, atol=0)
+    (tmp_path / "w.pth").write_bytes(b"other")
+    with pytest.raises(InputError, match=r"w\.pth\.sha256 says"):
+        finetune.run(finetune.parser().parse_args(command))
+
+
+def test_preparing_and_calibrating_do_not_import_torch(scale, tmp_path):
+    script = f"""
+import sys
+from flexround.stages import calibrate, data
+data.run(data.parser().parse_args(["--scale", {scale!r}, "--task", "imagenet", "--out", {str(tmp_path / "d")!r}]))
+command = ["--scale", {scale!r}, "--task", "imagenet", "--data", {str(tmp_path / "d")!r}, "--samples", "5"]
+calibrate.run(calibrate.parser().parse_args([*command, "--out", {str(tmp_path / "s")!r}]))
+assert not {{"torch", "torchvision"}} & set(sys.modules)
+"""
+    subprocess.run([sys.executable, "-c", script], check=True)

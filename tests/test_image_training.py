@@ -1,0 +1,95 @@
+"""Training image classifiers: it learns, repeats itself, and says where it diverged."""
+
+import json
+import logging
+
+import image_sets
+import numpy as np
+import pytest
+import torch
+from image_sets import build, digits_task
+from torch import nn
+
+from flexround.errors import NumericalError, SettingsError
+from flexround.tasks import image_training, images
+
+sources, prepared = image_sets.sources, image_sets.prepared
+
+
+def tiny_network(classes=10):
+    torch.manual_seed(0)
+    layers = (nn.Conv2d(3, 16, 4, 4), nn.BatchNorm2d(16), nn.ReLU(), nn.Dropout(0.1), nn.Flatten())
+    return nn.Sequential(*layers, nn.Linear(1024, classes))
+
+
+@pytest.fixture(scope="module")
+def small_digits(tmp_path_factory):
+    path = tmp_path_factory.mktemp("digits")
+    digits_task(train=600, val=200).prepare(path, path)
+    return path
+
+
+RECIPE = {"epochs": 6, "batch": 25, "lr": 0.05, "shift": 1, "label_smoothing": 0.1}
+
+
+def test_training_learns_repeats_itself_and_leaves_the_global_generator_alone(small_digits, caplog):
+    caplog.set_level(logging.INFO)
+    results = []
+    for seed in (0, 0, 1):
+        model = tiny_network()
+        torch.manual_seed(len(results))
+        state = torch.random.get_rng_state()
+        facts = digits_task().finetune(model, small_digits, RECIPE | {"seed": seed})
+        assert torch.equal(torch.random.get_rng_state(), state)
+        results.append((facts, model[-1].weight))
+    assert results[0][0] == results[1][0]
+    assert torch.equal(results[0][1], results[1][1])
+    assert not torch.equal(results[0][1], results[2][1])
+    assert results[0][0]["train_accuracy"] > 40.0
+    assert "epoch 6/6: loss" in caplog.text
+    json.dumps(results[0][0])
+
+
+def test_divergence_names_epoch_and_step(small_digits):
+    with pytest.raises(NumericalError, match=r"loss is (nan|inf) in epoch \d+, step \d+; lower `lr`"):
+        digits_task().finetune(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), small_digits, RECIPE | {"lr": 1e38})
+
+
+def test_unknown_training_settings_are_refused(small_digits):
+    with pytest.raises(SettingsError, match="did you mean 'weight_decay'"):
+        digits_task().finetune(tiny_network(), small_digits, RECIPE | {"weight_decy": 1e-4})
+
+
+@pytest.mark.parametrize("recipe", [{}, {"random_resized_crop": True, "flip": True, "schedule": "step"}])
+@pytest.mark.parametrize("memory", [0, 1 << 30])
+def test_an_image_folder_can_be_trained_on(prepared, monkeypatch, recipe, memory):
+    monkeypatch.setattr(images, "MEMORY", memory)
+    facts = [
+        build().finetune(tiny_network(3), prepared, {"epochs": 2, "batch": 5, "lr": 0.01, **recipe}) for _ in range(2)
+    ]
+    assert facts[0] == facts[1]
+    assert np.isfinite(facts[0]["train_loss"])
+
+
+def test_shift_keeps_content_and_flip_mirrors():
+    pixels = np.arange(2 * 6 * 6 * 3, dtype=np.uint8).reshape(2, 6, 6, 3)
+    rng = np.random.default_rng(3)
+    shifted = image_training.augment(pixels, 2, False, rng)
+    padded = np.pad(pixels, ((0, 0), (2, 2), (2, 2), (0, 0)), mode="reflect")
+    for image, source in zip(shifted, padded, strict=True):
+        windows = [source[y : y + 6, x : x + 6] for y in range(5) for x in range(5)]
+        assert any(np.array_equal(image, window) for window in windows)
+    flipped = [image_training.augment(pixels, 0, True, rng)[0] for _ in range(20)]
+    mirrored = [np.array_equal(image, pixels[0, :, ::-1]) for image in flipped]
+    kept = [np.array_equal(image, pixels[0]) for image in flipped]
+    assert any(mirrored)
+    assert any(kept)
+    assert all(a or b for a, b in zip(mirrored, kept, strict=True))
+
+
+def test_learning_rates():
+    settings = image_training.FinetuneSettings(epochs=5, lr=1.0, warmup=1.0)
+    assert image_training.learning_rate(settings, 0.5) == pytest.approx(0.5, abs=2e-3)
+    assert image_training.learning_rate(settings, 3.0) == pytest.approx(0.5)
+    step = image_training.FinetuneSettings(epochs=5, lr=1.0, schedule="step", milestones=(2, 4))
+    assert [image_training.learning_rate(step, e) for e in (1.9, 2.0, 4.5)] == pytest.approx([1.0, 0.1, 0.01])

@@ -1,0 +1,235 @@
+"""Tables: what is collected, what is bold, and what the CSV says."""
+
+import csv
+import re
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from table_runs import TABLE, complete, entry, hits, make, write
+
+from flexround.errors import InputError, SettingsError
+from flexround.settings.layout import PARAMS, Run
+from flexround.settings.load import read_yaml, validate
+from flexround.settings.schema import Recipe, Table
+from flexround.tables import cells, evaluated, published
+
+SPECS = sorted((PARAMS / "tables").glob("table*.yaml"))
+
+
+def test_shipped_tables_are_there() -> None:
+    assert [path.stem.removeprefix("table") for path in SPECS] == ["01", "02", "03", "08", "09", "10", "11"]
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_spec_matches_the_published_numbers_one_to_one(path: Path) -> None:
+    table = validate(Table, read_yaml(path), str(path))
+    recipes = {row.recipe: Recipe() for group in table.groups for row in group.rows}
+    found = [cell.key for cell in cells.collect(table, recipes, "none", 1, Path("nowhere"))]
+    expected = [key for key in published.load() if key.table == table.number]
+    assert f"table{table.number:02d}" == path.stem
+    assert sorted(found) == sorted(expected)
+    assert [key.row for key in found] == [key.row for key in expected]  # and in the paper's order
+    assert not table.groups[0].compare
+
+
+@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
+def test_recipe_is_what_the_row_says(path: Path) -> None:
+    table = validate(Table, read_yaml(path), str(path))
+    names = {"AdaQuant": "adaquant", "AdaRound": "adaround", "FlexRound": "flexround", "CLE": "cle"}
+    for row in (row for group in table.groups for row in group.rows):
+        weights, activations = re.search(r"(?:-w(\d))?(?:a(\d))?(?:-fixed-s1|-no-s3-s4)?$", row.recipe).groups()
+        assert row.bits in ("", f"{weights or 32}/{activations or 32}")
+        if "Ablation" not in row.method:
+            assert {part for word, part in names.items() if word in row.method} == set(names.values()) & set(
+                row.recipe.split("-")
+            )
+        setting = re.search(r"(?:^|-)([bq])-", row.recipe)
+        assert setting is None or "Ablation" in row.method or f"{setting[1].upper()} + " in row.method
+
+
+def test_all_published_numbers_are_read() -> None:
+    assert len(published.load()) == 1116
+    assert len(published.load_figure7()) == 14
+
+
+def test_unknown_number_names_the_way_out() -> None:
+    key = published.Key(3, 77, "", "X", "", "Y", "top1")
+    with pytest.raises(InputError, match=r"table03\.yaml"):
+        published.lookup({}, key)
+
+
+# collecting
+
+
+def test_nothing_evaluated_is_missing_never_a_number(tmp_path: Path) -> None:
+    text = make(tmp_path, comparable=True)
+    for line in csv.DictReader(text.splitlines()):
+        assert (line["status"], line["value"], line["delta"], line["n_seeds"]) == ("missing", "", "", "0")
+        assert line["published"] == "70.00"
+
+
+def test_median_spread_and_uncertainty(tmp_path: Path) -> None:
+    for seed, count in enumerate((700, 760, 710)):
+        write(tmp_path, "weak", hits(count), seed)
+    found = entry(make(tmp_path, seeds=3), "weak")
+    assert (found["value"], found["spread"], found["n_seeds"]) == ("71.00", "6.00", "3")
+    assert (found["stderr"], found["n_examples"], found["higher_is_better"]) == ("1.40", "1000", "1")
+    assert found["status"] == "computed"
+
+
+def test_some_seeds_are_partial(tmp_path: Path) -> None:
+    write(tmp_path, "weak", hits(700), seed=1)
+    write(tmp_path, "weak", hits(700), seed=1, name="big")
+    for comparable in (False, True):
+        found = entry(make(tmp_path, comparable, seeds=3), "weak")
+        assert (found["status"], found["n_seeds"], found["value"], found["spread"]) == ("partial", "1", "70.00", "")
+
+
+def test_full_precision_needs_one_seed(tmp_path: Path) -> None:
+    write(tmp_path, "full", hits(900))
+    assert entry(make(tmp_path, seeds=5), "full")["status"] == "computed"
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"metrics": {"top1": float("nan"), "top5": 1.0}}, r"metrics\.top1 = nan"),
+        ({"stderr": {"top1": float("inf"), "top5": 1.0}}, r"stderr\.top1 = inf"),
+        ({"metrics": {"top1": 1.0}}, r"top5: KeyError\('top5'\)"),
+        ({"metrics": {"top1": None, "top5": 1.0}}, "top1: TypeError"),
+        ({"run": {"scale": "other"}}, "holds the run"),
+    ],
+)
+def test_unusable_metrics_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
+    write(tmp_path, "weak", hits(700), **changes)
+    with pytest.raises(InputError, match=message):
+        make(tmp_path)
+
+
+def test_seeds_on_different_test_sets_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, "weak", hits(700))
+    write(tmp_path, "weak", hits(70, 100), seed=1)
+    with pytest.raises(InputError, match=r"\[100, 1000\] examples"):
+        make(tmp_path, seeds=2)
+
+
+def test_unknown_recipe_and_missing_tolerance_are_settings_errors(tmp_path: Path) -> None:
+    with pytest.raises(SettingsError, match="recipe 'bare'"):
+        cells.collect(TABLE, {}, "mini", 1, tmp_path)
+    bare = TABLE.model_copy(update={"tolerance": {"top1": 0.3}})
+    with pytest.raises(SettingsError, match="tolerance 'top5'"):
+        make(tmp_path, table=bare)
+
+
+# the noise rule
+
+
+@pytest.mark.parametrize(
+    ("strong", "bold"),
+    [
+        (hits(740), True),  # 40 examples gained, none lost: the paired error is 0.62 points
+        (hits(703), False),  # 3 gained, none lost: inside the noise
+        (hits(700), False),  # a tie
+        (np.roll(hits(740), 500), False),  # the same margin, but 760 examples flipped
+    ],
+    ids=["clear", "inside the noise", "tie", "unstable"],
+)
+def test_bold_needs_more_than_the_paired_noise(tmp_path: Path, strong: np.ndarray, bold: bool) -> None:
+    runs = {"bare": hits(500), "full": hits(900), "weak": hits(700), "strong": strong, "third": hits(100)}
+    for recipe, scores in runs.items():
+        write(tmp_path, recipe, scores)
+    text = make(tmp_path)
+    assert entry(text, "strong")["best"] == str(int(bold))
+    assert {entry(text, other)["best"] for other in runs if other != "strong"} == {"0"}  # also not of the references
+
+
+def test_without_scores_the_unpaired_error_decides(tmp_path: Path) -> None:
+    for recipe, count in (("weak", 700), ("strong", 730), ("third", 100)):
+        (write(tmp_path, recipe, hits(count)) / "predictions.safetensors").unlink()
+    assert entry(make(tmp_path), "strong")["best"] == "0"  # 3 points against 1.96 x 1.98
+    shutil.rmtree(tmp_path / "mini")
+    for recipe, count in (("weak", 700), ("strong", 745), ("third", 100)):
+        (write(tmp_path, recipe, hits(count)) / "predictions.safetensors").unlink()
+    assert entry(make(tmp_path), "strong")["best"] == "1"
+
+
+@pytest.mark.parametrize(("last", "bold"), [(690, "1"), (640, "0")])
+def test_seed_spread_is_noise_too(tmp_path: Path, last: int, bold: str) -> None:
+    for seed, weak in enumerate((700, 700, last)):
+        write(tmp_path, "weak", hits(weak), seed)
+        write(tmp_path, "strong", hits(740), seed)
+        write(tmp_path, "third", hits(100), seed)
+    assert entry(make(tmp_path, seeds=3), "strong")["best"] == bold
+
+
+def test_no_winner_while_a_rival_is_missing_or_partial(tmp_path: Path) -> None:
+    write(tmp_path, "weak", hits(700))
+    write(tmp_path, "strong", hits(740))
+    assert entry(make(tmp_path), "strong")["best"] == "0"
+    write(tmp_path, "third", hits(100))
+    assert entry(make(tmp_path), "strong")["best"] == "1"
+    assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0"
+
+
+def test_lower_can_be_better(tmp_path: Path) -> None:
+    for recipe, count in (("weak", 700), ("strong", 740), ("third", 900)):
+        write(tmp_path, recipe, hits(count), higher_is_better={"top1": False, "top5": True})
+    text = make(tmp_path)
+    assert (entry(text, "weak")["best"], entry(text, "third", "top5")["best"]) == ("1", "1")
+
+
+def test_stale_and_damaged_scores_are_refused(tmp_path: Path) -> None:
+    complete(tmp_path)
+    path = evaluated.directory(Run("mini", "imagenet", "net", "weak", 0), tmp_path) / "predictions.safetensors"
+    save_file({"top1": hits(1), "top5": hits(1)}, path)
+    with pytest.raises(InputError, match=r"mean 0\.10, metrics\.json says 1000 examples and 70\.00"):
+        make(tmp_path)
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(InputError, match="damaged"):
+        make(tmp_path)
+
+
+# the CSV
+
+
+@pytest.mark.parametrize(
+    ("count", "value", "expected"),
+    [
+        (700, 70.0, "reproduced"),
+        (700, 70.3, "reproduced"),
+        (604, 60.7, "reproduced"),  # 60.4 - 60.7 is a little beyond -0.3 in floating point
+        (700, 70.31, "close"),
+        (700, 69.1, "close"),
+        (700, 69.09, "off"),
+    ],
+)
+def test_status_follows_the_tolerance(tmp_path: Path, count: int, value: float, expected: str) -> None:
+    write(tmp_path, "weak", hits(count), name="big")
+    found = entry(make(tmp_path, comparable=True, value=value), "weak")
+    assert found["status"] == expected
+    assert float(found["delta"]) == round(float(found["value"]) - value, 2)
+
+
+def test_a_scale_of_its_own_never_shows_delta(tmp_path: Path) -> None:
+    complete(tmp_path)
+    text = make(tmp_path)
+    assert {(line["delta"], line["status"]) for line in csv.DictReader(text.splitlines())} == {("", "computed")}
+
+
+def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
+    complete(tmp_path)
+    text = make(tmp_path)
+    assert text == make(tmp_path)
+    assert text.splitlines()[0] == (
+        "table,row,section,method,bits,column,metric,value,spread,n_seeds,n_examples,stderr,higher_is_better,"
+        "published,delta,status,scale,task,checkpoint,recipe,group,best"
+    )
+    assert text.splitlines()[7] == (
+        "99,4,,B + Strong,4/32,Net_18,top1,74.00,,1,1000,1.40,1,70.00,,computed,mini,imagenet,net,strong,2,1"
+    )
+    assert "\r" not in text
+    assert text.endswith("\n")
+    assert len(text.splitlines()) == 1 + 10

@@ -1,0 +1,132 @@
+"""A four-block network small enough for tests of the engine, its settings, and a process to kill."""
+
+import copy
+import sys
+from pathlib import Path
+
+import torch
+from torch import nn
+
+from flexround import imports
+from flexround.models.blocks import Block, Site
+from flexround.reconstruct.engine import Job, reconstruct
+from flexround.reconstruct.result import flatten
+from flexround.reconstruct.state import State
+from flexround.settings.schema import Hyper, Recipe
+
+ROUNDINGS = {
+    "rtn": "flexround.quant.rtn:RTN",
+    "adaround": "flexround.quant.adaround:AdaRound",
+    "adaquant": "flexround.quant.adaquant:AdaQuant",
+    "flexround": "flexround.quant.flexround:FlexRound",
+    "adaquant-flexround": "flexround.quant.adaquant:AdaQuantFlexRound",
+}
+
+HYPER = {
+    "w_scheme": "symmetric",
+    "w_granularity": "tensor",
+    "w_init": "mse",
+    "w_init_p": 2.4,
+    "a_scheme": "symmetric",
+    "a_init": "mse",
+    "a_init_p": 2.4,
+    "a_init_samples": 32,
+    "stem_bits": 8,
+    "head_bits": 8,
+    "stem_output_bits": "low",
+    "head_input_bits": 8,
+    "reconstruct_stem": True,
+    "samples": 64,
+    "batch": 16,
+    "replacement": False,
+    "iters": 60,
+    "lr": 3e-3,
+    "schedule": "cosine",
+    "loss_p": 2.0,
+    "reg_weight": 0.0,
+    "reg_warmup": 0.2,
+    "reg_beta_start": 20.0,
+    "reg_beta_end": 2.0,
+    "a_iters": 40,
+    "a_lr": 1e-3,
+    "a_loss_p": 2.4,
+    "keep_probability": 0.5,
+    "input_keep_probability": 0.5,
+}
+
+
+class Residual(nn.Module):
+    """Two convolutions and a shortcut, with in-place operations as torchvision has."""
+
+    def __init__(self, channels):
+        super().__init__()
+        self.conv1 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.conv2 = nn.Conv2d(channels, channels, 3, padding=1)
+        self.relu = nn.ReLU(inplace=True)
+
+    def forward(self, x):
+        out = self.conv2(self.relu(self.conv1(x)))
+        out += x
+        return self.relu(out)
+
+
+class Toy(nn.Module):
+    """Stem, ``depth`` residual blocks, classifier."""
+
+    def __init__(self, depth=2, channels=8):
+        super().__init__()
+        self.stem = nn.Conv2d(3, channels, 3, padding=1)
+        self.act = nn.ReLU()
+        self.body = nn.Sequential(*(Residual(channels) for _ in range(depth)))
+        self.head = nn.Linear(channels, 5)
+
+    def forward(self, x):
+        return self.head(pool(self.body(self.act(self.stem(x)))))
+
+
+def pool(x):
+    return x.mean((2, 3))
+
+
+def blocks(model):
+    body = [
+        Block(f"body.{i}", block, (Site(block.conv2, "input"), Site(block, "output")))
+        for i, block in enumerate(model.body)
+    ]
+    stem = Block("stem", nn.Sequential(model.stem, model.act), (Site(model.act, "output"),))
+    return [stem, *body, Block("head", model.head, (), before=pool)]
+
+
+def model(depth=2, channels=8):
+    with torch.random.fork_rng():
+        torch.manual_seed(7)
+        return Toy(depth, channels).eval()
+
+
+def samples(count=64, size=8):
+    return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1))
+
+
+def job(recipe, seed=0, net=None, **hyper):
+    net = net or model()
+    own = copy.deepcopy(net)
+    settings = Hyper.model_validate(HYPER | hyper)
+    rounding = imports.load(ROUNDINGS.get(recipe.rounding, recipe.rounding))
+    return Job(own, blocks(own), blocks(net), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
+
+
+def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):
+    return Recipe(setting=setting, rounding=rounding, w_bits=w_bits, a_bits=a_bits, options=options)
+
+
+def run(job, directory, fingerprint="f" * 16, x=None):
+    """Reconstruct; return the result's tensors, the records and the model."""
+    with State(Path(directory) / "run", fingerprint).opened() as state:
+        found, records = reconstruct(job, samples() if x is None else x, state)
+    return flatten(found)[0], records, job.model
+
+
+if __name__ == "__main__":  # killed by tests/test_state.py
+    torch.set_num_threads(1)
+    tensors, records, _ = run(job(recipe(sys.argv[2], "flexround", 3, 4)), sys.argv[1])
+    torch.save(tensors, sys.argv[3])
