@@ -104,5 +104,5 @@ def _record(path: Path) -> Path:
 def _manual(name: str, source: Source, path: Path, reason: str) -> str:
     """Say what is wrong with a source and which file to put where."""
     known = next(iter(_known_hashes(source, path).values()), None)
-    expected = f"its sha256 must begin with {known}" if known else "its sha256 isn't known yet and will be recorded"
+    expected = f"its sha256 must begin with {known}" if known else "no sha256 is pinned, a file's will be recorded"
     return f"source {name}: {path}: {reason}. Get it from: {source.location}, and put it at {path}; {expected}"

@@ -18,6 +18,17 @@ def cache_device(samples: Tensor, copies: int, device: torch.device) -> torch.de
     return device if samples.nbytes * copies < ROOM * free else torch.device("cpu")
 
 
+def empty(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return an uninitialised cache; images lie channels last, which makes small convolutions up to 1.5 x faster."""
+    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+    return torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
+
+
+def cached(x: Tensor, device: torch.device) -> Tensor:
+    """Return a copy of ``x`` laid out as every cache is: the layout decides the last bits of what follows."""
+    return empty(x.shape, x.dtype, device).copy_(x)
+
+
 @torch.no_grad()
 def forward(module: Callable[[Tensor], Tensor], x: Tensor, batch: int, device: torch.device) -> Tensor:
     """Run all rows of ``x`` (N, ...) through ``module`` in batches; the result lies where ``x`` lies.
@@ -28,7 +39,7 @@ def forward(module: Callable[[Tensor], Tensor], x: Tensor, batch: int, device: t
     for start in range(0, len(x), batch):
         part = module(x[start : start + batch].to(device, copy=True))
         if output is None:  # one allocation: collecting parts and joining them would need the memory twice
-            output = torch.empty((len(x), *part.shape[1:]), dtype=part.dtype, device=x.device)
+            output = empty(torch.Size((len(x), *part.shape[1:])), part.dtype, x.device)
         output[start : start + batch] = part
     assert output is not None
     return output
@@ -78,4 +89,4 @@ class Batches:
         return x, target
 
     def _rows(self, tensor: Tensor, index: Tensor) -> Tensor:
-        return tensor.index_select(0, index).to(self.masks.device, non_blocking=True)
+        return tensor[index].to(self.masks.device, non_blocking=True)  # keeps the layout; index_select does not

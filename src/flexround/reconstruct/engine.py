@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct.cache import Batches, cache_device, forward
+from flexround.reconstruct.cache import Batches, cache_device, cached, forward
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, optimise, reconstruction_error
 from flexround.reconstruct.result import Result, Stored, apply, flatten, site_key, store_codes, unflatten, weight_key
 from flexround.reconstruct.state import State
@@ -99,7 +99,7 @@ def reconstruct(job: Job, samples: Tensor, state: State) -> tuple[Result, list[d
     job.model.requires_grad_(False)
     for block in job.reference:
         block.module.requires_grad_(False)
-    samples = samples.to(cache_device(samples, 3, job.device))
+    samples = cached(samples, cache_device(samples, 3, job.device))
     result: Result = {}
     records: list[dict[str, Any]] = []
     for entry in state.entries:
@@ -111,7 +111,7 @@ def reconstruct(job: Job, samples: Tensor, state: State) -> tuple[Result, list[d
         done = sum(entry["position"].startswith(f"{phase.name}/") for entry in state.entries)
         if done == len(job.blocks):
             continue
-        carry = phase.start() if done == 0 else {k: v.to(samples.device) for k, v in state.carry().items()}
+        carry = phase.start() if done == 0 else {k: cached(v, samples.device) for k, v in state.carry().items()}
         for index in range(done, len(job.blocks)):
             found, carry, record = _timed(phase, index, carry)
             result |= found

@@ -1,0 +1,119 @@
+"""Seconds per reconstruction iteration, summed over a network's units, against plain forward + backward + Adam.
+
+The real torchvision networks at 64 px, batch 32; random weights (the time does not depend on them).
+"""
+
+import argparse
+import copy
+import time
+from collections.abc import Callable, Sequence
+
+import torch
+from flexround import imports
+from flexround.models import mobilenetv2, resnet
+from flexround.models.blocks import Block
+from flexround.quant.grid import Scheme
+from flexround.quant.rounding import Rounding
+from flexround.reconstruct.cache import cached
+from flexround.reconstruct.optimise import reconstruction_error
+from flexround.surgery import place
+from flexround.surgery.fold_bn import fold_batch_norm
+from torch import Tensor, nn
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]]]] = {
+    "resnet18": (resnet.resnet18, resnet.blocks),
+    "resnet50": (resnet.resnet50, resnet.blocks),
+    "mobilenetv2": (mobilenetv2.mobilenet_v2, mobilenetv2.blocks),
+}
+KEEP = 0.5
+
+
+def measure(step: Callable[[], None], repeats: int) -> float:
+    """Return the median seconds of a call."""
+    for _ in range(3):
+        step()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter()
+        step()
+        times.append(time.perf_counter() - start)
+    return sorted(times)[len(times) // 2]
+
+
+def stepper(block: Block, x: Tensor, target: Tensor, parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
+    """Return one iteration: forward, reconstruction error, backward, Adam."""
+    adam = torch.optim.Adam(parameters, fused=True)
+
+    def step() -> None:
+        adam.zero_grad(set_to_none=True)
+        reconstruction_error(block.module(x), target, 2.0).backward()
+        adam.step()
+
+    return step
+
+
+def quantize_weights(block: Block, rounding: Callable[..., Rounding]) -> list[nn.Parameter]:
+    """Put a rounding on each weight of a block; return what is learned."""
+    block.module.requires_grad_(False)
+    learned = []
+    for layer in place.weight_layers(block):
+        weight = layer.weight.detach()
+        grid = place.weight_grid(block.name, weight, Scheme(4), "mse", 2.4)
+        made = rounding(weight, grid, place.weight_axes(layer))
+        place.attach_rounding(layer, made)
+        learned += [parameter for parameter in made.parameters() if parameter.requires_grad]
+    return learned
+
+
+def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
+    """Put LSQ steps with dropping at a block's sites; return the steps."""
+    for site in block.sites:
+        place.attach_quantizer(site, place.Observer(Scheme(4), "minmax", 2.4))
+    with torch.no_grad():
+        block.module(x.clone())
+    learned = []
+    for site in block.sites:
+        quantizer = place.attached_quantizer(site).quantizer
+        quantizer.keep_probability, quantizer.generator = KEEP, torch.Generator().manual_seed(0)
+        place.attach_quantizer(site, quantizer)
+        learned.append(quantizer.raw_step.requires_grad_(True))
+    return learned
+
+
+def main() -> None:
+    """Print one line per network."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=9)
+    parser.add_argument("--rounding", default="flexround.quant.flexround:FlexRound")
+    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
+    arguments = parser.parse_args()
+    torch.set_num_threads(arguments.threads)
+    rounding = imports.load(arguments.rounding)
+    for name in arguments.networks:
+        factory, cut = NETWORKS[name]
+        model = factory().eval()
+        fold_batch_norm(model)
+        totals = dict.fromkeys(("plain", "weights", "q"), 0.0)
+        x = cached(torch.randn(32, 3, 64, 64, generator=torch.Generator().manual_seed(0)), torch.device("cpu"))
+        for index in range(len(cut(model))):
+            variants = {kind: cut(copy.deepcopy(model))[index] for kind in totals}
+            x = cached(variants["plain"].before(x), x.device)
+            with torch.no_grad():
+                target = cached(variants["plain"].module(x.clone()), x.device)
+            learned = {"plain": [p for p in variants["plain"].module.parameters() if p.ndim > 1]}
+            learned["weights"] = quantize_weights(variants["weights"], rounding)
+            learned["q"] = quantize_weights(variants["q"], rounding) + quantize_activations(variants["q"], x)
+            for kind, block in variants.items():
+                totals[kind] += measure(stepper(block, x, target, learned[kind]), arguments.repeats)
+            x = target
+        plain = totals["plain"]
+        print(
+            f"{name:<12} plain {1e3 * plain:7.1f} ms   weights only {1e3 * totals['weights']:7.1f} ms = "
+            f"{totals['weights'] / plain:.2f} x   Q W4A4 {1e3 * totals['q']:7.1f} ms = {totals['q'] / plain:.2f} x",
+            flush=True,
+        )
+
+
+if __name__ == "__main__":
+    main()
