@@ -17,14 +17,16 @@ from typing import Any
 import numpy as np
 import resnet20
 import torch
+from torch import nn
+
 from flexround import artifacts, imports, tasks
 from flexround.models.checkpoints import load_into, read_foreign
-from flexround.reconstruct.engine import Job, reconstruct
+from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.job import Job
 from flexround.reconstruct.state import State
 from flexround.settings.layout import Run, data_dir
 from flexround.settings.load import Params, hyper, load_params
 from flexround.surgery.fold_bn import fold_batch_norm
-from torch import nn
 
 SCALE = Path(__file__).with_name("cifar10.yaml")
 DATA = Path(data_dir("cifar10", "cifar10"))

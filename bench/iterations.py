@@ -9,6 +9,8 @@ import time
 from collections.abc import Callable, Sequence
 
 import torch
+from torch import Tensor, nn
+
 from flexround import imports
 from flexround.models import mobilenetv2, resnet
 from flexround.models.blocks import Block
@@ -18,7 +20,6 @@ from flexround.reconstruct.cache import cached
 from flexround.reconstruct.optimise import reconstruction_error
 from flexround.surgery import place
 from flexround.surgery.fold_bn import fold_batch_norm
-from torch import Tensor, nn
 
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]]]] = {
     "resnet18": (resnet.resnet18, resnet.blocks),

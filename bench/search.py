@@ -3,6 +3,7 @@
 import time
 
 import torch
+
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid, mean_error
 

@@ -9,7 +9,8 @@ from torch import nn
 
 from flexround import imports
 from flexround.models.blocks import Block, Site
-from flexround.reconstruct.engine import Job, reconstruct
+from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.job import Job
 from flexround.reconstruct.result import flatten
 from flexround.reconstruct.state import State
 from flexround.settings.schema import Hyper, Recipe

@@ -4,80 +4,21 @@ Activations flow from block to block through the carried caches; no prefix of th
 the caches of one block boundary exist at a time.
 """
 
-import dataclasses
 import logging
 import resource
 import time
-from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
-from flexround.models.blocks import Block
-from flexround.quant.grid import Scheme, nearest_codes
-from flexround.quant.rounding import Rounding
-from flexround.reconstruct.cache import Batches, cache_device, cached, forward
-from flexround.reconstruct.optimise import Annealing, ParameterGroup, optimise, reconstruction_error
-from flexround.reconstruct.result import Result, Stored, apply, flatten, site_key, store_codes, unflatten, weight_key
+from flexround.reconstruct.cache import cache_device, cached
+from flexround.reconstruct.job import Job
+from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
+from flexround.reconstruct.result import Result, apply, flatten, unflatten
 from flexround.reconstruct.state import State
-from flexround.seeding import derive
-from flexround.settings.schema import Hyper, Recipe
-from flexround.surgery import place
 
 log = logging.getLogger(__name__)
-ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
-LOSS_WINDOW = 10  # iterations averaged for the loss before and after
-
-
-@dataclasses.dataclass(frozen=True)
-class Job:
-    """What is reconstructed and how.
-
-    Attributes:
-        model: the model to quantize, on ``device``, in eval mode, BN folded; changed in place.
-        blocks: its blocks.
-        reference: blocks of an untouched full-precision copy.
-        recipe, hyper: resolved settings.
-        rounding: class of the rounding.
-        seed_parts: identity that all generators derive from.
-        device: where blocks run.
-    """
-
-    model: nn.Module
-    blocks: Sequence[Block]
-    reference: Sequence[Block]
-    recipe: Recipe
-    hyper: Hyper
-    rounding: Callable[..., Rounding]
-    seed_parts: tuple[object, ...]
-    device: torch.device
-
-    @property
-    def joint(self) -> bool:
-        """Whether weights and activation steps are learned together (Q with quantized activations)."""
-        return self.recipe.setting == "Q" and self.recipe.a_bits is not None
-
-    def weight_bits(self, index: int) -> int:
-        """Bits of the weights in block ``index``: first and last layer have their own."""
-        if index == 0:
-            return self.hyper.stem_bits
-        if index == len(self.blocks) - 1:
-            return self.hyper.head_bits
-        return self.recipe.w_bits or 0
-
-    def activation_bits(self, index: int) -> int:
-        """Bits of a block's *output*; sites inside a block have the recipe's bits."""
-        special: int | str = "low"
-        if index == 0:
-            special = self.hyper.stem_output_bits
-        elif index == len(self.blocks) - 2:
-            special = self.hyper.head_input_bits
-        return self.recipe.a_bits or 0 if special == "low" else int(special)
-
-    def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
-        """Return the generator of one purpose in one block."""
-        return torch.Generator(device).manual_seed(derive(*self.seed_parts, purpose, name))
 
 
 def reconstruct(job: Job, samples: Tensor, state: State) -> tuple[Result, list[dict[str, Any]]]:
@@ -104,9 +45,9 @@ def reconstruct(job: Job, samples: Tensor, state: State) -> tuple[Result, list[d
     records: list[dict[str, Any]] = []
     for entry in state.entries:
         apply_entry(job, state, entry, result, records)
-    phases: list[_Phase] = [_WeightPhase(job, names, samples)]
+    phases: list[Phase] = [WeightPhase(job, names, samples)]
     if job.recipe.a_bits and not job.joint:
-        phases.append(_StepPhase(job, names, samples))
+        phases.append(StepPhase(job, names, samples))
     for phase in phases:
         done = sum(entry["position"].startswith(f"{phase.name}/") for entry in state.entries)
         if done == len(job.blocks):
@@ -130,7 +71,7 @@ def apply_entry(job: Job, state: State, entry: dict[str, Any], result: Result, r
     records.append(entry["facts"]["record"])
 
 
-def _timed(phase: "_Phase", index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
+def _timed(phase: Phase, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
     """Run one block of a phase; add seconds and peak memory to its record and log it in one line."""
     on_gpu = phase.job.device.type == "cuda"
     if on_gpu:
@@ -148,227 +89,3 @@ def _timed(phase: "_Phase", index: int, carry: dict[str, Tensor]) -> tuple[Resul
     numbers = " ".join(f"{key}={value:.4g}" for key, value in record.items() if isinstance(value, float))
     log.info("%s %d/%d %s: %s", phase.name, index + 1, len(phase.job.blocks), record["block"], numbers)
     return found, carry, record
-
-
-class _Phase:
-    """One sweep over the blocks."""
-
-    name = ""
-
-    def __init__(self, job: Job, names: dict[nn.Module, str], samples: Tensor) -> None:
-        self.job, self.names, self.samples = job, names, samples
-
-    def start(self) -> dict[str, Tensor]:
-        """Return the carried activations before the first block."""
-        raise NotImplementedError
-
-    def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        """Work on one block; return its result, what is carried on, and its record."""
-        raise NotImplementedError
-
-    def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Run a block over cached rows."""
-        return forward(block.module, x, self.job.hyper.batch, self.job.device)
-
-    def error(self, block: Block, x: Tensor, target: Tensor) -> float:
-        """Return the reconstruction error on the first rows."""
-        prediction = self.forward(block, x[:ERROR_SAMPLES])
-        return reconstruction_error(prediction, target[:ERROR_SAMPLES], self.job.hyper.loss_p).item()
-
-    def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
-        """Fix the initial steps of a block's sites on ``x``, each on inputs quantized upstream; return the output."""
-        hyper, block = self.job.hyper, self.job.blocks[index]
-        for number, site in enumerate(block.sites):
-            is_output = number == len(block.sites) - 1
-            bits = self.job.activation_bits(index) if is_output else (self.job.recipe.a_bits or 0)
-            scheme = Scheme(bits, hyper.a_scheme == "symmetric")
-            place.attach_quantizer(site, place.Observer(scheme, hyper.a_init, hyper.a_init_p))
-        with torch.no_grad():  # one batch, so that every site sees all rows at once
-            output = block.module(x.to(self.job.device, copy=True)).to(x.device)
-        for site in block.sites:
-            observer = place.attached_quantizer(site)
-            place.attach_quantizer(site, observer.quantizer)  # type: ignore[arg-type]
-        return output
-
-    def steps(self, block: Block) -> Result:
-        """Return the grids of a block's activation quantizers as they are now."""
-        found: Result = {}
-        for site in block.sites:
-            quantizer = place.attached_quantizer(site)
-            grid = dataclasses.replace(quantizer.grid, step=quantizer.step().detach().cpu())
-            found[site_key(self.names, site)] = Stored(grid)
-        return found
-
-    def step_group(self, block: Block) -> list[ParameterGroup]:
-        """Return the activation steps of a block as a parameter group (always annealed, as in BRECQ and QDrop)."""
-        steps = [quantizer.raw_step for quantizer in place.quantizers(block)]
-        for step in steps:
-            step.requires_grad_(True)
-        return [ParameterGroup(steps, self.job.hyper.a_lr, cosine=True)] if steps else []
-
-    def freeze_steps(self, block: Block) -> None:
-        """End the learning of a block's steps and the dropping."""
-        for quantizer in place.quantizers(block):
-            quantizer.raw_step.requires_grad_(False)
-            quantizer.raw_step.grad = None
-            quantizer.generator = None
-
-
-class _WeightPhase(_Phase):
-    """Weights (B), or weights and activation steps together (Q)."""
-
-    name = "weights"
-
-    def start(self) -> dict[str, Tensor]:
-        return {"full": self.samples, "quantized": self.samples}
-
-    def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        job = self.job
-        block, reference = job.blocks[index], job.reference[index]
-        full, quantized = reference.before(carry["full"]), block.before(carry["quantized"])
-        target = self.forward(reference, full)
-        layers = place.weight_layers(block)
-        roundings = [self._rounding(index, layer) for layer in layers]
-        originals = self._bake_nearest(layers, roundings)
-        if job.joint:
-            self.calibrate_sites(index, quantized[: job.hyper.a_init_samples])
-        record: dict[str, Any] = {"phase": self.name, "block": block.name}
-        record["error_rtn"] = self.error(block, quantized, target)
-        self._attach(layers, roundings, originals)
-        if job.hyper.iters and (index > 0 or job.hyper.reconstruct_stem):
-            record |= self._learn(block, roundings, full, quantized, target)
-            record["error_soft"] = self.error(block, quantized, target)
-        found = self._harden(layers)
-        if job.joint:
-            found |= self.steps(block)
-        output = self.forward(block, quantized)
-        rows = slice(0, ERROR_SAMPLES)
-        record["error_hard"] = reconstruction_error(output[rows], target[rows], job.hyper.loss_p).item()
-        return found, {"full": target, "quantized": output}, record
-
-    def _rounding(self, index: int, layer: nn.Module) -> Rounding:
-        """Make a layer's rounding at its initial grid."""
-        job, hyper = self.job, self.job.hyper
-        axes = place.weight_axes(layer)
-        assert axes is not None
-        axis = axes.output if hyper.w_granularity == "channel" else None
-        scheme = Scheme(job.weight_bits(index), hyper.w_scheme == "symmetric", axis)
-        weight = layer.weight.detach()  # type: ignore[operator]
-        grid = place.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p)
-        return job.rounding(weight, grid, axes, **job.recipe.options)
-
-    def _bake_nearest(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding]) -> list[Tensor]:
-        """Round all weights to nearest, where every rounding is measured from; return the originals."""
-        originals = [layer.weight.detach().clone() for layer in layers]  # type: ignore[operator]
-        for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
-            place.bake(layer, nearest_codes(weight, rounding.grid) * rounding.grid.step)
-        return originals
-
-    def _attach(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding], originals: Sequence[Tensor]) -> None:
-        """Put the original weights back, below their roundings."""
-        for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
-            place.bake(layer, weight)
-            place.attach_rounding(layer, rounding)
-
-    def _learn(
-        self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
-    ) -> dict[str, Any]:
-        """Optimise a block; return the losses before and after."""
-        job, hyper = self.job, self.job.hyper
-        groups = [group for rounding in roundings for group in _weight_groups(rounding, hyper)]
-        groups = _merge(groups)
-        if job.joint:
-            groups += self.step_group(block)
-            for number, quantizer in enumerate(place.quantizers(block)):
-                quantizer.keep_probability = hyper.keep_probability
-                quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
-        if not any(group.parameters for group in groups):
-            return {}
-        batches = Batches(
-            quantized,
-            full,
-            target,
-            hyper.batch,
-            hyper.input_keep_probability if job.joint else 1.0,
-            hyper.replacement,
-            job.generator("rows", block.name),
-            job.generator("mix", block.name, job.device),
-        )
-        annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
-        regularizers = [rounding.regularizer for rounding in roundings]
-        losses = optimise(block.module, batches, groups, hyper.iters, hyper.loss_p, regularizers, annealing, block.name)
-        self.freeze_steps(block)
-        return _ends(losses)
-
-    def _harden(self, layers: Sequence[nn.Module]) -> Result:
-        """Replace each rounding by its codes times its step, in float32."""
-        found: Result = {}
-        for layer in layers:
-            rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
-            codes, step = rounding.codes(weight), rounding.step()
-            grid = dataclasses.replace(rounding.grid, step=step)
-            place.bake(layer, codes * step)
-            found[weight_key(self.names[layer])] = Stored(grid, store_codes(codes, grid), rounding.grid.step)
-        return found
-
-
-class _StepPhase(_Phase):
-    """B with quantized activations: the steps, after all weights, block by block on full-precision inputs."""
-
-    name = "steps"
-
-    def start(self) -> dict[str, Tensor]:
-        return {"full": self.samples, "initial": self.samples[: self.job.hyper.a_init_samples]}
-
-    def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        job, hyper = self.job, self.job.hyper
-        block, reference = job.blocks[index], job.reference[index]
-        full = reference.before(carry["full"])
-        target = self.forward(reference, full)
-        initial = self.calibrate_sites(index, block.before(carry["initial"]))
-        record: dict[str, Any] = {"phase": self.name, "block": block.name}
-        record["error_initial"] = self.error(block, full, target)
-        if hyper.a_iters and block.sites and (index > 0 or hyper.reconstruct_stem):
-            batches = Batches(
-                full,
-                full,
-                target,
-                hyper.batch,
-                1.0,
-                hyper.replacement,
-                job.generator("step rows", block.name),
-                job.generator("step mix", block.name, job.device),
-            )
-            groups = self.step_group(block)
-            none = Annealing(0.0, 0.0, 1.0, 1.0)
-            losses = optimise(block.module, batches, groups, hyper.a_iters, hyper.a_loss_p, [], none, block.name)
-            self.freeze_steps(block)
-            record |= _ends(losses)
-        record["error_hard"] = self.error(block, full, target)
-        return self.steps(block), {"full": target, "initial": initial}, record
-
-
-def _weight_groups(rounding: Rounding, hyper: Hyper) -> list[ParameterGroup]:
-    """Give each of a rounding's groups its learning rate."""
-    groups = []
-    for name, parameters in rounding.groups().items():
-        lr = hyper.lr[name] if isinstance(hyper.lr, dict) else hyper.lr
-        groups.append(ParameterGroup(parameters, lr, hyper.schedule == "cosine"))
-    return groups
-
-
-def _merge(groups: Sequence[ParameterGroup]) -> list[ParameterGroup]:
-    """Join groups of equal settings: one fused optimiser call instead of one per layer."""
-    merged: dict[tuple[float, bool], list[nn.Parameter]] = {}
-    for group in groups:
-        merged.setdefault((group.lr, group.cosine), []).extend(group.parameters)
-    return [ParameterGroup(parameters, lr, cosine) for (lr, cosine), parameters in merged.items() if parameters]
-
-
-def _ends(losses: Tensor) -> dict[str, Any]:
-    """Return the mean loss of the first and of the last iterations."""
-    return {
-        "loss_before": losses[:LOSS_WINDOW].mean().item(),
-        "loss_after": losses[-LOSS_WINDOW:].mean().item(),
-        "iterations": len(losses),
-    }

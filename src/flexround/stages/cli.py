@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 
 from flexround.errors import FlexRoundError
+from flexround.settings.layout import Run
+from flexround.settings.load import Params, load_params
 
 USER_ERROR = 2
 
@@ -32,6 +34,13 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
     parser.add_argument("--seed", type=int, default=0, help="trial; calibration draw, batches and drop masks follow it")
     parser.add_argument("--threads", type=int, default=1, help="CPU threads")
     return parser
+
+
+def identify(arguments: argparse.Namespace) -> tuple[Params, Run]:
+    """Return the settings and the run that the arguments of :func:`run_parser` name; set the threads."""
+    threads(arguments.threads)
+    params = load_params(arguments.scale)
+    return params, Run(params.scale.name, arguments.task, arguments.checkpoint, arguments.recipe, arguments.seed)
 
 
 def threads(count: int) -> None:

@@ -9,8 +9,6 @@ from typing import Any
 from flexround import artifacts, provenance, tasks
 from flexround.devices import lease
 from flexround.reconstruct import network
-from flexround.settings.layout import Run
-from flexround.settings.load import load_params
 from flexround.stages import cli
 
 log = logging.getLogger(__name__)
@@ -33,11 +31,9 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    cli.threads(arguments.threads)
-    params = load_params(arguments.scale)
-    identity = Run(params.scale.name, arguments.task, arguments.checkpoint, arguments.recipe, arguments.seed)
+    params, identity = cli.identify(arguments)
     recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
-    task = tasks.build(params.scale.tasks[identity.task])
+    task = tasks.named(params.scale, identity.task)
     source = arguments.quantized if recipe.quantized else arguments.weights
     if source is None:
         needed = "--quantized" if recipe.quantized else "--weights"

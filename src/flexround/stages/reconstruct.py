@@ -12,11 +12,12 @@ from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.models import build
 from flexround.reconstruct import network, result
-from flexround.reconstruct.engine import Job, reconstruct
+from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.job import Job
 from flexround.reconstruct.state import State
 from flexround.seeding import derive
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper, load_params
+from flexround.settings.load import hyper
 from flexround.settings.schema import Gate
 from flexround.stages import cli
 
@@ -36,9 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    cli.threads(arguments.threads)
-    params = load_params(arguments.scale)
-    identity = Run(params.scale.name, arguments.task, arguments.checkpoint, arguments.recipe, arguments.seed)
+    params, identity = cli.identify(arguments)
     recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
     if not recipe.quantized:
         raise InputError(f"recipe {identity.recipe} quantizes nothing; evaluate the checkpoint instead")
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
     samples_manifest = artifacts.read_manifest(arguments.samples)
     weights_manifest = artifacts.read_manifest(arguments.weights, verify=False)
     inputs = {"weights": weights_manifest["files"], "samples": samples_manifest["files"]}
-    task = tasks.build(params.scale.tasks[identity.task])
+    task = tasks.named(params.scale, identity.task)
     with lease() as device:
         model = network.prepared(checkpoint, arguments.weights, recipe.preprocess).to(device)
         reference = copy.deepcopy(model)

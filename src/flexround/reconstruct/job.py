@@ -1,0 +1,62 @@
+"""What is reconstructed and how: the model, its blocks, the resolved settings, the generators."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import nn
+
+from flexround.models.blocks import Block
+from flexround.quant.rounding import Rounding
+from flexround.seeding import derive
+from flexround.settings.schema import Hyper, Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Job:
+    """What is reconstructed and how.
+
+    Attributes:
+        model: the model to quantize, on ``device``, in eval mode, BN folded; changed in place.
+        blocks: its blocks.
+        reference: blocks of an untouched full-precision copy.
+        recipe, hyper: resolved settings.
+        rounding: class of the rounding.
+        seed_parts: identity that all generators derive from.
+        device: where blocks run.
+    """
+
+    model: nn.Module
+    blocks: Sequence[Block]
+    reference: Sequence[Block]
+    recipe: Recipe
+    hyper: Hyper
+    rounding: Callable[..., Rounding]
+    seed_parts: tuple[object, ...]
+    device: torch.device
+
+    @property
+    def joint(self) -> bool:
+        """Whether weights and activation steps are learned together (Q with quantized activations)."""
+        return self.recipe.setting == "Q" and self.recipe.a_bits is not None
+
+    def weight_bits(self, index: int) -> int:
+        """Bits of the weights in block ``index``: first and last layer have their own."""
+        if index == 0:
+            return self.hyper.stem_bits
+        if index == len(self.blocks) - 1:
+            return self.hyper.head_bits
+        return self.recipe.w_bits or 0
+
+    def activation_bits(self, index: int) -> int:
+        """Bits of a block's *output*; sites inside a block have the recipe's bits."""
+        special: int | str = "low"
+        if index == 0:
+            special = self.hyper.stem_output_bits
+        elif index == len(self.blocks) - 2:
+            special = self.hyper.head_input_bits
+        return self.recipe.a_bits or 0 if special == "low" else int(special)
+
+    def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """Return the generator of one purpose in one block."""
+        return torch.Generator(device).manual_seed(derive(*self.seed_parts, purpose, name))

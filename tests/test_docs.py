@@ -1,0 +1,37 @@
+"""The documentation stays true: every setting is described, every link leads somewhere, every named command exists."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from flexround.settings.schema import Hyper
+
+ROOT = Path(__file__).resolve().parent.parent
+PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "bench/RESULTS.md"]
+
+
+def test_every_hyper_parameter_is_described_and_no_other():
+    table = (ROOT / "docs/settings.md").read_text().split("|---|---|")[1]
+    cells = [line.split("|")[1] for line in table.splitlines() if line.startswith("|")]
+    described = {name for cell in cells for name in re.findall(r"`(\w+)`", cell)}
+    assert described == set(Hyper.model_fields)
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_links_lead_to_files(page):
+    for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
+        assert "://" in target or (page.parent / target).exists(), target
+
+
+def test_make_targets_in_the_readme_exist():
+    makefile = (ROOT / "Makefile").read_text()
+    for target in re.findall(r"^ *make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
+        assert target == "results" or re.search(rf"^{target}:", makefile, re.MULTILINE), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_recipes_and_scripts_that_the_pages_name_exist(page):
+    text = page.read_text()
+    for script in re.findall(r"bench/\w+\.(?:py|sh|yaml)", text):
+        assert (ROOT / script).exists(), script

@@ -1,0 +1,174 @@
+"""Analytic gradients against the plain formulas and finite differences; the activation quantizer."""
+
+import pytest
+import torch
+from tensors import randn
+from torch.autograd import gradcheck
+
+from flexround.quant.activation import ActivationQuantizer, keep_mask
+from flexround.quant.functions import DivideRound, RectifiedSigmoidRound, RoundingRegularizer, StepQuantize
+from flexround.quant.grid import Grid
+
+
+class PlainRound(torch.autograd.Function):
+    """Rounding with the straight-through gradient, the textbook way."""
+
+    @staticmethod
+    def forward(ctx, x):
+        return x.round()
+
+    @staticmethod
+    def backward(ctx, grad):
+        return grad
+
+
+def clamp_open(rounded, low, high):
+    """Clamp with gradient 1 at the bounds too, as torch.clamp had when the methods were published (it is 0 now)."""
+    inside = (rounded >= low) & (rounded <= high)
+    return torch.where(inside, rounded, rounded.detach().clamp(low, high))
+
+
+def plain_flexround(weight, d1, d2, d3, d4, low, high):
+    divisor = d1.exp() * d2.exp() * d3.exp() * d4.exp()
+    return d1.exp() * clamp_open(PlainRound.apply(weight / divisor), low, high)
+
+
+def flexround_inputs(per_channel=False):
+    weight = randn(4, 3, 2, 2, dtype=torch.float64)
+    d1 = torch.full((4, 1, 1, 1) if per_channel else (), -1.0, dtype=torch.float64)
+    small = [
+        randn(*shape, seed=i, dtype=torch.float64) * 0.1
+        for i, shape in enumerate([(4, 3, 2, 2), (4, 1, 1, 1), (1, 3, 1, 1)])
+    ]
+    return [tensor.clone().requires_grad_() for tensor in (weight, d1, *small)]
+
+
+@pytest.mark.parametrize("per_channel", [False, True])
+def test_divide_round_equals_the_plain_formula_in_value_and_all_gradients(per_channel):
+    upstream = randn(4, 3, 2, 2, seed=9, dtype=torch.float64)
+    ours, plain = flexround_inputs(per_channel), flexround_inputs(per_channel)
+    out, expected = DivideRound.apply(*ours, -4.0, 3.0), plain_flexround(*plain, -4.0, 3.0)
+    assert (out.abs() == 4 * ours[1].exp()).any(), "the case must include clipped weights"
+    torch.testing.assert_close(out, expected)
+    out.backward(upstream), expected.backward(upstream)
+    for mine, theirs in zip(ours, plain, strict=True):
+        torch.testing.assert_close(mine.grad, theirs.grad)
+
+
+def test_divide_round_gradient_is_that_of_its_surrogate_by_finite_differences():
+    """The straight-through surrogate: rounding replaced by u + (the residual of rounding, frozen)."""
+    inputs = flexround_inputs()
+    with torch.no_grad():
+        u = inputs[0] / (inputs[1] + inputs[2] + inputs[3] + inputs[4]).exp()
+        residual = u.round() - u
+        inside = (u.round() >= -4) & (u.round() <= 3)
+        bound = u.round().clamp(-4, 3)
+
+    def surrogate(weight, d1, d2, d3, d4):
+        u = weight / (d1 + d2 + d3 + d4).exp()
+        return d1.exp() * torch.where(inside, u + residual, bound)
+
+    assert gradcheck(surrogate, inputs)
+    out = DivideRound.apply(*inputs, -4.0, 3.0)
+    expected = surrogate(*inputs)
+    torch.testing.assert_close(out, expected)
+    for mine, theirs in zip(
+        torch.autograd.grad(out.square().sum(), inputs),
+        torch.autograd.grad(expected.square().sum(), inputs),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_proposition_3_1():
+    """dL/dS' = -W / S'^2 * dL/dW_hat, so the gradient is proportional to the weight (s1 has no part in it)."""
+    weight, d1, d2, *_ = flexround_inputs()
+    scale = d2.detach().exp().requires_grad_()
+    out = DivideRound.apply(weight.detach(), d1.detach(), scale.log(), None, None, -1000.0, 1000.0)
+    upstream = randn(*out.shape, seed=5, dtype=torch.float64)
+    (grad,) = torch.autograd.grad(out, scale, upstream)
+    torch.testing.assert_close(grad, -weight.detach() / scale.detach() ** 2 * upstream)
+
+
+def test_rectified_sigmoid_round_equals_the_plain_formula():
+    alpha = randn(5, 6, dtype=torch.float64).mul(3).requires_grad_()
+    floor, step = randn(5, 6, seed=1, dtype=torch.float64).mul(4).floor(), torch.tensor(0.3, dtype=torch.float64)
+
+    def plain(alpha):
+        return step * (floor + (1.2 * alpha.sigmoid() - 0.1).clamp(0, 1)).clamp(-4, 3)
+
+    out, expected = RectifiedSigmoidRound.apply(alpha, floor, step, -4.0, 3.0), plain(alpha)
+    torch.testing.assert_close(out, expected)
+    upstream = randn(5, 6, seed=2, dtype=torch.float64)
+    torch.testing.assert_close(
+        torch.autograd.grad(out, alpha, upstream)[0], torch.autograd.grad(expected, alpha, upstream)[0]
+    )
+    assert gradcheck(lambda a: RectifiedSigmoidRound.apply(a, floor, step, -100.0, 100.0), alpha)
+
+
+@pytest.mark.parametrize("beta", [20.0, 7.3, 2.0])
+def test_regularizer_equals_the_plain_formula(beta):
+    alpha = randn(40, dtype=torch.float64).mul(2).requires_grad_()
+    h = (1.2 * alpha.sigmoid() - 0.1).clamp(0, 1)
+    expected = (1 - (2 * h - 1).abs().pow(beta)).sum()
+    out = RoundingRegularizer.apply(alpha, beta)
+    torch.testing.assert_close(out, expected)
+    torch.testing.assert_close(torch.autograd.grad(out, alpha)[0], torch.autograd.grad(expected, alpha)[0])
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_step_quantize_equals_the_plain_formula(masked):
+    x = randn(8, 20, dtype=torch.float64).requires_grad_()
+    step = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
+    kept = (randn(8, 20, seed=4) > 0).double() if masked else None
+
+    def plain(x, step):
+        quantized = clamp_open(PlainRound.apply(x / step), -4, 3) * step
+        return quantized if kept is None else torch.where(kept > 0, quantized, x)
+
+    out, expected = StepQuantize.apply(x, step, -4.0, 3.0, kept), plain(x, step)
+    torch.testing.assert_close(out, expected)
+    upstream = randn(8, 20, seed=6, dtype=torch.float64)
+    for mine, theirs in zip(
+        torch.autograd.grad(out, (x, step), upstream),
+        torch.autograd.grad(expected, (x, step), upstream),
+        strict=True,
+    ):
+        torch.testing.assert_close(mine, theirs)
+
+
+def test_activation_step_is_positive_whatever_the_parameter():
+    quantizer = ActivationQuantizer(Grid(torch.tensor(0.1), torch.tensor(0.0), 0, 15))
+    for value in (-0.3, 0.0, 1e-20, 5.0):
+        quantizer.raw_step.data.fill_(value)
+        assert quantizer.step() > 0
+        assert torch.isfinite(quantizer(torch.ones(3))).all()
+
+
+def test_evaluation_never_drops_and_equals_the_training_path():
+    quantizer = ActivationQuantizer(Grid(torch.tensor(0.1), torch.tensor(0.0), 0, 15))
+    x = randn(50, 7).requires_grad_()
+    with torch.no_grad():
+        evaluated = quantizer(x)
+    torch.testing.assert_close(quantizer(x), evaluated, rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.5, 0.75])
+def test_dropping_keeps_the_quantized_value_with_the_given_probability_unscaled(probability):
+    quantizer = ActivationQuantizer(Grid(torch.tensor(1.0), torch.tensor(0.0), -8, 7))
+    quantizer.keep_probability, quantizer.generator = probability, torch.Generator().manual_seed(0)
+    x = torch.full((200, 500), 0.4, requires_grad=True)
+    out = quantizer(x).detach()
+    assert sorted(out.unique().tolist()) == pytest.approx([0.0, 0.4])
+    assert (out == 0).float().mean().item() == pytest.approx(probability, abs=0.01)
+
+
+def test_keep_mask_is_reproducible_and_independent_of_the_global_generator():
+    masks = []
+    for noise in range(2):
+        torch.manual_seed(noise)
+        masks.append(keep_mask(torch.Size([3, 5, 7]), 0.5, torch.Generator().manual_seed(1), torch.float32))
+    assert torch.equal(*masks)
+    rows = keep_mask(torch.Size([64, 4096]), 0.5, torch.Generator().manual_seed(2), torch.float32)
+    correlation = torch.corrcoef(rows)[~torch.eye(64, dtype=torch.bool)]
+    assert correlation.abs().max() < 0.08, "neighbouring bytes of a word must be independent"

@@ -1,0 +1,143 @@
+"""Grids and the step search against their formulas and a brute-force oracle."""
+
+import itertools
+
+import pytest
+import torch
+from tensors import randn
+
+from flexround.quant.grid import Scheme, grid_from_range, nearest_codes
+from flexround.quant.search import initial_grid, mean_error
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_symmetric_step_and_range_follow_the_formula(bits):
+    grid = grid_from_range(torch.tensor(-3.0), torch.tensor(2.0), Scheme(bits), has_negatives=True)
+    assert (grid.qmin, grid.qmax) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
+    assert grid.step.item() == pytest.approx(3.0 / ((2**bits - 1) / 2))
+    assert grid.zero_point.item() == 0
+
+
+@pytest.mark.parametrize("bits", range(2, 9))
+def test_symmetric_grid_of_a_one_sided_tensor_uses_all_codes(bits):
+    grid = initial_grid(torch.rand(100), Scheme(bits), "minmax")
+    assert (grid.qmin, grid.qmax) == (0, 2**bits - 1)
+    assert nearest_codes(torch.tensor([1e9]), grid).item() == 2**bits - 1
+
+
+def test_asymmetric_grid_holds_zero_exactly_and_equals_torchs_own_fake_quantize():
+    x = randn(64, 9) + 0.7
+    grid = initial_grid(x, Scheme(4, symmetric=False), "minmax")
+    ours = nearest_codes(x, grid) * grid.step
+    theirs = torch.fake_quantize_per_tensor_affine(x, grid.step, grid.zero_point.int(), 0, 15)
+    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
+    assert (nearest_codes(torch.zeros(1), grid) * grid.step).item() == 0
+
+
+def test_per_channel_grid_equals_torchs_own_fake_quantize():
+    x = randn(6, 5, 3, 3) * torch.arange(1, 7).view(6, 1, 1, 1)
+    grid = initial_grid(x, Scheme(4, symmetric=False, axis=0), "minmax")
+    theirs = torch.fake_quantize_per_channel_affine(x, grid.step.flatten(), grid.zero_point.flatten().int(), 0, 0, 15)
+    torch.testing.assert_close(nearest_codes(x, grid) * grid.step, theirs, rtol=1e-6, atol=1e-7)
+
+
+@pytest.mark.parametrize("bits", [0, 1, 9, 17])
+def test_impossible_bits_are_refused(bits):
+    with pytest.raises(ValueError, match=f"bits={bits}"):
+        Scheme(bits)
+
+
+def test_nan_empty_and_unknown_method_are_refused():
+    with pytest.raises(ValueError, match="1 of 3 values are NaN"):
+        initial_grid(torch.tensor([1.0, float("nan"), 2.0]), Scheme(4))
+    with pytest.raises(ValueError, match="empty"):
+        initial_grid(torch.empty(0), Scheme(4))
+    with pytest.raises(ValueError, match="minmax, mse or mse-exact"):
+        initial_grid(torch.ones(3), Scheme(4), "ems")
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("value", [0.0, 0.25, -3.0])
+def test_constant_tensors_are_represented_exactly_or_to_half_a_step(symmetric, value):
+    x = torch.full((4, 4), value)
+    grid = initial_grid(x, Scheme(4, symmetric))
+    assert torch.isfinite(grid.step)
+    assert ((nearest_codes(x, grid) * grid.step - x).abs() <= grid.step / 2 + 1e-7).all()
+
+
+def test_an_all_zero_channel_stays_zero_and_does_not_disturb_the_others():
+    x = randn(3, 50)
+    x[1] = 0
+    grid = initial_grid(x, Scheme(4, axis=0))
+    assert (nearest_codes(x, grid)[1] == 0).all()
+    alone = initial_grid(x[2:], Scheme(4, axis=0))
+    assert grid.step[2] == alone.step[0]
+
+
+def brute_force(x, bits, symmetric, p):
+    """Independent oracle: plain loops over ranges and zero points, in float64."""
+    x = x.double()
+    low, high = min(x.min().item(), 0), max(x.max().item(), 0)
+    best = float("inf")
+    levels = 2**bits - 1
+    for i in range(1, 101):
+        if symmetric and low < 0:
+            step = max(-low, high) * i / 100 / (levels / 2)
+            options = [(step, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)]
+        elif symmetric or low == 0:
+            options = [(high * i / 100 / levels, 0, levels)]
+        else:
+            step = (high - low) * i / 100 / levels
+            options = [(step, -zero, levels - zero) for zero in range(levels + 1)]
+        for step, a, b in options:
+            error = (((x / step).round().clamp(a, b) * step - x).abs() ** p).mean().item()
+            best = min(best, error)
+    return best
+
+
+@pytest.mark.parametrize("p", [2.0, 2.4])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("shape", ["normal", "one-sided", "heavy"])
+def test_exact_search_equals_brute_force_and_the_fast_one_is_within_a_percent(bits, symmetric, p, shape):
+    x = randn(600, seed=bits)
+    x = {"normal": x, "one-sided": x.abs(), "heavy": x**3 + 0.5}[shape]
+    oracle = brute_force(x, bits, symmetric, p)
+    scheme = Scheme(bits, symmetric)
+    exact = mean_error(x, initial_grid(x, scheme, "mse-exact", p), None, p).item()
+    fast = mean_error(x, initial_grid(x, scheme, "mse", p), None, p).item()
+    assert exact == pytest.approx(oracle, rel=1e-4)
+    assert fast <= 1.01 * oracle
+
+
+def test_fast_search_is_within_a_percent_at_eight_bits():
+    x = randn(3000) + 0.3
+    scheme = Scheme(8, symmetric=False)
+    exact = mean_error(x, initial_grid(x, scheme, "mse-exact"), None, 2.4)
+    assert mean_error(x, initial_grid(x, scheme), None, 2.4) <= 1.01 * exact
+
+
+def test_per_channel_search_equals_the_search_of_each_channel_alone():
+    x = randn(5, 200) * torch.tensor([[0.1], [1.0], [10.0], [0.5], [3.0]])
+    together = initial_grid(x, Scheme(3, symmetric=False, axis=0))
+    for row in range(5):
+        alone = initial_grid(x[row : row + 1], Scheme(3, symmetric=False, axis=0))
+        torch.testing.assert_close(together.step[row], alone.step[0])
+        assert together.zero_point[row] == alone.zero_point[0]
+
+
+def test_search_beats_min_max_with_an_outlier():
+    x = torch.cat([randn(50_000), torch.tensor([30.0])])
+    scheme = Scheme(4)
+    assert mean_error(x, initial_grid(x, scheme), None, 2.0) < 0.7 * mean_error(
+        x, initial_grid(x, scheme, "minmax"), None, 2.0
+    )
+
+
+def test_schemes_cover_all_documented_combinations():
+    for bits, symmetric, axis in itertools.product(range(2, 9), (True, False), (None, 0)):
+        x = randn(4, 30)
+        grid = initial_grid(x, Scheme(bits, symmetric, axis))
+        codes = nearest_codes(x, grid) + grid.zero_point
+        assert codes.min() >= grid.qmin
+        assert codes.max() <= grid.qmax
