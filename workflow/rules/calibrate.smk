@@ -4,7 +4,7 @@
 rule calibrate:
     input:
         data=layout.data_dir("{scale}", "{task}") + "/manifest.json",
-        code=lambda w: PLAN.sources("calibrate", PLAN.scale.tasks[w.task].module),
+        code=lambda w: PLAN.code("calibrate", PLAN.scale.tasks[w.task].module),
     output:
         manifest=layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")
         + "/manifest.json",

@@ -3,7 +3,7 @@
 
 rule fetch:
     input:
-        code=PLAN.sources("fetch"),
+        code=PLAN.code("fetch"),
     output:
         record="results/sources/{source}.json",
     log:
@@ -22,7 +22,7 @@ rule fetch:
 
 rule data:
     input:
-        code=lambda w: PLAN.sources("data", PLAN.scale.tasks[w.task].module),
+        code=lambda w: PLAN.code("data", PLAN.scale.tasks[w.task].module),
     output:
         manifest=layout.data_dir("{scale}", "{task}") + "/manifest.json",
     log:

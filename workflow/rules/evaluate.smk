@@ -5,7 +5,7 @@ rule evaluate:
     input:
         network=get_network,
         data=layout.data_dir("{scale}", "{task}") + "/manifest.json",
-        code=lambda w: PLAN.sources("evaluate", *PLAN.model_targets(w.checkpoint)),
+        code=lambda w: PLAN.code("evaluate", *PLAN.model_targets(w.checkpoint)),
     output:
         metrics=layout.evaluated_dir(ANY) + "/metrics.json",
     log:

@@ -4,7 +4,7 @@
 rule finetune:
     input:
         origin=get_origin,
-        code=lambda w: PLAN.sources("finetune", *PLAN.model_targets(w.checkpoint)),
+        code=lambda w: PLAN.code("finetune", *PLAN.model_targets(w.checkpoint)),
     output:
         manifest=layout.checkpoint_dir("{scale}", "{checkpoint}") + "/manifest.json",
     log:

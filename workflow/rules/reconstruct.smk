@@ -6,7 +6,7 @@ rule reconstruct:
         weights=layout.checkpoint_dir("{scale}", "{checkpoint}") + "/manifest.json",
         samples=get_samples,
         gate=ancient(get_gate),
-        code=lambda w: PLAN.sources(
+        code=lambda w: PLAN.code(
             "reconstruct",
             *PLAN.model_targets(w.checkpoint),
             *PLAN.rounding_targets(get_run(w)),

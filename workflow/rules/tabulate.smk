@@ -6,7 +6,7 @@ rule tabulate:
         runs=get_table_runs,
         spec=lambda w: f"params/tables/table{int(w.table):02d}.yaml",
         published="params/published.csv",
-        code=PLAN.sources("tabulate"),
+        code=PLAN.code("tabulate"),
     output:
         csv="results/{scale}/table{table}.csv",
         tex="results/{scale}/table{table}.tex",
@@ -31,7 +31,7 @@ rule figure:
         runs=get_figure_runs,
         spec="params/figures.yaml",
         published="params/published_figure7.csv",
-        code=PLAN.sources("figure"),
+        code=PLAN.code("figure"),
     output:
         pdf="results/{scale}/figure{figure}.pdf",
         png="results/{scale}/figure{figure}.png",

@@ -6,6 +6,7 @@ from pathlib import Path
 ROOT = Path(__file__).resolve().parents[3]
 PARAMS = ROOT / "params"
 FULL_PRECISION = "full-precision"
+CODE = ".code"  # hashes of the source files of each stage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,8 +6,10 @@ import re
 from collections.abc import Iterable
 from pathlib import Path
 
+from flexround import artifacts
 from flexround.errors import SettingsError, suggest
 from flexround.provenance import source_files
+from flexround.seeding import derive
 from flexround.settings import layout
 from flexround.settings.layout import FULL_PRECISION, ROOT, Run
 from flexround.settings.load import Params, hyper
@@ -91,6 +93,7 @@ class Plan:
         """Return threads, gpu, memory and minutes of a stage."""
         return self.scale.resources[stage]  # type: ignore[index]
 
+    @functools.cache  # noqa: B019
     def sources(self, stage: str, *targets: str) -> list[str]:
         """Return the source files a stage depends on, relative to the project where they lie in it.
 
@@ -101,6 +104,20 @@ class Plan:
         modules = [target.partition(":")[0] for target in targets]
         files = source_files(f"flexround.stages.{stage}", *(m for m in modules if _has_source(m)))
         return [str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file) for file in files]
+
+    @functools.cache  # noqa: B019
+    def code(self, stage: str, *targets: str) -> str:
+        """Return a file that lists the sha256 of every source file a stage depends on, for the rule's inputs.
+
+        One small file instead of some forty: Snakemake looks at every input of every waiting job again and again. It is
+        written only when its content changes, so an edit, and nothing else, makes it newer than the stage's outputs.
+        """
+        name = "-".join([stage, *(target.partition(":")[0].replace(".", "_") for target in targets)])
+        path = Path(layout.CODE) / f"{derive(name):016x}-{stage}.txt"
+        lines = [f"{artifacts.sha256(ROOT / file)}  {file}\n" for file in self.sources(stage, *targets)]
+        if not path.exists() or path.read_text() != "".join(lines):
+            artifacts.write_text(path, "".join(lines))
+        return str(path)
 
     def model_targets(self, checkpoint: str) -> list[str]:
         """Return the code that a checkpoint's settings name."""
