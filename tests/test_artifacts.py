@@ -1,0 +1,388 @@
+"""Files that are whole or absent; manifests; a stored result gives the very outputs of the network in memory."""
+
+import dataclasses
+import errno
+import json
+import os
+import signal
+import subprocess
+import sys
+import tempfile
+
+import pytest
+import torch
+import toy
+from safetensors import SafetensorError
+from safetensors.torch import load_file
+from torch import nn
+
+from flexround import artifacts
+from flexround.artifacts import atomic_write, read_json, read_manifest, sha256, write_json, write_manifest, write_text
+from flexround.errors import InputError
+from flexround.quant.grid import nearest_codes
+from flexround.reconstruct import result
+from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.state import State
+from flexround.surgery import place
+
+# writing
+
+
+def test_the_file_appears_whole_with_its_directories(tmp_path):
+    path = tmp_path / "a/b/file.txt"
+
+    def write(temporary):
+        temporary.write_text("new")
+        assert not path.exists()
+        assert temporary.parent == path.parent, "a rename is atomic within one file system only"
+
+    atomic_write(path, write)
+    assert path.read_text() == "new"
+    assert path.stat().st_mode & 0o777 == 0o644
+    assert os.listdir(path.parent) == ["file.txt"]
+
+
+@pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), OSError(errno.EIO, "broken")])
+def test_a_writer_that_fails_leaves_what_was_there(tmp_path, error):
+    def write(temporary):
+        temporary.write_text("half")
+        raise error
+
+    for old in (None, "old"):
+        path = tmp_path / f"{old}.txt"
+        if old:
+            path.write_text(old)
+        with pytest.raises(type(error)):
+            atomic_write(path, write)
+        assert (path.read_text() if path.exists() else None) == old
+    assert os.listdir(tmp_path) == ["old.txt"]
+
+
+def test_a_process_killed_while_it_writes_leaves_what_was_there(tmp_path):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def write(temporary):
+        temporary.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = os.fork()
+    if pid == 0:
+        atomic_write(path, write)
+        os._exit(0)
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert path.read_text() == "old"
+
+
+FULL = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
+CODES = ("ENOSPC", "EDQUOT", "EACCES", "EROFS")
+
+
+@pytest.mark.parametrize(
+    "error", [OSError(getattr(errno, code), os.strerror(getattr(errno, code))) for code in CODES] + [FULL], ids=str
+)
+def test_a_full_or_read_only_disk_is_one_message_with_path_and_way_out(tmp_path, error):
+    path = tmp_path / "file.txt"
+    path.write_text("old")
+
+    def write(temporary):
+        temporary.write_text("half")
+        raise error
+
+    with pytest.raises(InputError, match="free space or choose a writable results directory") as caught:
+        atomic_write(path, write)
+    message = str(caught.value)
+    assert message.startswith(f"{path}: ")
+    assert "\n" not in message
+    assert ("No space left" in message) == ("No space left" in str(error))
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file.txt"]
+
+
+def test_a_directory_without_write_permission_is_named(tmp_path, monkeypatch):
+    def refuse(*args, **kwargs):
+        raise PermissionError(errno.EACCES, "Permission denied")
+
+    for module, name in ((tempfile, "mkstemp"), (os, "replace")):
+        with monkeypatch.context() as patch:
+            patch.setattr(module, name, refuse)
+            with pytest.raises(InputError, match=r"file\.txt: can't be written \(Permission denied\)"):
+                write_text(tmp_path / "file.txt", "new")
+    assert os.listdir(tmp_path) == []
+
+
+@pytest.mark.parametrize("below", ["file.txt", "deeper/file.txt"])
+def test_a_file_in_the_place_of_a_directory_is_named(tmp_path, below):
+    (tmp_path / "out").write_text("a file")
+    with pytest.raises(InputError, match=r"file\.txt: can't be written"):
+        write_text(tmp_path / "out" / below, "new")
+
+
+def test_a_write_cut_off_by_the_system_leaves_what_was_there(tmp_path):
+    """The limit on a file's size stands for a full disk; safetensors reports it without an error number."""
+    code = """
+import resource, sys
+from pathlib import Path
+import numpy as np
+from safetensors.numpy import save_file
+from flexround import artifacts
+from flexround.errors import InputError
+resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
+array = np.zeros(100_000, np.uint8)
+for write in (lambda path: save_file({"a": array}, path), lambda path: path.write_bytes(array.tobytes())):
+    try:
+        artifacts.atomic_write(Path(sys.argv[1]), write)
+    except InputError as error:
+        print(error)
+"""
+    path = tmp_path / "file"
+    path.write_text("old")
+    done = subprocess.run([sys.executable, "-c", code, str(path)], capture_output=True, text=True, check=False)
+    assert done.stdout.splitlines() == [done.stdout.splitlines()[0]] * 2, done.stderr
+    assert f"{path}: can't be written (File too large)" in done.stdout
+    assert path.read_text() == "old"
+    assert os.listdir(tmp_path) == ["file"]
+
+
+# JSON
+
+
+def test_json_is_byte_stable_whatever_the_order_of_keys(tmp_path):
+    write_json(tmp_path / "a", {"x": 1, "y": [1.5, None]})
+    write_json(tmp_path / "b", {"y": [1.5, None], "x": 1})
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    assert read_json(tmp_path / "a") == {"x": 1, "y": [1.5, None]}
+
+
+@pytest.mark.parametrize("value", [float("nan"), float("inf"), float("-inf")])
+def test_json_refuses_what_is_not_finite(tmp_path, value):
+    write_json(tmp_path / "a", {"x": 1})
+    with pytest.raises(ValueError, match="JSON"):
+        write_json(tmp_path / "a", {"x": {"y": [value]}})
+    assert read_json(tmp_path / "a") == {"x": 1}
+    assert os.listdir(tmp_path) == ["a"]
+
+
+def test_missing_and_broken_json_name_the_file_and_the_way_out(tmp_path):
+    with pytest.raises(InputError, match=r"a\.json: missing; run the stage"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "a.json").write_text('{"x": 1')
+    with pytest.raises(InputError, match=r"a\.json: not valid JSON .* run its stage again"):
+        read_json(tmp_path / "a.json")
+
+
+# manifests
+
+
+@pytest.fixture
+def listed(tmp_path):
+    for name, text in (("one.bin", "11111"), ("two.bin", "22")):
+        (tmp_path / name).write_text(text)
+    write_manifest(tmp_path, ["one.bin", "two.bin"], seed=3)
+    return tmp_path
+
+
+def test_a_manifest_holds_sizes_hashes_and_facts(listed):
+    manifest = read_manifest(listed)
+    assert manifest["seed"] == 3
+    assert manifest["files"]["two.bin"] == {"bytes": 2, "sha256": sha256(listed / "two.bin")}
+    before = (listed / "manifest.json").read_bytes()
+    write_manifest(listed, ["two.bin", "one.bin"], seed=3)
+    assert (listed / "manifest.json").read_bytes() == before
+
+
+@pytest.mark.parametrize("verify", [True, False])
+def test_truncated_and_missing_files_are_noticed(listed, verify):
+    (listed / "one.bin").write_text("1111")
+    with pytest.raises(InputError, match=r"one\.bin: 4 bytes, its manifest says 5"):
+        read_manifest(listed, verify)
+    (listed / "one.bin").unlink()
+    with pytest.raises(InputError, match=r"one\.bin: missing although"):
+        read_manifest(listed, verify)
+
+
+def test_a_flipped_bit_is_noticed_by_its_hash(listed):
+    (listed / "one.bin").write_text("11101")
+    with pytest.raises(InputError, match=r"one\.bin: its sha256 is not the one in its manifest"):
+        read_manifest(listed)
+    assert read_manifest(listed, verify=False)["seed"] == 3
+
+
+@pytest.mark.parametrize("text", ["", "{", "{}", "[]", '{"files": []}', '{"files": {"one.bin": 5}}'])
+def test_something_else_in_the_place_of_a_manifest_is_refused(listed, text):
+    (listed / "manifest.json").write_text(text)
+    with pytest.raises(InputError, match=r"manifest\.json"):
+        read_manifest(listed)
+
+
+# results
+
+
+def quantized(directory, recipe, net=None, **hyper):
+    """Return the result of a short reconstruction and the network it left in memory."""
+    job = toy.job(recipe, net=net, **{"iters": 8, "a_iters": 8} | hyper)
+    with State(directory / "state", "f" * 16).opened() as state:
+        found, _ = reconstruct(job, toy.samples(), state)
+    return found, job.model
+
+
+def blank(**size):
+    """Return a network whose every value is wrong."""
+    model = toy.model(**size)
+    for parameter in model.parameters():
+        parameter.data.fill_(9.0)
+    return model
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_a_stored_network_gives_the_same_bits(tmp_path, setting, scheme, granularity):
+    recipe = toy.recipe(setting, "flexround", 3, 4)
+    options = {"w_scheme": scheme, "a_scheme": scheme, "w_granularity": granularity}
+    found, model = quantized(tmp_path, recipe, **options)
+    result.save(tmp_path / "out", found, model, {"note": 1})
+    fresh = blank()
+    loaded = result.load(tmp_path / "out", fresh, toy.blocks(fresh))
+    x = 2 * torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        expected, outputs = model(x), fresh(x)
+        assert not torch.equal(expected, toy.model()(x))
+    assert torch.equal(expected, outputs)
+    assert loaded.keys() == found.keys()
+    assert len([key for key in found if key.startswith("activation/")]) == 5
+    for name, module in model.named_modules():
+        if isinstance(module, nn.Conv2d | nn.Linear):
+            assert torch.equal(module.weight, fresh.get_submodule(name).weight), name
+            assert torch.equal(module.weight, loaded[f"weight/{name}"].values()), name
+    assert read_manifest(tmp_path / "out")["note"] == 1
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
+def test_what_is_stored_are_codes_in_their_range_with_steps_and_zero_points(tmp_path, scheme, granularity):
+    found, model = quantized(tmp_path, toy.recipe("B", "flexround", 3), w_scheme=scheme, w_granularity=granularity)
+    result.save(tmp_path / "out", found, model, {})
+    tensors = load_file(tmp_path / "out/model.safetensors")
+    grids = read_manifest(tmp_path / "out")["grids"]
+    assert len(grids) == 6
+    for key, grid in grids.items():
+        name = key.partition("/")[2]
+        weight = toy.model().get_submodule(name).weight
+        bits = 8 if name in ("stem", "head") else 3
+        low = -(2 ** (bits - 1)) if scheme == "symmetric" else 0
+        assert grid == {"qmin": low, "qmax": low + 2**bits - 1}
+        codes, step, zero_point = (tensors[f"{key}:{part}"] for part in ("codes", "step", "zero_point"))
+        assert codes.dtype == (torch.int8 if scheme == "symmetric" else torch.uint8)
+        assert codes.shape == weight.shape
+        assert grid["qmin"] <= codes.min() < codes.max() <= grid["qmax"]
+        shape = (len(weight), *[1] * (weight.ndim - 1)) if granularity == "channel" else ()
+        assert step.shape == zero_point.shape == tensors[f"{key}:initial_step"].shape == shape
+        assert step.dtype == torch.float32
+        assert (step > 0).all()
+        assert torch.equal(zero_point, zero_point.round())
+        assert bool((zero_point == 0).all()) == (scheme == "symmetric")
+        assert f"parameter/{name}.weight" not in tensors, "no full-precision weight beside its codes"
+    assert {key for key in tensors if key.startswith("parameter/")} == {
+        f"parameter/{key.partition('/')[2]}.bias" for key in grids
+    }
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
+    """8 bit: signed codes reach -128 and 127, unsigned ones 0 and 255 whatever the zero point."""
+    weight = torch.linspace(-1, 3, 4000).view(4, 1000)
+    for symmetric, ends in ((True, (-128, 127)), (False, (0, 255))):
+        scheme = place.Scheme(8, symmetric, 0 if granularity == "channel" else None)
+        grid = place.weight_grid("w", weight, scheme, "minmax", 2.0)
+        stored = result.Stored(grid, result.store_codes(nearest_codes(weight, grid), grid))
+        assert stored.codes.max() == ends[1]
+        if not symmetric:
+            assert stored.codes.min() == ends[0]
+        clipped = torch.maximum(torch.minimum(weight, ends[1] * grid.step), -128 * grid.step) if symmetric else weight
+        assert ((stored.values() - clipped).abs() <= 0.51 * grid.step).all()
+
+
+def test_an_unlearned_result_is_stored_too(tmp_path):
+    found, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), iters=0)
+    result.save(tmp_path / "out", found, model, {})
+    fresh = blank()
+    result.load(tmp_path / "out", fresh, toy.blocks(fresh))
+    with torch.no_grad():
+        assert torch.equal(model(toy.samples()), fresh(toy.samples()))
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Return the directory of a stored result of the two-block network, weights and activations."""
+    directory = tmp_path_factory.mktemp("stored")
+    found, model = quantized(directory, toy.recipe("Q", "flexround", 3, 4))
+    for name in ("out", "again"):
+        result.save(directory / name, found, model, {"seed": 0})
+    return directory / "out"
+
+
+def test_storing_twice_gives_the_same_bytes(stored):
+    for name in ("model.safetensors", "manifest.json"):
+        assert (stored / name).read_bytes() == (stored.parent / "again" / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("size", "named"),
+    [({"depth": 3}, r"body\.2\.conv1"), ({"depth": 1}, r"body\.1\.conv1"), ({"channels": 4}, r"(stem|body\.0)")],
+)
+def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, named):
+    model = blank(**size)
+    with pytest.raises(InputError, match=f"another model; first differing tensors: .*{named}") as caught:
+        result.load(stored, model, toy.blocks(model))
+    assert str(caught.value).startswith(f"{stored}: ")
+
+
+def test_a_weight_without_a_place_is_refused(tmp_path):
+    net = toy.model()
+    net.body[1].conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
+    found, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
+    result.save(tmp_path / "out", found, model, {})
+    other = toy.model()
+    other.body[1].conv2 = nn.Identity()
+    with pytest.raises(InputError, match=r"another model; first differing tensors: .*body\.1\.conv2"):
+        result.load(tmp_path / "out", other, toy.blocks(other))
+
+
+def test_an_activation_without_a_place_is_refused(stored):
+    model = blank()
+    blocks = [dataclasses.replace(block, sites=block.sites[1:]) for block in toy.blocks(model)]
+    with pytest.raises(InputError, match=r"another model; first differing tensors: .*(act|body)"):
+        result.load(stored, model, blocks)
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
+def test_a_damaged_result_is_refused(stored, tmp_path, damage):
+    for name in ("model.safetensors", "manifest.json"):
+        (tmp_path / name).write_bytes((stored / name).read_bytes())
+    victim = tmp_path / "model.safetensors"
+    content = victim.read_bytes()
+    if damage == "delete":
+        victim.unlink()
+    elif damage == "flip":
+        victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        victim.write_bytes(content[:-100])
+    model = blank()
+    with pytest.raises(InputError, match=r"model\.safetensors: "):
+        result.load(tmp_path, model, toy.blocks(model))
+    assert all((parameter == 9).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_result_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
+    found, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), iters=0)
+    model.head.bias.data[1] = bad
+    with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
+        result.save(tmp_path / "out", found, model, {})
+    assert not (tmp_path / "out").exists()
+
+
+def test_facts_of_a_result_are_plain_json(stored):
+    assert json.loads((stored / "manifest.json").read_text())["seed"] == 0
+    assert artifacts.read_manifest(stored)["files"].keys() == {"model.safetensors"}

@@ -1,0 +1,201 @@
+"""What a table costs before anything is computed, and what tables share."""
+
+import re
+import subprocess
+import sys
+
+import pytest
+
+from flexround.errors import SettingsError
+from flexround.settings import layout
+from flexround.settings.layout import Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.stages import plan as stage
+
+NETWORKS = {"resnet18": 1814, "resnet50": 4089, "mobilenetv2": 301}  # MMAC of the published architectures
+
+
+@pytest.fixture(scope="module")
+def paper():
+    return Plan(load_params("paper"))
+
+
+@pytest.fixture
+def report(tmp_path, monkeypatch, capsys):
+    """Return a function that makes the report in an empty directory."""
+    monkeypatch.chdir(tmp_path)
+
+    def make(*arguments):
+        stage.run(stage.parser().parse_args(arguments))
+        return capsys.readouterr().out
+
+    return make
+
+
+def jobs(text):
+    """Return stage -> (jobs, done)."""
+    rows = re.findall(r"^  (\w+) +(\d+)   already on disk: (\d+)$", text, re.MULTILINE)
+    return {name: (int(count), int(done)) for name, count, done in rows}
+
+
+def test_table_3_of_the_paper(report):
+    text = report("--table", "3")
+    assert jobs(text) == {
+        "data": (1, 0),
+        "finetune": (3, 0),
+        "calibrate": (5, 0),
+        "reconstruct": (120, 0),
+        "evaluate": (123, 0),
+    }
+    assert "missing on disk: 4" in text
+    for file in ("resnet18_imagenet.pth.tar", "resnet50_imagenet.pth.tar", "mobilenetv2.pth.tar"):
+        assert re.search(rf"^  results/sources/brecq/{re.escape(file)} .* from https://", text, re.MULTILINE)
+    assert re.search(r"^  results/sources/imagenet/ .*sources\.yaml", text, re.MULTILINE)
+    rows = dict(re.findall(r"^  (\w+)-brecq +(\S+ h   \d+ MMAC, \d+ blocks)$", text, re.MULTILINE))
+    hours = {name: float(row.split()[0]) for name, row in rows.items()}
+    assert set(hours) == set(NETWORKS)
+    assert all(0 < value < 10_000 for value in hours.values())
+    assert float(re.search(r"together +(\S+) h", text)[1]) == pytest.approx(sum(hours.values()), abs=0.02)
+    for name, expected in NETWORKS.items():
+        assert float(re.search(r"(\d+) MMAC", rows[name])[1]) == pytest.approx(expected, rel=0.02)
+    blocks = {name: int(re.search(r"(\d+) blocks", row)[1]) for name, row in rows.items()}
+    assert blocks == {"resnet18": 10, "resnet50": 18, "mobilenetv2": 20}
+    caches, state = map(float, re.search(r"caches up to (\S+) GiB, .* state on disk up to (\S+) GiB", text).groups())
+    widest = 1024 * 256 * 56 * 56 * 4 / 2**30  # 1024 samples of ResNet-50's first stage, float32
+    assert caches == pytest.approx(3 * widest, abs=0.01)
+    assert state == pytest.approx(4 * widest, abs=0.01)
+
+
+def test_a_fresh_process_can_make_the_report(tmp_path):
+    """torchvision can't be imported for the first time while the device is "meta"."""
+    command = [sys.executable, "-m", "flexround.stages.plan", "--scale", "mini", "--figure", "4"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert " MMAC, " in done.stdout
+
+
+def test_what_is_on_disk_is_counted_and_no_longer_missing(report, tmp_path, paper):
+    runs = paper.table_runs(3)
+    for path in (
+        f"{layout.data_dir('paper', 'imagenet')}/manifest.json",
+        f"{layout.checkpoint_dir('paper', 'resnet18-brecq')}/manifest.json",
+        f"{layout.quantized_dir(runs[-1])}/manifest.json",
+        f"{layout.evaluated_dir(runs[-1])}/metrics.json",
+        f"{layout.evaluated_dir(runs[0])}/metrics.json",
+        "results/sources/brecq/mobilenetv2.pth.tar",
+        "results/sources/imagenet/train/x",
+    ):
+        (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / path).write_text("")
+    text = report("--table", "3", "--seeds", "5")
+    assert {name: done for name, (_, done) in jobs(text).items()} == {
+        "data": 1,
+        "finetune": 1,
+        "calibrate": 0,
+        "reconstruct": 1,
+        "evaluate": 2,
+    }
+    assert "missing on disk: 2" in text
+    assert "mobilenetv2.pth.tar" not in text
+
+
+def test_nothing_is_missing_at_the_offline_scale(report):
+    text = report("--scale", "mini", "--table", "3")
+    assert "missing on disk: nothing" in text
+    assert jobs(text)["reconstruct"] == (24, 0)
+    assert jobs(text)["evaluate"] == (27, 0)
+
+
+def test_seeds_multiply_what_is_quantized_alone(report):
+    text = report("--scale", "mini", "--table", "3", "--seeds", "2")
+    assert (jobs(text)["reconstruct"][0], jobs(text)["evaluate"][0], jobs(text)["calibrate"][0]) == (48, 51, 2)
+
+
+def test_the_figures_are_planned_too(report):
+    """Figure 3 shows two quantized weights; only the gates of their two checkpoints are evaluated."""
+    shifts = jobs(report("--scale", "mini", "--figure", "3"))
+    assert (shifts["reconstruct"][0], shifts["finetune"][0]) == (2, 2)
+    assert shifts["evaluate"][0] == 2
+    sizes = jobs(report("--scale", "mini", "--figure", "7"))
+    assert (sizes["reconstruct"][0], sizes["calibrate"][0], sizes["evaluate"][0]) == (2 * 7 * 3, 7 * 3, 2 * 7 * 3 + 1)
+
+
+@pytest.mark.parametrize("arguments", [("--figure", "5"), ("--table", "4")])
+def test_what_there_is_not_is_refused(report, arguments):
+    with pytest.raises(SettingsError, match=f"{arguments[0]} '{arguments[1]}' .*known: "):
+        report(*arguments)
+
+
+def test_one_of_table_and_figure_must_be_given(report):
+    with pytest.raises(SystemExit) as caught:
+        report("--scale", "mini")
+    assert caught.value.code == 2
+
+
+# what is shared
+
+
+def test_tables_1_2_and_11_share_their_runs(paper):
+    sizes = {number: len(paper.table_runs(number)) for number in (1, 2, 11)}
+    # checkpoints x seeds x recipes, and full precision once per checkpoint
+    assert sizes == {1: 3 * 5 * 5 + 3, 2: 3 * 5 * 9 + 3, 11: 3 * 5 * 9 + 3}
+    together = {layout.evaluated_dir(run) for number in sizes for run in paper.table_runs(number)}
+    # 4 recipes of table 1 and 3 of table 11 are not in table 2, less the two that table 1 shares
+    assert len(together) == 3 * 5 * (9 + 2 + 3) + 3
+    assert {layout.evaluated_dir(run) for run in paper.table_runs(1)} & {
+        layout.evaluated_dir(run) for run in paper.table_runs(2)
+    } == {
+        layout.evaluated_dir(run)
+        for run in paper.table_runs(2)
+        if run.recipe in ("full-precision", "b-adaquant-w4", "b-adaround-w4", "b-flexround-w4")
+    }
+
+
+def test_figure_7_and_table_8_share_the_runs_at_the_default_size(paper):
+    shared = set(paper.figure_runs(7)) & set(paper.table_runs(8))
+    assert {(run.checkpoint, run.recipe) for run in shared} == {
+        ("mobilenetv2-torchvision", "b-adaround-w4"),
+        ("mobilenetv2-torchvision", "b-flexround-w4"),
+    }
+    assert len(shared) == 2 * 5
+
+
+def test_every_run_has_paths_of_its_own(paper):
+    runs = {run for number in paper.params.tables for run in paper.table_runs(number)}
+    for directory in (layout.evaluated_dir, layout.quantized_dir):
+        assert len({directory(run) for run in runs}) == len(runs)
+
+
+def test_samples_are_shared_by_all_methods_of_a_seed_and_size(paper):
+    directories = {paper.samples_dir(run) for run in paper.table_runs(3) if paper.params.recipe(run.recipe).quantized}
+    assert directories == {f"results/paper/calibration/imagenet/n1024-seed{seed}" for seed in range(5)}
+    small = Run("paper", "imagenet", "mobilenetv2-torchvision", "b-flexround-w4-n32", 1)
+    assert paper.samples_dir(small) == "results/paper/calibration/imagenet/n32-seed1"
+
+
+def test_settings_of_a_run_change_with_what_it_depends_on_alone():
+    params = load_params("mini")
+    run = Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)
+    before = Plan(params).settings(run)
+    assert Plan(load_params("mini")).settings(run) == before
+    more_seeds = params._replace(scale=params.scale.model_copy(update={"seeds": 9, "description": "other"}))
+    assert Plan(more_seeds).settings(run) == before
+    recipe = params.recipe("b-flexround-w4").model_copy(update={"hyper": {"iters": 7}})
+    recipes = params.recipes.model_copy(update={"recipes": params.recipes.recipes | {"b-flexround-w4": recipe}})
+    assert Plan(params._replace(recipes=recipes)).settings(run) != before
+    other = Run("mini", "imagenet", "resnet18-brecq", "b-adaround-w4", 0)
+    assert Plan(params._replace(recipes=recipes)).settings(other) == Plan(params).settings(other)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, "two", "1.5", ""])
+def test_an_impossible_number_of_seeds_is_refused(seeds):
+    with pytest.raises(SettingsError, match="whole number of at least 1"):
+        Plan(load_params("mini"), seeds)
+
+
+def test_a_pattern_matches_its_names_alone():
+    found = re.compile(Plan.pattern(["b", "b-w4", "a.b"]))
+    assert all(found.fullmatch(name) for name in ("b", "b-w4", "a.b"))
+    assert not any(found.fullmatch(name) for name in ("", "b-w", "axb", "b-w4x"))
+    assert not re.compile(Plan.pattern([])).fullmatch("")
