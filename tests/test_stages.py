@@ -268,7 +268,7 @@ def test_every_rule_gives_its_stage_the_options_that_it_knows_and_needs(rule):
     for wildcard in re.findall(r"{(\w+)}", ast.literal_eval(section(rule, "log").args[0])):
         assert "{params.scale}" in shell if wildcard == "scale" else f"{{wildcards.{wildcard}}}" in shell
     assert {"code"} <= {keyword.arg for keyword in section(rule, "input").keywords}
-    assert f'PLAN.sources("{stage}"' in RULES[rule] or f'PLAN.sources(\n            "{stage}"' in RULES[rule]
+    assert f'PLAN.code("{stage}"' in RULES[rule] or f'PLAN.code(\n            "{stage}"' in RULES[rule]
     assert section(rule, "benchmark").args
 
 

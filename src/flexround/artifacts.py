@@ -9,12 +9,18 @@ import errno
 import hashlib
 import json
 import os
+import re
 import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flexround.errors import InputError
+
+UNWRITABLE = {
+    *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # no room
+    *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no place
+}
 
 
 def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
@@ -35,15 +41,24 @@ def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
             os.fsync(file.fileno())
         temporary.chmod(0o644)
         os.replace(temporary, path)
-    except OSError as error:
-        if error.errno not in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR):
+    except Exception as error:
+        number = _error_number(error)
+        if number not in UNWRITABLE:
             raise
         raise InputError(
-            f"{path}: can't be written ({error.strerror}); free space or choose a writable results directory"
+            f"{path}: can't be written ({os.strerror(number)}); free space or choose a writable results directory"
         ) from error
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+
+
+def _error_number(error: Exception) -> int:
+    """Return the operating system's number of an error, 0 if it has none; safetensors gives it in its text alone."""
+    if isinstance(error, OSError):
+        return error.errno or 0
+    found = re.search(r"\(os error (\d+)\)", str(error))
+    return int(found[1]) if found else 0
 
 
 def write_bytes(path: Path, data: bytes) -> None:
@@ -101,14 +116,18 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
         InputError: a file is missing, truncated or changed.
     """
     manifest = read_json(directory / "manifest.json")
-    for name, facts in manifest["files"].items():
+    try:
+        files = {name: (facts["bytes"], facts["sha256"]) for name, facts in manifest["files"].items()}
+    except (AttributeError, KeyError, TypeError) as error:
+        raise InputError(f"{directory / 'manifest.json'}: not a manifest; delete it and run its stage again") from error
+    for name, (expected, digest) in files.items():
         path = directory / name
         if not path.exists():
             raise InputError(f"{path}: missing although {directory / 'manifest.json'} lists it; run its stage again")
         size = path.stat().st_size
-        if size != facts["bytes"]:
-            raise InputError(f"{path}: {size} bytes, its manifest says {facts['bytes']}; delete it and run again")
-        if verify and sha256(path) != facts["sha256"]:
+        if size != expected:
+            raise InputError(f"{path}: {size} bytes, its manifest says {expected}; delete it and run again")
+        if verify and sha256(path) != digest:
             raise InputError(f"{path}: its sha256 is not the one in its manifest; delete it and run its stage again")
     return manifest
 

@@ -26,7 +26,7 @@ def lease() -> Iterator["torch.device"]:
     if not torch.cuda.is_available():
         yield torch.device("cpu")
         return
-    names = os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",")
+    names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if len(names) != torch.cuda.device_count():
         names = [str(index) for index in range(torch.cuda.device_count())]
     with lease_one(names, Path(tempfile.gettempdir())) as index:

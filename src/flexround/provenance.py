@@ -5,6 +5,7 @@ import functools
 import hashlib
 import importlib.util
 import platform
+import sys
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,10 +15,10 @@ RECORDED = ("torch", "torchvision", "numpy", "safetensors", "scikit-learn")
 
 
 def source_files(*modules: str) -> list[Path]:
-    """Return the files of ``modules`` and of all ``flexround`` modules that they import, directly or not.
+    """Return the files of ``modules`` and of all modules that they import, directly or not.
 
     Found by reading the import statements, also those inside functions, so that a rule's inputs are exactly the
-    sources its stage can run. A module outside the package counts as one file.
+    sources its stage can run. Installed packages, which the lock file pins, and the standard library are left out.
 
     Args:
         modules: dotted names, e.g. ``flexround.stages.evaluate``.
@@ -30,41 +31,52 @@ def source_files(*modules: str) -> list[Path]:
         if name in found or path is None:
             continue
         found[name] = path
-        if path.is_relative_to(PACKAGE):
-            waiting += _imports(path)
+        waiting += [*_imports(name, path), name.rpartition(".")[0]]
     return sorted(set(found.values()))
 
 
 @functools.cache
 def _module_file(name: str) -> Path | None:
-    """Return the file of a module, without importing it when it belongs to this package."""
-    if name.split(".")[0] != PACKAGE.name:
-        spec = importlib.util.find_spec(name)
-        return Path(spec.origin) if spec and spec.origin else None
-    base = PACKAGE.joinpath(*name.split(".")[1:])
-    for path in (base.with_suffix(".py"), base / "__init__.py"):
-        if path.exists():
-            return path
+    """Return the file of a module of this package or of the user's, without importing it; None for any other."""
+    for root in _roots(name.partition(".")[0]):
+        base = root.joinpath(*name.split("."))
+        for path in (base.with_suffix(".py"), base / "__init__.py"):
+            if path.exists():
+                return path
     return None
 
 
+def _roots(top: str) -> list[Path]:
+    """Return the directories that hold a top-level module; none if it is installed, standard or unknown."""
+    if top == PACKAGE.name:
+        return [PACKAGE.parent]
+    spec = None if not top or top in sys.stdlib_module_names else importlib.util.find_spec(top)
+    if spec is None:
+        return []
+    places = [*(spec.submodule_search_locations or [spec.origin or ""])]  # a package's directories, a module's file
+    return [Path(place).parent for place in places if place and "site-packages" not in Path(place).parts]
+
+
 @functools.cache
-def _imports(path: Path) -> tuple[str, ...]:
-    """Return the names of ``flexround`` modules in the import statements of a file."""
+def _imports(name: str, path: Path) -> tuple[str, ...]:
+    """Return what may be names of modules in the import statements of a module."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
     names: list[str] = []
     for node in ast.walk(ast.parse(path.read_text())):
         if isinstance(node, ast.Import):
             names += [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom) and node.module:
-            names += [node.module, *(f"{node.module}.{alias.name}" for alias in node.names)]
-    return tuple(name for name in names if name.split(".")[0] == PACKAGE.name)
+        elif isinstance(node, ast.ImportFrom):
+            origin = importlib.util.resolve_name("." * node.level + (node.module or ""), package)
+            names += [origin, *(f"{origin}.{alias.name}" for alias in node.names)]
+    return tuple(names)
 
 
 def code_hash(*modules: str) -> str:
-    """Return a sha256 over the contents of ``source_files(*modules)``."""
+    """Return a sha256 over the names and contents of ``source_files(*modules)``."""
     digest = hashlib.sha256()
     for path in source_files(*modules):
-        digest.update(path.read_bytes())
+        content = path.read_bytes()
+        digest.update(f"{path.name} {len(content)}\n".encode() + content)
     return digest.hexdigest()
 
 

@@ -7,7 +7,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
@@ -15,7 +15,6 @@ from flexround.reconstruct.cache import Batches, forward
 from flexround.reconstruct.job import Job
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, optimise, reconstruction_error
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
-from flexround.settings.schema import Hyper
 from flexround.surgery import place
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
@@ -147,7 +146,7 @@ class WeightPhase(Phase):
     ) -> dict[str, Any]:
         """Optimise a block; return the losses before and after."""
         job, hyper = self.job, self.job.hyper
-        groups = [group for rounding in roundings for group in _weight_groups(rounding, hyper)]
+        groups = [group for rounding in roundings for group in _weight_groups(rounding, job)]
         groups = _merge(groups)
         if job.joint:
             groups += self.step_group(block)
@@ -220,15 +219,22 @@ class StepPhase(Phase):
         return self.steps(block), {"full": target, "initial": initial}, record
 
 
-def _weight_groups(rounding: Rounding, hyper: Hyper) -> list[ParameterGroup]:
-    """Give each of a rounding's groups its learning rate."""
-    own = rounding.groups()
-    rates = hyper.lr if isinstance(hyper.lr, dict) else dict.fromkeys(own, hyper.lr)
-    if rates.keys() != own.keys():
-        wrong = next(iter(rates.keys() - own.keys()), None)
-        problem = f"has no group {suggest(wrong, own)}" if wrong else f"needs one for each of its groups {sorted(own)}"
-        raise SettingsError(f"lr = {hyper.lr}: {type(rounding).__name__} {problem}; mend it in params/ or the recipe")
-    return [ParameterGroup(parameters, rates[name], hyper.schedule == "cosine") for name, parameters in own.items()]
+def _weight_groups(rounding: Rounding, job: Job) -> list[ParameterGroup]:
+    """Give each of a rounding's groups its learning rate.
+
+    Raises:
+        SettingsError: ``lr`` has none for a group.
+    """
+    rates, groups = job.hyper.lr, []
+    for name, parameters in rounding.groups().items():
+        if isinstance(rates, dict) and name not in rates:
+            raise SettingsError(
+                f"hyper-parameters of {'/'.join(map(str, job.seed_parts))}: lr has no rate for the group {name!r} of "
+                f"{type(rounding).__name__}, only for {', '.join(map(repr, rates))}; add it, or give one number for all"
+            )
+        lr = rates[name] if isinstance(rates, dict) else rates
+        groups.append(ParameterGroup(parameters, lr, job.hyper.schedule == "cosine"))
+    return groups
 
 
 def _merge(groups: Sequence[ParameterGroup]) -> list[ParameterGroup]:

@@ -129,10 +129,22 @@ def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> Result:
     tensors = load_file(directory / "model.safetensors")
     result = unflatten(tensors, manifest["grids"])
     parameters = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{PARAMETER}/")}
-    missing, unexpected = model.load_state_dict(parameters, strict=False)
-    weights = {key.partition("/")[2] + ".weight" for key in result if key.startswith(f"{WEIGHT}/")}
-    if unexpected or set(missing) - weights:
-        first = [*unexpected, *sorted(set(missing) - weights)][:3]
-        raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(first)}")
+    blocks = list(blocks)
+    if differing := _differing(result, parameters, model, blocks):
+        raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(differing[:3])}")
+    model.load_state_dict(parameters, strict=False)
     apply(result, model, blocks)
     return result
+
+
+def _differing(result: Result, parameters: dict[str, Tensor], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
+    """Return the tensors that the model or the stored result has alone, or in another shape."""
+    stored = {name: value.shape for name, value in parameters.items()}
+    for key, value in result.items():
+        if value.codes is not None:
+            stored[key.partition("/")[2] + ".weight"] = value.codes.shape
+    wanted = {name: value.shape for name, value in model.state_dict().items()}
+    names = {module: name for name, module in model.named_modules()}
+    sites = {site_key(names, site) for block in blocks for site in block.sites}
+    lost = [key for key in result if key.startswith(f"{ACTIVATION}/") and key not in sites]
+    return sorted(name for name in stored.keys() | wanted if stored.get(name) != wanted.get(name)) + lost

@@ -30,7 +30,7 @@ class _UniqueKeyLoader(yaml.SafeLoader):
     """SafeLoader that refuses a key given twice instead of keeping the last one in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
         twice = {key for key in keys if keys.count(key) > 1}
         if twice:
             raise yaml.constructor.ConstructorError(None, None, f"key given twice: {sorted(twice)}", node.start_mark)
@@ -60,17 +60,20 @@ def validate(model: type[S], value: Any, where: str) -> S:
     try:
         return model.model_validate(value)
     except ValidationError as error:
-        lines = []
-        for item in error.errors():
-            key = ".".join(str(part) for part in item["loc"])
-            if item["type"] == "extra_forbidden":
-                known = _fields_at(model, item["loc"][:-1])
-                lines.append(f"{where}: {key}: unknown key {suggest(str(item['loc'][-1]), known)}")
-            elif item["type"] == "missing":
-                lines.append(f"{where}: {key}: this key is required and missing")
-            else:
-                lines.append(f"{where}: {key} = {item['input']!r}: {item['msg']}")
-        raise SettingsError("\n".join(lines)) from error
+        raise SettingsError("\n".join(_line(model, item, where) for item in error.errors())) from error
+
+
+def _line(model: type[BaseModel], item: Any, where: str) -> str:
+    """Return one of pydantic's errors as a line."""
+    key = ".".join(str(part) for part in item["loc"])
+    place = f"{where}: {key}" if key else where
+    if item["type"] == "extra_forbidden":
+        return f"{place}: unknown key {suggest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
+    if item["type"] == "missing":
+        return f"{place}: this key is required and missing"
+    if item["type"] == "value_error":  # of a whole mapping: its text says which keys it is about
+        return f"{place}: {item['msg'].removeprefix('Value error, ')}"
+    return f"{place} = {item['input']!r}: {item['msg']}"
 
 
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
@@ -175,10 +178,18 @@ def read_sources(errors: list[str]) -> dict[str, Source]:
     path = PARAMS / "sources.yaml"
     sources = {}
     try:
-        for name, row in (read_yaml(path) or {}).items():
-            sources[name] = validate(Source, row, f"{path}: {name}")
+        rows = read_yaml(path)
     except SettingsError as error:
         errors.append(str(error))
+        return {}
+    if not isinstance(rows, dict):
+        errors.append(f"{path}: write a mapping of names to sources")
+        return {}
+    for name, row in rows.items():
+        try:
+            sources[name] = validate(Source, row, f"{path}: {name}")
+        except SettingsError as error:
+            errors.append(str(error))
     return sources
 
 
@@ -220,7 +231,7 @@ def _matches(rule: HyperRule, fields: dict[str, Any]) -> bool:
 
 def _check(params: Params) -> None:
     """Check what crosses files: recipes name roundings, checkpoints name tasks and sources, every run resolves."""
-    errors = []
+    errors = _check_parts(params)
     for name, recipe in params.recipes.recipes.items():
         errors += _attempt(f"params/recipes.yaml: {name}", lambda r=recipe: _check_rounding(params, r))
     for name, checkpoint in params.scale.checkpoints.items():
@@ -229,25 +240,58 @@ def _check(params: Params) -> None:
             errors.append(f"{where}: task {suggest(checkpoint.task, params.scale.tasks)}")
         if checkpoint.source and checkpoint.source not in params.sources:
             errors.append(f"{where}: source {suggest(checkpoint.source, params.sources)}")
-        for recipe_name, recipe in params.recipes.recipes.items():
-            if recipe.quantized:
-                run = Run(params.scale.name, checkpoint.task, name, recipe_name, 0)
-                errors += _attempt(where, lambda r=run: hyper(params, r))
     for number, table in params.tables.items():
         for group in table.groups:
             for row in group.rows:
                 errors += _attempt(f"params/tables/table{number:02d}.yaml", lambda r=row: params.recipe(r.recipe))
+    figures, sizes = params.figures, params.scale.figures.sample_sizes
+    for panel in (panel for panels in figures.shifts.values() for panel in panels):
+        errors += _attempt("params/figures.yaml", lambda p=panel: params.recipe(p.recipe))
+    for method, plain in figures.sample_size.recipes.items():
+        errors += _attempt("params/figures.yaml", lambda p=plain: params.recipe(p))
+        for sized in (figures.sample_size.recipe(method, size) for size in sizes):
+            errors += _attempt(f"scale {params.scale.name}: figures.sample_sizes", lambda s=sized: params.recipe(s))
+    errors += [] if errors else _check_runs(params)
     if FULL_PRECISION not in params.recipes.recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if errors:
         raise SettingsError("\n".join(dict.fromkeys(errors)))
 
 
+def _check_parts(params: Params) -> list[str]:
+    """Check the hyper-parameters of each rule and recipe alone, where their file is known."""
+    parts = {f"params/defaults.yaml: hyper.{i}.set": rule.set for i, rule in enumerate(params.defaults.hyper)}
+    parts |= {f"scale {params.scale.name}: hyper.{i}.set": rule.set for i, rule in enumerate(params.scale.hyper)}
+    parts |= {f"params/recipes.yaml: {name}.hyper": recipe.hyper for name, recipe in params.recipes.recipes.items()}
+    errors = []
+    for where, values in parts.items():
+        try:
+            Hyper.model_validate(values)
+        except ValidationError as error:
+            wrong = (item for item in error.errors() if item["type"] != "missing" and item["loc"])
+            errors += [_line(Hyper, item, where) for item in wrong]
+    return errors
+
+
+def _check_runs(params: Params) -> list[str]:
+    """Resolve every quantized run; a mistake that many runs share is one line."""
+    found: dict[str, list[Run]] = {}
+    for name, checkpoint in params.scale.checkpoints.items():
+        for recipe_name in (key for key, recipe in params.recipes.recipes.items() if recipe.quantized):
+            run = Run(params.scale.name, checkpoint.task, name, recipe_name, 0)
+            for line in _attempt("", lambda r=run: hyper(params, r)):
+                found.setdefault(line.partition(f"{run}: ")[2], []).append(run)
+    more = {line: f" and {len(runs) - 1} more runs" if len(runs) > 1 else "" for line, runs in found.items()}
+    return [f"hyper-parameters of {runs[0]}{more[line]}: {line}" for line, runs in found.items()]
+
+
 def _check_rounding(params: Params, recipe: Recipe) -> None:
     """Check that a recipe's rounding is known and its module can be found (it is not imported)."""
     if recipe.rounding is None:
         return
-    module = params.rounding_target(recipe.rounding).partition(":")[0]
+    module, _, name = params.rounding_target(recipe.rounding).partition(":")
+    if not (module and name):
+        raise SettingsError(f"rounding {recipe.rounding!r}: write it as package.module:Class")
     try:
         found = importlib.util.find_spec(module)
     except ModuleNotFoundError:

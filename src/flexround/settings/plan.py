@@ -1,7 +1,6 @@
 """Which runs a table or figure needs, and what each run reads: what the Snakefile asks. No torch here."""
 
 import functools
-import importlib.util
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -101,8 +100,7 @@ class Plan:
             stage: module under ``flexround.stages``.
             *targets: further ``package.module:name`` that the settings make the stage import.
         """
-        modules = [target.partition(":")[0] for target in targets]
-        files = source_files(f"flexround.stages.{stage}", *(m for m in modules if _has_source(m)))
+        files = source_files(f"flexround.stages.{stage}", *(target.partition(":")[0] for target in targets))
         return [str(file.relative_to(ROOT)) if file.is_relative_to(ROOT) else str(file) for file in files]
 
     @functools.cache  # noqa: B019
@@ -130,12 +128,3 @@ class Plan:
         """Return the code of a run's rounding."""
         rounding = self.params.recipe(run.recipe).rounding
         return [self.params.rounding_target(rounding)] if rounding else []
-
-
-def _has_source(module: str) -> bool:
-    """Whether a module is ours or the user's, not an installed package (those are pinned by the lock file)."""
-    top = module.partition(".")[0]
-    if top == "flexround":
-        return True
-    spec = importlib.util.find_spec(top)
-    return bool(spec and spec.origin and "site-packages" not in Path(spec.origin).parts)

@@ -8,6 +8,7 @@ from typing import Any
 
 from flexround import artifacts, provenance, tasks
 from flexround.devices import lease
+from flexround.errors import SettingsError
 from flexround.reconstruct import network
 from flexround.stages import cli
 
@@ -37,7 +38,7 @@ def run(arguments: argparse.Namespace) -> None:
     source = arguments.quantized if recipe.quantized else arguments.weights
     if source is None:
         needed = "--quantized" if recipe.quantized else "--weights"
-        raise SystemExit(f"recipe {identity.recipe} needs {needed}")
+        raise SettingsError(f"recipe {identity.recipe} needs {needed}")
     with lease() as device:
         load = network.quantized if recipe.quantized else network.prepared
         model = load(checkpoint, source, recipe.preprocess).to(device)

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 
 from flexround import artifacts, imports, sources, tasks
 from flexround.devices import lease
+from flexround.errors import SettingsError
 from flexround.models import build
 from flexround.models.checkpoints import load_into, read_foreign
 from flexround.settings.load import Params, load_params
@@ -48,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
 def train(params: Params, checkpoint: Checkpoint, model: "nn.Module", data: Path | None) -> dict[str, Any]:
     """Train ``model`` in place as ``checkpoint.train`` says; return facts for the manifest."""
     if data is None:
-        raise SystemExit("a checkpoint that is trained needs --data")
+        raise SettingsError("a checkpoint that is trained needs --data")
     task = tasks.named(params.scale, checkpoint.task)
     with lease() as device:
         return {"train": task.finetune(model.to(device), data, checkpoint.train or {})}

@@ -6,7 +6,7 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
-from flexround import tasks
+from flexround import imports, tasks
 from flexround.errors import SettingsError, suggest
 from flexround.settings import cost, layout
 from flexround.settings.layout import Run
@@ -21,8 +21,9 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     arguments.add_argument("--scale", default="paper", help="name of a file in params/scales, or a path to one")
-    arguments.add_argument("--table", type=int, help="number in the paper")
-    arguments.add_argument("--figure", type=int, help="number in the paper, instead of a table")
+    wanted = arguments.add_mutually_exclusive_group(required=True)
+    wanted.add_argument("--table", type=int, help="number in the paper")
+    wanted.add_argument("--figure", type=int, help="number in the paper, instead of a table")
     arguments.add_argument("--seeds", type=int, help="trials of every quantized run; the scale's if not given")
     return arguments
 
@@ -31,8 +32,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     plan = Plan(load_params(arguments.scale), arguments.seeds)
     runs = _wanted(plan, arguments)
-    needed = list(dict.fromkeys([*runs, *map(plan.gate, runs)]))
-    sys.stdout.write("\n".join(_report(plan, needed)) + "\n")
+    gates = list(dict.fromkeys(map(plan.gate, runs)))
+    evaluated = gates if arguments.figure in plan.params.figures.shifts else list(dict.fromkeys([*runs, *gates]))
+    sys.stdout.write("\n".join(_report(plan, list(dict.fromkeys([*runs, *gates])), evaluated)) + "\n")
 
 
 def _wanted(plan: Plan, arguments: argparse.Namespace) -> list[Run]:
@@ -46,25 +48,27 @@ def _wanted(plan: Plan, arguments: argparse.Namespace) -> list[Run]:
     return plan.table_runs(arguments.table)
 
 
-def _report(plan: Plan, runs: list[Run]) -> Iterator[str]:
+def _report(plan: Plan, runs: list[Run], evaluated: list[Run]) -> Iterator[str]:
     """Yield the lines of the report."""
     quantized = [run for run in runs if plan.params.recipe(run.recipe).quantized]
     checkpoints = list(dict.fromkeys(run.checkpoint for run in runs))
     names = list(dict.fromkeys(run.task for run in runs))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {plan.seeds} seed(s) per quantized run"
-    yield from _jobs(plan, runs, quantized, checkpoints, names)
+    yield from _jobs(plan, evaluated, quantized, checkpoints, names)
     yield from _missing(plan, checkpoints, names)
     yield from _costs(plan, quantized)
 
 
-def _jobs(plan: Plan, runs: list[Run], quantized: list[Run], checkpoints: list[str], names: list[str]) -> Iterator[str]:
+def _jobs(
+    plan: Plan, evaluated: list[Run], quantized: list[Run], checkpoints: list[str], names: list[str]
+) -> Iterator[str]:
     """Yield the number of jobs of each stage, and how many of them are done."""
     stages = {
         "data": [layout.data_dir(plan.scale.name, name) for name in names],
         "finetune": [layout.checkpoint_dir(plan.scale.name, name) for name in checkpoints],
         "calibrate": list(dict.fromkeys(map(plan.samples_dir, quantized))),
         "reconstruct": list(map(layout.quantized_dir, quantized)),
-        "evaluate": list(map(layout.evaluated_dir, runs)),
+        "evaluate": list(map(layout.evaluated_dir, evaluated)),
     }
     yield "jobs by stage:"
     for stage, directories in stages.items():
@@ -121,6 +125,8 @@ def measure(plan: Plan, run: Run) -> cost.Network:
 
     checkpoint = plan.params.checkpoint(run.checkpoint)
     shape = tasks.named(plan.scale, run.task).input_shape
+    for target in (checkpoint.model.factory, checkpoint.model.blocks):
+        imports.load(target)  # torchvision can't be imported for the first time under a device context
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         blocks = build.cut(checkpoint, build.architecture(checkpoint))
         x = torch.zeros(1, *shape)
