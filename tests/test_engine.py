@@ -9,6 +9,9 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError, NumericalError
 from flexround.models.blocks import run as run_blocks
+from flexround.quant.flexround import FlexRound
+from flexround.quant.grid import Scheme
+from flexround.quant.rounding import Axes
 from flexround.reconstruct.optimise import Annealing, reconstruction_error
 from flexround.surgery import place
 
@@ -192,3 +195,16 @@ def test_a_rounding_outside_the_package_is_used(tmp_path):
     weight = toy.model().body[0].conv1.weight
     step = tensors["weight/body.0.conv1:step"]
     assert torch.equal(tensors["weight/body.0.conv1:codes"].float(), (weight / step).floor().clamp(-4, 3))
+
+
+def test_transposed_conv1d_of_transformers_is_recognised_and_learned_along_its_output_axis():
+    from transformers.pytorch_utils import Conv1D
+
+    layer = Conv1D(7, 5)
+    assert place.weight_axes(layer) == Axes(output=1)
+    scheme = Scheme(4, axis=1)
+    grid = place.weight_grid("c_attn", layer.weight, scheme, "mse", 2.4)
+    assert grid.step.shape == (1, 7)
+    place.attach_rounding(layer, FlexRound(layer.weight.detach(), grid, Axes(output=1)))
+    layer(torch.ones(2, 5)).sum().backward()
+    assert place.attached_rounding(layer).d3.grad.shape == (1, 7)

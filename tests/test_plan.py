@@ -117,8 +117,8 @@ def test_the_figures_are_planned_too(report):
     shifts = jobs(report("--scale", "mini", "--figure", "3"))
     assert (shifts["reconstruct"][0], shifts["finetune"][0]) == (2, 2)
     assert shifts["evaluate"][0] == 2
-    sizes = jobs(report("--scale", "mini", "--figure", "7"))
-    assert (sizes["reconstruct"][0], sizes["calibrate"][0], sizes["evaluate"][0]) == (2 * 7 * 3, 7 * 3, 2 * 7 * 3 + 1)
+    sizes = jobs(report("--scale", "paper", "--figure", "7"))
+    assert (sizes["reconstruct"][0], sizes["calibrate"][0], sizes["evaluate"][0]) == (2 * 7 * 5, 7 * 5, 2 * 7 * 5 + 1)
 
 
 @pytest.mark.parametrize("arguments", [("--figure", "5"), ("--table", "4")])
