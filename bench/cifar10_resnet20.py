@@ -19,7 +19,7 @@ import resnet20
 import torch
 from torch import nn
 
-from flexround import artifacts, imports, tasks
+from flexround import artifacts, devices, imports, tasks
 from flexround.models.checkpoints import load_into, read_foreign
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.job import Job
@@ -112,6 +112,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     torch.set_num_threads(arguments.threads)
+    devices.keep_freed_memory()
     params = load_params(str(SCALE))
     task = tasks.named(params.scale, "cifar10")
     base = network(arguments.weights)

@@ -1,6 +1,7 @@
 """Seconds per reconstruction iteration, summed over a network's units, against plain forward + backward + Adam.
 
-The real torchvision networks at 64 px, batch 32; random weights (the time does not depend on them).
+The real torchvision networks at 64 px, batch 32; random weights (the time does not depend on them). Both kinds of
+reconstruction draw their batches from a cache, Q mixes and drops; plain training has its one batch for nothing.
 """
 
 import argparse
@@ -11,12 +12,12 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from flexround import imports
+from flexround import devices, imports
 from flexround.models import mobilenetv2, resnet
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct.cache import cached
+from flexround.reconstruct.cache import Batches, cached
 from flexround.reconstruct.optimise import reconstruction_error
 from flexround.surgery import place
 from flexround.surgery.fold_bn import fold_batch_norm
@@ -26,7 +27,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Bl
     "resnet50": (resnet.resnet50, resnet.blocks),
     "mobilenetv2": (mobilenetv2.mobilenet_v2, mobilenetv2.blocks),
 }
-KEEP = 0.5
+KEEP, BATCH, ROWS = 0.5, 32, 128
 
 
 def measure(step: Callable[[], None], repeats: int) -> float:
@@ -41,12 +42,15 @@ def measure(step: Callable[[], None], repeats: int) -> float:
     return sorted(times)[len(times) // 2]
 
 
-def stepper(block: Block, x: Tensor, target: Tensor, parameters: Sequence[nn.Parameter]) -> Callable[[], None]:
-    """Return one iteration: forward, reconstruction error, backward, Adam."""
+def stepper(
+    block: Block, draw: Callable[[], tuple[Tensor, Tensor]], parameters: Sequence[nn.Parameter]
+) -> Callable[[], None]:
+    """Return one iteration: batch, forward, reconstruction error, backward, Adam."""
     adam = torch.optim.Adam(parameters, fused=True)
 
     def step() -> None:
         adam.zero_grad(set_to_none=True)
+        x, target = draw()
         reconstruction_error(block.module(x), target, 2.0).backward()
         adam.step()
 
@@ -71,7 +75,7 @@ def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
     for site in block.sites:
         place.attach_quantizer(site, place.Observer(Scheme(4), "minmax", 2.4))
     with torch.no_grad():
-        block.module(x.clone())
+        block.module(x[:BATCH].clone())
     learned = []
     for site in block.sites:
         quantizer = place.attached_quantizer(site).quantizer
@@ -79,6 +83,18 @@ def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
         place.attach_quantizer(site, quantizer)
         learned.append(quantizer.raw_step.requires_grad_(True))
     return learned
+
+
+def one_batch(x: Tensor, target: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Return a source of always the same batch."""
+    batch = cached(x[:BATCH], x.device), cached(target[:BATCH], x.device)
+    return lambda: (batch[0].clone(), batch[1])  # a block may begin with an in-place operation
+
+
+def drawn(x: Tensor, target: Tensor, keep: float) -> Callable[[], tuple[Tensor, Tensor]]:
+    """Return a source of random batches, mixed with probability 1 - ``keep``."""
+    rows, masks = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
+    return Batches(x, x, target, BATCH, keep, replacement=True, rows=rows, masks=masks).draw
 
 
 def main() -> None:
@@ -90,13 +106,14 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
+    devices.keep_freed_memory()
     rounding = imports.load(arguments.rounding)
     for name in arguments.networks:
         factory, cut = NETWORKS[name]
         model = factory().eval()
         fold_batch_norm(model)
         totals = dict.fromkeys(("plain", "weights", "q"), 0.0)
-        x = cached(torch.randn(32, 3, 64, 64, generator=torch.Generator().manual_seed(0)), torch.device("cpu"))
+        x = cached(torch.randn(ROWS, 3, 64, 64, generator=torch.Generator().manual_seed(0)), torch.device("cpu"))
         for index in range(len(cut(model))):
             variants = {kind: cut(copy.deepcopy(model))[index] for kind in totals}
             x = cached(variants["plain"].before(x), x.device)
@@ -105,8 +122,9 @@ def main() -> None:
             learned = {"plain": [p for p in variants["plain"].module.parameters() if p.ndim > 1]}
             learned["weights"] = quantize_weights(variants["weights"], rounding)
             learned["q"] = quantize_weights(variants["q"], rounding) + quantize_activations(variants["q"], x)
+            draws = {"plain": one_batch(x, target), "weights": drawn(x, target, 1.0), "q": drawn(x, target, KEEP)}
             for kind, block in variants.items():
-                totals[kind] += measure(stepper(block, x, target, learned[kind]), arguments.repeats)
+                totals[kind] += measure(stepper(block, draws[kind], learned[kind]), arguments.repeats)
             x = target
         plain = totals["plain"]
         print(

@@ -1,5 +1,6 @@
 """One device per job: leases in several processes and threads, and what a killed holder leaves behind."""
 
+import ctypes
 import os
 import select
 import subprocess
@@ -147,3 +148,31 @@ def test_the_lock_is_named_after_the_physical_device(tmp_path, monkeypatch, visi
         assert device == torch.device("cuda", 0)
         assert chosen == [0]
         assert os.listdir(tmp_path) == [f"flexround-gpu-{locked}.lock"]
+
+
+PAGE_FAULTS = """
+import resource, sys, torch
+from flexround import devices
+torch.set_num_threads(1)
+if sys.argv[1] == "kept":
+    devices.keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+def step():
+    blocks = [torch.ones(2**19) for _ in range(8)]
+for _ in range(3):
+    step()
+before = faults()
+for _ in range(10):
+    step()
+print(faults() - before)
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
+def test_memory_that_is_freed_and_taken_again_is_not_returned_in_between():
+    def faults(kind):
+        command = [sys.executable, "-c", PAGE_FAULTS, kind]
+        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+    assert faults("kept") < 0.01 * faults("default")

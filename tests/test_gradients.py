@@ -153,7 +153,7 @@ def test_evaluation_never_drops_and_equals_the_training_path():
     torch.testing.assert_close(quantizer(x), evaluated, rtol=0, atol=0)
 
 
-@pytest.mark.parametrize("probability", [0.25, 0.5, 0.75])
+@pytest.mark.parametrize("probability", [0.25, 0.5, 0.75, 0.9, 0.999])
 def test_dropping_keeps_the_quantized_value_with_the_given_probability_unscaled(probability):
     quantizer = ActivationQuantizer(Grid(torch.tensor(1.0), torch.tensor(0.0), -8, 7))
     quantizer.keep_probability, quantizer.generator = probability, torch.Generator().manual_seed(0)
@@ -167,8 +167,37 @@ def test_keep_mask_is_reproducible_and_independent_of_the_global_generator():
     masks = []
     for noise in range(2):
         torch.manual_seed(noise)
-        masks.append(keep_mask(torch.Size([3, 5, 7]), 0.5, torch.Generator().manual_seed(1), torch.float32))
+        masks.append(keep_mask(torch.empty(3, 5, 7), 0.5, torch.Generator().manual_seed(1)))
     assert torch.equal(*masks)
-    rows = keep_mask(torch.Size([64, 4096]), 0.5, torch.Generator().manual_seed(2), torch.float32)
+    rows = keep_mask(torch.empty(64, 4096), 0.5, torch.Generator().manual_seed(2))
     correlation = torch.corrcoef(rows)[~torch.eye(64, dtype=torch.bool)]
     assert correlation.abs().max() < 0.08, "neighbouring bytes of a word must be independent"
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.5, 0.7])
+def test_keep_mask_has_the_layout_of_what_it_masks_and_no_element_copies_another(probability):
+    image = torch.empty(16, 6, 9, 11).contiguous(memory_format=torch.channels_last)
+    mask = keep_mask(image, probability, torch.Generator().manual_seed(0))
+    assert mask.stride() == image.stride()
+    assert mask.unique().tolist() == [0, 1]
+    draws = torch.stack(
+        [keep_mask(torch.empty(24), probability, torch.Generator().manual_seed(s)) for s in range(4000)]
+    )
+    correlation = torch.corrcoef(draws.T)[~torch.eye(24, dtype=torch.bool)]
+    assert correlation.abs().max() < 0.09, "elements that share a random byte must be independent"
+    assert (draws.mean(0) - probability).abs().max() < 0.05
+
+
+@pytest.mark.parametrize("layout", [torch.contiguous_format, torch.channels_last])
+def test_step_quantize_takes_gradients_of_any_layout(layout):
+    x = randn(2, 3, 4, 5).contiguous(memory_format=layout).requires_grad_()
+    step = torch.tensor(0.2, requires_grad=True)
+    out = StepQuantize.apply(x, step, -4.0, 3.0, None)
+    plain = randn(2, 3, 4, 5, seed=6)[:1].expand(2, -1, -1, -1)
+    for upstream in (plain, plain.contiguous(memory_format=torch.channels_last)):
+        for mine, expected in zip(
+            torch.autograd.grad(out, (x, step), upstream, retain_graph=True),
+            torch.autograd.grad(out, (x, step), plain.contiguous(), retain_graph=True),
+            strict=True,
+        ):
+            torch.testing.assert_close(mine, expected)

@@ -29,6 +29,7 @@ def test_latex_has_pairs_bold_escapes_and_the_scale(tmp_path: Path) -> None:
     assert r"B + Strong & 4 / 32 & \bfseries 74.00 & \bfseries 74.00 \\" in fragment
     assert r"B + Third\_100\% & 4 / 32 & 10.00 & 10.00 \\" in fragment
     assert r"\multicolumn{2}{c}{Net\_18}" in fragment
+    assert "Bold: best of its bits by more than the noise." in fragment
     assert "Scale: mini" in fragment
     assert "not the paper's numbers" in fragment
     assert fragment.count(r"\midrule") == 2

@@ -6,7 +6,7 @@ from torch import Tensor, nn
 from flexround.quant.functions import StepQuantize
 from flexround.quant.grid import MIN_STEP, Grid
 
-BYTE_VALUES = 256
+BYTE = 8  # bits
 
 
 class ActivationQuantizer(nn.Module):
@@ -39,20 +39,26 @@ class ActivationQuantizer(nn.Module):
         if self.generator is None or self.keep_probability >= 1:
             kept = None
         else:
-            kept = keep_mask(x.shape, self.keep_probability, self.generator, x.dtype)
+            kept = keep_mask(x, self.keep_probability, self.generator)
         if kept is None and not torch.is_grad_enabled():
             return (x / self.step()).round_().clamp_(self.low, self.high).mul_(self.step())
         return StepQuantize.apply(x, self.step(), self.low, self.high, kept)
 
 
-def keep_mask(shape: torch.Size, probability: float, generator: torch.Generator, dtype: torch.dtype) -> Tensor:
-    """Return a mask of ones (probability ``probability``, realised in steps of 1/256) and zeros.
+def keep_mask(like: Tensor, probability: float, generator: torch.Generator) -> Tensor:
+    """Return a mask of ones (``probability`` in (0, 1), realised in steps of 1/256) and zeros.
 
-    One random byte an element: eight times fewer draws than ``torch.rand``, which would cost more than the quantizer.
+    Shape, type and memory layout are those of ``like``: layouts that differ would make every use of it several times
+    slower. A random byte serves as many elements as the probability allows (eight for 1/2): ``torch.rand`` would cost
+    more than the quantizer.
     """
-    count = shape.numel()
-    words = torch.empty(-(-count // 8), dtype=torch.int64, device=generator.device)
+    bits = next(bits for bits in (1, 2, 4, 8) if bits == BYTE or (probability * 2**bits).is_integer())
+    planes, count, device = BYTE // bits, like.numel(), generator.device
+    size = -(-count // planes)
+    words = torch.empty(-(-size // BYTE), dtype=torch.int64, device=device)
     words.random_(-(2**63), None, generator=generator)
-    random_bytes = words.view(torch.uint8)[:count].view(shape)
-    mask = torch.empty(shape, dtype=dtype, device=generator.device)
-    return torch.lt(random_bytes, round(probability * BYTE_VALUES), out=mask)
+    shifts = torch.arange(0, BYTE, bits, dtype=torch.uint8, device=device).unsqueeze(1)
+    mask = torch.empty(planes, size, dtype=like.dtype, device=device)
+    threshold = min(round(probability * 2**bits), 2**bits - 1) << (BYTE - bits)
+    torch.lt(words.view(torch.uint8)[:size] << shifts, threshold, out=mask)  # a shift leaves the lower bits on top
+    return mask.as_strided(like.shape, torch.empty_like(like, device="meta").stride())

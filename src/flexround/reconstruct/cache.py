@@ -85,7 +85,7 @@ class Batches:
         x, target = (self._rows(tensor, index) for tensor in (self.quantized, self.target))
         if self.keep < 1:
             full = self._rows(self.full, index)
-            x = torch.lerp(full, x, keep_mask(x.shape, self.keep, self.masks, x.dtype))
+            x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks))
         return x, target
 
     def _rows(self, tensor: Tensor, index: Tensor) -> Tensor:

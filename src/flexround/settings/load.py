@@ -231,7 +231,7 @@ def _matches(rule: HyperRule, fields: dict[str, Any]) -> bool:
 
 def _check(params: Params) -> None:
     """Check what crosses files: recipes name roundings, checkpoints name tasks and sources, every run resolves."""
-    errors = _check_parts(params)
+    errors = _check_parts(params) + _check_patterns(params)
     for name, recipe in params.recipes.recipes.items():
         errors += _attempt(f"params/recipes.yaml: {name}", lambda r=recipe: _check_rounding(params, r))
     for name, checkpoint in params.scale.checkpoints.items():
@@ -271,6 +271,24 @@ def _check_parts(params: Params) -> list[str]:
             wrong = (item for item in error.errors() if item["type"] != "missing" and item["loc"])
             errors += [_line(Hyper, item, where) for item in wrong]
     return errors
+
+
+def _check_patterns(params: Params) -> list[str]:
+    """Check that every pattern of a scale's rules fits something: a rule with a typo in it would be lost in silence."""
+    recipes = params.recipes.recipes
+    known: dict[str, list[str]] = {
+        "task": list(params.scale.tasks),
+        "checkpoint": list(params.scale.checkpoints),
+        "recipe": list(recipes),
+    }
+    for field in ("setting", "rounding", "w_bits", "a_bits"):
+        known[field] = sorted({str(getattr(recipe, field)) for recipe in recipes.values()})
+    return [
+        f"scale {params.scale.name}: hyper.{number}.when.{field}: nothing fits; {suggest(str(pattern), known[field])}"
+        for number, rule in enumerate(params.scale.hyper)
+        for field, pattern in rule.when.items()
+        if not fnmatch.filter(known[field], str(pattern))
+    ]
 
 
 def _check_runs(params: Params) -> list[str]:

@@ -45,7 +45,12 @@ class Plan:
         return "|".join(re.escape(str(name)) for name in sorted(map(str, names), key=len, reverse=True)) or "(?!)"
 
     def trials(self, task: str, checkpoint: str, recipe: str, seeds: int | None = None) -> list[Run]:
-        """Return a run per seed; what quantizes nothing has one."""
+        """Return a run per seed; what quantizes nothing has one.
+
+        Raises:
+            SettingsError: the scale does not have the checkpoint.
+        """
+        self.params.checkpoint(checkpoint)
         count = (seeds or self.seeds) if self.params.recipe(recipe).quantized else 1
         return [Run(self.scale.name, task, checkpoint, recipe, seed) for seed in range(count)]
 

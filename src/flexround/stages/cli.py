@@ -6,6 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
+from flexround import devices
 from flexround.errors import FlexRoundError
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, load_params
@@ -16,6 +17,7 @@ USER_ERROR = 2
 def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Parse the command line and run a stage; a FlexRoundError ends it with exit code 2 and no traceback."""
     arguments = parser.parse_args()
+    devices.keep_freed_memory()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
         run(arguments)

@@ -78,11 +78,17 @@ def legend(grid: Grid, best: str, partial: str, missing: str) -> str:
     """
     entries = grid.entries
     marks = (
-        (any(e["best"] == "1" for e in entries), f"{best}: best of its group by more than the noise."),
+        (any(e["best"] == "1" for e in entries), f"{best}: best of its {_contest(entries)} by more than the noise."),
         (any(e["status"] == "partial" for e in entries), f"{partial}: not all seeds are computed yet."),
         (any(e["status"] == "missing" for e in entries), f"{missing}: not computed."),
     )
     return " ".join(sentence for present, sentence in marks if present)
+
+
+def _contest(entries: list[Entry]) -> str:
+    """Return among which rows a value is the best: those of equal section and bits, where the table has them."""
+    names = [name for name in ("section", "bits") if any(entry[name] for entry in entries)]
+    return " and ".join(names) or "column"
 
 
 def plain(latex: str) -> str:
