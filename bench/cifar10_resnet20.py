@@ -46,7 +46,7 @@ def run_one(params: Params, task: tasks.Task, base: nn.Module, recipe_name: str,
     """Quantize and evaluate; return accuracy, seconds, iterations and per-image scores."""
     recipe = params.recipe(recipe_name)
     settings, _ = hyper(params, Run("cifar10", "cifar10", "resnet20", recipe_name, seed))
-    samples = task.inputs(task.calibration(DATA, settings.samples, seed))
+    samples = task.inputs(task.calibration(DATA, settings.samples, seed), DATA).x
     model, reference = copy.deepcopy(base), copy.deepcopy(base)
     job = Job(
         model=model,
@@ -62,7 +62,7 @@ def run_one(params: Params, task: tasks.Task, base: nn.Module, recipe_name: str,
     with tempfile.TemporaryDirectory() as directory, State(Path(directory) / "run", "bench").opened() as state:
         _, records = reconstruct(job, samples, state)
     seconds = time.perf_counter() - start
-    found = task.evaluate(model, DATA, torch.device("cpu"), 500)
+    found = task.evaluate(model, DATA, torch.device("cpu"), 500, DATA, "validation")
     return {
         "recipe": recipe_name,
         "seed": seed,
@@ -116,7 +116,8 @@ def main() -> None:
     params = load_params(str(SCALE))
     task = tasks.named(params.scale, "cifar10")
     base = network(arguments.weights)
-    print(f"full precision {task.evaluate(base, DATA, torch.device('cpu'), 500).metrics['top1']:.2f}")
+    whole = task.evaluate(base, DATA, torch.device("cpu"), 500, DATA, "validation")
+    print(f"full precision {whole.metrics['top1']:.2f}")
     lines = [json.loads(line) for line in arguments.out.read_text().splitlines()] if arguments.out.exists() else []
     done = {(line["recipe"], line["seed"]) for line in lines}
     for seed in arguments.seeds:

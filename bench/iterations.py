@@ -18,7 +18,7 @@ from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, cached
-from flexround.reconstruct.optimise import reconstruction_error
+from flexround.reconstruct.optimise import ReconstructionError
 from flexround.surgery import place
 from flexround.surgery.fold_bn import fold_batch_norm
 
@@ -43,15 +43,15 @@ def measure(step: Callable[[], None], repeats: int) -> float:
 
 
 def stepper(
-    block: Block, draw: Callable[[], tuple[Tensor, Tensor]], parameters: Sequence[nn.Parameter]
+    block: Block, draw: Callable[[], tuple[Tensor, Tensor, Tensor | None]], parameters: Sequence[nn.Parameter]
 ) -> Callable[[], None]:
     """Return one iteration: batch, forward, reconstruction error, backward, Adam."""
     adam = torch.optim.Adam(parameters, fused=True)
 
     def step() -> None:
         adam.zero_grad(set_to_none=True)
-        x, target = draw()
-        reconstruction_error(block.module(x), target, 2.0).backward()
+        x, target, mask = draw()
+        ReconstructionError(2.0)(block(x, mask), target).backward()
         adam.step()
 
     return step
@@ -85,16 +85,16 @@ def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
     return learned
 
 
-def one_batch(x: Tensor, target: Tensor) -> Callable[[], tuple[Tensor, Tensor]]:
+def one_batch(x: Tensor, target: Tensor) -> Callable[[], tuple[Tensor, Tensor, None]]:
     """Return a source of always the same batch."""
     batch = cached(x[:BATCH], x.device), cached(target[:BATCH], x.device)
-    return lambda: (batch[0].clone(), batch[1])  # a block may begin with an in-place operation
+    return lambda: (batch[0].clone(), batch[1], None)  # a block may begin with an in-place operation
 
 
-def drawn(x: Tensor, target: Tensor, keep: float) -> Callable[[], tuple[Tensor, Tensor]]:
+def drawn(x: Tensor, target: Tensor, keep: float) -> Callable[[], tuple[Tensor, Tensor, Tensor | None]]:
     """Return a source of random batches, mixed with probability 1 - ``keep``."""
     rows, masks = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
-    return Batches(x, x, target, BATCH, keep, replacement=True, rows=rows, masks=masks).draw
+    return Batches(x, x, target, None, BATCH, keep, replacement=True, rows=rows, masks=masks).draw
 
 
 def main() -> None:

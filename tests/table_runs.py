@@ -66,13 +66,13 @@ def write(root: Path, recipe: str, scores: np.ndarray, seed: int = 0, name: str 
         "run": dataclasses.asdict(run),
         "metrics": {"top1": value, "top5": value},
         "stderr": {"top1": 1.4, "top5": 1.4},
-        "n_examples": len(scores),
+        "n_examples": {metric: len(scores) for metric in ("top1", "top5")},
         "higher_is_better": {"top1": True, "top5": True},
     }
     directory = evaluated.directory(run, root)
     directory.mkdir(parents=True)
     (directory / "metrics.json").write_text(json.dumps(content | changes))
-    save_file({"top1": scores, "top5": scores}, directory / "predictions.safetensors")
+    save_file({"scores/top1": scores, "scores/top5": scores}, directory / "predictions.safetensors")
     return directory
 
 

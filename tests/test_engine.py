@@ -12,7 +12,7 @@ from flexround.models.blocks import run as run_blocks
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Axes
-from flexround.reconstruct.optimise import Annealing, reconstruction_error
+from flexround.reconstruct.optimise import Annealing, ReconstructionError
 from flexround.surgery import place
 
 LEARNED = ["adaround", "adaquant", "flexround", "adaquant-flexround"]
@@ -136,8 +136,8 @@ def test_records_hold_errors_losses_seconds_and_memory(tmp_path):
 
 def test_loss_is_the_sum_over_channels_and_the_mean_over_the_rest():
     a, b = torch.randn(4, 3, 5, 6), torch.randn(4, 3, 5, 6)
-    torch.testing.assert_close(reconstruction_error(a, b, 2.0), (a - b).abs().pow(2).sum(1).mean())
-    torch.testing.assert_close(reconstruction_error(a, b, 2.4), (a - b).abs().pow(2.4).sum(1).mean())
+    torch.testing.assert_close(ReconstructionError(2.0)(a, b), (a - b).abs().pow(2).sum(1).mean())
+    torch.testing.assert_close(ReconstructionError(2.4)(a, b), (a - b).abs().pow(2.4).sum(1).mean())
 
 
 def test_beta_is_absent_in_the_warm_up_then_falls_linearly():

@@ -28,11 +28,12 @@ def scale(tmp_path):
         "args": {"width": 4},
         "blocks": "flexround.models.resnet:blocks",
     }
-    gate = {"metric": "top1", "min": 0, "max": 100}
     settings["checkpoints"] = {
-        "resnet18-brecq": {"task": "imagenet", "model": model, "gate": gate, "train": {"epochs": 1, "lr": 0.1}},
-        "resnet18-torchvision": {"task": "imagenet", "model": model, "gate": gate, "source": "resnet18-torchvision"},
+        "resnet18-brecq": {"model": model},
+        "resnet18-torchvision": {"model": model, "source": "resnet18-torchvision"},
     }
+    rule = {"when": {"checkpoint": "resnet18-brecq"}, "set": {"epochs": 1, "lr": 0.1}, "source": "a test"}
+    settings |= {"train": [rule], "gates": [{"metric": "top1", "min": 0, "max": 100}], "hyper": settings["hyper"][:3]}
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(settings))
     return str(path)
@@ -48,7 +49,7 @@ def test_stages_from_data_to_samples_and_weights(scale, tmp_path):
     assert (manifest["seed"], manifest["samples"], manifest["task"]) == (3, 20, "imagenet")
     expected = tasks.draw_indices(300, 20, 3)
     assert manifest["indices_sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
-    out = ["--checkpoint", "resnet18-brecq", "--out", str(weights)]
+    out = ["--task", "imagenet", "--checkpoint", "resnet18-brecq", "--out", str(weights)]
     finetune.run(finetune.parser().parse_args(common + out))
     assert read_manifest(weights)["train"]["settings"]["epochs"] == 1
     with pytest.raises(SettingsError, match="did you mean 'imagenet'"):
@@ -60,9 +61,18 @@ def test_a_pinned_checkpoint_is_imported(scale, tmp_path, monkeypatch):
     torch.save(resnet18(width=4, seed=5).state_dict(), tmp_path / "w.pth")
     pinned = schema.Source(kind="checkpoint", location="ask", file="w.pth", revision="v1", licence="MIT")
     monkeypatch.setattr(finetune, "load_params", lambda _: params._replace(sources={"resnet18-torchvision": pinned}))
-    command = ["--checkpoint", "resnet18-torchvision", "--sources", str(tmp_path), "--out", str(tmp_path / "out")]
+    command = [
+        "--task",
+        "imagenet",
+        "--checkpoint",
+        "resnet18-torchvision",
+        "--sources",
+        str(tmp_path),
+        "--out",
+        str(tmp_path / "out"),
+    ]
     finetune.run(finetune.parser().parse_args(command))
-    model = full_precision(params.checkpoint("resnet18-torchvision"), tmp_path / "out")
+    model = full_precision(params.checkpoint("resnet18-torchvision"), {}, tmp_path / "out")
     torch.testing.assert_close(model.fc.weight, resnet18(width=4, seed=5).fc.weight, rtol=0, atol=0)
     (tmp_path / "w.pth").write_bytes(b"other")
     with pytest.raises(InputError, match=r"w\.pth\.sha256 says"):

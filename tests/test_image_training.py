@@ -39,7 +39,7 @@ def test_training_learns_repeats_itself_and_leaves_the_global_generator_alone(sm
         model = tiny_network()
         torch.manual_seed(len(results))
         state = torch.random.get_rng_state()
-        facts = digits_task().finetune(model, small_digits, RECIPE | {"seed": seed})
+        facts = digits_task().finetune(model, small_digits, RECIPE | {"seed": seed}, small_digits)
         assert torch.equal(torch.random.get_rng_state(), state)
         results.append((facts, model[-1].weight))
     assert results[0][0] == results[1][0]
@@ -52,12 +52,14 @@ def test_training_learns_repeats_itself_and_leaves_the_global_generator_alone(sm
 
 def test_divergence_names_epoch_and_step(small_digits):
     with pytest.raises(NumericalError, match=r"loss is (nan|inf) in epoch \d+, step \d+; lower `lr`"):
-        digits_task().finetune(nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), small_digits, RECIPE | {"lr": 1e38})
+        digits_task().finetune(
+            nn.Sequential(nn.Flatten(), nn.Linear(3072, 10)), small_digits, RECIPE | {"lr": 1e38}, small_digits
+        )
 
 
 def test_unknown_training_settings_are_refused(small_digits):
     with pytest.raises(SettingsError, match="did you mean 'weight_decay'"):
-        digits_task().finetune(tiny_network(), small_digits, RECIPE | {"weight_decy": 1e-4})
+        digits_task().finetune(tiny_network(), small_digits, RECIPE | {"weight_decy": 1e-4}, small_digits)
 
 
 @pytest.mark.parametrize("recipe", [{}, {"random_resized_crop": True, "flip": True, "schedule": "step"}])
@@ -65,7 +67,8 @@ def test_unknown_training_settings_are_refused(small_digits):
 def test_an_image_folder_can_be_trained_on(prepared, monkeypatch, recipe, memory):
     monkeypatch.setattr(images, "MEMORY", memory)
     facts = [
-        build().finetune(tiny_network(3), prepared, {"epochs": 2, "batch": 5, "lr": 0.01, **recipe}) for _ in range(2)
+        build().finetune(tiny_network(3), prepared, {"epochs": 2, "batch": 5, "lr": 0.01, **recipe}, prepared)
+        for _ in range(2)
     ]
     assert facts[0] == facts[1]
     assert np.isfinite(facts[0]["train_loss"])

@@ -187,12 +187,12 @@ def test_top1_top5_and_standard_errors(numbered):
     logits[1] = torch.tensor([9.0, 8, 7, 5, 6, 0, 0, 0])  # fifth
     logits[2] = torch.tensor([9.0, 8, 7, 4, 6, 5, 0, 0])  # sixth
     logits[3] = torch.tensor([9.0, 0, 0, 8, 0, 0, 0, 0])  # second
-    found = digits_task().evaluate(Table(logits), numbered, torch.device("cpu"), batch=3)
+    found = digits_task().evaluate(Table(logits), numbered, torch.device("cpu"), 3, numbered, "validation")
     assert found.metrics == {"top1": 25.0, "top5": 75.0}
     assert found.stderr["top1"] == pytest.approx(25.0)  # sqrt(3/4 * 1/4 * 4/3 / 4)
     assert found.scores["top1"].tolist() == [1, 0, 0, 0]
     assert found.scores["top5"].tolist() == [1, 1, 0, 1]
-    assert found.n_examples == 4
+    assert found.n_examples == {"top1": 4, "top5": 4}
     assert found.higher_is_better == {"top1": True, "top5": True}
 
 
@@ -200,6 +200,6 @@ def test_nan_and_too_few_outputs_are_refused(numbered):
     bad = torch.zeros(4, 8)
     bad[2, 0] = float("nan")
     with pytest.raises(NumericalError, match="validation images 2 to 3"):
-        digits_task().evaluate(Table(bad), numbered, torch.device("cpu"), batch=2)
+        digits_task().evaluate(Table(bad), numbered, torch.device("cpu"), 2, numbered, "validation")
     with pytest.raises(InputError, match="3 outputs, but the data has class 3"):
-        digits_task().evaluate(Table(torch.zeros(4, 3)), numbered, torch.device("cpu"), batch=2)
+        digits_task().evaluate(Table(torch.zeros(4, 3)), numbered, torch.device("cpu"), 2, numbered, "validation")

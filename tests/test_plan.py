@@ -52,7 +52,7 @@ def test_table_3_of_the_paper(report):
     for file in ("resnet18_imagenet.pth.tar", "resnet50_imagenet.pth.tar", "mobilenetv2.pth.tar"):
         assert re.search(rf"^  results/sources/brecq/{re.escape(file)} .* from https://", text, re.MULTILINE)
     assert re.search(r"^  results/sources/imagenet/ .*sources\.yaml", text, re.MULTILINE)
-    rows = dict(re.findall(r"^  (\w+)-brecq +(\S+ h   \d+ MMAC, \d+ blocks)$", text, re.MULTILINE))
+    rows = dict(re.findall(r"^  imagenet/(\w+)-brecq +(\S+ h   \d+ MMAC, \d+ blocks)$", text, re.MULTILINE))
     hours = {name: float(row.split()[0]) for name, row in rows.items()}
     assert set(hours) == set(NETWORKS)
     assert all(0 < value < 10_000 for value in hours.values())
@@ -79,7 +79,7 @@ def test_what_is_on_disk_is_counted_and_no_longer_missing(report, tmp_path, pape
     runs = paper.table_runs(3)
     for path in (
         f"{layout.data_dir('paper', 'imagenet')}/manifest.json",
-        f"{layout.checkpoint_dir('paper', 'resnet18-brecq')}/manifest.json",
+        f"{layout.checkpoint_dir('paper', 'imagenet', 'resnet18-brecq')}/manifest.json",
         f"{layout.quantized_dir(runs[-1])}/manifest.json",
         f"{layout.evaluated_dir(runs[-1])}/metrics.json",
         f"{layout.evaluated_dir(runs[0])}/metrics.json",

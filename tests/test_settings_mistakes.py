@@ -137,7 +137,7 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
         ),
         (
             "scales/mini.yaml",
-            into("checkpoints", "resnet18-brecq", task="imagnet"),
+            into("checkpoints", "resnet18-brecq", pretrain="imagnet"),
             "checkpoints.resnet18-brecq: task 'imagnet' (did you mean 'imagenet'?",
         ),
         (
@@ -161,7 +161,7 @@ def test_a_mistake_in_a_file_is_named_with_its_place_and_a_way_out(edit, name, c
 
 def test_all_mistakes_of_a_file_are_reported_together(edit):
     edit("scales/mini.yaml", into(seeds=0, sede=1))
-    edit("scales/mini.yaml", into("checkpoints", "resnet18-brecq", gate={"metric": "top1", "min": "low", "max": 98}))
+    edit("scales/mini.yaml", into("gates", 0, min="low"))
     edit("scales/mini.yaml", into("resources", "data", mem_mb=0))
     lines = complaints()
     path = str(load.PARAMS / "scales/mini.yaml")
@@ -170,7 +170,7 @@ def test_all_mistakes_of_a_file_are_reported_together(edit):
     for start in (
         "seeds = 0: ",
         "sede: unknown key 'sede' (did you mean 'seeds'?",
-        "checkpoints.resnet18-brecq.gate.min = 'low': ",
+        "gates.0.min = 'low': ",
         "resources.data.mem_mb = 0: ",
     ):
         assert any(line.startswith(f"{path}: {start}") for line in lines), start

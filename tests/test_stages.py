@@ -23,10 +23,11 @@ from flexround.models import build
 from flexround.settings.load import load_params
 from flexround.settings.schema import Gate
 from flexround.stages import cli, evaluate, finetune, reconstruct
+from flexround.stages import select as choose
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOKE = str(ROOT / "tests/smoke.yaml")
-STAGES = ("plan", "data", "fetch", "calibrate", "finetune", "reconstruct", "evaluate", "tabulate", "figure")
+STAGES = ("plan", "data", "fetch", "calibrate", "finetune", "reconstruct", "select", "evaluate", "tabulate", "figure")
 
 # command lines
 
@@ -146,7 +147,7 @@ def test_the_gate_refuses_nan_and_a_missing_file(tmp_path):
 def arguments(tmp_path):
     """Return a function that gives a complete command line of the reconstruct stage, with changes."""
     checkpoint = load_params(SMOKE).checkpoint("mobilenetv2-brecq")
-    finetune.save(build.architecture(checkpoint), tmp_path / "weights")
+    finetune.save(build.architecture(checkpoint, {}), tmp_path / "weights")
     gate = metrics(tmp_path, top1=50.0)
 
     def make(samples=64, **changes):
@@ -214,9 +215,39 @@ def test_evaluate_says_which_network_it_needs(tmp_path, recipe, option):
 
 
 def test_training_says_that_it_needs_data(tmp_path):
-    names = ["--scale", SMOKE, "--checkpoint", "mobilenetv2-brecq", "--out", str(tmp_path / "out")]
+    names = [
+        "--scale",
+        SMOKE,
+        "--task",
+        "imagenet",
+        "--checkpoint",
+        "mobilenetv2-brecq",
+        "--out",
+        str(tmp_path / "out"),
+    ]
     with pytest.raises(SettingsError, match="--data"):
         finetune.run(finetune.parser().parse_args(names))
+
+
+# select
+
+
+@pytest.mark.parametrize(("higher", "expected"), [(True, "b"), (False, "a")])
+def test_the_best_candidate_on_the_held_out_part_is_taken(tmp_path, higher, expected):
+    for name, value in (("a", 70.0), ("b", 71.0), ("c", 71.0)):
+        content = {"metrics": {"acc": value, "f1": 0.0}, "higher_is_better": {"acc": higher}, "run": {"recipe": name}}
+        artifacts.write_json(tmp_path / "heldout" / f"{name}.json", content)
+        artifacts.write_text(tmp_path / name / "model.safetensors", name)
+        artifacts.write_manifest(tmp_path / name, ["model.safetensors"], grids={})
+    names = ["--task=imagenet", "--checkpoint=mobilenetv2-brecq", "--recipe=b-rtn-w4", "--scale", SMOKE]
+    names += ["--heldout", *(str(tmp_path / "heldout" / f"{name}.json") for name in "abc")]
+    names += ["--networks", *(str(tmp_path / name / "manifest.json") for name in "abc"), "--out", str(tmp_path / "out")]
+    choose.run(choose.parser().parse_args(names))
+    manifest = artifacts.read_manifest(tmp_path / "out")
+    assert (tmp_path / "out/model.safetensors").read_text() == expected
+    assert manifest["selected"]["recipe"] == expected
+    assert manifest["selected"]["heldout"] == {"a": 70.0, "b": 71.0, "c": 71.0}
+    assert manifest["grids"] == {}
 
 
 # the workflow's files
@@ -225,6 +256,9 @@ RULE_FILES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 RULE = re.compile(r"^rule (\w+):\n((?:    .*\n|\n)+)", re.MULTILINE)
 SECTION = re.compile(r"^    (\w+):(.*\n(?:        .*\n)*)", re.MULTILINE)
 RULES = {name: body for path in RULE_FILES for name, body in RULE.findall(path.read_text())}
+
+
+COMMON = (ROOT / "workflow/rules/common.smk").read_text()
 
 
 def section(rule, name):
@@ -250,7 +284,9 @@ def test_every_rule_is_short_and_names_what_it_reads_and_writes(rule):
     assert len(RULES[rule].rstrip().splitlines()) + 1 < 30
     for name in ("input", "output"):
         call = section(rule, name)
-        assert not call.args, f"rule {rule}: an {name} without a name"
+        assert all("unpack" in ast.unparse(argument) for argument in call.args), (
+            f"rule {rule}: an {name} without a name"
+        )
         assert call.keywords or (rule, name) == ("fetch", "input")
     assert section(rule, "log").args
     assert {"mem_mb", "runtime"} <= {keyword.arg for keyword in section(rule, "resources").keywords}
@@ -268,7 +304,9 @@ def test_every_rule_gives_its_stage_the_options_that_it_knows_and_needs(rule):
     for wildcard in re.findall(r"{(\w+)}", ast.literal_eval(section(rule, "log").args[0])):
         assert "{params.scale}" in shell if wildcard == "scale" else f"{{wildcards.{wildcard}}}" in shell
     assert {"code"} <= {keyword.arg for keyword in section(rule, "input").keywords}
-    assert f'PLAN.code("{stage}"' in RULES[rule] or f'PLAN.code(\n            "{stage}"' in RULES[rule]
+    code = next(keyword.value for keyword in section(rule, "input").keywords if keyword.arg == "code")
+    text = ast.unparse(code) if "PLAN" in ast.unparse(code) else COMMON.partition(f"def {ast.unparse(code)}")[2]
+    assert re.search(rf"PLAN\.code\(['\"]{stage}['\"]", text)
     assert section(rule, "benchmark").args
 
 

@@ -184,7 +184,7 @@ def test_lower_can_be_better(tmp_path: Path) -> None:
 def test_stale_and_damaged_scores_are_refused(tmp_path: Path) -> None:
     complete(tmp_path)
     path = evaluated.directory(Run("mini", "imagenet", "net", "weak", 0), tmp_path) / "predictions.safetensors"
-    save_file({"top1": hits(1), "top5": hits(1)}, path)
+    save_file({"scores/top1": hits(1), "scores/top5": hits(1)}, path)
     with pytest.raises(InputError, match=r"mean 0\.10, metrics\.json says 1000 examples and 70\.00"):
         make(tmp_path)
     path.write_bytes(path.read_bytes()[:50])

@@ -117,7 +117,7 @@ def test_an_edit_of_a_recipe_reruns_that_recipe_alone(project):
 
 
 def test_a_damaged_output_is_noticed_by_its_reader(project):
-    weights = project.root / "results/smoke/checkpoints/mobilenetv2-brecq/model.safetensors"
+    weights = project.root / "results/smoke/checkpoints/imagenet/mobilenetv2-brecq/model.safetensors"
     before = weights.read_bytes()
     weights.write_bytes(before[:-8])
     try:

@@ -40,6 +40,7 @@ HYPER = {
     "samples": 64,
     "batch": 16,
     "replacement": False,
+    "mask_padding": True,
     "iters": 60,
     "lr": 3e-3,
     "schedule": "cosine",

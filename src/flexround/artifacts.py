@@ -11,7 +11,7 @@ import json
 import os
 import re
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
@@ -97,6 +97,14 @@ def sha256(path: Path) -> str:
         while piece := file.read(1 << 20):
             digest.update(piece)
     return digest.hexdigest()
+
+
+def copy_existing(source: Path, target: Path, names: Iterable[str]) -> list[str]:
+    """Copy those of ``names`` that exist in one directory to another, atomically; return them."""
+    found = [name for name in names if (source / name).exists()]
+    for name in found:
+        write_bytes(target / name, (source / name).read_bytes())
+    return found
 
 
 def write_manifest(directory: Path, files: list[str], **facts: Any) -> None:

@@ -22,12 +22,39 @@ def get_gate(wildcards):
     return layout.evaluated_dir(PLAN.gate(get_run(wildcards))) + "/metrics.json"
 
 
+def get_weights(wildcards):
+    """Return the manifest of a run's full-precision network."""
+    directory = layout.checkpoint_dir(
+        wildcards.scale, wildcards.task, wildcards.checkpoint
+    )
+    return directory + "/manifest.json"
+
+
+def get_candidates(wildcards, directory, file):
+    """Return a file of each recipe that a recipe with ``select`` chooses from."""
+    names = PLAN.params.recipe(wildcards.recipe).select
+    return [f"{directory(get_run(wildcards, recipe=name))}/{file}" for name in names]
+
+
+def get_reconstruction_code(wildcards):
+    """Return the hashes of the code of a reconstruction: the stage's, the model's, the rounding's."""
+    run = get_run(wildcards)
+    targets = PLAN.model_targets(run.task, run.checkpoint)
+    return PLAN.code("reconstruct", *targets, *PLAN.rounding_targets(run))
+
+
+def get_training_options(wildcards, input):
+    """Return the options that name what a full-precision network is made from, as far as it is made from it."""
+    given = [name for name in ("data", "pretrained") if name in input.keys()]
+    return " ".join(f"--{name} {Path(input[name]).parent}" for name in given)
+
+
 def get_network(wildcards):
     """Return the manifest of what a run evaluates: the quantized network, or the checkpoint itself."""
     run = get_run(wildcards)
     if PLAN.params.recipe(run.recipe).quantized:
         return layout.quantized_dir(run) + "/manifest.json"
-    return layout.checkpoint_dir(run.scale, run.checkpoint) + "/manifest.json"
+    return get_weights(wildcards)
 
 
 def get_table_runs(wildcards):
@@ -45,7 +72,7 @@ def get_figure_runs(wildcards):
     if number not in PLAN.params.figures.shifts:
         return [layout.evaluated_dir(run) + "/metrics.json" for run in runs]
     weights = {
-        layout.checkpoint_dir(run.scale, run.checkpoint) + "/manifest.json"
+        layout.checkpoint_dir(run.scale, run.task, run.checkpoint) + "/manifest.json"
         for run in runs
     }
     return [layout.quantized_dir(run) + "/manifest.json" for run in runs] + sorted(
@@ -53,12 +80,9 @@ def get_figure_runs(wildcards):
     )
 
 
-def get_origin(wildcards):
-    """Return what a checkpoint is made from: the data it is trained on here, or its pinned source."""
-    settings = PLAN.params.checkpoint(wildcards.checkpoint)
-    if settings.source:
-        return f"results/sources/{settings.source}.json"
-    return layout.data_dir(wildcards.scale, settings.task) + "/manifest.json"
+def get_origins(wildcards):
+    """Return what a full-precision network is made from, by name."""
+    return PLAN.origins(wildcards.task, wildcards.checkpoint)
 
 
 # A run whose fields are wildcards: gives the rules the same paths as the stages.

@@ -1,27 +1,27 @@
-"""Full-precision checkpoints: trained here, or converted from a pinned source."""
+"""Full-precision networks of a task: imported from a pinned source, pretrained here, fine-tuned."""
 
 
 rule finetune:
     input:
-        origin=get_origin,
-        code=lambda w: PLAN.code("finetune", *PLAN.model_targets(w.checkpoint)),
+        unpack(get_origins),
+        code=lambda w: PLAN.code("finetune", *PLAN.model_targets(w.task, w.checkpoint)),
     output:
-        manifest=layout.checkpoint_dir("{scale}", "{checkpoint}") + "/manifest.json",
+        manifest=layout.checkpoint_dir("{scale}", "{task}", "{checkpoint}")
+        + "/manifest.json",
     log:
-        "logs/{scale}/checkpoints/{checkpoint}.log",
+        "logs/{scale}/checkpoints/{task}/{checkpoint}.log",
     benchmark:
-        "benchmarks/{scale}/checkpoints/{checkpoint}.jsonl"
+        "benchmarks/{scale}/checkpoints/{task}/{checkpoint}.jsonl"
     threads: PLAN.resources("finetune").threads
     resources:
         gpu=PLAN.resources("finetune").gpu,
         mem_mb=PLAN.resources("finetune").mem_mb,
         runtime=PLAN.resources("finetune").runtime,
     params:
-        settings=lambda w: PLAN.params.checkpoint(w.checkpoint).model_dump_json(
-            exclude={"gate"}
-        ),
+        settings=lambda w: PLAN.training(w.task, w.checkpoint),
         scale=SCALE_FILE,
+        options=get_training_options,
     shell:
-        "python -m flexround.stages.finetune --scale {params.scale} --checkpoint {wildcards.checkpoint}"
-        " --data $(dirname {input.origin}) --sources results/sources --threads {threads}"
-        " --out $(dirname {output.manifest}) > {log} 2>&1"
+        "python -m flexround.stages.finetune --scale {params.scale} --task {wildcards.task}"
+        " --checkpoint {wildcards.checkpoint} {params.options} --sources results/sources"
+        " --threads {threads} --out $(dirname {output.manifest}) > {log} 2>&1"

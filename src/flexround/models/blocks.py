@@ -17,6 +17,11 @@ def identity(x: Tensor) -> Tensor:
     return x
 
 
+def plain(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Return ``module(x)``: the call of a block that knows no padding."""
+    return module(x)
+
+
 @dataclasses.dataclass(frozen=True)
 class Site:
     """An activation tensor that is quantized: the input or the output of a module, which must be called once."""
@@ -31,20 +36,26 @@ class Block:
 
     Attributes:
         name: dotted name for logs, e.g. ``layer1.0``.
-        module: called as ``module(x)``; shares its parameters with the model.
+        module: shares its parameters with the model.
         sites: activation tensors quantized inside, the block output last (no site on the network's output).
-        before: parameter-free glue between the previous block's output and this one's input (pooling, flatten);
-            applied once to the cached activations, not in every iteration.
+        before: glue between the previous block's output and this one's input (pooling, flatten, the embedding of
+            token ids); applied once to the cached activations, not in every iteration; not quantized.
+        call: ``(module, x, mask) -> output``; ``mask`` is bool (N, T), True for real tokens, or None without padding.
     """
 
     name: str
     module: nn.Module
     sites: tuple[Site, ...] = ()
     before: Callable[[Tensor], Tensor] = identity
+    call: Callable[[nn.Module, Tensor, Tensor | None], Tensor] = plain
+
+    def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the block's output."""
+        return self.call(self.module, x, mask)
 
 
-def run(blocks: Iterable[Block], x: Tensor) -> Tensor:
+def run(blocks: Iterable[Block], x: Tensor, mask: Tensor | None = None) -> Tensor:
     """Run ``x`` through the blocks in order."""
     for block in blocks:
-        x = block.module(block.before(x))
+        x = block(block.before(x), mask)
     return x

@@ -1,6 +1,8 @@
 """Build a checkpoint's network from its settings: architecture, weights, surgery, blocks."""
 
+from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 from torch import nn
 
@@ -10,12 +12,12 @@ from flexround.models.checkpoints import load_into
 from flexround.settings.schema import Checkpoint
 
 
-def architecture(checkpoint: Checkpoint) -> nn.Module:
-    """Return the network in eval mode, weights as the factory leaves them."""
-    return imports.load(checkpoint.model.factory)(**checkpoint.model.args).eval()
+def architecture(checkpoint: Checkpoint, head: Mapping[str, Any]) -> nn.Module:
+    """Return the network in eval mode, weights as the factory leaves them; ``head`` is what the task asks for."""
+    return imports.load(checkpoint.model.factory)(**checkpoint.model.args, **head).eval()
 
 
-def full_precision(checkpoint: Checkpoint, directory: Path) -> nn.Module:
+def full_precision(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path) -> nn.Module:
     """Return the network with the full-precision weights stored in ``directory``.
 
     Raises:
@@ -24,7 +26,7 @@ def full_precision(checkpoint: Checkpoint, directory: Path) -> nn.Module:
     from safetensors.torch import load_file
 
     artifacts.read_manifest(directory)
-    model = architecture(checkpoint)
+    model = architecture(checkpoint, head)
     load_into(model, load_file(directory / "model.safetensors"), str(directory / "model.safetensors"))
     return model.eval()
 

@@ -36,6 +36,21 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items()}
 
 
+def load_body(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Load a pretrained network of the same kind into ``model``, whose head and pooler may be new.
+
+    Transformers keep everything but the head under ``base_model_prefix``.
+
+    Raises:
+        InputError: anything else is missing or has another shape.
+    """
+    prefix = f"{model.base_model_prefix}."
+    own = model.state_dict()
+    new = {name for name in own if not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")}
+    body = {name: value for name, value in state.items() if name in own and name not in new}
+    load_into(model, {name: own[name] for name in new} | body, where)
+
+
 def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
     """Load ``state`` into ``model``: every tensor present, none left over, shapes equal, all values finite.
 

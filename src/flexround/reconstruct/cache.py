@@ -30,14 +30,21 @@ def cached(x: Tensor, device: torch.device) -> Tensor:
 
 
 @torch.no_grad()
-def forward(module: Callable[[Tensor], Tensor], x: Tensor, batch: int, device: torch.device) -> Tensor:
-    """Run all rows of ``x`` (N, ...) through ``module`` in batches; the result lies where ``x`` lies.
+def forward(
+    module: Callable[[Tensor, Tensor | None], Tensor],
+    x: Tensor,
+    mask: Tensor | None,
+    batch: int,
+    device: torch.device,
+) -> Tensor:
+    """Run all rows of ``x`` (N, ...) and ``mask`` through ``module`` in batches; the result lies where ``x`` lies.
 
     Each batch is copied, because a module may begin with an in-place operation.
     """
     output = None
     for start in range(0, len(x), batch):
-        part = module(x[start : start + batch].to(device, copy=True))
+        rows = slice(start, start + batch)
+        part = module(x[rows].to(device, copy=True), None if mask is None else mask[rows].to(device))
         if output is None:  # one allocation: collecting parts and joining them would need the memory twice
             output = empty(torch.Size((len(x), *part.shape[1:])), part.dtype, x.device)
         output[start : start + batch] = part
@@ -46,12 +53,13 @@ def forward(module: Callable[[Tensor], Tensor], x: Tensor, batch: int, device: t
 
 
 class Batches:
-    """Draws batches of (input, target) rows for one block.
+    """Draws batches of (input, target, mask) rows for one block.
 
     Args:
         quantized: (N, ...) input from the quantized predecessors.
         full: (N, ...) full-precision input, mixed in element by element with probability 1 - ``keep`` (QDrop).
         target: (N, ...) full-precision output.
+        mask: (N, T) real tokens, or None.
         size: rows per batch.
         keep: probability of an input element to be the quantized one.
         replacement: draw with replacement (QDrop) or without (BRECQ), within a batch.
@@ -64,18 +72,19 @@ class Batches:
         quantized: Tensor,
         full: Tensor,
         target: Tensor,
+        mask: Tensor | None,
         size: int,
         keep: float,
         replacement: bool,
         rows: torch.Generator,
         masks: torch.Generator,
     ) -> None:
-        self.quantized, self.full, self.target = quantized, full, target
+        self.quantized, self.full, self.target, self.mask = quantized, full, target, mask
         self.size, self.keep, self.replacement = size, keep, replacement
         self.rows, self.masks = rows, masks
 
-    def draw(self) -> tuple[Tensor, Tensor]:
-        """Return (input, target) on the device of ``masks``."""
+    def draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
+        """Return (input, target, mask) on the device of ``masks``."""
         count = len(self.target)
         if self.replacement:
             index = torch.randint(count, (self.size,), generator=self.rows)
@@ -86,7 +95,7 @@ class Batches:
         if self.keep < 1:
             full = self._rows(self.full, index)
             x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks))
-        return x, target
+        return x, target, None if self.mask is None else self._rows(self.mask, index.to(self.mask.device))
 
     def _rows(self, tensor: Tensor, index: Tensor) -> Tensor:
         return tensor[index].to(self.masks.device, non_blocking=True)  # keeps the layout; index_select does not

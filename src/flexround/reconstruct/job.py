@@ -4,7 +4,7 @@ import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flexround.models.blocks import Block
 from flexround.quant.rounding import Rounding
@@ -24,6 +24,7 @@ class Job:
         rounding: class of the rounding.
         seed_parts: identity that all generators derive from.
         device: where blocks run.
+        mask: bool (N, T), True for the real tokens of each sample; None without padding.
     """
 
     model: nn.Module
@@ -34,6 +35,7 @@ class Job:
     rounding: Callable[..., Rounding]
     seed_parts: tuple[object, ...]
     device: torch.device
+    mask: Tensor | None = None
 
     @property
     def joint(self) -> bool:

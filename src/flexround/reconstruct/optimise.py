@@ -42,21 +42,38 @@ class Annealing:
         return self.beta_end + (self.beta_start - self.beta_end) * max(0.0, 1 - done)
 
 
-def reconstruction_error(prediction: Tensor, target: Tensor, p: float) -> Tensor:
-    """Return |prediction - target|^p summed over dimension 1 and averaged over the others (BRECQ's loss)."""
-    if p == 2:
-        total = torch.nn.functional.mse_loss(prediction, target, reduction="sum")
-    else:
-        total = (prediction - target).abs().pow(p).sum()
-    return total / (target.numel() / target.shape[1])
+@dataclasses.dataclass(frozen=True)
+class ReconstructionError:
+    """|prediction - target|^p summed over dimension 1 and averaged over the others (BRECQ's loss).
+
+    For token sequences (N, T, H) dimension 1 is the sequence, as in QDrop's code.
+
+    Attributes:
+        p: exponent.
+        masked: whether padded tokens are left out of the sum.
+    """
+
+    p: float
+    masked: bool = False
+
+    def __call__(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
+        """Return the scalar error; ``mask`` is bool (N, T) or None."""
+        if self.masked and mask is not None:
+            kept = mask.unsqueeze(-1).to(prediction.dtype)
+            prediction, target = prediction * kept, target * kept
+        if self.p == 2:
+            total = torch.nn.functional.mse_loss(prediction, target, reduction="sum")
+        else:
+            total = (prediction - target).abs().pow(self.p).sum()
+        return total / (target.numel() / target.shape[1])
 
 
 def optimise(
-    module: Callable[[Tensor], Tensor],
+    block: Callable[[Tensor, Tensor | None], Tensor],
     batches: Batches,
     groups: Sequence[ParameterGroup],
     iterations: int,
-    loss_p: float,
+    error: ReconstructionError,
     regularizers: Sequence[Callable[[float], Tensor | None]],
     annealing: Annealing,
     name: str,
@@ -64,11 +81,11 @@ def optimise(
     """Minimise the reconstruction error of one block.
 
     Args:
-        module: the block, with its quantizers.
+        block: with its quantizers.
         batches: source of (input, target).
         groups: what is learned.
         iterations: steps of Adam (default betas, no weight decay).
-        loss_p: exponent of the error.
+        error: what is minimised.
         regularizers: called with β; their sum is weighted by ``annealing.weight``.
         annealing: schedule of β.
         name: the block's, for progress and errors.
@@ -86,8 +103,8 @@ def optimise(
     progress = tqdm(range(iterations), desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
     for iteration in progress:
         _set_rates(adam, groups, iteration / iterations)
-        x, target = batches.draw()
-        loss = reconstruction_error(module(x), target, loss_p)
+        x, target, mask = batches.draw()
+        loss = error(block(x, mask), target, mask)
         losses.append(loss.detach())
         beta = annealing.beta(iteration / iterations) if annealing.weight else None
         adam.zero_grad(set_to_none=True)

@@ -8,12 +8,12 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import SettingsError
-from flexround.models.blocks import Block
+from flexround.models.blocks import Block, identity
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, forward
 from flexround.reconstruct.job import Job
-from flexround.reconstruct.optimise import Annealing, ParameterGroup, optimise, reconstruction_error
+from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
 from flexround.surgery import place
 
@@ -37,25 +37,38 @@ class Phase:
         """Work on one block; return its result, what is carried on, and its record."""
         raise NotImplementedError
 
-    def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Run a block over cached rows."""
-        return forward(block.module, x, self.job.hyper.batch, self.job.device)
+    def before(self, block: Block, x: Tensor) -> Tensor:
+        """Run the glue before a block over cached rows."""
+        if block.before is identity:
+            return x
+        return forward(lambda rows, _: block.before(rows), x, None, self.job.hyper.batch, self.job.device)
 
-    def error(self, block: Block, x: Tensor, target: Tensor) -> float:
-        """Return the reconstruction error on the first rows."""
-        prediction = self.forward(block, x[:ERROR_SAMPLES])
-        return reconstruction_error(prediction, target[:ERROR_SAMPLES], self.job.hyper.loss_p).item()
+    def forward(self, block: Block, x: Tensor) -> Tensor:
+        """Run a block over the first cached rows, all of them as a rule."""
+        return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device)
+
+    def loss(self, p: float) -> ReconstructionError:
+        """Return the error that is minimised and reported."""
+        return ReconstructionError(p, self.job.hyper.mask_padding)
+
+    def error(self, prediction: Tensor, target: Tensor) -> float:
+        """Return the reconstruction error of the first rows."""
+        rows, mask = slice(0, ERROR_SAMPLES), self.job.mask
+        kept = None if mask is None else mask[rows].to(target.device)
+        return self.loss(self.job.hyper.loss_p)(prediction[rows], target[rows], kept).item()
 
     def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
         """Fix the initial steps of a block's sites on ``x``, each on inputs quantized upstream; return the output."""
         hyper, block = self.job.hyper, self.job.blocks[index]
+        mask = None if self.job.mask is None else self.job.mask[: len(x)].to(self.job.device)
         for number, site in enumerate(block.sites):
             is_output = number == len(block.sites) - 1
             bits = self.job.activation_bits(index) if is_output else (self.job.recipe.a_bits or 0)
             scheme = Scheme(bits, hyper.a_scheme == "symmetric")
-            place.attach_quantizer(site, place.Observer(scheme, hyper.a_init, hyper.a_init_p))
+            kept = mask if hyper.mask_padding else None
+            place.attach_quantizer(site, place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept))
         with torch.no_grad():  # one batch, so that every site sees all rows at once
-            output = block.module(x.to(self.job.device, copy=True)).to(x.device)
+            output = block(x.to(self.job.device, copy=True), mask).to(x.device)
         for site in block.sites:
             observer = place.attached_quantizer(site)
             place.attach_quantizer(site, observer.quantizer)  # type: ignore[arg-type]
@@ -96,7 +109,7 @@ class WeightPhase(Phase):
     def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
         job = self.job
         block, reference = job.blocks[index], job.reference[index]
-        full, quantized = reference.before(carry["full"]), block.before(carry["quantized"])
+        full, quantized = self.before(reference, carry["full"]), self.before(block, carry["quantized"])
         target = self.forward(reference, full)
         layers = place.weight_layers(block)
         roundings = [self._rounding(index, layer) for layer in layers]
@@ -104,17 +117,16 @@ class WeightPhase(Phase):
         if job.joint:
             self.calibrate_sites(index, quantized[: job.hyper.a_init_samples])
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
-        record["error_rtn"] = self.error(block, quantized, target)
+        record["error_rtn"] = self.error(self.forward(block, quantized[:ERROR_SAMPLES]), target)
         self._attach(layers, roundings, originals)
         if job.hyper.iters and (index > 0 or job.hyper.reconstruct_stem):
             record |= self._learn(block, roundings, full, quantized, target)
-            record["error_soft"] = self.error(block, quantized, target)
+            record["error_soft"] = self.error(self.forward(block, quantized[:ERROR_SAMPLES]), target)
         found = self._harden(layers)
         if job.joint:
             found |= self.steps(block)
         output = self.forward(block, quantized)
-        rows = slice(0, ERROR_SAMPLES)
-        record["error_hard"] = reconstruction_error(output[rows], target[rows], job.hyper.loss_p).item()
+        record["error_hard"] = self.error(output, target)
         return found, {"full": target, "quantized": output}, record
 
     def _rounding(self, index: int, layer: nn.Module) -> Rounding:
@@ -159,6 +171,7 @@ class WeightPhase(Phase):
             quantized,
             full,
             target,
+            job.mask,
             hyper.batch,
             hyper.input_keep_probability if job.joint else 1.0,
             hyper.replacement,
@@ -167,7 +180,8 @@ class WeightPhase(Phase):
         )
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
-        losses = optimise(block.module, batches, groups, hyper.iters, hyper.loss_p, regularizers, annealing, block.name)
+        loss = self.loss(hyper.loss_p)
+        losses = optimise(block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name)
         self.freeze_steps(block)
         return _ends(losses)
 
@@ -194,16 +208,17 @@ class StepPhase(Phase):
     def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
         job, hyper = self.job, self.job.hyper
         block, reference = job.blocks[index], job.reference[index]
-        full = reference.before(carry["full"])
+        full = self.before(reference, carry["full"])
         target = self.forward(reference, full)
-        initial = self.calibrate_sites(index, block.before(carry["initial"]))
+        initial = self.calibrate_sites(index, self.before(block, carry["initial"]))
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
-        record["error_initial"] = self.error(block, full, target)
+        record["error_initial"] = self.error(self.forward(block, full[:ERROR_SAMPLES]), target)
         if hyper.a_iters and block.sites and (index > 0 or hyper.reconstruct_stem):
             batches = Batches(
                 full,
                 full,
                 target,
+                job.mask,
                 hyper.batch,
                 1.0,
                 hyper.replacement,
@@ -212,10 +227,10 @@ class StepPhase(Phase):
             )
             groups = self.step_group(block)
             none = Annealing(0.0, 0.0, 1.0, 1.0)
-            losses = optimise(block.module, batches, groups, hyper.a_iters, hyper.a_loss_p, [], none, block.name)
+            losses = optimise(block, batches, groups, hyper.a_iters, self.loss(hyper.a_loss_p), [], none, block.name)
             self.freeze_steps(block)
             record |= _ends(losses)
-        record["error_hard"] = self.error(block, full, target)
+        record["error_hard"] = self.error(self.forward(block, full[:ERROR_SAMPLES]), target)
         return self.steps(block), {"full": target, "initial": initial}, record
 
 

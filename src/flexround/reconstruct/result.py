@@ -1,7 +1,7 @@
 """What a reconstruction leaves behind: integer codes, steps and zero points, in memory and on disk."""
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -97,8 +97,12 @@ def apply(result: Result, model: nn.Module, blocks: Iterable[Block]) -> None:
             attach_quantizer(sites[key], ActivationQuantizer(grid))
 
 
-def save(directory: Path, result: Result, model: nn.Module, facts: dict[str, Any]) -> None:
+def save(
+    directory: Path, result: Result, model: nn.Module, facts: dict[str, Any], companions: Sequence[str] = ()
+) -> None:
     """Write ``model.safetensors`` (codes, steps, zero points, all other parameters) and ``manifest.json``.
+
+    ``companions`` are other files of the directory that belong to the network.
 
     Raises:
         InputError: a value is NaN or Inf, or the directory can't be written.
@@ -114,7 +118,7 @@ def save(directory: Path, result: Result, model: nn.Module, facts: dict[str, Any
         if not torch.isfinite(value.float()).all():
             raise InputError(f"{directory}: {key} holds NaN or Inf and is not stored")
     artifacts.atomic_write(directory / "model.safetensors", lambda path: save_file(tensors, path))
-    artifacts.write_manifest(directory, ["model.safetensors"], grids=grids, **facts)
+    artifacts.write_manifest(directory, ["model.safetensors", *companions], grids=grids, **facts)
 
 
 def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> Result:

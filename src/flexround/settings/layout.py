@@ -28,9 +28,9 @@ def data_dir(scale: str, task: str) -> str:
     return f"results/{scale}/data/{task}"
 
 
-def checkpoint_dir(scale: str, checkpoint: str) -> str:
-    """Full-precision weights."""
-    return f"results/{scale}/checkpoints/{checkpoint}"
+def checkpoint_dir(scale: str, task: str, checkpoint: str) -> str:
+    """Full-precision weights of a checkpoint after fine-tuning on a task."""
+    return f"results/{scale}/checkpoints/{task}/{checkpoint}"
 
 
 def calibration_dir(scale: str, task: str, samples: int | str, seed: int | str) -> str:
@@ -41,6 +41,11 @@ def calibration_dir(scale: str, task: str, samples: int | str, seed: int | str) 
 def quantized_dir(run: Run) -> str:
     """Integer codes, steps and zero points of a run."""
     return f"results/{run.scale}/quantized/{run.task}/{run.checkpoint}/{run.recipe}/seed{run.seed}"
+
+
+def heldout_dir(run: Run) -> str:
+    """As ``evaluated_dir``, on the held-out part of the training data that recipes with ``select`` choose by."""
+    return f"results/{run.scale}/heldout/{run.task}/{run.checkpoint}/{run.recipe}/seed{run.seed}"
 
 
 def evaluated_dir(run: Run) -> str:

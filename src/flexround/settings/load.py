@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib.util
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
@@ -14,8 +15,8 @@ from flexround.settings.schema import (
     Checkpoint,
     Defaults,
     FigureSpecs,
+    Gate,
     Hyper,
-    HyperRule,
     Recipe,
     Recipes,
     Scale,
@@ -118,6 +119,28 @@ class Params(NamedTuple):
             raise SettingsError(f"scale {self.scale.name}: checkpoint {suggest(name, self.scale.checkpoints)}")
         return self.scale.checkpoints[name]
 
+    def train(self, task: str, checkpoint: str) -> dict[str, Any] | None:
+        """Return the fine-tuning settings of a pair, or None if its weights are used as they come."""
+        fields = {"task": task, "checkpoint": checkpoint}
+        matching = [rule.set for rule in self.scale.train if _matches(rule.when, fields)]
+        return {key: value for values in matching for key, value in values.items()} if matching else None
+
+    def gate(self, task: str, checkpoint: str) -> Gate:
+        """Return what a pair must show in full precision before it is quantized."""
+        fields = {"task": task, "checkpoint": checkpoint}
+        matching = [rule for rule in self.scale.gates if _matches(rule.when, fields)]
+        if not matching:
+            raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
+        return matching[-1]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every (task, checkpoint) of the scale that a table or figure shows."""
+        shown = [(cell.task, cell.checkpoint) for table in self.tables.values() for cell in table.cells()]
+        shown += [(panel.task, panel.checkpoint) for panels in self.figures.shifts.values() for panel in panels]
+        shown.append((self.figures.sample_size.task, self.figures.sample_size.checkpoint))
+        known = self.scale
+        return [pair for pair in dict.fromkeys(shown) if pair[0] in known.tasks and pair[1] in known.checkpoints]
+
     def rounding_target(self, name: str) -> str:
         """Return ``package.module:Class`` of a rounding given by name or by such a path."""
         if ":" in name:
@@ -215,7 +238,7 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for rule in (*params.defaults.hyper, *params.scale.hyper):
-        if _matches(rule, fields):
+        if _matches(rule.when, fields):
             values |= rule.set
             sources |= dict.fromkeys(rule.set, rule.source)
     own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
@@ -224,9 +247,9 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     return validate(Hyper, values, f"hyper-parameters of {run}"), sources
 
 
-def _matches(rule: HyperRule, fields: dict[str, Any]) -> bool:
-    """Whether each pattern of the rule fits the run; strings are compared as file-name patterns."""
-    return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in rule.when.items())
+def _matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
+    """Whether each pattern of a rule fits; strings are compared as file-name patterns."""
+    return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in when.items())
 
 
 def _check(params: Params) -> None:
@@ -234,16 +257,17 @@ def _check(params: Params) -> None:
     errors = _check_parts(params) + _check_patterns(params)
     for name, recipe in params.recipes.recipes.items():
         errors += _attempt(f"params/recipes.yaml: {name}", lambda r=recipe: _check_rounding(params, r))
+        for other in recipe.select:
+            errors += _attempt(f"params/recipes.yaml: {name}.select", lambda o=other: params.recipe(o))
     for name, checkpoint in params.scale.checkpoints.items():
         where = f"scale {params.scale.name}: checkpoints.{name}"
-        if checkpoint.task not in params.scale.tasks:
-            errors.append(f"{where}: task {suggest(checkpoint.task, params.scale.tasks)}")
+        if checkpoint.pretrain and checkpoint.pretrain not in params.scale.tasks:
+            errors.append(f"{where}: task {suggest(checkpoint.pretrain, params.scale.tasks)}")
         if checkpoint.source and checkpoint.source not in params.sources:
             errors.append(f"{where}: source {suggest(checkpoint.source, params.sources)}")
     for number, table in params.tables.items():
-        for group in table.groups:
-            for row in group.rows:
-                errors += _attempt(f"params/tables/table{number:02d}.yaml", lambda r=row: params.recipe(r.recipe))
+        for row in table.rows():
+            errors += _attempt(f"params/tables/table{number:02d}.yaml", lambda r=row: params.recipe(r.recipe))
     figures, sizes = params.figures, params.scale.figures.sample_sizes
     for panel in (panel for panels in figures.shifts.values() for panel in panels):
         errors += _attempt("params/figures.yaml", lambda p=panel: params.recipe(p.recipe))
@@ -283,24 +307,31 @@ def _check_patterns(params: Params) -> list[str]:
     }
     for field in ("setting", "rounding", "w_bits", "a_bits"):
         known[field] = sorted({str(getattr(recipe, field)) for recipe in recipes.values()})
+    rules: dict[str, Sequence[Any]] = {
+        "hyper": params.scale.hyper,
+        "train": params.scale.train,
+        "gates": params.scale.gates,
+    }
     return [
-        f"scale {params.scale.name}: hyper.{number}.when.{field}: nothing fits; {suggest(str(pattern), known[field])}"
-        for number, rule in enumerate(params.scale.hyper)
+        f"scale {params.scale.name}: {kind}.{number}.when.{field}: nothing fits; " + suggest(str(pattern), known[field])
+        for kind, of_kind in rules.items()
+        for number, rule in enumerate(of_kind)
         for field, pattern in rule.when.items()
         if not fnmatch.filter(known[field], str(pattern))
     ]
 
 
 def _check_runs(params: Params) -> list[str]:
-    """Resolve every quantized run; a mistake that many runs share is one line."""
+    """Resolve every pair with every recipe that quantizes; a mistake that many runs share is one line."""
     found: dict[str, list[Run]] = {}
-    for name, checkpoint in params.scale.checkpoints.items():
-        for recipe_name in (key for key, recipe in params.recipes.recipes.items() if recipe.quantized):
-            run = Run(params.scale.name, checkpoint.task, name, recipe_name, 0)
+    errors = [line[2:] for pair in params.pairs() for line in _attempt("", lambda p=pair: params.gate(*p))]
+    for task, checkpoint in params.pairs():
+        for recipe_name in (key for key, recipe in params.recipes.recipes.items() if recipe.setting):
+            run = Run(params.scale.name, task, checkpoint, recipe_name, 0)
             for line in _attempt("", lambda r=run: hyper(params, r)):
                 found.setdefault(line.partition(f"{run}: ")[2], []).append(run)
     more = {line: f" and {len(runs) - 1} more runs" if len(runs) > 1 else "" for line, runs in found.items()}
-    return [f"hyper-parameters of {runs[0]}{more[line]}: {line}" for line, runs in found.items()]
+    return errors + [f"hyper-parameters of {runs[0]}{more[line]}: {line}" for line, runs in found.items()]
 
 
 def _check_rounding(params: Params, recipe: Recipe) -> None:

@@ -1,6 +1,7 @@
 """Which runs a table or figure needs, and what each run reads: what the Snakefile asks. No torch here."""
 
 import functools
+import json
 import re
 from collections.abc import Iterable
 from pathlib import Path
@@ -56,25 +57,19 @@ class Plan:
 
     def table_runs(self, number: int) -> list[Run]:
         """Return the evaluated runs that a table is made of, each once."""
-        table = self.params.tables[number]
-        runs = [
-            run
-            for group in table.groups
-            for row in group.rows
-            for column in table.columns
-            for run in self.trials(column.task, column.checkpoint, row.recipe)
-        ]
+        cells = self.params.tables[number].cells()
+        runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]
         return list(dict.fromkeys(runs))
 
     def figure_runs(self, number: int) -> list[Run]:
         """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7."""
         figures = self.params.figures
         if number in figures.shifts:
-            return [Run(self.scale.name, figures.task, p.checkpoint, p.recipe, 0) for p in figures.shifts[number]]
+            return [Run(self.scale.name, p.task, p.checkpoint, p.recipe, 0) for p in figures.shifts[number]]
         spec, sizes = figures.sample_size, self.scale.figures.sample_sizes
         recipes = [spec.recipe(name, size) for name in spec.recipes for size in sizes]
         seeds = self.scale.figures.sample_size_seeds
-        return [run for recipe in recipes for run in self.trials(figures.task, spec.checkpoint, recipe, seeds)]
+        return [run for recipe in recipes for run in self.trials(spec.task, spec.checkpoint, recipe, seeds)]
 
     def gate(self, run: Run) -> Run:
         """Return the full-precision run that must be right before ``run`` is quantized."""
@@ -85,7 +80,7 @@ class Plan:
         """Return what a run's result depends on in params, as JSON: the rerun trigger of its rule."""
         recipe, checkpoint = self.params.recipe(run.recipe), self.params.checkpoint(run.checkpoint)
         parts = [recipe.model_dump_json(), checkpoint.model.model_dump_json()]
-        if recipe.quantized:
+        if recipe.setting:
             parts.append(hyper(self.params, run)[0].model_dump_json())
         return "\n".join(parts)
 
@@ -122,12 +117,30 @@ class Plan:
             artifacts.write_text(path, "".join(lines))
         return str(path)
 
-    def model_targets(self, checkpoint: str) -> list[str]:
-        """Return the code that a checkpoint's settings name."""
+    def model_targets(self, task: str, checkpoint: str) -> list[str]:
+        """Return the code that the settings of a task and a checkpoint name."""
         settings = self.params.checkpoint(checkpoint)
         model = settings.model
-        named = [model.factory, model.blocks, model.equalization, settings.key_map]
-        return [target for target in (*named, self.scale.tasks[settings.task].module) if target]
+        named = [model.factory, model.blocks, model.equalization, settings.loader, settings.key_map]
+        return [target for target in (*named, self.scale.tasks[task].module) if target]
+
+    def origins(self, task: str, checkpoint: str) -> dict[str, str]:
+        """Return what a fine-tuned network is made from: any of ``data``, ``source`` and ``pretrained``, as files."""
+        settings = self.params.checkpoint(checkpoint)
+        found = {}
+        if self.params.train(task, checkpoint) is not None:
+            found["data"] = layout.data_dir(self.scale.name, task) + "/manifest.json"
+        if settings.source:
+            found["source"] = f"results/sources/{settings.source}.json"
+        if settings.pretrain and settings.pretrain != task:
+            directory = layout.checkpoint_dir(self.scale.name, settings.pretrain, checkpoint)
+            found["pretrained"] = f"{directory}/manifest.json"
+        return found
+
+    def training(self, task: str, checkpoint: str) -> str:
+        """Return what a fine-tuned network depends on in params, as JSON: the rerun trigger of its rule."""
+        settings = self.params.checkpoint(checkpoint)
+        return settings.model_dump_json() + json.dumps(self.params.train(task, checkpoint), sort_keys=True)
 
     def rounding_targets(self, run: Run) -> list[str]:
         """Return the code of a run's rounding."""

@@ -1,6 +1,6 @@
 """Pydantic models of the files in ``params/``. Unknown keys are errors everywhere."""
 
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, NamedTuple
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
@@ -29,6 +29,9 @@ class Recipe(Strict):
     preprocess: tuple[Preprocess, ...] = Field((), description="surgery on the folded model, in this order")
     samples: Count | None = Field(None, description="calibration samples, instead of the scale's")
     hyper: dict[str, Any] = Field({}, description="hyper-parameters that differ from the rules of defaults and scale")
+    select: tuple[str, ...] = Field(
+        (), description="instead of all this: the best of these recipes on a held-out part of the training data"
+    )
 
     @model_validator(mode="after")
     def _all_or_nothing(self) -> "Recipe":
@@ -37,12 +40,14 @@ class Recipe(Strict):
             raise ValueError("setting, rounding and w_bits go together: give all three, or none for full precision")
         if self.a_bits and not self.setting:
             raise ValueError("a_bits needs setting, rounding and w_bits")
+        if self.select and self.model_fields_set != {"select"}:
+            raise ValueError("select goes alone: everything else is that of the recipe chosen")
         return self
 
     @property
     def quantized(self) -> bool:
         """Whether the row quantizes anything."""
-        return self.setting is not None
+        return self.setting is not None or bool(self.select)
 
 
 class Hyper(Strict):
@@ -67,6 +72,7 @@ class Hyper(Strict):
     samples: Count
     batch: Count
     replacement: bool
+    mask_padding: bool
     iters: Annotated[int, Field(ge=0)]
     lr: Positive | dict[str, Positive]
     schedule: Literal["none", "cosine"]
@@ -111,13 +117,31 @@ class Recipes(Strict):
     roundings: dict[str, str] = Field(description="name -> package.module:Class")
     recipes: dict[str, Recipe]
 
+    def made(self, field: Literal["setting", "select"]) -> list[str]:
+        """Return the recipes that are reconstructed (``setting``), or chosen among others (``select``)."""
+        return [name for name, recipe in self.recipes.items() if getattr(recipe, field)]
+
 
 class Gate(Strict):
-    """Full-precision accuracy a checkpoint must show before anything is quantized (percent)."""
+    """What a full-precision network must show before it is quantized, in the unit of the metric."""
 
     metric: str
     min: float
     max: float
+
+
+class TrainRule(Strict):
+    """Fine-tuning settings of the pairs that match ``when``; of several the last one wins, key by key."""
+
+    when: dict[Literal["task", "checkpoint"], str] = Field({}, description="may hold * as in file names")
+    set: dict[str, Any] = Field(description="settings, read by the task")
+    source: str = Field(min_length=3, description="table, section, line or repository the values come from")
+
+
+class GateRule(Gate):
+    """The gate of the pairs that match ``when``; of several matching rules the last one wins."""
+
+    when: dict[Literal["task", "checkpoint"], str] = Field({}, description="may hold * as in file names")
 
 
 class Model(Strict):
@@ -130,21 +154,22 @@ class Model(Strict):
 
 
 class Checkpoint(Strict):
-    """A named source of full-precision weights: trained here, or taken from a pinned source."""
+    """A named source of full-precision weights: an architecture, and where its weights start."""
 
-    task: str
     model: Model
-    train: dict[str, Any] | None = Field(None, description="fine-tuning recipe, read by the task")
     source: str | None = Field(None, description="row of params/sources.yaml")
+    pretrain: str | None = Field(None, description="task it is trained on first, for what has no source")
+    loader: str | None = Field(
+        None, description="package.module:function(model, path, out) for sources that are no state dict in one file"
+    )
     key_map: str | None = Field(
         None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
     )
-    gate: Gate
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Checkpoint":
-        if (self.train is None) == (self.source is None):
-            raise ValueError("give exactly one of train and source")
+        if self.pretrain and self.source:
+            raise ValueError("give source or pretrain, not both")
         return self
 
 
@@ -181,6 +206,8 @@ class Scale(Strict):
     seeds: Count
     tasks: dict[str, Task]
     checkpoints: dict[str, Checkpoint]
+    train: tuple[TrainRule, ...] = Field((), description="pairs without a rule take their weights as they come")
+    gates: tuple[GateRule, ...]
     hyper: tuple[HyperRule, ...]
     resources: dict[Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"], Resources]
     figures: Figures
@@ -201,18 +228,21 @@ class Source(Strict):
 
 
 class Column(Strict):
-    """A column of a table: one checkpoint, one or more metrics shown as a/b."""
+    """A column of a table: one or more metrics shown as a/b. What it leaves open is the row's."""
 
     name: str
-    task: str
-    checkpoint: str
-    metrics: tuple[str, ...]
+    task: str | None = None
+    checkpoint: str | None = None
+    metrics: tuple[str, ...] | None = None
 
 
 class Row(Strict):
-    """A row of a table."""
+    """A row of a table. It gives the task, checkpoint and metrics that the columns leave open."""
 
     recipe: str
+    task: str | None = None
+    checkpoint: str | None = None
+    metrics: tuple[str, ...] | None = None
     method: str = Field(description="text of the method, as in published.csv")
     label: str | None = Field(None, description="LaTeX text of the method column, if it is not `method`")
     section: str = ""
@@ -225,6 +255,16 @@ class Group(Strict):
 
     rows: tuple[Row, ...]
     compare: bool = Field(True, description="whether these rows can be the best")
+
+
+class Cell(NamedTuple):
+    """Where a row and a column of a table meet."""
+
+    row: Row
+    column: Column
+    task: str
+    checkpoint: str
+    metrics: tuple[str, ...]
 
 
 class Table(Strict):
@@ -240,11 +280,45 @@ class Table(Strict):
         description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
     )
 
+    @model_validator(mode="after")
+    def _complete(self) -> "Table":
+        for row in self.rows():
+            for column in self.columns:
+                for key in ("task", "checkpoint", "metrics"):
+                    if (getattr(row, key) is None) == (getattr(column, key) is None):
+                        raise ValueError(
+                            f"{key}: give it in the row {row.section} {row.method} or in the column {column.name}, "
+                            "and only in one of them"
+                        )
+        return self
+
+    def rows(self) -> list[Row]:
+        """Return all rows in order."""
+        return [row for group in self.groups for row in group.rows]
+
+    def row_cells(self, row: Row) -> list[Cell]:
+        """Return the cells of a row in order."""
+        return [
+            Cell(
+                row,
+                column,
+                row.task or column.task or "",
+                row.checkpoint or column.checkpoint or "",
+                row.metrics or column.metrics or (),
+            )
+            for column in self.columns
+        ]
+
+    def cells(self) -> list[Cell]:
+        """Return all cells, row by row."""
+        return [cell for row in self.rows() for cell in self.row_cells(row)]
+
 
 class Panel(Strict):
     """The weight of one run whose grid shifts are drawn."""
 
     title: str
+    task: str
     checkpoint: str
     recipe: str
     module: str
@@ -254,6 +328,8 @@ class SampleSize(Strict):
     """Accuracy against calibration size."""
 
     number: Count
+    task: str
+    metric: str
     checkpoint: str
     default_size: Count
     recipes: dict[str, str]
@@ -266,7 +342,5 @@ class SampleSize(Strict):
 class FigureSpecs(Strict):
     """``params/figures.yaml``."""
 
-    task: str
-    metric: str
     shifts: dict[int, tuple[Panel, ...]]
     sample_size: SampleSize

@@ -39,8 +39,7 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
 
 
 def identify(arguments: argparse.Namespace) -> tuple[Params, Run]:
-    """Return the settings and the run that the arguments of :func:`run_parser` name; set the threads."""
-    threads(arguments.threads)
+    """Return the settings and the run that the arguments of :func:`run_parser` name."""
     params = load_params(arguments.scale)
     return params, Run(params.scale.name, arguments.task, arguments.checkpoint, arguments.recipe, arguments.seed)
 

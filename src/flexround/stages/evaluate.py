@@ -25,6 +25,12 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--quantized", type=Path, help="directory of the quantized network, for all other recipes")
     arguments.add_argument("--data", type=Path, required=True, help="directory of the prepared data")
     arguments.add_argument(
+        "--split",
+        choices=["validation", "heldout"],
+        default="validation",
+        help="heldout: a part of the training data, to choose settings by",
+    )
+    arguments.add_argument(
         "--out", type=Path, required=True, help="directory of metrics.json and predictions.safetensors"
     )
     return arguments
@@ -32,6 +38,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
+    cli.threads(arguments.threads)
     params, identity = cli.identify(arguments)
     recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
     task = tasks.named(params.scale, identity.task)
@@ -41,11 +48,12 @@ def run(arguments: argparse.Namespace) -> None:
         raise SettingsError(f"recipe {identity.recipe} needs {needed}")
     with lease() as device:
         load = network.quantized if recipe.quantized else network.prepared
-        model = load(checkpoint, source, recipe.preprocess).to(device)
+        model = load(checkpoint, task.head, source, recipe.preprocess).to(device)
         start = time.perf_counter()
-        found = task.evaluate(model, arguments.data, device, BATCH)
+        found = task.evaluate(model, arguments.data, device, BATCH, source, arguments.split)
         facts = {
             "run": vars(identity),
+            "split": arguments.split,
             "metrics": found.metrics,
             "stderr": found.stderr,
             "n_examples": found.n_examples,
@@ -57,15 +65,17 @@ def run(arguments: argparse.Namespace) -> None:
             "environment": provenance.environment(device),
             "seconds": time.perf_counter() - start,
         }
-    _write(arguments.out, found.scores, facts)
+    kinds = {"scores": found.scores, "replicates": found.replicates, "predictions": found.predictions}
+    arrays = {f"{kind}/{name}": array for kind, of_kind in kinds.items() for name, array in of_kind.items()}
+    _write(arguments.out, arrays, facts)
     log.info("%s: %s", identity, " ".join(f"{name}={value:.2f}" for name, value in found.metrics.items()))
 
 
-def _write(out: Path, scores: dict[str, Any], facts: dict[str, Any]) -> None:
-    """Write the scores, then the metrics: metrics.json is there only when everything is."""
+def _write(out: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
+    """Write the arrays, then the metrics: metrics.json is there only when everything is."""
     from safetensors.numpy import save_file
 
-    artifacts.atomic_write(out / "predictions.safetensors", lambda path: save_file(scores, path))
+    artifacts.atomic_write(out / "predictions.safetensors", lambda path: save_file(arrays, path))
     facts["predictions"] = {"sha256": artifacts.sha256(out / "predictions.safetensors")}
     artifacts.write_json(out / "metrics.json", facts)
 

@@ -3,7 +3,7 @@
 import argparse
 from pathlib import Path
 
-from flexround import artifacts
+from flexround import artifacts, tasks
 from flexround.errors import SettingsError, suggest
 from flexround.settings import layout
 from flexround.settings.load import Params, load_params
@@ -47,10 +47,11 @@ def _shifts(params: Params, panel: Panel) -> figures.Shifts:
     from flexround.reconstruct import network
     from flexround.reconstruct.shifts import weight_codes
 
-    run = layout.Run(params.scale.name, params.figures.task, panel.checkpoint, panel.recipe, 0)
-    weights = Path(layout.checkpoint_dir(run.scale, run.checkpoint))
+    run = layout.Run(params.scale.name, panel.task, panel.checkpoint, panel.recipe, 0)
+    weights = Path(layout.checkpoint_dir(run.scale, run.task, run.checkpoint))
+    head = tasks.named(params.scale, panel.task).head
     steps = params.recipe(panel.recipe).preprocess
-    model = network.prepared(params.checkpoint(panel.checkpoint), weights, steps)
+    model = network.prepared(params.checkpoint(panel.checkpoint), head, weights, steps)
     weight = model.get_submodule(panel.module).weight.detach().numpy()  # type: ignore[operator]
     codes = weight_codes(Path(layout.quantized_dir(run)), panel.module, weight)
     return figures.Shifts(panel.title, weight.ravel(), codes.learned, codes.nearest)
@@ -58,15 +59,15 @@ def _shifts(params: Params, panel: Panel) -> figures.Shifts:
 
 def _accuracies(plan: Plan) -> list[figures.Accuracies]:
     """Read the accuracies of figure 7: one value per seed at each method and calibration size."""
-    specs = plan.params.figures
+    spec = plan.params.figures.sample_size
     found = []
-    for method in specs.sample_size.recipes:
+    for method in spec.recipes:
         for size in plan.scale.figures.sample_sizes:
-            recipe = specs.sample_size.recipe(method, size)
+            recipe = spec.recipe(method, size)
             seeds = plan.scale.figures.sample_size_seeds
-            runs = plan.trials(specs.task, specs.sample_size.checkpoint, recipe, seeds)
+            runs = plan.trials(spec.task, spec.checkpoint, recipe, seeds)
             paths = [Path(layout.evaluated_dir(run)) / "metrics.json" for run in runs]
-            values = tuple(artifacts.read_json(path)["metrics"][specs.metric] for path in paths)
+            values = tuple(artifacts.read_json(path)["metrics"][spec.metric] for path in paths)
             found.append(figures.Accuracies(method, size, values))
     return found
 

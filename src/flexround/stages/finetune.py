@@ -1,4 +1,4 @@
-"""Make a full-precision checkpoint: train it here, or import it from a pinned source."""
+"""Make the full-precision network of a task: import it, and train it if the scale says how."""
 
 import argparse
 import logging
@@ -9,7 +9,7 @@ from flexround import artifacts, imports, sources, tasks
 from flexround.devices import lease
 from flexround.errors import SettingsError
 from flexround.models import build
-from flexround.models.checkpoints import load_into, read_foreign
+from flexround.models.checkpoints import load_body, load_into, read_foreign
 from flexround.settings.load import Params, load_params
 from flexround.settings.schema import Checkpoint
 from flexround.stages import cli
@@ -24,8 +24,10 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments.add_argument("--task", required=True, help="task of the scale, e.g. imagenet")
     arguments.add_argument("--checkpoint", required=True, help="checkpoint of the scale, e.g. resnet18-brecq")
-    arguments.add_argument("--data", type=Path, help="directory of the prepared data, for checkpoints trained here")
+    arguments.add_argument("--data", type=Path, help="directory of the prepared data, for what is trained here")
+    arguments.add_argument("--pretrained", type=Path, help="directory of the network after pretraining, if it has one")
     arguments.add_argument("--sources", type=Path, default=Path("sources"), help="directory of the pinned sources")
     arguments.add_argument("--out", type=Path, required=True, help="directory of model.safetensors")
     arguments.add_argument("--threads", type=int, default=1, help="CPU threads")
@@ -36,46 +38,60 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     cli.threads(arguments.threads)
     params = load_params(arguments.scale)
-    checkpoint = params.checkpoint(arguments.checkpoint)
-    model = build.architecture(checkpoint)
-    if checkpoint.train is None:
-        facts = import_source(params, checkpoint, model, arguments.sources)
-    else:
-        facts = train(params, checkpoint, model, arguments.data)
-    save(model, arguments.out, checkpoint=arguments.checkpoint, **facts)
-    log.info("%s/%s: weights in %s", params.scale.name, arguments.checkpoint, arguments.out)
+    checkpoint, task = params.checkpoint(arguments.checkpoint), tasks.named(params.scale, arguments.task)
+    model = build.architecture(checkpoint, task.head)
+    facts: dict[str, Any] = {"task": arguments.task, "checkpoint": arguments.checkpoint}
+    if checkpoint.source:
+        facts |= import_source(params, checkpoint, model, arguments.sources, arguments.out)
+    elif checkpoint.pretrain not in (None, arguments.task):
+        facts |= take_over(model, arguments.pretrained, arguments.out)
+    settings = params.train(arguments.task, arguments.checkpoint)
+    if settings is not None:
+        if arguments.data is None:
+            raise SettingsError(f"{arguments.checkpoint} is trained on {arguments.task}: give --data")
+        with lease() as device:
+            facts["train"] = task.finetune(model.to(device), arguments.data, settings, arguments.out)
+    save(model, arguments.out, **facts)
+    log.info("%s/%s/%s: weights in %s", params.scale.name, arguments.task, arguments.checkpoint, arguments.out)
 
 
-def train(params: Params, checkpoint: Checkpoint, model: "nn.Module", data: Path | None) -> dict[str, Any]:
-    """Train ``model`` in place as ``checkpoint.train`` says; return facts for the manifest."""
-    if data is None:
-        raise SettingsError("a checkpoint that is trained needs --data")
-    task = tasks.named(params.scale, checkpoint.task)
-    with lease() as device:
-        return {"train": task.finetune(model.to(device), data, checkpoint.train or {})}
-
-
-def import_source(params: Params, checkpoint: Checkpoint, model: "nn.Module", directory: Path) -> dict[str, Any]:
+def import_source(
+    params: Params, checkpoint: Checkpoint, model: "nn.Module", directory: Path, out: Path
+) -> dict[str, Any]:
     """Load a pinned source, verified, into ``model``; return facts for the manifest."""
     name = checkpoint.source or ""
     source = params.sources[name]
     path = directory / source.file
     found = sources.verify(name, source, path)
-    state = read_foreign(path)
-    if checkpoint.key_map:
-        state = imports.load(checkpoint.key_map)(state)
-    load_into(model, state, str(path))
+    if checkpoint.loader:
+        imports.load(checkpoint.loader)(model, path, out)
+    else:
+        state = read_foreign(path)
+        load_into(model, imports.load(checkpoint.key_map)(state) if checkpoint.key_map else state, str(path))
     return {"source": {"name": name, "revision": source.revision, "sha256": found}}
 
 
+def take_over(model: "nn.Module", pretrained: Path | None, out: Path) -> dict[str, Any]:
+    """Load the body of a network that was pretrained here, and what lies beside it; return facts for the manifest."""
+    from safetensors.torch import load_file
+
+    if pretrained is None:
+        raise SettingsError("this checkpoint is pretrained first: give --pretrained")
+    manifest = artifacts.read_manifest(pretrained)
+    load_body(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
+    artifacts.copy_existing(pretrained, out, tasks.COMPANIONS)
+    return {"pretrained": manifest["files"]}
+
+
 def save(model: "nn.Module", out: Path, **facts: Any) -> None:
-    """Write the weights and their manifest."""
+    """Write the weights and the manifest, which names what else the network needs."""
     from safetensors.torch import save_file
 
     # Clones, because safetensors refuses tensors that share memory, such as tied embeddings.
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     artifacts.atomic_write(out / "model.safetensors", lambda path: save_file(state, path))
-    artifacts.write_manifest(out, ["model.safetensors"], **facts)
+    companions = [name for name in tasks.COMPANIONS if (out / name).exists()]
+    artifacts.write_manifest(out, ["model.safetensors", *companions], **facts)
 
 
 if __name__ == "__main__":

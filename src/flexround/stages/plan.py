@@ -51,21 +51,21 @@ def _wanted(plan: Plan, arguments: argparse.Namespace) -> list[Run]:
 def _report(plan: Plan, runs: list[Run], evaluated: list[Run]) -> Iterator[str]:
     """Yield the lines of the report."""
     quantized = [run for run in runs if plan.params.recipe(run.recipe).quantized]
-    checkpoints = list(dict.fromkeys(run.checkpoint for run in runs))
-    names = list(dict.fromkeys(run.task for run in runs))
+    pairs = list(dict.fromkeys((run.task, run.checkpoint) for run in runs))
+    names = list(dict.fromkeys(task for task, _ in pairs))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {plan.seeds} seed(s) per quantized run"
-    yield from _jobs(plan, evaluated, quantized, checkpoints, names)
-    yield from _missing(plan, checkpoints, names)
+    yield from _jobs(plan, evaluated, quantized, pairs, names)
+    yield from _missing(plan, list(dict.fromkeys(checkpoint for _, checkpoint in pairs)), names)
     yield from _costs(plan, quantized)
 
 
 def _jobs(
-    plan: Plan, evaluated: list[Run], quantized: list[Run], checkpoints: list[str], names: list[str]
+    plan: Plan, evaluated: list[Run], quantized: list[Run], pairs: list[tuple[str, str]], names: list[str]
 ) -> Iterator[str]:
     """Yield the number of jobs of each stage, and how many of them are done."""
     stages = {
         "data": [layout.data_dir(plan.scale.name, name) for name in names],
-        "finetune": [layout.checkpoint_dir(plan.scale.name, name) for name in checkpoints],
+        "finetune": [layout.checkpoint_dir(plan.scale.name, *pair) for pair in pairs],
         "calibrate": list(dict.fromkeys(map(plan.samples_dir, quantized))),
         "reconstruct": list(map(layout.quantized_dir, quantized)),
         "evaluate": list(map(layout.evaluated_dir, evaluated)),
@@ -97,22 +97,23 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
 
 def _costs(plan: Plan, quantized: list[Run]) -> Iterator[str]:
     """Yield estimated GPU-hours and bytes."""
-    networks: dict[str, cost.Network] = {}
-    seconds: dict[str, float] = defaultdict(float)
+    networks: dict[tuple[str, str], cost.Network] = {}
+    seconds: dict[tuple[str, str], float] = defaultdict(float)
     cache = state = samples = 0
     for run in quantized:
-        if run.checkpoint not in networks:
-            networks[run.checkpoint] = measure(plan, run)
-        network, settings = networks[run.checkpoint], hyper(plan.params, run)[0]
-        seconds[run.checkpoint] += cost.reconstruction_seconds(network, plan.params.recipe(run.recipe), settings)
+        pair = run.task, run.checkpoint
+        if pair not in networks:
+            networks[pair] = measure(plan, run)
+        network, settings = networks[pair], hyper(plan.params, run)[0]
+        seconds[pair] += cost.reconstruction_seconds(network, plan.params.recipe(run.recipe), settings)
         cache = max(cache, cost.cache_bytes(network, settings))
         state = max(state, cost.state_bytes(network, settings))
         samples = max(samples, settings.samples)
     yield "reconstruction, estimated A100 hours (arithmetic at 40 % of TF32 peak or 4 ms a launched step, the larger):"
-    for checkpoint, total in seconds.items():
-        network = networks[checkpoint]
-        yield f"  {checkpoint:<26}{total / 3600:8.2f} h   {network.flop / 2e6:.0f} MMAC, {network.blocks} blocks"
-    yield f"  {'together':<26}{sum(seconds.values()) / 3600:8.2f} h"
+    for pair, total in seconds.items():
+        network = networks[pair]
+        yield f"  {'/'.join(pair):<40}{total / 3600:8.2f} h   {network.flop / 2e6:.0f} MMAC, {network.blocks} blocks"
+    yield f"  {'together':<40}{sum(seconds.values()) / 3600:8.2f} h"
     yield f"per job: activation caches up to {cache / GIB:.2f} GiB, resume state on disk up to {state / GIB:.2f} GiB"
 
 
@@ -123,16 +124,15 @@ def measure(plan: Plan, run: Run) -> cost.Network:
 
     from flexround.models import build
 
-    checkpoint = plan.params.checkpoint(run.checkpoint)
-    shape = tasks.named(plan.scale, run.task).input_shape
+    checkpoint, task = plan.params.checkpoint(run.checkpoint), tasks.named(plan.scale, run.task)
     for target in (checkpoint.model.factory, checkpoint.model.blocks):
         imports.load(target)  # torchvision can't be imported for the first time under a device context
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        blocks = build.cut(checkpoint, build.architecture(checkpoint))
-        x = torch.zeros(1, *shape)
+        blocks = build.cut(checkpoint, build.architecture(checkpoint, task.head))
+        x = torch.zeros(1, *task.input_shape, dtype=getattr(torch, task.input_dtype))
         largest = 0
         for block in blocks:
-            x = block.module(block.before(x))
+            x = block(block.before(x))
             largest = max(largest, x.numel())
     return cost.Network(counter.get_total_flops(), len(blocks), largest)
 

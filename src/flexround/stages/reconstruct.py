@@ -37,20 +37,22 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
+    cli.threads(arguments.threads)
     params, identity = cli.identify(arguments)
     recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
-    if not recipe.quantized:
+    if not recipe.setting:
         raise InputError(f"recipe {identity.recipe} quantizes nothing; evaluate the checkpoint instead")
     settings, sources = hyper(params, identity)
     log.info("%s: %s", identity, settings.model_dump_json())
-    check_gate(checkpoint.gate, arguments.gate)
+    check_gate(params.gate(identity.task, identity.checkpoint), arguments.gate)
     target = params.rounding_target(recipe.rounding or "")
     samples_manifest = artifacts.read_manifest(arguments.samples)
     weights_manifest = artifacts.read_manifest(arguments.weights, verify=False)
     inputs = {"weights": weights_manifest["files"], "samples": samples_manifest["files"]}
     task = tasks.named(params.scale, identity.task)
     with lease() as device:
-        model = network.prepared(checkpoint, arguments.weights, recipe.preprocess).to(device)
+        model = network.prepared(checkpoint, task.head, arguments.weights, recipe.preprocess).to(device)
+        samples = task.inputs(_load_samples(arguments.samples, settings.samples), arguments.weights)
         reference = copy.deepcopy(model)
         job = Job(
             model=model,
@@ -61,11 +63,11 @@ def run(arguments: argparse.Namespace) -> None:
             rounding=imports.load(target),
             seed_parts=(identity.task, identity.checkpoint, identity.recipe, identity.seed),
             device=device,
+            mask=samples.mask,
         )
         fingerprint = _fingerprint(identity, job, inputs, target, str(device.type))
         with State(arguments.state / str(identity), fingerprint).opened() as state:
-            samples = task.inputs(_load_samples(arguments.samples, settings.samples))
-            found, records = reconstruct(job, samples, state)
+            found, records = reconstruct(job, samples.x, state)
             facts = {
                 "run": vars(identity),
                 "recipe": recipe.model_dump(mode="json"),
@@ -74,7 +76,8 @@ def run(arguments: argparse.Namespace) -> None:
                 "hyper_sources": sources,
                 "inputs": inputs,
             }
-            result.save(arguments.out, found, model, facts)
+            companions = artifacts.copy_existing(arguments.weights, arguments.out, tasks.COMPANIONS)
+            result.save(arguments.out, found, model, facts, companions)
             record = {"blocks": records, "environment": provenance.environment(device)}
             artifacts.write_json(arguments.out / "record.json", record)
 

@@ -119,15 +119,19 @@ def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -
 
 
 class Observer(nn.Module):
-    """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it."""
+    """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it.
 
-    def __init__(self, scheme: Scheme, method: str, p: float) -> None:
+    ``kept`` is bool (N, T): the tokens of that tensor (N, T, ...) that count; None for all.
+    """
+
+    def __init__(self, scheme: Scheme, method: str, p: float, kept: Tensor | None = None) -> None:
         super().__init__()
-        self.scheme, self.method, self.p = scheme, method, p
+        self.scheme, self.method, self.p, self.kept = scheme, method, p, kept
         self.quantizer: ActivationQuantizer | None = None
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized ``x``, so that what follows is calibrated on quantized inputs."""
         if self.quantizer is None:
-            self.quantizer = ActivationQuantizer(initial_grid(x, self.scheme, self.method, self.p))
+            seen = x if self.kept is None else x[self.kept]
+            self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))
         return self.quantizer(x)

@@ -57,7 +57,8 @@ def standard_error(one: Trial, other: Trial) -> float:
     """Return the standard error of the difference of two trials of the same metric.
 
     Paired over the examples where both have scores: most examples are right or wrong in both trials and tell
-    nothing. Unpaired otherwise; infinite where the metric has no standard error at all.
+    nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
+    otherwise; infinite where the metric has no standard error at all.
 
     Raises:
         InputError: the trials have different numbers of examples.
@@ -70,6 +71,9 @@ def standard_error(one: Trial, other: Trial) -> float:
     scores, others = one.scores(), other.scores()
     if scores is not None and others is not None and one.n_examples > 1:
         return float(np.std(scores - others, ddof=1)) / math.sqrt(one.n_examples)
+    replicates, rivals = one.replicates(), other.replicates()
+    if replicates is not None and rivals is not None:
+        return float(np.std(replicates - rivals, ddof=1))
     if one.stderr is None or other.stderr is None:
         return math.inf
     return math.hypot(one.stderr, other.stderr)

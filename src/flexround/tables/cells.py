@@ -2,12 +2,12 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.settings.layout import Run
-from flexround.settings.schema import Column, Recipe, Row, Table
+from flexround.settings.schema import Recipe, Row, Table
 from flexround.tables.evaluated import Trial, directory, read_run, trial
 from flexround.tables.published import Key
 
@@ -74,10 +74,10 @@ def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int,
         if row.recipe not in recipes:
             raise SettingsError(f"params/tables/table{table.number:02d}.yaml: recipe {suggest(row.recipe, recipes)}")
         count = seeds if recipes[row.recipe].quantized else 1
-        for column in table.columns:
-            run = Run(scale, column.task, column.checkpoint, row.recipe, 0)
-            trials = _trials(run, column, count, root)
-            for metric in column.metrics:
+        for _, column, task, checkpoint, metrics in table.row_cells(row):
+            run = Run(scale, task, checkpoint, row.recipe, 0)
+            trials = _trials(run, metrics, count, root)
+            for metric in metrics:
                 key = Key(table.number, number, row.section, row.method, row.bits, column.name, metric)
                 cells.append(Cell(key, group, compare, run, count, trials[metric]))
     return cells
@@ -92,15 +92,15 @@ def _rows(table: Table) -> Iterator[tuple[int, int, bool, Row]]:
             yield number, group_number, group.compare, row
 
 
-def _trials(first: Run, column: Column, count: int, root: Path) -> dict[str, tuple[Trial, ...]]:
-    """Return the evaluated trials of each metric of a row and column, by seed."""
+def _trials(first: Run, metrics: Sequence[str], count: int, root: Path) -> dict[str, tuple[Trial, ...]]:
+    """Return the evaluated trials of each metric of a cell, by seed."""
     runs = [dataclasses.replace(first, seed=seed) for seed in range(count)]
     contents = [(run, content) for run in runs if (content := read_run(run, root)) is not None]
-    trials = {m: tuple(trial(content, run, root, m) for run, content in contents) for m in column.metrics}
-    sizes = {t.n_examples for of_metric in trials.values() for t in of_metric}
-    if len(sizes) > 1:
-        raise InputError(
-            f"{directory(first, root).parent}: its seeds were evaluated on {sorted(sizes)} examples; "
-            "delete the older ones and evaluate them again"
-        )
+    trials = {m: tuple(trial(content, run, root, m) for run, content in contents) for m in metrics}
+    for metric, of_metric in trials.items():
+        if len(sizes := {t.n_examples for t in of_metric}) > 1:
+            raise InputError(
+                f"{directory(first, root).parent}: {metric} of its seeds was evaluated on {sorted(sizes)} examples; "
+                "delete the older ones and evaluate them again"
+            )
     return trials

@@ -29,6 +29,10 @@ class Trial:
     n_examples: int
     higher_is_better: bool
 
+    def replicates(self) -> np.ndarray | None:
+        """Return the metric on shared bootstrap resamples, float64 (R,) in its unit; None where there are none."""
+        return self._stored("replicates")
+
     def scores(self) -> np.ndarray | None:
         """Return the per-example scores, float64 of shape (n_examples,) in percent; None where there are none.
 
@@ -36,10 +40,7 @@ class Trial:
             InputError: the file is damaged, or the scores are not those of ``metrics.json``.
         """
         path = self.directory / PREDICTIONS
-        try:
-            found = load_file(path).get(self.metric) if path.exists() else None
-        except SafetensorError as error:
-            raise InputError(f"{path}: damaged ({error}); delete its directory and evaluate the run again") from error
+        found = self._stored("scores")
         if found is None:
             return None
         scores = 100.0 * found.astype(np.float64)
@@ -49,6 +50,18 @@ class Trial:
                 f"{self.n_examples} examples and {self.value:.2f}; delete the directory and evaluate the run again"
             )
         return scores
+
+    def _stored(self, kind: str) -> np.ndarray | None:
+        """Return one array of this metric from the predictions file.
+
+        Raises:
+            InputError: the file is damaged.
+        """
+        path = self.directory / PREDICTIONS
+        try:
+            return load_file(path).get(f"{kind}/{self.metric}") if path.exists() else None
+        except SafetensorError as error:
+            raise InputError(f"{path}: damaged ({error}); delete its directory and evaluate the run again") from error
 
 
 def read_run(run: Run, root: Path) -> dict[str, Any] | None:
@@ -79,7 +92,7 @@ def trial(content: dict[str, Any], run: Run, root: Path, metric: str) -> Trial:
             metric=metric,
             value=float(content["metrics"][metric]),
             stderr=content.get("stderr", {}).get(metric),
-            n_examples=int(content["n_examples"]),
+            n_examples=int(content["n_examples"][metric]),
             higher_is_better=bool(content["higher_is_better"][metric]),
         )
     except (KeyError, TypeError, ValueError) as error:

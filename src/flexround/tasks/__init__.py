@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Protocol
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
 
@@ -17,6 +17,10 @@ if TYPE_CHECKING:
     from torch import nn
 
 
+Split = Literal["validation", "heldout"]
+COMPANIONS = ("tokenizer.json",)  # files beside the weights of a network that its evaluation needs
+
+
 @dataclasses.dataclass(frozen=True)
 class Evaluation:
     """What one evaluation found.
@@ -24,16 +28,32 @@ class Evaluation:
     Attributes:
         metrics: value of each metric; accuracies and F1 in percent.
         stderr: standard error of each metric over the examples, in the metric's unit.
-        n_examples: examples evaluated.
+        n_examples: examples behind each metric.
         higher_is_better: direction of each metric.
-        scores: per-example values behind the metrics, e.g. ``top1`` -> uint8 (n_examples,) of 0 and 1.
+        scores: per-example values of the metrics that are their mean, e.g. ``top1`` -> uint8 (N,) of 0 and 1.
+        replicates: for the other metrics, their values on bootstrap resamples that all runs share: float64 (R,).
+        predictions: what was predicted, for the record; arrays of any kind.
     """
 
     metrics: dict[str, float]
     stderr: dict[str, float]
-    n_examples: int
+    n_examples: dict[str, int]
     higher_is_better: dict[str, bool]
     scores: dict[str, np.ndarray]
+    replicates: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    predictions: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+
+
+class Inputs(NamedTuple):
+    """Calibration samples as the first block of a model takes them.
+
+    Attributes:
+        x: (N, ...) images, or int64 (N, 2, T) token ids and token types.
+        mask: bool (N, T), True for real tokens; None without padding.
+    """
+
+    x: "torch.Tensor"
+    mask: "torch.Tensor | None" = None
 
 
 class Task(Protocol):
@@ -48,6 +68,14 @@ class Task(Protocol):
     def input_shape(self) -> tuple[int, ...]:
         """Shape of one sample as the first block sees it, for planning."""
 
+    @property
+    def input_dtype(self) -> str:
+        """Its type: ``float32`` for images, ``int64`` for token ids."""
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Keyword arguments that the model's factory gets from the task, e.g. the kind of head."""
+
     def prepare(self, out: Path, sources: Path) -> None:
         """Check the raw data under ``sources`` and write the prepared data and its ``manifest.json`` to ``out``."""
 
@@ -59,14 +87,25 @@ class Task(Protocol):
             training set.
         """
 
-    def inputs(self, samples: dict[str, np.ndarray]) -> "torch.Tensor":
-        """Return calibration samples as the input of the model's first block, first axis ``samples``."""
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return calibration samples as the input of the model's first block.
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any]) -> dict[str, Any]:
+        ``network`` is the directory of the model, with whatever else the task keeps there (its tokenizer).
+        """
+
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place, on the device it is on; return reproducible facts for the manifest."""
 
-    def evaluate(self, model: "nn.Module", data: Path, device: "torch.device", batch: int) -> Evaluation:
-        """Evaluate ``model`` on the whole validation set, in a memory that doesn't grow with its size."""
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Evaluate ``model`` on the validation set, or on a held-out part of the training set to choose settings by.
+
+        In a memory that doesn't grow with the size of the set.
+
+        Raises:
+            SettingsError: the task has no held-out part.
+        """
 
 
 def build(task: schema.Task) -> Task:
@@ -100,7 +139,7 @@ def accuracies(scores: dict[str, np.ndarray]) -> Evaluation:
     metrics = {name: 100.0 * float(values.mean()) for name, values in scores.items()}
     spread = {name: float(values.std(ddof=1)) if count > 1 else 0.0 for name, values in scores.items()}
     stderr = {name: 100.0 * value / count**0.5 for name, value in spread.items()}
-    return Evaluation(metrics, stderr, count, dict.fromkeys(scores, True), scores)
+    return Evaluation(metrics, stderr, dict.fromkeys(scores, count), dict.fromkeys(scores, True), scores)
 
 
 def draw_indices(available: int, samples: int, seed: int) -> np.ndarray:

@@ -12,11 +12,11 @@ import numpy as np
 from pydantic import Field, model_validator
 
 from flexround.artifacts import atomic_write, read_manifest, write_manifest, write_text
-from flexround.errors import InputError, NumericalError
+from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.seeding import derive
 from flexround.settings.load import validate
 from flexround.settings.schema import Count, Positive, Strict
-from flexround.tasks import Evaluation, accuracies, draw_indices, image_folder
+from flexround.tasks import Evaluation, Inputs, Split, accuracies, draw_indices, image_folder
 from flexround.tasks.image_training import ArrayImages, FileImages, FinetuneSettings, TrainingImages, train
 from flexround.tasks.image_transforms import decode_all, flip, random_resized_crop, resize_and_crop
 
@@ -46,6 +46,7 @@ class ImageTask(abc.ABC):
     """
 
     Options: ClassVar[type[ImageOptions]]
+    input_dtype = "float32"
 
     def __init__(self, options: ImageOptions) -> None:
         self.options = options
@@ -54,9 +55,14 @@ class ImageTask(abc.ABC):
     def training_images(self, data: Path, whole: bool) -> TrainingImages:
         """Return the training set; ``whole`` says that no random crops will be asked for."""
 
-    def inputs(self, samples: dict[str, np.ndarray]) -> "torch.Tensor":
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return nothing: the number of classes is the factory's."""
+        return {}
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration images as float32 (N, 3, H, W), normalized, on the CPU."""
-        return self.normalise(samples["images"], "cpu")
+        return Inputs(self.normalise(samples["images"], "cpu"))
 
     def normalise(self, images: np.ndarray, device: "torch.device | str") -> "torch.Tensor":
         """Turn uint8 (N, H, W, 3) into float32 (N, 3, H, W) on ``device``, channels last in memory (faster on CPUs)."""
@@ -66,21 +72,26 @@ class ImageTask(abc.ABC):
         pixels = torch.tensor(images, device=device).to(torch.float32) / 255
         return ((pixels - mean) / std).permute(0, 3, 1, 2)
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any]) -> dict[str, Any]:
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place; see ``FinetuneSettings``."""
         checked = validate(FinetuneSettings, settings, "train settings of an image task")
         images = self.training_images(data, whole=not checked.random_resized_crop)
         return {"settings": checked.model_dump(mode="json"), **train(model, images, self.normalise, checked)}
 
-    def evaluate(self, model: "nn.Module", data: Path, device: "torch.device", batch: int) -> Evaluation:
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
         """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map.
 
         Raises:
+            SettingsError: a held-out part is asked for.
             InputError: fewer outputs than classes.
             NumericalError: NaN among the logits.
         """
         import torch
 
+        if split != "validation":
+            raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
         read_manifest(data, verify=False)
         images, labels = np.load(data / "val_images.npy", mmap_mode="r"), np.load(data / "val_labels.npy")
         model.eval()
