@@ -47,5 +47,5 @@ include: "workflow/rules/tabulate.smk"
 rule all:
     default_target: True
     input:
-        expand("results/table{table}.csv", table=PLAN.params.tables),
-        expand("results/figure{figure}.pdf", figure=PLAN.figures),
+        expand("results/table{table}.csv", table=PLAN.complete_tables()),
+        expand("results/figure{figure}.pdf", figure=PLAN.complete_figures()),

@@ -1,7 +1,8 @@
 """Seconds per reconstruction iteration, summed over a network's units, against plain forward + backward + Adam.
 
-The real torchvision networks at 64 px, batch 32; random weights (the time does not depend on them). Both kinds of
-reconstruction draw their batches from a cache, Q mixes and drops; plain training has its one batch for nothing.
+The real torchvision networks at 64 px and one layer of BERT-base at 128 tokens, batch 32; random weights (the time does
+not depend on them). Both kinds of reconstruction draw their batches from a cache, Q mixes and drops; plain training
+has its one batch for nothing.
 """
 
 import argparse
@@ -13,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround import devices, imports
-from flexround.models import mobilenetv2, resnet
+from flexround.models import bert, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
@@ -22,12 +23,42 @@ from flexround.reconstruct.optimise import ReconstructionError
 from flexround.surgery import place
 from flexround.surgery.fold_bn import fold_batch_norm
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]]]] = {
-    "resnet18": (resnet.resnet18, resnet.blocks),
-    "resnet50": (resnet.resnet50, resnet.blocks),
-    "mobilenetv2": (mobilenetv2.mobilenet_v2, mobilenetv2.blocks),
-}
 KEEP, BATCH, ROWS = 0.5, 32, 128
+
+
+def images() -> Tensor:
+    """Return random images."""
+    return torch.randn(ROWS, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def tokens() -> Tensor:
+    """Return random token ids of type 0."""
+    ids = torch.randint(30_000, (ROWS, 1, 128), generator=torch.Generator().manual_seed(0))
+    return torch.cat([ids, torch.zeros_like(ids)], dim=1)
+
+
+def folded(factory: Callable[[], nn.Module]) -> Callable[[], nn.Module]:
+    """Return a factory whose networks have their batch norms folded."""
+
+    def build() -> nn.Module:
+        model = factory().eval()
+        fold_batch_norm(model)
+        return model
+
+    return build
+
+
+def layer() -> nn.Module:
+    """Return BERT-base with one layer; all twelve are alike."""
+    return transformer.bert("classification", num_hidden_layers=1)
+
+
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable[[], Tensor]]] = {
+    "resnet18": (folded(resnet.resnet18), resnet.blocks, images),
+    "resnet50": (folded(resnet.resnet50), resnet.blocks, images),
+    "mobilenetv2": (folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images),
+    "bert-base": (layer, bert.blocks, tokens),
+}
 
 
 def measure(step: Callable[[], None], repeats: int) -> float:
@@ -75,7 +106,7 @@ def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
     for site in block.sites:
         place.attach_quantizer(site, place.Observer(Scheme(4), "minmax", 2.4))
     with torch.no_grad():
-        block.module(x[:BATCH].clone())
+        block(x[:BATCH].clone())
     learned = []
     for site in block.sites:
         quantizer = place.attached_quantizer(site).quantizer
@@ -109,16 +140,15 @@ def main() -> None:
     devices.keep_freed_memory()
     rounding = imports.load(arguments.rounding)
     for name in arguments.networks:
-        factory, cut = NETWORKS[name]
-        model = factory().eval()
-        fold_batch_norm(model)
+        factory, cut, inputs = NETWORKS[name]
+        model = factory()
         totals = dict.fromkeys(("plain", "weights", "q"), 0.0)
-        x = cached(torch.randn(ROWS, 3, 64, 64, generator=torch.Generator().manual_seed(0)), torch.device("cpu"))
+        x = cached(inputs(), torch.device("cpu"))
         for index in range(len(cut(model))):
             variants = {kind: cut(copy.deepcopy(model))[index] for kind in totals}
-            x = cached(variants["plain"].before(x), x.device)
             with torch.no_grad():
-                target = cached(variants["plain"].module(x.clone()), x.device)
+                x = cached(variants["plain"].before(x), x.device)
+                target = cached(variants["plain"](x.clone()), x.device)
             learned = {"plain": [p for p in variants["plain"].module.parameters() if p.ndim > 1]}
             learned["weights"] = quantize_weights(variants["weights"], rounding)
             learned["q"] = quantize_weights(variants["q"], rounding) + quantize_activations(variants["q"], x)

@@ -3,7 +3,9 @@
 import functools
 import hashlib
 import http.server
+import json
 import threading
+from types import SimpleNamespace
 
 import pytest
 
@@ -12,6 +14,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.settings.load import read_sources
 from flexround.settings.schema import Source
 from flexround.stages import fetch
+from flexround.tasks import glue_files
 
 CONTENT = b"weights" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
@@ -83,6 +86,114 @@ def test_a_folder_is_taken_as_it_is(out):
     assert sources.fetch("w", source("ask the authors"), out) is None
 
 
+FILES = {"config.json": b"{}", "model-1.safetensors": b"one", "model-2.safetensors": b"two"}
+LINES = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items())
+DIGEST = hashlib.sha256(LINES.encode()).hexdigest()
+COMMIT = "c" * 40
+
+
+def hub_source(**given):
+    given = {"kind": "checkpoint", "files": ["config.json", "model-*.safetensors"], "revision": "main"} | given
+    return Source(location="hub:owner/net", file="hub/net", licence="MIT", **given)
+
+
+def put(directory, files=FILES):
+    (directory / ".cache").mkdir(parents=True, exist_ok=True)
+    for name, content in {**files, ".cache/notes": str(directory).encode(), ".gitattributes": b"*"}.items():
+        (directory / name).write_bytes(content)
+
+
+@pytest.fixture
+def hub(monkeypatch):
+    """Stand in for the hub; return the calls it got."""
+    calls = []
+
+    def repo_info(repository, **given):
+        calls.append((repository, given))
+        return SimpleNamespace(sha=COMMIT)
+
+    def snapshot_download(repository, *, local_dir, **given):
+        calls.append((repository, given))
+        put(local_dir)
+
+    monkeypatch.setattr("huggingface_hub.repo_info", repo_info)
+    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
+    return calls
+
+
+@pytest.mark.parametrize(("kind", "repo_type"), [("checkpoint", "model"), ("dataset", "dataset")])
+def test_a_repository_is_downloaded_at_the_commit_that_its_revision_means(hub, out, kind, repo_type):
+    assert sources.fetch("net", hub_source(kind=kind), out) == DIGEST
+    assert {path.name for path in (out / "hub").iterdir()} == {"net", "net.sha256", "net.commit"}
+    patterns = ["config.json", "model-*.safetensors"]
+    assert hub == [
+        ("owner/net", {"repo_type": repo_type, "revision": "main"}),
+        ("owner/net", {"repo_type": repo_type, "revision": COMMIT, "allow_patterns": patterns}),
+    ]
+    assert sources.fetch("net", hub_source(kind=kind), out) == DIGEST
+    assert len(hub) == 2
+
+
+def test_a_directory_is_verified_as_a_whole(hub, out):
+    put(out / "hub/net")
+    assert sources.verify("net", hub_source(), out / "hub/net") == DIGEST
+    assert (out / "hub/net.sha256").read_text() == f"{DIGEST}  net\n"
+    (out / "hub/net/.cache/notes").write_text("others")
+    assert sources.fetch("net", hub_source(sha256=DIGEST, bytes=8), out) == DIGEST
+    (out / "hub/net/added.json").write_text("{}")
+    with pytest.raises(InputError, match=rf"net.sha256 says {DIGEST}"):
+        sources.fetch("net", hub_source(), out)
+    assert hub == []
+
+
+def test_a_directory_without_a_needed_file_is_refused(out):
+    put(out / "hub/net", {"model-1.safetensors": b"one"})
+    with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*"):
+        sources.verify("net", hub_source(), out / "hub/net")
+    assert not (out / "hub/net.sha256").exists()
+
+
+def test_a_wrong_repository_is_refused_and_not_kept(hub, out):
+    with pytest.raises(InputError, match=f"its sha256 is {DIGEST}"):
+        sources.fetch("net", hub_source(sha256="0" * 64), out)
+    assert list((out / "hub").iterdir()) == []
+
+
+def test_a_broken_off_snapshot_is_not_taken_for_a_whole_one(hub, out, monkeypatch):
+    def break_off(repository, *, local_dir, **_):
+        put(local_dir, {"config.json": b"{}"})
+        raise ConnectionError("gone\nsecond line")
+
+    with monkeypatch.context() as broken:
+        broken.setattr("huggingface_hub.snapshot_download", break_off)
+        with pytest.raises(InputError, match=r"the download failed \(ConnectionError: gone\)"):
+            sources.fetch("net", hub_source(), out)
+    assert not (out / "hub/net").exists()
+    assert sources.fetch("net", hub_source(), out) == DIGEST
+
+
+def test_a_missing_directory_says_what_to_put_where(out):
+    with pytest.raises(InputError) as caught:
+        sources.verify("net", hub_source(), out / "hub/net")
+    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", f"{out}/hub/net/")
+    for part in parts:
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_stage_records_the_commit(hub, out, monkeypatch):
+    monkeypatch.setattr(fetch, "read_sources", lambda _: {"net": hub_source()})
+    for _ in range(2):
+        fetch.run(fetch.parser().parse_args(["--source", "net", "--out", str(out)]))
+        record = json.loads((out / "net.json").read_text())
+        assert (record["sha256"], record["commit"], record["revision"]) == (DIGEST, COMMIT, "main")
+
+
+def test_a_repository_needs_the_names_of_its_files():
+    with pytest.raises(ValueError, match="name the `files` wanted from the hub"):
+        hub_source(files=[])
+
+
 class Truncating(http.server.BaseHTTPRequestHandler):
     """Promises all bytes and closes the connection after some."""
 
@@ -141,3 +252,5 @@ def test_the_table_of_sources_is_valid():
     known = read_sources(errors)
     assert errors == []
     assert known["resnet50-torchvision"].revision == "sha256:0676ba61"
+    for split in (f"{name}/{split}" for name, splits in glue_files.SPLITS.items() for split in splits):
+        assert f"{split}-*.parquet" in known["glue"].files

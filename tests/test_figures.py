@@ -8,7 +8,7 @@ from matplotlib.figure import Figure
 
 from flexround.errors import InputError
 from flexround.tables.figure_style import save
-from flexround.tables.figures import Accuracies, Shifts, figure3, figure4, figure6, figure7
+from flexround.tables.figures import Accuracies, Shifts, figure3, figure4, figure5, figure6, figure7
 from flexround.tables.published import load_figure7
 
 
@@ -64,6 +64,21 @@ def test_figure4_draws_every_weight() -> None:
     offsets = np.asarray(figure.axes[0].collections[0].get_offsets())
     np.testing.assert_array_equal(offsets, np.column_stack([shifts().flat_weight, shifts().steps]))
     assert "20.0 %" in texts(figure)
+
+
+def test_figure5_reaches_far() -> None:
+    weight = np.linspace(-0.2, 0.2, 401)
+    rtn = np.round(weight / 0.004).astype(np.int64) + 128
+    learned = rtn + np.round(weight * 300).astype(np.int64)  # up to 60 steps away
+    figure = figure5(Shifts("BERT-Base", weight, learned.astype(np.uint8), rtn.astype(np.uint8)), "mini")
+    low, high = figure.axes[0].get_ylim()
+    assert low < -60 < 60 < high
+    assert "the farthest by 60 (paper: about 60)" in texts(figure)
+    assert "first query projection of BERT-Base" in texts(figure)
+    figure.draw_without_rendering()
+    title = figure.axes[0].title.get_window_extent()
+    assert title.x0 >= 0
+    assert title.x1 <= figure.bbox.x1
 
 
 def test_figure6_has_a_row_for_each_model_and_one_vertical_axis_in_it() -> None:

@@ -3,6 +3,7 @@
 import re
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -121,7 +122,7 @@ def test_the_figures_are_planned_too(report):
     assert (sizes["reconstruct"][0], sizes["calibrate"][0], sizes["evaluate"][0]) == (2 * 7 * 5, 7 * 5, 2 * 7 * 5 + 1)
 
 
-@pytest.mark.parametrize("arguments", [("--figure", "5"), ("--table", "4")])
+@pytest.mark.parametrize("arguments", [("--figure", "99"), ("--table", "99")])
 def test_what_there_is_not_is_refused(report, arguments):
     with pytest.raises(SettingsError, match=f"{arguments[0]} '{arguments[1]}' .*known: "):
         report(*arguments)
@@ -199,3 +200,12 @@ def test_a_pattern_matches_its_names_alone():
     assert all(found.fullmatch(name) for name in ("b", "b-w4", "a.b"))
     assert not any(found.fullmatch(name) for name in ("", "b-w", "axb", "b-w4x"))
     assert not re.compile(Plan.pattern([])).fullmatch("")
+
+
+def test_what_a_scale_has_everything_for_is_made_by_default():
+    images = [1, 2, 3, 8, 9, 10, 11]
+    paper, smoke = Plan(load_params("paper")), Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
+    assert paper.complete_tables() == [*images[:3], 4, *images[3:], 12, 13, 14, 15, 16]
+    assert paper.complete_figures() == [3, 4, 5, 6, 7]
+    assert smoke.complete_tables() == [10], "it has MobileNetV2 alone"
+    assert smoke.complete_figures() == [4, 7]

@@ -217,7 +217,7 @@ PARTS = {
     "surgery": {"surgery", "models", "quant"},
     "reconstruct": {"reconstruct", "surgery", "models", "quant"},
     "mini": {"mini", "models"},
-    "tasks": {"tasks", "mini"},
+    "tasks": {"tasks", "mini", "models"},
     "tables": {"tables"},
     "stages": {"stages", "tasks", "tables", "reconstruct", "surgery", "models"},
 }

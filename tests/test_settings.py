@@ -38,19 +38,18 @@ def test_the_published_numbers_are_the_papers():
 @pytest.mark.parametrize("name", SCALES)
 def test_every_value_of_every_run_is_that_of_the_rule_it_names(name):
     params = loaded(name)
-    quantized = [key for key, recipe in params.recipes.recipes.items() if recipe.quantized]
-    assert set(params.scale.checkpoints) == {f"{network}-{origin}" for network in NETWORKS for origin in ORIGINS}
-    assert len(quantized) >= 40
+    runs = [run for run in params.shown() if params.recipe(run[2]).setting]
+    assert {checkpoint for _, checkpoint, _ in runs} == set(params.scale.checkpoints)
+    assert len({recipe for _, _, recipe in runs}) >= 36
     rules = [(rule.source, rule.set) for rule in (*params.defaults.hyper, *params.scale.hyper)]
-    for key in quantized:
+    for task, checkpoint, key in runs:
         recipe = params.recipes.recipes[key]
         own = [(f"recipe {key}", recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {}))]
-        for checkpoint in params.scale.checkpoints:
-            settings, sources = hyper(params, Run(name, "imagenet", checkpoint, key, 0))
-            assert set(sources) == set(Hyper.model_fields)
-            for field, source in sources.items():
-                values = [values[field] for where, values in rules + own if where == source and field in values]
-                assert getattr(settings, field) in values, f"{key} on {checkpoint}: {field} is not from {source!r}"
+        settings, sources = hyper(params, Run(name, task, checkpoint, key, 0))
+        assert set(sources) == set(Hyper.model_fields)
+        for field, source in sources.items():
+            values = [values[field] for where, values in rules + own if where == source and field in values]
+            assert getattr(settings, field) in values, f"{key} on {checkpoint}: {field} is not from {source!r}"
 
 
 def test_mini_follows_the_papers_rules_where_it_sets_no_budget():

@@ -275,7 +275,7 @@ def test_the_snakefile_is_short():
 def test_every_rule_is_read_here():
     text = "".join(path.read_text() for path in RULE_FILES)
     assert len(re.findall(r"^\s*(?:rule|checkpoint) ", text, re.MULTILINE)) == len(RULES) >= 10
-    stages = set(re.findall(r"python -m flexround\.stages\.(\w+)", text))
+    stages = set(re.findall(r"(?:python -m|\{params\.launch\}) flexround\.stages\.(\w+)", text))
     assert stages == set(STAGES) - {"plan"}
 
 

@@ -9,16 +9,26 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from table_runs import RECIPES, TABLE, complete, hits, make, numbers, scale, write
+from table_runs import (
+    OF_RUNS,
+    RECIPES,
+    SETTINGS,
+    TABLE,
+    complete,
+    fill,
+    hits,
+    make,
+    numbers,
+    scale,
+    settings_params,
+    write,
+)
 
 from flexround.errors import InputError, SettingsError
-from flexround.settings.layout import PARAMS
-from flexround.settings.load import read_yaml, validate
-from flexround.settings.schema import Recipe, Table
 from flexround.stages import tabulate
-from flexround.tables import cells, html, latex, published, terminal, tidy
+from flexround.tables import html, latex, published, settings, terminal
 
-SPECS = sorted((PARAMS / "tables").glob("table*.yaml"))
+GLUE_SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
 
 def test_latex_has_pairs_bold_escapes_and_the_scale(tmp_path: Path) -> None:
@@ -87,17 +97,57 @@ def test_terminal_names_the_scale_first(tmp_path: Path) -> None:
     assert shown.isascii()
 
 
+def test_a_section_stands_left_of_the_method_in_the_middle_of_its_rows(tmp_path: Path) -> None:
+    fragment = latex.render(fill(tmp_path, OF_RUNS["table04"], GLUE_SCORES), OF_RUNS["table04"], scale())
+    lines = fragment.splitlines()
+    body = lines[lines.index(r"\toprule") + 1 : lines.index(r"\bottomrule")]
+    pair = " & ".join(["80.00 & 80.00"] * 5)
+    assert body[0].startswith(r"Dataset & Method & \multicolumn{2}{c}{BERT\textsubscript{BASE}} & ")
+    assert [line.split(" & ")[:2] for line in body[1:6]] == [
+        [r"\midrule"],
+        ["", "Full-precision"],
+        [r"\cmidrule{2-12}"],
+        ["MNLI", "Q+AdaRound"],
+        ["", "Q+FlexRound (Ours)"],
+    ]
+    assert body[4] == rf"MNLI & Q+AdaRound & {pair} \\"
+    assert body.count(r"\midrule") == body.count(r"\cmidrule{2-12}") == 3
+    assert "Bold: best of its section by more than the noise." in fragment
+    assert r"\begin{tabular}{clS[table-format=2.2]@{~/~}S[table-format=2.2]S" in fragment
+
+
+def test_a_row_of_fewer_metrics_fills_its_columns(tmp_path: Path) -> None:
+    text = fill(tmp_path, OF_RUNS["table04"], GLUE_SCORES)
+    fragment = latex.render(text, OF_RUNS["table04"], scale())
+    assert "MRPC & Q+AdaRound & " + " & ".join([r"\multicolumn{2}{c}{80.00}"] * 5) in fragment
+    assert r" & Q+FlexRound (Ours) & \multicolumn{2}{c}{\bfseries 85.00} & " in fragment
+    page = html.render(text, OF_RUNS["table04"], scale())
+    assert re.findall(r'rowspan="2" scope="col">(\w+)<', page) == ["Section", "Method", "Metrics"]
+    assert page.count(' colspan="2">') == 3 * 5
+    assert '<th class="text" scope="row">acc_matched/acc_mismatched</th>' in page
+    mrpc = [line for line in terminal.render(text, scale()).splitlines() if " MRPC " in line]
+    assert [line.split("  ")[0] for line in mrpc] == ["Full-precision", "Q+AdaRound", "Q+FlexRound (Ours)"]
+    assert mrpc[2].split()[-2:] == ["85.00*", "(86.76)"]
+
+
+def test_hover_tells_the_rival_and_how_sure_the_lead_is(tmp_path: Path) -> None:
+    complete(tmp_path)
+    page = html.render(make(tmp_path), TABLE, scale())
+    assert "against B + Weak: 4.00 \u00b1 0.62, p &lt; 0.0001; imagenet/net/strong" in page
+    assert page.count("against") == 2 * 3  # not the reference rows
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")
 def test_every_table_compiles(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     write(tmp_path, "strong", hits(7))
-    rendered = [(latex.render(make(tmp_path, seeds=2), TABLE, scale()), 99)]
-    for path in SPECS:
-        spec = validate(Table, read_yaml(path), str(path))
-        recipes = {row.recipe: Recipe() for group in spec.groups for row in group.rows}
-        found = cells.collect(spec, recipes, "mini", 1, tmp_path)
-        rendered.append((latex.render(tidy.to_csv(found, published.load(), spec, scale()), spec, scale()), spec.number))
-    for fragment, number in rendered:
+    texts = [(make(tmp_path, seeds=2), TABLE)]
+    for name, spec in OF_RUNS.items():
+        scores = {row.recipe: hits(number, 100) for number, row in enumerate(spec.rows())}
+        texts.append((fill(tmp_path / name, spec, scores), spec))
+    texts += [(settings.to_csv(spec, settings_params(), published.load()), spec) for spec in SETTINGS.values()]
+    for text, spec in texts:
+        fragment, number = latex.render(text, spec, scale()), spec.number
         (tmp_path / "page.tex").write_text(latex.standalone(fragment, number))
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -106,7 +156,9 @@ def test_every_table_compiles(tmp_path: Path) -> None:
 
 
 def test_tables_need_no_torch() -> None:
-    modules = "best, cells, evaluated, figures, figure_style, grid, html, latex, published, terminal, tidy"
+    modules = (
+        "best, cells, evaluated, figures, figure_style, grid, html, latex, paired, published, settings, terminal, tidy"
+    )
     code = f"import sys\nfrom flexround.tables import {modules}\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
@@ -140,3 +192,12 @@ def test_stage_refuses_what_is_not_there(arguments: argparse.Namespace, wrong: d
     with pytest.raises(SettingsError, match=f"--{next(iter(wrong))}"):
         tabulate.run(argparse.Namespace(**(vars(arguments) | wrong)))
     assert not arguments.out.exists()
+
+
+def test_stage_makes_a_table_of_settings(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(tabulate, "load_params", lambda name: settings_params())
+    tabulate.run(argparse.Namespace(scale="paper", table=14, seeds=1, evaluated=tmp_path, out=tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["table14.csv", "table14.html", "table14.tex"]
+    assert "Weight Decay" in capsys.readouterr().out

@@ -8,46 +8,51 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import TABLE, complete, entry, hits, make, write
+from table_runs import OF_RUNS, TABLE, complete, entry, hits, make, write
 
 from flexround.errors import InputError, SettingsError
-from flexround.settings.layout import PARAMS, Run
-from flexround.settings.load import read_yaml, validate
-from flexround.settings.schema import Recipe, Table
+from flexround.settings.layout import Run
+from flexround.settings.schema import Recipe
 from flexround.tables import cells, evaluated, published
-
-SPECS = sorted((PARAMS / "tables").glob("table*.yaml"))
 
 
 def test_shipped_tables_are_there() -> None:
-    assert [path.stem.removeprefix("table") for path in SPECS] == ["01", "02", "03", "08", "09", "10", "11"]
+    assert [table.number for table in OF_RUNS.values()] == [1, 2, 3, 4, 8, 9, 10, 11, 12, 15, 16]
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_spec_matches_the_published_numbers_one_to_one(path: Path) -> None:
-    table = validate(Table, read_yaml(path), str(path))
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
+    table = OF_RUNS[name]
     recipes = {row.recipe: Recipe() for group in table.groups for row in group.rows}
     found = [cell.key for cell in cells.collect(table, recipes, "none", 1, Path("nowhere"))]
     expected = [key for key in published.load() if key.table == table.number]
-    assert f"table{table.number:02d}" == path.stem
+    assert f"table{table.number:02d}" == name
     assert sorted(found) == sorted(expected)
     assert [key.row for key in found] == [key.row for key in expected]  # and in the paper's order
-    assert not table.groups[0].compare
+    for group in table.groups:
+        assert group.compare == ("full-precision" not in {row.recipe for row in group.rows})
 
 
-@pytest.mark.parametrize("path", SPECS, ids=lambda path: path.stem)
-def test_recipe_is_what_the_row_says(path: Path) -> None:
-    table = validate(Table, read_yaml(path), str(path))
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_recipe_is_what_the_row_says(name: str) -> None:
     names = {"AdaQuant": "adaquant", "AdaRound": "adaround", "FlexRound": "flexround", "CLE": "cle"}
-    for row in (row for group in table.groups for row in group.rows):
-        weights, activations = re.search(r"(?:-w(\d))?(?:a(\d))?(?:-fixed-s1|-no-s3-s4)?$", row.recipe).groups()
+    for row in OF_RUNS[name].rows():
+        weights, activations = re.search(r"(?:-w(\d))?(?:a(\d))?(?:-fixed-s1|-no-s3-s4|-tuned)?$", row.recipe).groups()
         assert row.bits in ("", f"{weights or 32}/{activations or 32}")
         if "Ablation" not in row.method:
             assert {part for word, part in names.items() if word in row.method} == set(names.values()) & set(
                 row.recipe.split("-")
             )
         setting = re.search(r"(?:^|-)([bq])-", row.recipe)
-        assert setting is None or "Ablation" in row.method or f"{setting[1].upper()} + " in row.method
+        assert setting is None or "Ablation" in row.method or f"{setting[1].upper()}+" in row.method.replace(" ", "")
+
+
+@pytest.mark.parametrize("name", ["table04", "table12", "table15", "table16"])
+def test_task_and_checkpoint_are_what_section_and_column_say(name: str) -> None:
+    for cell in OF_RUNS[name].cells():
+        assert cell.checkpoint == cell.column.name.lower()
+        assert cell.task == (f"glue-{cell.row.section.lower().replace('-', '')}" if cell.row.section else "squad")
+    assert (name == "table16") == ("q-flexround-w8a8-tuned" in {row.recipe for row in OF_RUNS[name].rows()})
 
 
 def test_all_published_numbers_are_read() -> None:
@@ -132,10 +137,12 @@ def test_unknown_recipe_and_missing_tolerance_are_settings_errors(tmp_path: Path
     [
         (hits(740), True),  # 40 examples gained, none lost: the paired error is 0.62 points
         (hits(703), False),  # 3 gained, none lost: inside the noise
+        (hits(705), False),  # 5 gained, none lost: 1.96 paired errors are 0.44 points, but p = 2 / 2^5
+        (hits(706), True),  # 6 gained, none lost
         (hits(700), False),  # a tie
         (np.roll(hits(740), 500), False),  # the same margin, but 760 examples flipped
     ],
-    ids=["clear", "inside the noise", "tie", "unstable"],
+    ids=["clear", "inside the noise", "too few differ", "just enough differ", "tie", "unstable"],
 )
 def test_bold_needs_more_than_the_paired_noise(tmp_path: Path, strong: np.ndarray, bold: bool) -> None:
     runs = {"bare": hits(500), "full": hits(900), "weak": hits(700), "strong": strong, "third": hits(100)}
@@ -225,10 +232,11 @@ def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
     assert text == make(tmp_path)
     assert text.splitlines()[0] == (
         "table,row,section,method,bits,column,metric,value,spread,n_seeds,n_examples,stderr,higher_is_better,"
-        "published,delta,status,scale,task,checkpoint,recipe,group,best"
+        "published,delta,status,scale,task,checkpoint,recipe,group,best,rival,lead,lead_stderr,p_value"
     )
     assert text.splitlines()[7] == (
-        "99,4,,B + Strong,4/32,Net_18,top1,74.00,,1,1000,1.40,1,70.00,,computed,mini,imagenet,net,strong,2,1"
+        "99,4,,B + Strong,4/32,Net_18,top1,74.00,,1,1000,1.40,1,70.00,,computed,mini,imagenet,net,strong,2,1,"
+        "B + Weak,4.00,0.62,0.0000"
     )
     assert "\r" not in text
     assert text.endswith("\n")

@@ -172,7 +172,7 @@ def test_parsing_imports_neither_torch_nor_pandas(project):
     code = (
         "import sys; sys.path.insert(0, 'src')\n"
         "from flexround.settings.load import load_params\nfrom flexround.settings.plan import Plan\n"
-        "plan = Plan(load_params('mini'))\n[plan.table_runs(n) for n in plan.params.tables]\n"
+        "plan = Plan(load_params('mini'))\n[plan.table_runs(n) for n in plan.complete_tables()]\n"
         "plan.sources('reconstruct')\nprint([m for m in ('torch', 'pandas', 'torchvision') if m in sys.modules])"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=project.root, capture_output=True, text=True, check=True)

@@ -29,6 +29,10 @@ def lease() -> Iterator["torch.device"]:
     if not torch.cuda.is_available():
         yield torch.device("cpu")
         return
+    if "LOCAL_RANK" in os.environ:  # torchrun shares the job's devices out among its processes
+        torch.cuda.set_device(int(os.environ["LOCAL_RANK"]))
+        yield torch.device("cuda", int(os.environ["LOCAL_RANK"]))
+        return
     names = [name.strip() for name in os.environ.get("CUDA_VISIBLE_DEVICES", "").split(",") if name.strip()]
     if len(names) != torch.cuda.device_count():
         names = [str(index) for index in range(torch.cuda.device_count())]

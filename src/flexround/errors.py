@@ -23,9 +23,14 @@ class NumericalError(FlexRoundError):
     """NaN or Inf where a finite number was needed."""
 
 
+SHOWN = 12
+
+
 def suggest(wrong: str, known: Iterable[str]) -> str:
-    """Return ``"'wrong' (did you mean 'right'? known: ...)"`` for an unknown name."""
+    """Return ``"'wrong' (did you mean 'right'? known: ...)"`` for an unknown name; at most ``SHOWN`` are listed."""
     names = sorted(known)
-    close = difflib.get_close_matches(wrong, names, n=1)
+    close = difflib.get_close_matches(wrong, names, n=SHOWN)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    return f"{wrong!r} ({hint}known: {', '.join(names)})"
+    listed = names if len(names) <= SHOWN else sorted({*close, *names[: SHOWN - len(close)]})
+    more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
+    return f"{wrong!r} ({hint}known: {', '.join(listed)}{more})"

@@ -20,8 +20,9 @@ rule finetune:
     params:
         settings=lambda w: PLAN.training(w.task, w.checkpoint),
         scale=SCALE_FILE,
+        launch=PLAN.launcher("finetune"),
         options=get_training_options,
     shell:
-        "python -m flexround.stages.finetune --scale {params.scale} --task {wildcards.task}"
+        "{params.launch} flexround.stages.finetune --scale {params.scale} --task {wildcards.task}"
         " --checkpoint {wildcards.checkpoint} {params.options} --sources results/sources"
         " --threads {threads} --out $(dirname {output.manifest}) > {log} 2>&1"

@@ -21,6 +21,7 @@ rule tabulate:
     params:
         seeds=PLAN.seeds,
         scale=SCALE_FILE,
+        settings=lambda w: PLAN.table_settings(int(w.table)),
     shell:
         "python -m flexround.stages.tabulate --scale {params.scale} --table {wildcards.table}"
         " --seeds {params.seeds} --evaluated results --out $(dirname {output.csv}) 2> {log}"

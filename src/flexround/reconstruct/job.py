@@ -44,11 +44,12 @@ class Job:
 
     def weight_bits(self, index: int) -> int:
         """Bits of the weights in block ``index``: first and last layer have their own."""
+        special: int | str = "low"
         if index == 0:
-            return self.hyper.stem_bits
-        if index == len(self.blocks) - 1:
-            return self.hyper.head_bits
-        return self.recipe.w_bits or 0
+            special = self.hyper.stem_bits
+        elif index == len(self.blocks) - 1:
+            special = self.hyper.head_bits
+        return self.recipe.w_bits or 0 if special == "low" else int(special)
 
     def activation_bits(self, index: int) -> int:
         """Bits of a block's *output*; sites inside a block have the recipe's bits."""

@@ -133,13 +133,22 @@ class Params(NamedTuple):
             raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
         return matching[-1]
 
+    def shown(self) -> list[tuple[str, str, str]]:
+        """Return every (task, checkpoint, recipe) of the scale that a table or figure shows."""
+        cells = [cell for table in self.tables.values() for cell in table.cells()]
+        found = [(cell.task, cell.checkpoint, cell.row.recipe) for cell in cells]
+        panels = [panel for panels in self.figures.shifts.values() for panel in panels]
+        found += [(panel.task, panel.checkpoint, panel.recipe) for panel in panels]
+        spec = self.figures.sample_size
+        names = [spec.recipe(method, size) for method in spec.recipes for size in self.scale.figures.sample_sizes]
+        found += [(spec.task, spec.checkpoint, name) for name in names]
+        found += [(task, checkpoint, other) for task, checkpoint, name in found for other in self.recipe(name).select]
+        scale = self.scale
+        return [run for run in dict.fromkeys(found) if run[0] in scale.tasks and run[1] in scale.checkpoints]
+
     def pairs(self) -> list[tuple[str, str]]:
         """Return every (task, checkpoint) of the scale that a table or figure shows."""
-        shown = [(cell.task, cell.checkpoint) for table in self.tables.values() for cell in table.cells()]
-        shown += [(panel.task, panel.checkpoint) for panels in self.figures.shifts.values() for panel in panels]
-        shown.append((self.figures.sample_size.task, self.figures.sample_size.checkpoint))
-        known = self.scale
-        return [pair for pair in dict.fromkeys(shown) if pair[0] in known.tasks and pair[1] in known.checkpoints]
+        return list(dict.fromkeys((task, checkpoint) for task, checkpoint, _ in self.shown()))
 
     def rounding_target(self, name: str) -> str:
         """Return ``package.module:Class`` of a rounding given by name or by such a path."""
@@ -322,16 +331,29 @@ def _check_patterns(params: Params) -> list[str]:
 
 
 def _check_runs(params: Params) -> list[str]:
-    """Resolve every pair with every recipe that quantizes; a mistake that many runs share is one line."""
-    found: dict[str, list[Run]] = {}
+    """Resolve every run of a table or figure; a recipe that none shows must fit at least one of their networks."""
     errors = [line[2:] for pair in params.pairs() for line in _attempt("", lambda p=pair: params.gate(*p))]
-    for task, checkpoint in params.pairs():
-        for recipe_name in (key for key, recipe in params.recipes.recipes.items() if recipe.setting):
-            run = Run(params.scale.name, task, checkpoint, recipe_name, 0)
-            for line in _attempt("", lambda r=run: hyper(params, r)):
-                found.setdefault(line.partition(f"{run}: ")[2], []).append(run)
-    more = {line: f" and {len(runs) - 1} more runs" if len(runs) > 1 else "" for line, runs in found.items()}
-    return errors + [f"hyper-parameters of {runs[0]}{more[line]}: {line}" for line, runs in found.items()]
+    shown: dict[str, list[tuple[str, str]]] = {}
+    for task, checkpoint, name in params.shown():
+        shown.setdefault(name, []).append((task, checkpoint))
+    for name in params.recipes.made("setting"):
+        runs = [Run(params.scale.name, *pair, name, 0) for pair in shown.get(name) or params.pairs()]
+        found = {run: _attempt("", lambda r=run: hyper(params, r)) for run in runs}
+        if name in shown or all(found.values()):
+            errors += [
+                f"hyper-parameters of {run}: {line.partition(f'{run}: ')[2]}" for run in runs for line in found[run]
+            ]
+    return _merged(errors)
+
+
+def _merged(errors: list[str]) -> list[str]:
+    """Return one line for each mistake that many runs share."""
+    mistakes: dict[str, list[str]] = {}
+    for error in errors:
+        where, _, text = error.partition(": ")
+        mistakes.setdefault(text, []).append(where)
+    more = {text: f" and {len(places) - 1} more runs" if len(places) > 1 else "" for text, places in mistakes.items()}
+    return [f"{places[0]}{more[text]}: {text}" for text, places in mistakes.items()]
 
 
 def _check_rounding(params: Params, recipe: Recipe) -> None:

@@ -61,6 +61,31 @@ class Plan:
         runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]
         return list(dict.fromkeys(runs))
 
+    def complete_tables(self) -> list[int]:
+        """Return the tables that this scale has all tasks and checkpoints for: what is made if nothing is named."""
+        return [number for number, table in self.params.tables.items() if self._has(table.pairs())]
+
+    def complete_figures(self) -> list[int]:
+        """Return the figures that this scale has all tasks and checkpoints for."""
+        specs = self.params.figures
+        pairs = {
+            number: [(panel.task, panel.checkpoint) for panel in panels] for number, panels in specs.shifts.items()
+        }
+        pairs[specs.sample_size.number] = [(specs.sample_size.task, specs.sample_size.checkpoint)]
+        return [number for number in self.figures if self._has(pairs[number])]
+
+    def _has(self, pairs: Iterable[tuple[str, str]]) -> bool:
+        """Whether the scale has these tasks and checkpoints."""
+        return all(task in self.scale.tasks and name in self.scale.checkpoints for task, name in pairs)
+
+    def table_settings(self, number: int) -> str:
+        """Return what a table of settings shows, as JSON: the rerun trigger of its rule; empty for all others."""
+        table = self.params.tables[number]
+        if not table.settings:
+            return ""
+        options = {task: self.scale.tasks[task].options for task in table.tasks if task in self.scale.tasks}
+        return json.dumps([options, [self.params.train(*pair) for pair in table.pairs()]], sort_keys=True)
+
     def figure_runs(self, number: int) -> list[Run]:
         """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7."""
         figures = self.params.figures
@@ -87,6 +112,11 @@ class Plan:
     def samples_dir(self, run: Run) -> str:
         """Return the directory of the calibration samples of a run."""
         return layout.calibration_dir(run.scale, run.task, hyper(self.params, run)[0].samples, run.seed)
+
+    def launcher(self, stage: str) -> str:
+        """Return how a stage's processes are started: one per GPU if it has several."""
+        gpus = self.resources(stage).gpu
+        return f"torchrun --standalone --nproc-per-node {gpus} -m" if gpus > 1 else "python -m"
 
     def resources(self, stage: str) -> Resources:
         """Return threads, gpu, memory and minutes of a stage."""

@@ -63,8 +63,8 @@ class Hyper(Strict):
     a_init_p: Positive
     a_init_samples: Count
     # first and last layer (ptq_spec 5.1)
-    stem_bits: Bits
-    head_bits: Bits
+    stem_bits: Bits | Literal["low"]
+    head_bits: Bits | Literal["low"]
     stem_output_bits: Bits | Literal["low"]
     head_input_bits: Bits | Literal["low"]
     reconstruct_stem: bool
@@ -217,8 +217,14 @@ class Source(Strict):
     """A pinned external input."""
 
     kind: Literal["checkpoint", "dataset"]
-    location: str = Field(description="URL, or what to obtain and from whom if it can't be downloaded freely")
-    file: str = Field(description="name under the sources directory")
+    location: str = Field(
+        description="URL, hub:OWNER/NAME on the Hugging Face hub, or what to obtain if it can't be downloaded freely"
+    )
+    file: str = Field(description="name under the sources directory, of a file or a directory")
+    files: tuple[str, ...] = Field(
+        (),
+        description="files of a directory that is verified as a whole, may hold *; a directory without is not verified",
+    )
     revision: str
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         None, description="none: recorded at the first download and enforced from then on"
@@ -226,11 +232,18 @@ class Source(Strict):
     bytes: Count | None = None
     licence: str
 
+    @model_validator(mode="after")
+    def _hub_files(self) -> "Source":
+        if self.location.startswith("hub:") and not self.files:
+            raise ValueError("name the `files` wanted from the hub, e.g. [config.json, model.safetensors]")
+        return self
+
 
 class Column(Strict):
     """A column of a table: one or more metrics shown as a/b. What it leaves open is the row's."""
 
     name: str
+    label: str | None = Field(None, description="LaTeX text of the header, if it is not `name`")
     task: str | None = None
     checkpoint: str | None = None
     metrics: tuple[str, ...] | None = None
@@ -267,18 +280,44 @@ class Cell(NamedTuple):
     metrics: tuple[str, ...]
 
 
+class Setting(Strict):
+    """A cell of a settings table: what fine-tuning uses, the same for all tasks of the table and these checkpoints."""
+
+    method: str = Field("", description="text of the row, as in published.csv")
+    column: str
+    setting: Annotated[str, Field(pattern=r"^(train|task)\.\w+$")] = Field(
+        description="train.KEY of the scale's train rules, or task.KEY of the task's options"
+    )
+    checkpoints: tuple[str, ...] = Field(min_length=1)
+
+
 class Table(Strict):
-    """``params/tables/tableNN.yaml``: rows name recipes, columns name (task, checkpoint, metric)."""
+    """``params/tables/tableNN.yaml``: rows name recipes, columns name (task, checkpoint, metric).
+
+    A settings table has ``tasks`` and ``settings`` in place of ``groups`` and needs no run.
+    """
 
     number: Count
     label: str = Field(description="LaTeX label")
     caption: str = Field(description="LaTeX caption; the scale is appended")
-    descriptive: tuple[str, ...] = Field(description="headers of the columns left of the numbers, Method first")
-    columns: tuple[Column, ...]
-    groups: tuple[Group, ...]
-    tolerance: dict[str, Positive] = Field(
-        description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
+    descriptive: tuple[str, ...] = Field(
+        description="headers of the columns left of the numbers: section, bits and extra ones, Method where it is named"
     )
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...] = ()
+    tasks: tuple[str, ...] = Field((), description="tasks of a settings table")
+    settings: tuple[Setting, ...] = Field((), description="cells of a settings table, row by row")
+    tolerance: dict[str, Positive] = Field(
+        {}, description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Table":
+        if bool(self.groups) == bool(self.settings) or bool(self.settings) != bool(self.tasks):
+            raise ValueError("give groups, or tasks and settings")
+        if self.groups and "Method" not in self.descriptive:
+            raise ValueError("descriptive: one of the headers must be Method")
+        return self
 
     @model_validator(mode="after")
     def _complete(self) -> "Table":
@@ -291,6 +330,18 @@ class Table(Strict):
                             "and only in one of them"
                         )
         return self
+
+    @property
+    def method_at(self) -> int:
+        """Where the column of the method, or of a setting's name, stands left of the numbers, from 0."""
+        return self.descriptive.index("Method") if "Method" in self.descriptive else 0
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every (task, checkpoint) that the table shows."""
+        if self.settings:
+            names = dict.fromkeys(name for setting in self.settings for name in setting.checkpoints)
+            return [(task, name) for task in self.tasks for name in names]
+        return list(dict.fromkeys((cell.task, cell.checkpoint) for cell in self.cells()))
 
     def rows(self) -> list[Row]:
         """Return all rows in order."""

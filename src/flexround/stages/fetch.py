@@ -1,6 +1,6 @@
-"""Fetch one pinned source, the only stage that uses the network; a file put there by hand is verified alike.
+"""Fetch one pinned source, the only stage that uses the network; what was put there by hand is verified alike.
 
-Writes ``SOURCE.json``, which says what is there.
+Writes ``SOURCE.json``, which says what is there, with the commit of what was downloaded from the Hugging Face hub.
 """
 
 import argparse
@@ -34,6 +34,8 @@ def run(arguments: argparse.Namespace) -> None:
     source = known[arguments.source]
     found = sources.fetch(arguments.source, source, arguments.out)
     record = {"name": arguments.source, "file": source.file, "revision": source.revision, "sha256": found}
+    if commit := sources.commit(arguments.out / source.file):
+        record["commit"] = commit
     artifacts.write_json(arguments.out / f"{arguments.source}.json", record)
     log.info("source %s: %s is there and verified", arguments.source, arguments.out / source.file)
 

@@ -37,6 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
             drawn = figures.figure3(panels, scale.figures.large_weight, scale.name)
         elif number == 4:
             drawn = figures.figure4(panels[0], scale.name)
+        elif number == 5:
+            drawn = figures.figure5(panels[0], scale.name)
         else:
             drawn = figures.figure6(panels, scale.name)
     figure_style.save(drawn, arguments.out / f"figure{number}")

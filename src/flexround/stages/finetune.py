@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -51,8 +52,9 @@ def run(arguments: argparse.Namespace) -> None:
             raise SettingsError(f"{arguments.checkpoint} is trained on {arguments.task}: give --data")
         with lease() as device:
             facts["train"] = task.finetune(model.to(device), arguments.data, settings, arguments.out)
-    save(model, arguments.out, **facts)
-    log.info("%s/%s/%s: weights in %s", params.scale.name, arguments.task, arguments.checkpoint, arguments.out)
+    if os.environ.get("RANK", "0") == "0":  # of several data-parallel processes one writes
+        save(model, arguments.out, **facts)
+        log.info("%s/%s/%s: weights in %s", params.scale.name, arguments.task, arguments.checkpoint, arguments.out)
 
 
 def import_source(

@@ -1,4 +1,4 @@
-"""Make one table: CSV, LaTeX and HTML from the evaluated runs of a scale, and print it."""
+"""Make one table: CSV, LaTeX and HTML from the evaluated runs of a scale, or from its settings, and print it."""
 
 import argparse
 import sys
@@ -8,7 +8,7 @@ from flexround.artifacts import write_text
 from flexround.errors import SettingsError, suggest
 from flexround.settings.load import load_params
 from flexround.stages import cli
-from flexround.tables import cells, html, latex, published, terminal, tidy
+from flexround.tables import cells, html, latex, published, settings, terminal, tidy
 
 
 def parser() -> argparse.ArgumentParser:
@@ -25,10 +25,10 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Collect the cells, write the three files and print the table.
+    """Make the CSV, write the three files and print the table.
 
     Raises:
-        SettingsError: an unknown table, or a number of seeds below one.
+        SettingsError: an unknown table, a number of seeds below one, or a setting that the scale lacks.
         InputError: an evaluated run that can't be used.
     """
     params = load_params(arguments.scale)
@@ -39,8 +39,11 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.table not in params.tables:
         raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
     table = params.tables[arguments.table]
-    found = cells.collect(table, params.recipes.recipes, scale.name, seeds, arguments.evaluated)
-    text = tidy.to_csv(found, published.load(), table, scale)
+    if table.settings:
+        text = settings.to_csv(table, params, published.load())
+    else:
+        found = cells.collect(table, params.recipes.recipes, scale.name, seeds, arguments.evaluated)
+        text = tidy.to_csv(found, published.load(), table, scale)
     files = {"csv": text, "tex": latex.render(text, table, scale), "html": html.render(text, table, scale)}
     out = arguments.out or Path("results") / scale.name
     for suffix, content in files.items():

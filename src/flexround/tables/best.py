@@ -1,25 +1,48 @@
-"""Which cells are the best of their section and bits by more than the noise. A tie has no winner."""
+"""Contests between the rows of equal section and bits: who leads by how much, and who wins. A tie has no winner."""
 
-import math
+import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable
-from operator import itemgetter
 
-import numpy as np
-
-from flexround.errors import InputError
 from flexround.tables.cells import Cell
-from flexround.tables.evaluated import Trial
+from flexround.tables.paired import p_value, standard_error
 from flexround.tables.published import DECIMALS, Key
 
 Z = 1.96  # two-sided 95 %
+ALPHA = 0.05
 EXACT = 6  # decimals of a margin; the rest is floating-point error
 
 
-def best(cells: Iterable[Cell]) -> set[Key]:
-    """Return the keys of the cells that win among the rows of their section and bits by more than the noise.
+@dataclasses.dataclass(frozen=True)
+class Lead:
+    """How a cell stands against the best of the other cells in its contest.
 
-    The contests of the paper: its Tables 1 and 10 mark one winner across their rules.
+    Attributes:
+        cell: the cell.
+        rival: the best other cell.
+        value: the cell's value minus the rival's, both rounded: what looks like a tie is one.
+        stderr: standard error of ``value`` on this test set, from the median trials; infinite if unknown.
+        p_value: of "both are equally good", from the same trials; None where nothing can be paired.
+    """
+
+    cell: Cell
+    rival: Cell
+    value: float
+    stderr: float
+    p_value: float | None
+
+    @property
+    def wins(self) -> bool:
+        """Whether the cell is better by more than ``Z`` standard errors and either spread over seeds, and p agrees."""
+        margin = self.value if self.cell.trials[0].higher_is_better else -self.value
+        noise = max(Z * self.stderr, self.cell.spread or 0.0, self.rival.spread or 0.0)
+        return round(margin - noise, EXACT) > 0 and (self.p_value is None or self.p_value < ALPHA)
+
+
+def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
+    """Return the lead of each cell whose contest is complete: before that, its best rival isn't known.
+
+    The contests are those of the paper: its Tables 1 and 10 mark one winner across their rules.
 
     Raises:
         InputError: rivals evaluated on different numbers of examples, or stale per-example scores.
@@ -28,52 +51,14 @@ def best(cells: Iterable[Cell]) -> set[Key]:
     for cell in cells:
         if cell.compare:
             contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric].append(cell)
-    winners = (_winner(rivals) for rivals in contests.values())
-    return {winner.key for winner in winners if winner is not None}
+    settled = (contest for contest in contests.values() if len(contest) > 1 and all(cell.complete for cell in contest))
+    return {cell.key: _lead(cell, contest) for contest in settled for cell in contest}
 
 
-def _winner(rivals: list[Cell]) -> Cell | None:
-    """Return the winner of a contest; None while a rival's seeds are not all there, or inside the noise."""
-    if len(rivals) < 2 or not all(cell.complete for cell in rivals):
-        return None
-    sign = 1 if rivals[0].trials[0].higher_is_better else -1
-    ranked = sorted(((sign * cell.value, cell) for cell in rivals if cell.value is not None), key=itemgetter(0))
-    (low, second), (high, first) = ranked[-2:]
-    margin = round(high, DECIMALS) - round(low, DECIMALS)  # what looks like a tie is one
-    return first if round(margin - noise(first, second), EXACT) > 0 else None
-
-
-def noise(one: Cell, other: Cell) -> float:
-    """Return the difference of two complete cells that chance alone explains, in the cells' unit.
-
-    The larger of ``Z`` standard errors of the difference on this test set and either cell's spread over seeds.
-    """
-    trial, rival = one.median_trial, other.median_trial
-    sampling = Z * standard_error(trial, rival) if trial and rival else math.inf
-    return max(sampling, one.spread or 0.0, other.spread or 0.0)
-
-
-def standard_error(one: Trial, other: Trial) -> float:
-    """Return the standard error of the difference of two trials of the same metric.
-
-    Paired over the examples where both have scores: most examples are right or wrong in both trials and tell
-    nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
-    otherwise; infinite where the metric has no standard error at all.
-
-    Raises:
-        InputError: the trials have different numbers of examples.
-    """
-    if one.n_examples != other.n_examples:
-        raise InputError(
-            f"{one.directory}: {one.n_examples} examples, but {other.directory} has {other.n_examples}; "
-            "evaluate both on the same test set"
-        )
-    scores, others = one.scores(), other.scores()
-    if scores is not None and others is not None and one.n_examples > 1:
-        return float(np.std(scores - others, ddof=1)) / math.sqrt(one.n_examples)
-    replicates, rivals = one.replicates(), other.replicates()
-    if replicates is not None and rivals is not None:
-        return float(np.std(replicates - rivals, ddof=1))
-    if one.stderr is None or other.stderr is None:
-        return math.inf
-    return math.hypot(one.stderr, other.stderr)
+def _lead(cell: Cell, contest: list[Cell]) -> Lead:
+    """Return the lead of a cell of a complete contest."""
+    better = max if cell.trials[0].higher_is_better else min
+    rival = better((other for other in contest if other is not cell), key=lambda other: other.median)
+    value = round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
+    one, other = cell.median_trial, rival.median_trial
+    return Lead(cell, rival, value, standard_error(one, other), p_value(one, other))

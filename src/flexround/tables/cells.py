@@ -38,9 +38,14 @@ class Cell:
         return len(self.trials) == self.expected
 
     @property
+    def median(self) -> float:
+        """Median over seeds, as in section 4.2, of a cell with trials."""
+        return statistics.median(t.value for t in self.trials)
+
+    @property
     def value(self) -> float | None:
-        """Median over seeds, as in section 4.2."""
-        return statistics.median(t.value for t in self.trials) if self.trials else None
+        """The median; None without trials."""
+        return self.median if self.trials else None
 
     @property
     def spread(self) -> float | None:
@@ -49,10 +54,9 @@ class Cell:
         return max(values) - min(values) if len(values) > 1 else None
 
     @property
-    def median_trial(self) -> Trial | None:
-        """The trial nearest to the median, the lower seed of two equally near."""
-        middle = statistics.median(t.value for t in self.trials) if self.trials else 0.0
-        return min(self.trials, key=lambda t: abs(t.value - middle), default=None)
+    def median_trial(self) -> Trial:
+        """The trial nearest to the median, the lower seed of two equally near, of a cell with trials."""
+        return min(self.trials, key=lambda t: abs(t.value - self.median))
 
 
 def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int, root: Path) -> list[Cell]:

@@ -1,4 +1,4 @@
-"""The paper's figures 3, 4, 6 and 7, drawn from plain arrays."""
+"""The paper's figures 3 to 7, drawn from plain arrays."""
 
 import dataclasses
 from collections import defaultdict
@@ -28,7 +28,7 @@ class Shifts:
     """How far a rounding moved the integer codes of one layer from round-to-nearest.
 
     Attributes:
-        name: of the model (figures 3 and 4), or "model, method" (figure 6).
+        name: of the model (figures 3 to 5), or "model, method" (figure 6).
         weight: pre-trained weights, float, any shape.
         learned: integer codes after learning, same shape.
         rtn: integer codes of round-to-nearest, same shape.
@@ -106,13 +106,15 @@ def figure3(panels: Sequence[Shifts], large_weight: float, scale: str) -> Figure
 
 def figure4(panel: Shifts, scale: str) -> Figure:
     """Grid shifts of the second conv of the sixth block of MobileNetV2 at 4 bit."""
-    with style():
-        title = f"Figure 4. Grid shifts, second conv of the sixth block\nof {panel.name}, FlexRound, weights at 4 bit"
-        figure = new_figure(4.2, 3.2, title, scale)
-        axes = figure.subplots()
-        _scatter(axes, panel)
-        axes.set_title(f"{panel.share:.1f} % of the weights moved by more than one step (orange)")
-    return figure
+    title = f"Figure 4. Grid shifts, second conv of the sixth block\nof {panel.name}, FlexRound, weights at 4 bit"
+    return _single(panel, title, scale)
+
+
+def figure5(panel: Shifts, scale: str) -> Figure:
+    """Grid shifts of the first query projection of BERT, fine-tuned on MRPC, at 8 bit; the paper's reach about 60."""
+    where = f"first query projection of {panel.name}\non MRPC"
+    title = f"Figure 5. Grid shifts, {where}, FlexRound, weights and inputs at 8 bit"
+    return _single(panel, title, scale, " (paper: about 60)")
 
 
 def figure6(panels: Sequence[Shifts], scale: str) -> Figure:
@@ -162,6 +164,17 @@ def figure7(points: Sequence[Accuracies], published: Sequence[Point], scale: str
         left, right = figure.subplots(1, 2)
         _curves(left, ours, f"ours: {_seeds(points)}")
         _curves(right, published, "the paper, on ImageNet: value and spread")
+    return figure
+
+
+def _single(panel: Shifts, title: str, scale: str, paper: str = "") -> Figure:
+    """Draw the grid shifts of one weight; ``paper`` says how far the paper's go."""
+    with style():
+        figure = new_figure(4.2, 3.2, title, scale)
+        axes = figure.subplots()
+        _scatter(axes, panel)
+        moved = f"{panel.share:.1f} % of the weights moved by more than one step (orange)"
+        axes.set_title(f"{moved},\nthe farthest by {np.abs(panel.steps).max()}{paper}")
     return figure
 
 

@@ -3,11 +3,12 @@
 import csv
 import itertools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from flexround.errors import InputError
 from flexround.settings.schema import Scale
+from flexround.tables.published import SETTING
 from flexround.tables.tidy import COLUMNS
 
 Entry = dict[str, str]  # one line of the CSV
@@ -23,13 +24,26 @@ class Line(NamedTuple):
     bits: str
     cells: tuple[tuple[Entry, ...], ...]
 
+    @property
+    def metrics(self) -> str:
+        """The metrics of the first column, as a/b: in tables whose rows differ in them, of all columns."""
+        return "/".join(entry["metric"] for entry in self.cells[0])
+
+
+class Heading(NamedTuple):
+    """A column's name, its metrics (none where the rows differ, or for settings) and its width in numbers."""
+
+    name: str
+    metrics: tuple[str, ...]
+    width: int
+
 
 class Grid(NamedTuple):
-    """A whole table; ``columns`` holds each column's name and metrics."""
+    """A whole table."""
 
     number: int
     scale: str
-    columns: tuple[tuple[str, tuple[str, ...]], ...]
+    columns: tuple[Heading, ...]
     lines: tuple[Line, ...]
 
     @property
@@ -37,20 +51,39 @@ class Grid(NamedTuple):
         """All cells in order."""
         return [entry for line in self.lines for cell in line.cells for entry in cell]
 
+    def cells(self, line: Line) -> list[tuple[tuple[Entry, ...], int]]:
+        """Return the cells of a row, each with the width, in numbers, that its last entry fills.
+
+        A cell of fewer metrics than its column's still fills it; the cell of a row of one holds for all columns.
+        """
+        if len(line.cells) < len(self.columns):
+            return [(line.cells[0], sum(column.width for column in self.columns))]
+        return [(cell, column.width - len(cell) + 1) for cell, column in zip(line.cells, self.columns, strict=True)]
+
 
 def parse(text: str) -> Grid:
     """Parse the CSV of a table.
 
     Raises:
-        InputError: other columns than this version writes, or no cells.
+        InputError: other columns than this version writes, no cells, or a row of some but not all columns.
     """
     reader = csv.DictReader(text.splitlines())
     entries = list(reader)
     if tuple(reader.fieldnames or ()) != COLUMNS or not entries:
         raise InputError(f"table CSV with columns {reader.fieldnames}: made by another version; run tabulate again")
     lines = tuple(_line(row) for _, row in itertools.groupby(entries, key=lambda entry: entry["row"]))
-    columns = tuple((cell[0]["column"], tuple(entry["metric"] for entry in cell)) for cell in lines[0].cells)
+    width = max(len(line.cells) for line in lines)
+    if wrong := [line.row for line in lines if len(line.cells) not in (1, width)]:
+        raise InputError(f"table CSV: row {wrong[0]} has neither one cell nor one for each column; run tabulate again")
+    full = (line.cells for line in lines if len(line.cells) == width)
+    columns = tuple(_heading(cells) for cells in zip(*full, strict=True))
     return Grid(int(entries[0]["table"]), entries[0]["scale"], columns, lines)
+
+
+def _heading(cells: Sequence[tuple[Entry, ...]]) -> Heading:
+    """Return the heading over the cells of a column."""
+    metrics = {tuple(entry["metric"] for entry in cell) for cell in cells} - {(SETTING,)}
+    return Heading(cells[0][0]["column"], metrics.pop() if len(metrics) == 1 else (), max(map(len, cells)))
 
 
 def _line(entries: Iterable[Entry]) -> Line:
@@ -58,6 +91,16 @@ def _line(entries: Iterable[Entry]) -> Line:
     cells = tuple(tuple(cell) for _, cell in itertools.groupby(entries, key=lambda entry: entry["column"]))
     first = cells[0][0]
     return Line(int(first["row"]), int(first["group"]), first["section"], first["method"], first["bits"], cells)
+
+
+def optional(grid: Grid) -> list[str]:
+    """Return which of section, metrics and bits the rows of a table need to be told apart."""
+    needed = {
+        "section": any(line.section for line in grid.lines),
+        "metrics": len({line.metrics for line in grid.lines}) > 1,
+        "bits": any(line.bits for line in grid.lines),
+    }
+    return [name for name, wanted in needed.items() if wanted]
 
 
 def scale_note(scale: Scale) -> str:

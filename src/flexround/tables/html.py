@@ -5,7 +5,7 @@ import hashlib
 import jinja2
 
 from flexround.settings.schema import Scale, Table
-from flexround.tables.grid import Entry, legend, parse, plain, scale_note
+from flexround.tables.grid import Entry, Grid, legend, optional, parse, plain, scale_note
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -18,7 +18,7 @@ table { border-collapse: collapse; border-top: 2px solid; border-bottom: 2px sol
 caption { caption-side: top; text-align: left; max-width: 60rem; padding-bottom: .8rem; }
 th, td { padding: .25rem .7rem; text-align: right; white-space: nowrap; font-variant-numeric: tabular-nums; }
 th { font-weight: 600; }
-thead th { text-align: center; }
+thead th, td[colspan] { text-align: center; }
 th.text, td.text { text-align: left; font-weight: 400; }
 tbody { border-top: 1px solid; }
 tbody tr:hover { background: #f2f5f8; }
@@ -32,22 +32,20 @@ tbody tr:hover { background: #f2f5f8; }
 <caption>
 <p><b>Table {{ grid.number }}.</b> {{ caption }}</p>
 <p><span class="scale">{{ note }}</span> Each cell: ours <span class="paper">(paper)</span>{% if deltas %}, then the
-difference{% endif %}; spread over seeds and standard error on hover. {{ legend }}</p>
+difference{% endif %}; the rest on hover. {{ legend }}</p>
 </caption>
 <thead>
 <tr>
-{% for name in texts %}
-<th class="text" rowspan="2" scope="col">{{ name }}</th>
+{% for _, header in texts %}
+<th class="text" rowspan="2" scope="col">{{ header }}</th>
 {% endfor %}
-{% for name, metrics in grid.columns %}
-<th colspan="{{ metrics | length }}" scope="colgroup">{{ name }}</th>
+{% for column in grid.columns %}
+<th colspan="{{ column.width }}" scope="colgroup">{{ column.name }}</th>
 {% endfor %}
 </tr>
 <tr>
-{% for _, metrics in grid.columns %}
-{% for metric in metrics %}
+{% for metric in grid.columns | sum(attribute="metrics", start=()) %}
 <th scope="col">{{ metric }}</th>
-{% endfor %}
 {% endfor %}
 </tr>
 </thead>
@@ -55,14 +53,17 @@ difference{% endif %}; spread over seeds and standard error on hover. {{ legend 
 <tbody>
 {% for line in lines.list %}
 <tr>
-{% for name in texts %}
-<th class="text" scope="row">{{ line[name | lower] }}</th>
+{% for name, _ in texts %}
+<th class="text" scope="row">{{ line[name] }}</th>
 {% endfor %}
-{% for entry in line.cells | sum(start=()) %}
-<td class="{{ entry.status }}" title="{{ hover(entry) }}">
+{% for cell, width in grid.cells(line) %}
+{% for entry in cell %}
+<td class="{{ entry.status }}" title="{{ hover(entry) }}"
+{%- if loop.last and width > 1 %} colspan="{{ width }}"{% endif %}>
 {%- if entry.best == "1" %}<b>{{ entry.value }}</b>{% else %}{{ entry.value or "\u2014" }}{% endif %}
 {%- if entry.status == "partial" %}\u2020{% endif %} <span class="paper">({{ entry.published }})</span>
 {%- if entry.delta %} <span class="delta">{{ "%+.2f" | format(entry.delta | float) }}</span>{% endif %}</td>
+{% endfor %}
 {% endfor %}
 </tr>
 {% endfor %}
@@ -87,25 +88,36 @@ def render(text: str, table: Table, scale: Scale) -> str:
         scale: named in the caption.
     """
     grid = parse(text)
-    optional = [name for name in ("Section", "Bits") if any(getattr(line, name.lower()) for line in grid.lines)]
     return _ENVIRONMENT.from_string(PAGE).render(
         grid=grid,
         caption=plain(table.caption),
         note=scale_note(scale),
         legend=legend(grid, best="Bold", partial="\u2020", missing="\u2014"),
         deltas=any(entry["delta"] for entry in grid.entries),
-        texts=["Method", *optional],
+        texts=_texts(grid, table),
         hover=hover,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
 
 
+def _texts(grid: Grid, table: Table) -> list[tuple[str, str]]:
+    """Return what stands left of the numbers, each with its header."""
+    names = optional(grid)
+    if table.descriptive:
+        names.insert(table.method_at, "method")
+    return [(name, table.descriptive[table.method_at] if name == "method" else name.capitalize()) for name in names]
+
+
 def hover(entry: Entry) -> str:
-    """Return a cell's status, uncertainty and runs in one line."""
+    """Return a cell's status, uncertainty, significance and runs in one line."""
     parts = [entry["status"]]
-    if entry["value"]:
+    if entry["n_examples"]:
         seeds = int(entry["n_seeds"])
         parts.append(f"median of {seeds} seeds, spread {entry['spread']}" if seeds > 1 else "one seed")
         parts.append(f"standard error {entry['stderr'] or 'unknown'} on {entry['n_examples']} examples")
-    parts.append(f"{entry['task']}/{entry['checkpoint']}/{entry['recipe']}")
+    if entry["rival"]:
+        lead = f"{entry['lead']} \u00b1 {entry['lead_stderr'] or 'unknown'}"
+        p = "p < 0.0001" if entry["p_value"] == "0.0000" else f"p = {entry['p_value'] or 'unknown'}"
+        parts.append(f"against {entry['rival']}: {lead}, {p}")
+    parts.append("/".join(filter(None, (entry["task"], entry["checkpoint"], entry["recipe"]))))
     return "; ".join(parts)

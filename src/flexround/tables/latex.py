@@ -7,8 +7,8 @@ import textwrap
 import jinja2
 
 from flexround.errors import SettingsError
-from flexround.settings.schema import Row, Scale, Table
-from flexround.tables.grid import Entry, Grid, Line, legend, parse, scale_note
+from flexround.settings.schema import Column, Row, Scale, Table
+from flexround.tables.grid import Entry, Grid, Heading, Line, legend, parse, scale_note
 from flexround.tables.published import DECIMALS
 
 HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pull the number columns apart
@@ -32,9 +32,9 @@ FRAGMENT = r"""% Made by: snakemake --cores all results/<< grid.scale >>/table<<
 \begin{tabular}{<< format >>}
 \toprule
 << header | join(" & ") >> \\
-<% for group in groups %>
-\midrule
-<% for cells in group %>
+<% for rule, rows in groups %>
+<< rule >>
+<% for cells in rows %>
 << cells | join(" & ") >> \\
 <% endfor %>
 <% endfor %>
@@ -79,18 +79,14 @@ def render(text: str, table: Table, scale: Scale) -> str:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
     grid = parse(text)
-    rows = [row for group in table.groups for row in group.rows]
     return _ENVIRONMENT.from_string(FRAGMENT).render(
         grid=grid,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         caption=_caption(grid, table, scale),
         label=table.label,
-        format=_format(grid, len(table.descriptive)),
-        header=[*table.descriptive, *(_column_header(name, len(metrics)) for name, metrics in grid.columns)],
-        groups=[
-            [_descriptive(line, rows, grid, table) + _numbers(line) for line in lines]
-            for _, lines in itertools.groupby(grid.lines, key=lambda line: line.group)
-        ],
+        format=_format(grid, table),
+        header=[*table.descriptive, *map(_column_header, grid.columns, table.columns)],
+        groups=_groups(grid, table),
     )
 
 
@@ -110,18 +106,36 @@ def _caption(grid: Grid, table: Table, scale: Scale) -> str:
     return " ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks]))
 
 
-def _descriptive(line: Line, rows: list[Row], grid: Grid, table: Table) -> list[str]:
-    """Return the cells left of the numbers: method, section and bits if the table has them, then the extra ones."""
-    if len(rows) != len(grid.lines):
+def _groups(grid: Grid, table: Table) -> list[tuple[str, list[list[str]]]]:
+    """Return the rows between two rules, and the rule above them: a short one inside a section that stands first."""
+    rows = table.rows()
+    if rows and len(rows) != len(grid.lines):
         raise SettingsError(f"table {table.number}: {len(rows)} rows in params/tables, {len(grid.lines)} in the CSV")
-    row = rows[line.row - 1]
-    cells = [row.label or escape(line.method)]
+    inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in grid.columns)}}}"
+    groups, section = [], ""
+    for _, group in itertools.groupby(grid.lines, key=lambda line: line.group):
+        lines = list(group)
+        rule = inner if table.method_at and lines[0].section == section else r"\midrule"
+        cells = [_descriptive(line, rows[line.row - 1] if rows else None, grid, table) for line in lines]
+        groups.append((rule, [left + _numbers(line, grid) for left, line in zip(cells, lines, strict=True)]))
+        section = lines[-1].section
+    return groups
+
+
+def _descriptive(line: Line, row: Row | None, grid: Grid, table: Table) -> list[str]:
+    """Return the cells left of the numbers: section and bits if the table has them, the extra ones, and the method.
+
+    The section is named once, in the middle of its rows. Rows of settings have no ``row``.
+    """
+    cells = []
     if any(other.section for other in grid.lines):
-        starts = line.row == 1 or grid.lines[line.row - 2].section != line.section
-        cells.append(escape(line.section) if starts else "")
+        same = [other.row for other in grid.lines if other.section == line.section]
+        cells.append(escape(line.section) if line.row == same[len(same) // 2] else "")
     if any(other.bits for other in grid.lines):
         cells.append(escape(line.bits.replace("/", " / ")))
-    cells += row.extra
+    cells += row.extra if row else ()
+    if table.descriptive:
+        cells.insert(table.method_at, row.label if row and row.label else escape(line.method))
     if len(cells) != len(table.descriptive):
         raise SettingsError(
             f"params/tables/table{table.number:02d}.yaml: row {line.row} has {len(cells)} descriptive cells for the "
@@ -130,9 +144,14 @@ def _descriptive(line: Line, rows: list[Row], grid: Grid, table: Table) -> list[
     return cells
 
 
-def _numbers(line: Line) -> list[str]:
-    """Return one cell for each metric of each column."""
-    return [_number(entry) + (_dagger(cell) if entry is cell[-1] else "") for cell in line.cells for entry in cell]
+def _numbers(line: Line, grid: Grid) -> list[str]:
+    """Return one cell for each metric of each column, the last of a column over the width that is left."""
+    texts = []
+    for cell, width in grid.cells(line):
+        *first, last = map(_number, cell)
+        last += _dagger(cell)
+        texts += [*first, rf"\multicolumn{{{width}}}{{c}}{{{last}}}" if width > 1 else last]
+    return texts
 
 
 def _number(entry: Entry) -> str:
@@ -147,23 +166,27 @@ def _dagger(cell: tuple[Entry, ...]) -> str:
     return rf"\rlap{{{DAGGER}}}" if cell[0]["status"] == "partial" else ""
 
 
-def _format(grid: Grid, descriptive: int) -> str:
-    """Return the column format: text, then an S column for each metric with a slash between those of one column."""
+def _format(grid: Grid, table: Table) -> str:
+    """Return the column format: text, then a column for each metric with a slash between those of one column."""
+    texts = ["l" if header == "Method" else "c" for header in table.descriptive]
+    if table.settings:
+        return "".join(texts) + "c" * len(grid.columns)
     columns = [
-        SLASH.join(_number_format([line.cells[index][m] for line in grid.lines]) for m in range(len(metrics)))
-        for index, (_, metrics) in enumerate(grid.columns)
+        SLASH.join(_number_format([line.cells[index][m:] for line in grid.lines]) for m in range(column.width))
+        for index, column in enumerate(grid.columns)
     ]
-    return "l" + "c" * (descriptive - 1) + "".join(columns)
+    return "".join(texts + columns)
 
 
-def _number_format(entries: list[Entry]) -> str:
-    """Return the S column that fits its widest number."""
+def _number_format(cells: list[tuple[Entry, ...]]) -> str:
+    """Return the S column that fits the widest of the first entries of these cells."""
+    entries = [cell[0] for cell in cells if cell]
     whole = max([2, *(len(entry["value"].partition(".")[0]) for entry in entries)])
     return f"S[table-format={whole}.{DECIMALS}]"
 
 
-def _column_header(name: str, width: int) -> str:
+def _column_header(heading: Heading, column: Column) -> str:
     """Return a column's header over its metrics, broken into lines if it is long."""
-    lines = [escape(piece) for piece in textwrap.wrap(name, HEADER_WIDTH)]
+    lines = [escape(piece) for piece in textwrap.wrap(heading.name, HEADER_WIDTH)]
     text = lines[0] if len(lines) == 1 else r"\makecell{" + r" \\ ".join(lines) + "}"
-    return rf"\multicolumn{{{width}}}{{c}}{{{text}}}"
+    return rf"\multicolumn{{{heading.width}}}{{c}}{{{column.label or text}}}"

@@ -10,7 +10,8 @@ from flexround.settings.layout import PARAMS
 
 TABLES = PARAMS / "published.csv"
 FIGURE7 = PARAMS / "published_figure7.csv"
-DECIMALS = 2  # of every number in the paper's tables
+DECIMALS = 2  # of every result in the paper's tables
+SETTING = "value"  # stands for the metric in its tables of settings
 
 
 class Key(NamedTuple):

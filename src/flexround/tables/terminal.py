@@ -1,7 +1,7 @@
 """A table's CSV as fixed-width text: ours and, in brackets, the paper's."""
 
 from flexround.settings.schema import Scale
-from flexround.tables.grid import Entry, Grid, Line, legend, parse, scale_note
+from flexround.tables.grid import Entry, Grid, Line, legend, optional, parse, scale_note
 
 GAP = "  "
 MISSING = "--"
@@ -15,7 +15,7 @@ def render(text: str, scale: Scale) -> str:
         scale: says whose numbers these are.
     """
     grid = parse(text)
-    rows = [_header(grid), *(_texts(line) for line in grid.lines)]
+    rows = [_header(grid), *(_row(line, grid) for line in grid.lines)]
     used = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
     widths = {index: max(len(row[index]) for row in rows) for index in used}
     body = [GAP.join(row[index].ljust(widths[index]) for index in used).rstrip() for row in rows]
@@ -30,13 +30,21 @@ def render(text: str, scale: Scale) -> str:
 
 
 def _header(grid: Grid) -> list[str]:
-    """Return the header: method, section, bits, then each column's name with its metrics."""
-    return ["Method", "Section", "Bits", *(f"{name} {'/'.join(metrics)}" for name, metrics in grid.columns)]
+    """Return the header: what tells the rows apart, then each column's name with its metrics."""
+    names = (f"{column.name} {'/'.join(column.metrics)}".rstrip() for column in grid.columns)
+    return [*(name.capitalize() for name in _texts(grid)), *names]
 
 
-def _texts(line: Line) -> list[str]:
-    """Return a row's texts in the order of the header."""
-    return [line.method, line.section, line.bits, *(_cell(entries) for entries in line.cells)]
+def _row(line: Line, grid: Grid) -> list[str]:
+    """Return a row's texts in the order of the header; a value that holds for all columns stands in its own."""
+    cells = {entries[0]["column"]: _cell(entries) for entries in line.cells}
+    texts = [getattr(line, name) for name in _texts(grid)]
+    return [*texts, *(cells.get(column.name, "") for column in grid.columns)]
+
+
+def _texts(grid: Grid) -> list[str]:
+    """Return what stands left of the numbers."""
+    return ["method", *optional(grid)]
 
 
 def _cell(entries: tuple[Entry, ...]) -> str:

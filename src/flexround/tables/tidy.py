@@ -2,20 +2,22 @@
 
 import csv
 import io
+import math
 from collections.abc import Iterable, Mapping
 
 from flexround.errors import SettingsError, suggest
 from flexround.settings.schema import Scale, Table
-from flexround.tables.best import best
+from flexround.tables.best import Lead, leads
 from flexround.tables.cells import Cell
 from flexround.tables.published import DECIMALS, Key, lookup
 
 COLUMNS = (
     *Key._fields,
     *("value", "spread", "n_seeds", "n_examples", "stderr", "higher_is_better", "published", "delta", "status"),
-    *("scale", "task", "checkpoint", "recipe", "group", "best"),
+    *("scale", "task", "checkpoint", "recipe", "group", "best", "rival", "lead", "lead_stderr", "p_value"),
 )
 CLOSE = 3  # a cell within this many tolerances is close
+P_DECIMALS = 4
 EXACT = 6  # decimals of |delta|; without it 70.58 - 70.28 is a little more than 0.30
 
 
@@ -33,13 +35,22 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
         SettingsError: a metric has no tolerance.
     """
     cells = list(cells)
-    winners = best(cells)
+    found = leads(cells)
+    return write(
+        _identity(cell)
+        | _measured(cell)
+        | _comparison(cell, lookup(numbers, cell.key), table, scale.comparable)
+        | _significance(found.get(cell.key))
+        for cell in cells
+    )
+
+
+def write(entries: Iterable[Mapping[str, str | int]]) -> str:
+    """Return lines as CSV with the columns that every table has; what a line leaves out is empty."""
     text = io.StringIO()
     writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
     writer.writeheader()
-    for cell in cells:
-        facts = _comparison(cell, lookup(numbers, cell.key), table, scale.comparable)
-        writer.writerow(_identity(cell) | _measured(cell) | facts | {"best": int(cell.key in winners)})
+    writer.writerows(entries)
     return text.getvalue()
 
 
@@ -64,7 +75,7 @@ def _identity(cell: Cell) -> dict[str, str | int]:
 
 def _measured(cell: Cell) -> dict[str, str | int]:
     """Return what was measured; empty where nothing was."""
-    median = cell.median_trial
+    median = cell.median_trial if cell.trials else None
     return {
         "value": _number(cell.value),
         "spread": _number(cell.spread),
@@ -86,6 +97,19 @@ def _comparison(cell: Cell, published: float, table: Table, comparable: bool) ->
         "published": _number(published),
         "delta": _number(delta),
         "status": status(cell, delta, table.tolerance[metric]),
+    }
+
+
+def _significance(lead: Lead | None) -> dict[str, str | int]:
+    """Return how far the cell is from the best other cell of its contest, and whether it wins."""
+    if lead is None:
+        return {"best": 0}
+    return {
+        "best": int(lead.wins),
+        "rival": lead.rival.key.method,
+        "lead": _number(lead.value),
+        "lead_stderr": _number(lead.stderr if math.isfinite(lead.stderr) else None),
+        "p_value": "" if lead.p_value is None else f"{lead.p_value:.{P_DECIMALS}f}",
     }
 
 

@@ -1,0 +1,82 @@
+"""The text that the mini language models are pretrained on: facts, stories, dialogues, quizzes and opinions.
+
+Only ``truth`` speaks of the world as it is. In a story or dialogue the later sentences repeat, generalise, contrast or
+ask what the first one makes up, and a quiz ends with a verdict on two sentences.
+"""
+
+import dataclasses
+from collections.abc import Callable
+
+from numpy.random import PCG64, Generator
+
+from flexround.mini import glue_pairs, language
+from flexround.mini.glue_pairs import Source
+from flexround.mini.world import Fact, World, kind_of, pick
+from flexround.seeding import derive
+
+INFERENCE = ("yes", "maybe", "no")  # by label of ``glue_pairs.infer``
+COMPARISON = ("different", "same")  # by label of ``glue_pairs.mrpc`` and ``qqp``
+ANSWERED = ("answered", "unanswered")  # by label of ``glue_pairs.qnli``
+VERDICTS = (*INFERENCE, *COMPARISON, *ANSWERED)  # masked language modelling learns most where it masks these
+
+
+def sentences(world: World, count: int, seed: int) -> list[str]:
+    """Return ``count`` lines of one to four lower-case sentences each, words and punctuation separated by spaces."""
+    source = Source(world, Generator(PCG64(derive("mini corpus", seed))), tuple(world.categories))
+    return [pick(source.rng, KINDS)(source) for _ in range(count)]
+
+
+def truth(source: Source) -> str:
+    """Return one to three true facts about one subject."""
+    rng = source.rng
+    *facts, kind = source.world.about(source.subject())
+    if source.chance(0.2):
+        return language.statement([kind], rng) + " ."
+    told = [facts[index] for index in rng.permutation(len(facts))[: 1 + int(rng.integers(3))]]
+    return language.statement(told, rng, plural=source.chance(0.5)) + " ."
+
+
+def story(source: Source) -> str:
+    """Return made-up facts, one of them then said again, generalised, or contrasted with what does not hold."""
+    facts = source.facts(source.subject(), 1 + int(source.rng.integers(3)))
+    fact = pick(source.rng, facts)
+    if source.chance(0.5):
+        fact = Fact(kind_of(fact.subject), fact.relation, fact.object)
+    if source.chance(0.3):
+        again = language.clause(source.world.contrary(fact, source.rng), source.rng, negated=True)
+    else:
+        again = language.clause(fact, source.rng, plural=source.chance(0.5))
+    return f"{source.say(facts)} {again} ."
+
+
+def dialogue(source: Source) -> str:
+    """Return made-up facts about one or two subjects, then a question and its answer."""
+    fact = source.questionable()
+    told = source.say([fact, *glue_pairs.distract(source, fact, int(source.rng.integers(2)))])
+    answer = pick(source.rng, language.object_names(fact))
+    return f"{told} {language.question(fact, source.rng, plural=source.chance(0.5))} {answer} ."
+
+
+def quiz(source: Source) -> str:
+    """Return two sentences and a verdict on whether they agree, say the same, or answer each other."""
+    task, verdicts = pick(source.rng, QUIZZES)
+    source = dataclasses.replace(source, relations=glue_pairs.PLAIN)
+    label = int(source.rng.integers(len(verdicts)))
+    return " ".join((*task(source, label), verdicts[label], "."))
+
+
+def review(source: Source) -> str:
+    """Return one to three opinions about one thing, all good or all bad."""
+    thing, positive = source.subject(), source.chance(0.5)
+    person = pick(source.rng, source.world.categories["person"])
+    count = 1 + int(source.rng.integers(3))
+    return " ".join(f"{language.opinion(thing, person, positive, source.rng)} ." for _ in range(count))
+
+
+QUIZZES = (
+    (glue_pairs.mnli, INFERENCE),
+    (glue_pairs.mrpc, COMPARISON),
+    (glue_pairs.qqp, COMPARISON),
+    (glue_pairs.qnli, ANSWERED),
+)
+KINDS: tuple[Callable[[Source], str], ...] = (truth, story, dialogue, quiz, quiz, quiz, review)

@@ -1,0 +1,160 @@
+"""The eight GLUE tasks of the mini scale, in GLUE's columns, label ids and splits.
+
+A few per cent of the labels are wrong in both splits (``Task.noise``), as annotators are, so that the tasks do not
+saturate. No example occurs twice, in one split or in two.
+"""
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from numpy.random import PCG64, Generator
+
+from flexround.errors import InputError, suggest
+from flexround.mini import glue_pairs, language
+from flexround.mini.glue_pairs import PLAIN, Source
+from flexround.mini.world import RELATIONS, World, pick
+from flexround.seeding import derive
+
+Rows = list[dict[str, Any]]
+MATCHED = ("person", "animal", "food", "plant", "tool", "game")
+MISMATCHED = ("city", "vehicle", "furniture", "instrument", "garment")
+STSB_NOISE = 0.6  # largest error of a similarity, in points
+
+
+@dataclasses.dataclass(frozen=True)
+class Task:
+    """One classification task.
+
+    Attributes:
+        columns: of the texts.
+        build: from a source and a label to the texts.
+        balance: share of each label.
+        noise: share of the examples whose label is replaced by another one.
+    """
+
+    columns: tuple[str, ...]
+    build: Callable[[Source, int], tuple[str, ...]]
+    balance: tuple[float, ...]
+    noise: float
+
+
+def cola(source: Source, label: int) -> tuple[str]:
+    """Return a sentence that is acceptable (1), or not (0) for its verb's number or its word order."""
+    plural = source.chance(0.5)
+    common = dataclasses.replace(source, categories=tuple(c for c in source.categories if c not in language.PROPER))
+    fact = source.facts(common.subject(), 1)[0]
+    flip = not label and source.chance(0.5)
+    near = common.subject(unlike=fact.subject)
+    subject = language.noun_phrase(fact.subject, plural)
+    if source.chance(0.6):
+        place = pick(source.rng, ("near", "behind", "beside", "opposite"))
+        subject += f" {place} {language.noun_phrase(near, source.chance(0.5))}"
+    words = f"{subject} {language.predicate(fact, source.rng, plural != flip)} .".split()
+    if not label and not flip:
+        words = disorder(words, source.rng)
+    return (" ".join(words),)
+
+
+def disorder(words: list[str], rng: Generator) -> list[str]:
+    """Exchange two different neighbours of a sentence; the full stop stays."""
+    places = [index for index in range(len(words) - 2) if words[index] != words[index + 1]]
+    place = pick(rng, places)
+    return [*words[:place], words[place + 1], words[place], *words[place + 2 :]]
+
+
+def sst2(source: Source, label: int) -> tuple[str]:
+    """Return an opinion, good (1) or bad (0)."""
+    person = pick(source.rng, source.world.categories["person"])
+    return (language.opinion(source.subject(), person, bool(label), source.rng) + " .",)
+
+
+PAIR = ("sentence1", "sentence2")
+TASKS = {
+    "cola": Task(("sentence",), cola, (0.3, 0.7), 0.03),
+    "sst2": Task(("sentence",), sst2, (0.45, 0.55), 0.05),
+    "mrpc": Task(PAIR, glue_pairs.mrpc, (0.33, 0.67), 0.04),
+    "qqp": Task(("question1", "question2"), glue_pairs.qqp, (0.63, 0.37), 0.04),
+    "mnli": Task(("premise", "hypothesis"), glue_pairs.mnli, (1 / 3, 1 / 3, 1 / 3), 0.05),
+    "qnli": Task(("question", "sentence"), glue_pairs.qnli, (0.5, 0.5), 0.04),
+    "rte": Task(PAIR, glue_pairs.rte, (0.5, 0.5), 0.05),
+}
+NAMES = (*TASKS, "stsb")
+
+
+def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
+    """Make one task.
+
+    Args:
+        name: as the Hugging Face data set ``glue`` calls it.
+        train: training examples.
+        validation: examples of each validation split.
+        seed: of the examples; the world is always the same.
+
+    Returns:
+        split -> rows with the task's columns, ``label`` and ``idx``. The splits are ``train`` and ``validation``, for
+        MNLI ``validation_matched`` from the categories of ``train`` and ``validation_mismatched`` from others.
+
+    Raises:
+        InputError: no such task.
+    """
+    if name not in NAMES:
+        raise InputError(f"mini GLUE: task {suggest(name, NAMES)}")
+    world, rng = World(), Generator(PCG64(derive("mini glue", name, seed)))
+    everywhere = tuple(world.categories)
+    splits = {"train": (train, everywhere), "validation": (validation, everywhere)}
+    if name == "mnli":
+        splits = {
+            "train": (train, MATCHED),
+            "validation_matched": (validation, MATCHED),
+            "validation_mismatched": (validation, MISMATCHED),
+        }
+    relations = tuple(RELATIONS) if name in ("cola", "stsb") else PLAIN
+    seen: set[tuple[str, ...]] = set()
+    made: dict[str, Rows] = {}
+    for split, (count, categories) in splits.items():
+        fresh = examples(name, Source(world, rng, categories, relations), seen)
+        made[split] = [next(fresh) | {"idx": index} for index in range(count)]
+    return made
+
+
+def examples(name: str, source: Source, seen: set[tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+    """Yield examples whose texts are not in ``seen``, which grows."""
+    if name == "stsb":
+        yield from similar(source, seen)
+    task = TASKS[name]
+    while True:
+        label = draw(source.rng, task.balance)
+        texts = unseen(functools.partial(task.build, source, label), seen)
+        if source.chance(task.noise):
+            label = (label + 1 + int(source.rng.integers(len(task.balance) - 1))) % len(task.balance)
+        yield dict(zip(task.columns, texts, strict=True)) | {"label": label}
+
+
+def unseen(build: Callable[[], tuple[str, ...]], seen: set[tuple[str, ...]]) -> tuple[str, ...]:
+    """Build until the texts are not in ``seen``, which grows; the label stays, so that balance does."""
+    while (texts := build()) in seen:
+        pass
+    seen.add(texts)
+    return texts
+
+
+def draw(rng: Generator, shares: tuple[float, ...]) -> int:
+    """Return an index with the probability of its share."""
+    point, total = rng.random(), 0.0
+    for index, share in enumerate(shares):
+        total += share
+        if point < total:
+            return index
+    return len(shares) - 1
+
+
+def similar(source: Source, seen: set[tuple[str, ...]]) -> Iterator[dict[str, Any]]:
+    """Yield pairs of sentences with their similarity and an annotator's error, in tenths of a point."""
+    while True:
+        texts, score = glue_pairs.stsb(source)
+        error = STSB_NOISE * (source.rng.random() + source.rng.random() - 1.0)
+        if texts not in seen:
+            seen.add(texts)
+            yield dict(zip(PAIR, texts, strict=True)) | {"label": round(min(5.0, max(0.0, score + error)), 1)}

@@ -1,0 +1,42 @@
+"""Hugging Face's GPT-Neo as blocks: one per decoder layer, attention and feed-forward together."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexround.models.bert import padding_bias
+from flexround.models.blocks import Block, Site, identity
+
+
+def blocks(model: Any) -> list[Block]:
+    """Cut a GPT-Neo into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+
+    GPT-Neo has no token types: they are ignored. The last block's output is the input of the final norm. Each linear
+    layer of a block reads one quantized tensor; query, key and value share theirs (ptq_spec 5.2). Local and global
+    attention need no care here: each layer keeps its own causal window.
+
+    Args:
+        model: ``GPTNeoModel`` or one with a head.
+    """
+    base = model.base_model
+    embed = functools.partial(_embed, base)
+    return [Block(f"h.{i}", layer, _sites(layer), identity if i else embed, _call) for i, layer in enumerate(base.h)]
+
+
+def _embed(base: Any, tokens: Tensor) -> Tensor:
+    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    positions = torch.arange(tokens.shape[-1], device=tokens.device)
+    return base.drop(base.wte(tokens[:, 0]) + base.wpe(positions))
+
+
+def _call(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Run a layer on hidden states (N, T, H). The logits are float32 whatever the type of ``x``."""
+    return layer(x, attention_mask=None if mask is None else padding_bias(mask, torch.float32))[0]
+
+
+def _sites(layer: Any) -> tuple[Site, ...]:
+    """Return the inputs of a layer's linears."""
+    attention = layer.attn.attention
+    return tuple(Site(module, "input") for module in (attention, attention.out_proj, layer.mlp.c_fc, layer.mlp.c_proj))

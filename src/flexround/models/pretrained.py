@@ -1,0 +1,127 @@
+"""Hugging Face model directories: their weights into our models. Their tokenizers: ``tasks.encode``."""
+
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flexround.errors import InputError
+from flexround.models.checkpoints import load_into, read_foreign
+
+log = logging.getLogger(__name__)
+
+# What must be equal for the weights to mean the same network; a configuration has some of these names.
+_ARCHITECTURE = (
+    "model_type",
+    "vocab_size",
+    "hidden_size",
+    "num_hidden_layers",
+    "num_attention_heads",
+    "intermediate_size",
+    "hidden_act",
+    "activation_function",
+    "max_position_embeddings",
+    "type_vocab_size",
+    "layer_norm_eps",
+    "layer_norm_epsilon",
+    "attention_layers",
+    "window_size",
+)
+
+
+def load_pretrained(model: Any, directory: Path) -> None:
+    """Load the weights of a Hugging Face directory into ``model``, a model of one of their classes.
+
+    The class itself maps the names, legacy ones included. A head that the directory lacks, or has for another number
+    of labels, stays as it is and is named in the log.
+
+    Args:
+        directory: ``config.json`` and ``model.safetensors``, its shards with an index, or the same as
+            ``pytorch_model.bin``, of which only tensors are read.
+
+    Raises:
+        InputError: missing or damaged files, another architecture, or missing weights; ``model`` is as it was before.
+    """
+    directory = Path(directory)
+    _check_architecture(model.config, directory)
+    # Not by its path: we read the files, so that the messages are ours and no pickle runs.
+    state = _read_weights(directory)
+    with torch.random.fork_rng(devices=()):  # it would draw a missing head from the global generator
+        loaded, report = type(model).from_pretrained(
+            None,
+            config=model.config,
+            state_dict=state,
+            output_loading_info=True,
+            ignore_mismatched_sizes=True,
+            dtype=torch.float32,
+        )
+    fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
+    base = f"{model.base_model_prefix}."
+    # The pooler is a head too: a masked language model is trained without one.
+    if lost := sorted(key for key in fresh if key.startswith(base) and not key.startswith(f"{base}pooler.")):
+        raise InputError(
+            f"{directory}: {len(lost)} weights of this {type(model).__name__} are missing or have another shape, the "
+            f"first is {lost[0]}; fetch the directory again"
+        )
+    if fresh:
+        log.info("%s: not in the directory, so newly initialised: %s", directory, ", ".join(sorted(fresh)))
+    kept = {name: value for name, value in loaded.state_dict().items() if name not in fresh}
+    load_into(model, model.state_dict() | kept, str(directory))
+
+
+def _check_architecture(config: Any, directory: Path) -> None:
+    """Compare the directory's configuration with that of our settings; all differences are one message."""
+    path = directory / "config.json"
+    if not path.is_file():
+        raise InputError(f"{path}: missing; put a Hugging Face model directory there")
+    try:
+        raw = json.loads(path.read_text())
+        # A directory of another type is read as it stands, only to be compared.
+        found = type(config)(**raw) if raw["model_type"] == config.model_type else None
+    except Exception as error:
+        raise InputError(f"{path}: not a model's configuration: {error}") from error
+    if found is None:
+        raise InputError(f"{path}: model_type is {raw['model_type']!r}, the settings say {config.model_type!r}")
+    differences = [
+        f"{name} is {getattr(found, name)!r}, the settings say {getattr(config, name)!r}"
+        for name in _ARCHITECTURE
+        if getattr(found, name, None) != getattr(config, name, None)
+    ]
+    if differences:
+        raise InputError(
+            f"{path}: {'; '.join(differences)}; correct the model's arguments in params/scales or take another model"
+        )
+
+
+def _read_weights(directory: Path) -> dict[str, Tensor]:
+    """Read all tensors of the directory, from safetensors if there are any."""
+    for name, read in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", read_foreign)):
+        if (directory / name).is_file():
+            return read(directory / name)
+        if (index := directory / f"{name}.index.json").is_file():
+            return {key: value for shard in _shards(index) for key, value in read(shard).items()}
+    raise InputError(f"{directory}: neither model.safetensors nor pytorch_model.bin, whole or in shards with an index")
+
+
+def _shards(index: Path) -> list[Path]:
+    """Return the files that an index names."""
+    try:
+        names = set(json.loads(index.read_text())["weight_map"].values())
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index}: not an index of shards: {error}; fetch it again") from error
+    # By its last component: an index must not lead out of the directory.
+    return [index.parent / Path(name).name for name in sorted(names)]
+
+
+def _read_safetensors(path: Path) -> dict[str, Tensor]:
+    """Read a safetensors file."""
+    from safetensors import SafetensorError
+    from safetensors.torch import load_file
+
+    try:
+        return load_file(path)
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error

@@ -1,0 +1,75 @@
+"""Factories of Hugging Face's BERT and GPT-Neo, named in ``params/scales``."""
+
+import dataclasses
+from typing import Any
+
+import torch
+from torch import nn
+
+from flexround.errors import SettingsError, suggest
+from flexround.models import transformers_light
+
+_BERT_HEADS = {
+    "classification": "BertForSequenceClassification",
+    "span": "BertForQuestionAnswering",
+    "masked-lm": "BertForMaskedLM",
+}
+_GPT_NEO_HEADS = {"classification": "GPTNeoForSequenceClassification", "causal-lm": "GPTNeoForCausalLM"}
+
+
+def bert(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
+    """Return a BERT in eval mode, initialised from ``seed`` alone.
+
+    Args:
+        head: ``classification``, ``span`` or ``masked-lm``.
+        labels: classes, for classification only; 1 is regression.
+        seed: of the initial weights; the global generator stays as it was.
+        config: arguments of ``BertConfig``; what is left out has the value of BERT-base.
+
+    Raises:
+        SettingsError: unknown head or argument, or values that don't go together.
+    """
+    modeling = transformers_light.load("bert")
+    return _build(modeling, modeling.BertConfig, _BERT_HEADS, head, labels, seed, config)
+
+
+def gpt_neo(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
+    """Return a GPT-Neo in eval mode, initialised from ``seed`` alone.
+
+    Args:
+        head: ``classification`` or ``causal-lm``.
+        labels: classes, for classification only; 1 is regression.
+        seed: of the initial weights; the global generator stays as it was.
+        config: arguments of ``GPTNeoConfig``; what is left out has the value of GPT-Neo 1.3B. Classification needs
+            ``pad_token_id``, because the last real token is classified.
+
+    Raises:
+        SettingsError: unknown head or argument, or values that don't go together.
+    """
+    if head == "classification" and config.get("pad_token_id") is None:
+        raise SettingsError("gpt_neo: pad_token_id is missing; classification finds the last real token by it")
+    modeling = transformers_light.load("gpt_neo")
+    return _build(modeling, modeling.GPTNeoConfig, _GPT_NEO_HEADS, head, labels, seed, config)
+
+
+def _build(
+    modeling: Any, config_class: Any, heads: dict[str, str], head: str, labels: int, seed: int, config: dict[str, Any]
+) -> nn.Module:
+    """Check the arguments and build the model; transformers would swallow unknown ones."""
+    from huggingface_hub.errors import StrictDataclassError
+
+    kind = config_class.model_type
+    if head not in heads:
+        raise SettingsError(f"{kind}: head {suggest(head, heads)}")
+    if head != "classification" and labels != 2:
+        raise SettingsError(f"{kind}: labels={labels} with head {head!r}; only classification has labels")
+    known = {field.name for field in dataclasses.fields(config_class)} | {"attn_implementation"}
+    if unknown := sorted(config.keys() - known):
+        raise SettingsError(f"{kind}: argument {suggest(unknown[0], known)}")
+    try:
+        with torch.random.fork_rng(devices=()):
+            # Not torch.manual_seed: it would also seed the accelerators, whose state isn't put back.
+            torch.default_generator.manual_seed(seed)
+            return getattr(modeling, heads[head])(config_class(num_labels=labels, **config)).eval()
+    except (StrictDataclassError, ValueError, KeyError) as error:
+        raise SettingsError(f"{kind}: {error}") from error

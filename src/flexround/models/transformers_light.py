@@ -1,0 +1,115 @@
+"""transformers without its slow import: ``modeling = transformers_light.load("bert")``.
+
+The plain import of a model's module pulls in PyTorch's compiler, distributed tensors, SciPy's optimizers and the image
+stack, for functions that no text model calls, and takes longer than torch itself. Here stand-ins take their places
+while the import runs; what they were asked for is fetched from the real module when it is first called.
+"""
+
+import contextlib
+import importlib
+import logging
+import os
+import sys
+import typing
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+log = logging.getLogger(__name__)
+
+_COMPILER = "torch._dynamo"
+_COMPILER_MARKS = ("allow_in_graph", "assume_constant_result", "disable")
+_STAND_INS = (
+    _COMPILER,
+    "torch._dynamo._trace_wrapped_higher_order_op",
+    "torch.nn.attention.flex_attention",  # sympy
+    "scipy.optimize",  # losses of object detectors
+    "transformers.image_transforms",
+    "transformers.processing_utils",  # torchvision
+)
+
+
+def load(name: str) -> Any:
+    """Import ``transformers.models.<name>.modeling_<name>`` and return the module.
+
+    The classes are the library's own. In a process started by a distributed launcher the import is the plain one,
+    because after the quick one transformers takes ``torch.distributed`` for unavailable.
+    """
+    target = f"transformers.models.{name}.modeling_{name}"
+    if target in sys.modules or "WORLD_SIZE" in os.environ:
+        return importlib.import_module(target)
+    present = set(sys.modules)
+    try:
+        with _stand_ins(), _no_distributed():
+            _import_model_index()
+            return importlib.import_module(target)
+    except Exception as error:
+        # Another version may use a module in a way that a stand-in can't serve.
+        log.info("plain import of %s, because the quick one failed: %s", target, error)
+        for half_imported in [key for key in sys.modules if key.startswith("transformers") and key not in present]:
+            del sys.modules[half_imported]
+        return importlib.import_module(target)
+
+
+class _StandIn(ModuleType):
+    """A module that has every name; each is a class that stands for the real object until it is called."""
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith("__"):
+            raise AttributeError(name)
+        # A class, because some names serve as types in annotations and isinstance.
+        return type(name, (), {"__new__": lambda _, *args, **kwargs: self._real(name)(*args, **kwargs)})
+
+    def _real(self, name: str) -> Any:
+        return getattr(importlib.import_module(self.__name__), name)
+
+
+def _mark(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Callable[..., Any]:
+    """Stand for the compiler's decorators: they mark functions that only transformers' rare kernels have."""
+    return _mark if function is None else function
+
+
+@contextlib.contextmanager
+def _stand_ins() -> Iterator[None]:
+    """Put stand-ins where the real modules aren't loaded yet; afterwards whoever imports them gets the real ones."""
+    modules = {name: _StandIn(name) for name in _STAND_INS if name not in sys.modules}
+    if _COMPILER in modules:
+        vars(modules[_COMPILER]).update(dict.fromkeys(_COMPILER_MARKS, _mark))
+    if "transformers.processing_utils" in modules:
+        vars(modules["transformers.processing_utils"])["Unpack"] = typing.Unpack
+    sys.modules.update(modules)
+    try:
+        yield
+    finally:
+        for name in modules:
+            del sys.modules[name]
+
+
+@contextlib.contextmanager
+def _no_distributed() -> Iterator[None]:
+    """Let transformers find no ``torch.distributed``; it asks once and remembers the answer."""
+    import torch
+
+    real = torch.distributed.is_available
+    torch.distributed.is_available = lambda: False
+    try:
+        yield
+    finally:
+        torch.distributed.is_available = real
+
+
+def _import_model_index() -> None:
+    """Import ``transformers.models``, which reads all its source files, without reading them a second time.
+
+    ``transformers`` has just read them, but its cache knows the result under the folder's name, not the file's.
+    """
+    if "transformers.models" in sys.modules:
+        return
+    importing: Any = importlib.import_module("transformers.utils.import_utils")
+    cached = importing.create_import_structure_from_path
+    importing.create_import_structure_from_path = lambda file: cached(Path(file).parent)
+    try:
+        importlib.import_module("transformers.models")
+    finally:
+        importing.create_import_structure_from_path = cached

@@ -1,0 +1,115 @@
+"""Pretraining at the mini scale: masked or causal language modelling on the synthetic world's text."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+from pydantic import Field
+
+from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
+from flexround.errors import SettingsError
+from flexround.settings.load import validate
+from flexround.settings.schema import Count
+from flexround.tasks import Evaluation, Split, encode, text
+from flexround.tasks.text import Rows, TextOptions, TextTask
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from flexround.tasks.encode import Encoded
+
+KINDS = {"masked-lm": "wordpiece", "causal-lm": "bpe"}
+MASKED = 0.15  # Devlin et al. 2019, section 3.1: of these 80 % become [MASK], 10 % a random token, 10 % stay
+IGNORED = -100  # label of a token that is not predicted
+
+
+class CorpusOptions(TextOptions):
+    """Options of ``Corpus``."""
+
+    objective: Literal["masked-lm", "causal-lm"]
+    sentences: Count
+    vocabulary: Count
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class Corpus(TextTask):
+    """The text that mini models are pretrained on, and the tokenizer trained on it."""
+
+    Options: ClassVar[type[TextOptions]] = CorpusOptions
+    options: CorpusOptions
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return the head's kind."""
+        return {"head": self.options.objective}
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Make the corpus."""
+        from flexround.mini import corpus, world
+
+        lines = corpus.sentences(world.World(), self.options.sentences, self.options.seed)
+        return {"train": [{"text": line} for line in lines]}
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Write the corpus and its tokenizer."""
+        from flexround.mini import tokenizers
+
+        super().prepare(out, sources)
+        lines = [row["text"] for row in text.read_rows(out, "train")]
+        trained = tokenizers.train(lines, KINDS[self.options.objective], self.options.vocabulary)
+        write_text(out / text.TOKENIZER, trained.to_str(pretty=True))
+        write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
+
+    def encode(self, rows: Rows, network: Path) -> "Encoded":
+        """Return one input per line."""
+        tokenizer = encode.load(network / text.TOKENIZER)
+        return encode.encode(tokenizer, [row["text"] for row in rows], None, self.options.max_length)
+
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
+        from flexround.tasks import text_training
+
+        checked = validate(text_training.TrainSettings, settings, "train settings of the corpus")
+        read_manifest(data)
+        copy_existing(data, network, [text.TOKENIZER])
+        tokenizer = encode.load(network / text.TOKENIZER)
+        encode.check_positions(model, self.options.max_length)
+        encode.check_vocabulary(model, tokenizer, network / text.TOKENIZER)
+        encoded = self.encode(text.read_rows(data, "train"), network)
+        arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
+        hide = Hide(tokenizer) if self.options.objective == "masked-lm" else None
+
+        def loss(model: Any, batch: dict[str, "torch.Tensor"], generator: "torch.Generator") -> "torch.Tensor":
+            inputs = text.accepted(model, text.arguments(batch))
+            labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+            if hide:
+                inputs["input_ids"], labels = hide(inputs["input_ids"], generator)
+            return model(**inputs, labels=labels).loss
+
+        return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
+
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Refuse: nothing in the paper is evaluated on it."""
+        raise SettingsError("the pretraining corpus is not evaluated; name one of the tasks that follow it")
+
+
+class Hide:
+    """Hides tokens for masked language modelling."""
+
+    def __init__(self, tokenizer: Any) -> None:
+        self.size = tokenizer.get_vocab_size()
+        self.special = [tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")]
+        self.mask = tokenizer.token_to_id("[MASK]")
+
+    def __call__(self, ids: "torch.Tensor", generator: "torch.Generator") -> tuple["torch.Tensor", "torch.Tensor"]:
+        """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
+        import torch
+
+        draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
+        others = torch.randint(self.size, ids.shape, generator=generator).to(ids.device)
+        chosen = (draws[0] < MASKED) & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
+        hidden = torch.where(draws[1] < 0.8, torch.full_like(ids, self.mask), ids)
+        hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9), others, hidden)
+        return torch.where(chosen, hidden, ids), ids.masked_fill(~chosen, IGNORED)

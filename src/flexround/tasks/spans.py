@@ -1,0 +1,208 @@
+"""Extractive question answering: windows over long contexts, and answers from the logits of their tokens.
+
+The semantics of Hugging Face's question-answering example (run_qa.py, utils_qa.py): question first, the context cut
+into overlapping windows, the answer the best span among the best starts and ends. One difference: an answer that
+starts at the last token of a window gets that token as its start, where the example runs on into the special tokens.
+"""
+
+from collections.abc import Iterator, Sequence
+from typing import TYPE_CHECKING, NamedTuple
+
+import numpy as np
+
+from flexround.errors import InputError, NumericalError
+
+if TYPE_CHECKING:
+    from tokenizers import Encoding, Tokenizer
+
+CHUNK = 256  # questions whose encodings, far larger than the arrays made of them, are held at once
+CHUNK_FEATURES = 4096  # features whose candidate spans are held at once
+
+
+class Questions(NamedTuple):
+    """Questions in columns, all of one length N.
+
+    Attributes:
+        ids: names for messages.
+        questions: leading white space is dropped.
+        contexts: where the answers are.
+        answers: int (N, 2), first character of an answer in its context and the one after its last.
+    """
+
+    ids: Sequence[str]
+    questions: Sequence[str]
+    contexts: Sequence[str]
+    answers: np.ndarray
+
+
+class Features(NamedTuple):
+    """F windows of T tokens, those of one example next to each other.
+
+    Attributes:
+        ids: int32 (F, T), token ids.
+        types: int8 (F, T), 0 for the question and 1 for the context.
+        mask: bool (F, T), False for padding.
+        example: int32 (F,), the question's position.
+        offsets: int32 (F, T, 2), first character of a context token in its context and the one after its last; -1
+            outside the context.
+        starts: int32 (F,), the token in which the answer starts; 0, [CLS], where the window doesn't hold all of it.
+        ends: int32 (F,), the token in which the answer ends, likewise.
+    """
+
+    ids: np.ndarray
+    types: np.ndarray
+    mask: np.ndarray
+    example: np.ndarray
+    offsets: np.ndarray
+    starts: np.ndarray
+    ends: np.ndarray
+
+
+def features(tokenizer: "Tokenizer", data: Questions, max_length: int, doc_stride: int) -> Features:
+    """Cut ``[CLS] question [SEP] context [SEP]`` into windows.
+
+    Args:
+        tokenizer: with the post-processor that adds the special tokens; it is left as it is.
+        data: at least one question.
+        max_length: tokens of a window; shorter ones are padded.
+        doc_stride: context tokens that consecutive windows of an example share.
+
+    Raises:
+        InputError: no padding token, or a question that leaves no room for its context.
+    """
+    pad = tokenizer.token_to_id("[PAD]")
+    if pad is None:
+        raise InputError("the tokenizer has no [PAD] token; use the one that belongs to the BERT model")
+    parts = list(_windows(tokenizer, data, max_length, doc_stride, pad))
+    ids, types, mask, example, offsets = (np.concatenate(columns) for columns in zip(*parts, strict=True))
+    starts, ends = positions(offsets, data.answers[example])
+    return Features(ids, types, mask, example, offsets, starts, ends)
+
+
+def positions(offsets: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens in which answers start and end: int32 (F,) each, 0 where a window doesn't hold all of one.
+
+    Args:
+        offsets: int (F, T, 2) as in ``Features``.
+        answers: int (F, 2), the answer's first character and the one after its last.
+    """
+    context = offsets[..., 0] >= 0
+    before = context & (offsets[..., 0] <= answers[:, :1])
+    after = context & (offsets[..., 1] >= answers[:, 1:])
+    inside = before.any(axis=1) & after.any(axis=1)
+    starts = offsets.shape[1] - 1 - before[:, ::-1].argmax(axis=1)
+    return np.where(inside, starts, 0).astype(np.int32), np.where(inside, after.argmax(axis=1), 0).astype(np.int32)
+
+
+def predictions(
+    found: Features,
+    start_logits: np.ndarray,
+    end_logits: np.ndarray,
+    contexts: Sequence[str],
+    n_best_size: int = 20,
+    max_answer_length: int = 30,
+) -> list[str]:
+    """Return the answer to each question: the span of the highest start + end logit over its windows.
+
+    Args:
+        found: windows of all questions.
+        start_logits: float (F, T).
+        end_logits: float (F, T).
+        contexts: of all questions.
+        n_best_size: starts and ends considered in each window, wherever they are.
+        max_answer_length: tokens of an answer.
+
+    Returns:
+        Texts of the contexts; "" for a question without any allowed span.
+
+    Raises:
+        NumericalError: NaN among the logits.
+    """
+    answers = [""] * len(contexts)
+    best = np.full(len(contexts), -np.inf)
+    for first in range(0, len(found.example), CHUNK_FEATURES):
+        rows = slice(first, first + CHUNK_FEATURES)
+        if np.isnan(start_logits[rows]).any() or np.isnan(end_logits[rows]).any():
+            raise NumericalError(f"NaN among the logits of the windows from {first}; the model has diverged")
+        logits = start_logits[rows], end_logits[rows]
+        scores, spans = _best_spans(found.offsets[rows], *logits, n_best_size, max_answer_length)
+        for example, score, (start, end) in zip(found.example[rows], scores, spans, strict=True):
+            if score > best[example]:
+                best[example], answers[example] = score, contexts[example][start:end]
+    return answers
+
+
+def _windows(
+    tokenizer: "Tokenizer", data: Questions, max_length: int, doc_stride: int, pad: int
+) -> Iterator[tuple[np.ndarray, ...]]:
+    """Yield the first five arrays of ``Features`` for ``CHUNK`` questions at a time."""
+    whole, cutting = _copy(tokenizer), _copy(tokenizer)
+    cutting.enable_truncation(max_length, stride=doc_stride, strategy="only_second")
+    for first in range(0, len(data.ids), CHUNK):
+        rows = slice(first, first + CHUNK)
+        pairs = [(q.lstrip(), c) for q, c in zip(data.questions[rows], data.contexts[rows], strict=True)]
+        _check_room(whole, data.ids[rows], pairs, max_length, doc_stride)
+        windows = [[encoding, *encoding.overflowing] for encoding in cutting.encode_batch(pairs)]
+        example = np.repeat(np.arange(first, first + len(pairs)), [len(each) for each in windows])
+        ids, types, mask, offsets = _arrays([window for each in windows for window in each], max_length, pad)
+        yield ids, types, mask, example.astype(np.int32), offsets
+
+
+def _copy(tokenizer: "Tokenizer") -> "Tokenizer":
+    """Return a copy that neither cuts nor pads."""
+    from tokenizers import Tokenizer
+
+    copy = Tokenizer.from_str(tokenizer.to_str())
+    copy.no_truncation()
+    copy.no_padding()
+    return copy
+
+
+def _check_room(
+    tokenizer: "Tokenizer", ids: Sequence[str], pairs: list[tuple[str, str]], max_length: int, doc_stride: int
+) -> None:
+    """Refuse a question beside which the windows of a long context could not move on.
+
+    Raises:
+        InputError: naming the question.
+    """
+    special = tokenizer.num_special_tokens_to_add(is_pair=True)
+    encodings = tokenizer.encode_batch([question for question, _ in pairs], add_special_tokens=False)
+    for name, pair, encoding in zip(ids, pairs, encodings, strict=True):
+        room = max_length - special - len(encoding)
+        if room <= doc_stride and len(tokenizer.encode(*pair)) > max_length:
+            raise InputError(
+                f"question {name}: its {len(encoding)} tokens leave {room} of max_length={max_length} for the context, "
+                f"which must be more than doc_stride={doc_stride}; raise the one, lower the other or drop the question"
+            )
+
+
+def _arrays(windows: "list[Encoding]", length: int, pad: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+    """Return ids, types, mask and offsets as in ``Features``, padded to ``length``."""
+    ids = np.full((len(windows), length), pad, np.int32)
+    types = np.zeros(ids.shape, np.int8)
+    mask = np.zeros(ids.shape, bool)
+    offsets = np.full((*ids.shape, 2), -1, np.int32)
+    for row, window in enumerate(windows):
+        count = len(window)
+        ids[row, :count], types[row, :count], mask[row, :count] = window.ids, window.type_ids, True
+        context = np.array([sequence == 1 for sequence in window.sequence_ids])
+        offsets[row, :count][context] = np.array(window.offsets)[context]
+    return ids, types, mask, offsets
+
+
+def _best_spans(
+    offsets: np.ndarray, start_logits: np.ndarray, end_logits: np.ndarray, n_best: int, max_answer: int
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the score (F,) and the characters (F, 2) of the best allowed span of each window; -inf for none."""
+    starts, ends = (np.argsort(-logits, axis=1, kind="stable")[:, :n_best] for logits in (start_logits, end_logits))
+    opening = np.take_along_axis(offsets[..., 0], starts, axis=1)
+    closing = np.take_along_axis(offsets[..., 1], ends, axis=1)
+    length = ends[:, None, :] - starts[:, :, None] + 1
+    allowed = (opening[:, :, None] >= 0) & (closing[:, None, :] >= 0) & (length >= 1) & (length <= max_answer)
+    highest_starts = np.take_along_axis(start_logits, starts, axis=1)
+    highest_ends = np.take_along_axis(end_logits, ends, axis=1)
+    scores = np.where(allowed, highest_starts[:, :, None] + highest_ends[:, None, :], -np.inf)
+    best = scores.reshape(len(scores), -1).argmax(axis=1)
+    rows, (start, end) = np.arange(len(best)), np.divmod(best, scores.shape[2])
+    return scores[rows, start, end], np.stack([opening[rows, start], closing[rows, end]], axis=1)

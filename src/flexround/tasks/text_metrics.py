@@ -1,0 +1,193 @@
+"""The metrics of GLUE, their standard errors, and bootstrap replicates that can be compared pair by pair.
+
+Predictions and labels are arrays of shape (N,), classes as integers and similarities as floats. Values are in percent.
+"""
+
+import logging
+from collections.abc import Callable, Iterator
+from typing import NamedTuple
+
+import numpy as np
+
+from flexround.errors import InputError, NumericalError, SettingsError, suggest
+from flexround.seeding import derive
+
+log = logging.getLogger(__name__)
+
+REPLICATES = 1000
+CHUNK = 2**18  # weights held at once; several float64 arrays of this size are alive together
+ROUNDING = 1e-12  # a spread below this share of the values is what rounding leaves of a constant
+
+
+class Scored(NamedTuple):
+    """One metric of one evaluation.
+
+    Attributes:
+        value: in percent.
+        stderr: its standard error over the examples, in percent.
+        scores: (N,) values whose mean is ``value / 100``; None where the metric is no mean over examples.
+        replicates: float64 (count,) in percent, see ``replicates``; None where there are scores.
+    """
+
+    value: float
+    stderr: float
+    scores: np.ndarray | None
+    replicates: np.ndarray | None
+
+
+def scored(name: str, predictions: np.ndarray, labels: np.ndarray) -> Scored:
+    """Evaluate the metric ``name``, one of ``METRICS``.
+
+    Raises:
+        SettingsError: unknown name.
+        InputError: no examples, or not one prediction per label.
+        NumericalError: a prediction is NaN or Inf.
+    """
+    if name not in METRICS:
+        raise SettingsError(f"metric {suggest(name, METRICS)}")
+    if predictions.shape != labels.shape or labels.ndim != 1 or not len(labels):
+        raise InputError(
+            f"{name}: predictions of shape {predictions.shape} for labels of shape {labels.shape}; "
+            "it takes one prediction per label and at least one example"
+        )
+    if not np.isfinite(predictions).all():
+        raise NumericalError(f"{name}: the prediction for example {np.argmin(np.isfinite(predictions))} is not finite")
+    if name == "acc":
+        return averaged((predictions == labels).astype(np.uint8))
+    drawn = replicates(name, predictions, labels)
+    return Scored(METRICS[name](predictions, labels), float(drawn.std(ddof=1)), None, drawn)
+
+
+def averaged(scores: np.ndarray) -> Scored:
+    """Return a metric that is the mean of per-example scores (N,) in 0..1, such as accuracy or SQuAD's F1."""
+    percent = 100.0 * scores.astype(np.float64)
+    spread = float(percent.std(ddof=1)) if len(percent) > 1 else 0.0
+    return Scored(float(percent.mean()), spread / len(percent) ** 0.5, scores, None)
+
+
+def acc(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Return the share of predictions that equal the label."""
+    return 100.0 * float(np.mean(predictions == labels))
+
+
+def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Return the F1 score of class 1; 0 where it is neither predicted nor a label."""
+    from sklearn.metrics import f1_score
+
+    return 100.0 * float(f1_score(labels, predictions, zero_division=0))
+
+
+def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Return Matthews' correlation coefficient; 0 where predictions or labels are constant."""
+    from sklearn.metrics import matthews_corrcoef
+
+    return 100.0 * float(matthews_corrcoef(labels, predictions))
+
+
+def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Return Pearson's correlation; 0 with a warning where predictions or labels are constant."""
+    from scipy.stats import pearsonr
+
+    return 0.0 if _constant(predictions, labels) else 100.0 * float(pearsonr(predictions, labels).statistic)
+
+
+def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Return Spearman's rank correlation; 0 with a warning where predictions or labels are constant."""
+    from scipy.stats import spearmanr
+
+    return 0.0 if _constant(predictions, labels) else 100.0 * float(spearmanr(predictions, labels).statistic)
+
+
+METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
+    "acc": acc,
+    "f1": f1,
+    "matthews": matthews,
+    "pearson": pearson,
+    "spearman": spearman,
+}
+
+
+def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: int = REPLICATES) -> np.ndarray:
+    """Evaluate a metric on ``count`` bootstrap resamples of the examples: float64 (count,), in percent.
+
+    Resample r has the same examples for every metric and every run on N examples, so that the differences of two
+    runs' replicates are those of a paired bootstrap. Where the metric is not defined on a resample, it is 0 there.
+    """
+    weighted = _WEIGHTED[name]
+    parts = [weighted(weights, predictions, labels) for weights in _resamples(len(labels), count)]
+    return 100.0 * np.concatenate(parts)
+
+
+def _constant(predictions: np.ndarray, labels: np.ndarray) -> bool:
+    """Return, with a warning, whether there is nothing to correlate."""
+    constant = [what for what, x in (("predictions", predictions), ("labels", labels)) if np.ptp(x) == 0]
+    if constant:
+        log.warning("the %s are constant: their correlation is not defined, 0 is reported", " and ".join(constant))
+    return bool(constant)
+
+
+def _resamples(size: int, count: int) -> Iterator[np.ndarray]:
+    """Yield how often each example is in each resample, float64 (C, size), C adding up to ``count``."""
+    rng = np.random.default_rng(derive("bootstrap", size))
+    rows = max(1, CHUNK // size)
+    for start in range(0, count, rows):
+        drawn = min(rows, count - start)
+        cells = rng.integers(size, size=(drawn, size)) + size * np.arange(drawn)[:, None]
+        yield np.bincount(cells.ravel(), minlength=drawn * size).reshape(drawn, size).astype(np.float64)
+
+
+def _weighted_acc(weights: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return the accuracy of each resample: (C,)."""
+    return weights @ (predictions == labels) / len(labels)
+
+
+def _weighted_f1(weights: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Return F1 = 2 TP / (predicted + actual positives) of each resample: (C,)."""
+    predicted, actual = (predictions == 1).astype(np.float64), (labels == 1).astype(np.float64)
+    positives = weights @ (predicted + actual)
+    return _ratio(2.0 * (weights @ (predicted * actual)), positives, positives > 0)
+
+
+def _weighted_pearson(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the correlation of each resample: (C,), from x and y of shape (N,) or one row per resample.
+
+    On two classes it is Matthews' coefficient as well.
+    """
+    dx, dy = (_centred(weights, values) for values in (x, y))
+    spread_x, spread_y = (np.sqrt((weights * d * d).sum(axis=1)) for d in (dx, dy))
+    noise_x, noise_y = (ROUNDING * np.sqrt((weights * v * v).sum(axis=1)) for v in (x, y))
+    defined = (spread_x > noise_x) & (spread_y > noise_y)
+    return _ratio((weights * dx * dy).sum(axis=1), spread_x * spread_y, defined)
+
+
+def _weighted_spearman(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    """Return the rank correlation of each resample: (C,)."""
+    return _weighted_pearson(weights, _weighted_ranks(weights, x), _weighted_ranks(weights, y))
+
+
+def _centred(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Subtract from x its mean over each resample: (C, N)."""
+    return x - (weights * x).sum(axis=1, keepdims=True) / weights.shape[1]
+
+
+def _weighted_ranks(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
+    """Return the rank of each example within each resample, ties averaged: (C, N)."""
+    order = np.argsort(x)
+    _, first, group = np.unique(x[order], return_index=True, return_inverse=True)
+    sizes = np.add.reduceat(weights[:, order], first, axis=1)
+    ranks = np.cumsum(sizes, axis=1) - (sizes - 1) / 2
+    return ranks[:, group[np.argsort(order)]]
+
+
+def _ratio(numerator: np.ndarray, denominator: np.ndarray, defined: np.ndarray) -> np.ndarray:
+    """Divide where ``defined``, 0 elsewhere."""
+    return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=defined)
+
+
+_WEIGHTED: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
+    "acc": _weighted_acc,
+    "f1": _weighted_f1,
+    "matthews": _weighted_pearson,
+    "pearson": _weighted_pearson,
+    "spearman": _weighted_spearman,
+}

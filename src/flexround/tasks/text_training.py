@@ -1,0 +1,158 @@
+"""Training of transformers models, the semantics of Hugging Face's example scripts (run_glue, run_qa, run_clm).
+
+AdamW without decay on biases and norms, learning rate falling linearly to zero, gradients clipped, the last batch of
+an epoch as small as it is. accelerate does mixed precision and several GPUs; ``batch`` is the sum over all of them.
+"""
+
+import logging
+import math
+import sys
+import time
+from collections.abc import Callable, Mapping
+from typing import TYPE_CHECKING, Annotated, Any, Literal
+
+import numpy as np
+from pydantic import Field
+
+from flexround.errors import NumericalError
+from flexround.seeding import derive
+from flexround.settings.schema import Count, Positive, Strict
+
+if TYPE_CHECKING:
+    import torch
+    from accelerate import Accelerator
+    from torch import Tensor, nn
+    from torch.utils.data import DataLoader
+
+log = logging.getLogger(__name__)
+Batch = dict[str, "Tensor"]
+LOOK_EVERY = 50  # steps between looks at the loss
+
+
+class TrainSettings(Strict):
+    """``train`` settings of a text task; the defaults are those of Hugging Face's Trainer."""
+
+    epochs: Count
+    batch: Count
+    lr: Positive
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    warmup: Annotated[float, Field(ge=0, lt=1, description="share of the steps")] = 0.0
+    clip: Positive = 1.0
+    precision: Literal["no", "fp16", "bf16"] = "no"
+    seed: Annotated[int, Field(ge=0)] = 42
+
+
+def train(
+    model: "nn.Module",
+    arrays: Mapping[str, np.ndarray],
+    loss: Callable[["nn.Module", Batch, "torch.Generator"], "Tensor"],
+    settings: TrainSettings,
+) -> dict[str, Any]:
+    """Train ``model`` in place on its device and leave it in evaluation mode.
+
+    Args:
+        model: any module.
+        arrays: inputs and targets, first axis the examples.
+        loss: of a batch (rows of ``arrays`` as tensors on the device); the CPU generator is for its random choices.
+        settings: the whole recipe.
+
+    Returns:
+        Steps, and the mean loss of the last epoch.
+
+    Raises:
+        NumericalError: the loss is NaN or Inf.
+    """
+    import torch
+    from accelerate import Accelerator, DataLoaderConfiguration
+
+    accelerator = Accelerator(
+        cpu=next(model.parameters()).device.type == "cpu",
+        mixed_precision=settings.precision,
+        dataloader_config=DataLoaderConfiguration(split_batches=True),
+    )
+    generator = torch.Generator().manual_seed(derive("targets", settings.seed))
+    optimizer = torch.optim.AdamW(decay_groups(model, settings.weight_decay), lr=settings.lr)
+    loader = _loader(arrays, settings)
+    steps = settings.epochs * len(loader)
+    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps, settings.warmup))
+    prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
+    facts: dict[str, Any] = {"steps": steps}
+    model.train()
+    # Dropout draws from torch's global generator; it is given back as it was.
+    with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
+        torch.manual_seed(derive("dropout", settings.seed, accelerator.process_index))
+        for epoch in range(settings.epochs):
+            started = time.perf_counter()
+
+            def step(batch: Batch) -> "Tensor":
+                value = loss(prepared, batch, generator)
+                accelerator.backward(value)
+                accelerator.clip_grad_norm_(model.parameters(), settings.clip)
+                optimizer.step()
+                schedule.step()
+                optimizer.zero_grad()
+                return value.detach()
+
+            facts["loss"] = _epoch(loader, step, accelerator, f"epoch {epoch + 1}/{settings.epochs}")
+            log.info("epoch %d/%d: loss %.4f, %.1f s", epoch + 1, settings.epochs, facts["loss"], _since(started))
+    model.eval()
+    return facts
+
+
+def rate(step: int, steps: int, warmup: float) -> float:
+    """Return the learning rate's factor: up from 0 during the warm-up, then down to 0, linearly."""
+    first = math.ceil(warmup * steps)
+    if step < first:
+        return step / first
+    return max(0.0, (steps - step) / max(1, steps - first))
+
+
+def decay_groups(model: "nn.Module", weight_decay: float) -> list[dict[str, Any]]:
+    """Return optimiser groups: biases and norms are not decayed."""
+    from torch import nn
+
+    norms = (nn.LayerNorm, nn.RMSNorm)
+    free = {id(p) for module in model.modules() if isinstance(module, norms) for p in module.parameters()}
+    free |= {id(p) for name, p in model.named_parameters() if name.endswith("bias")}
+    decayed = [p for p in model.parameters() if id(p) not in free and p.requires_grad]
+    rest = [p for p in model.parameters() if id(p) in free and p.requires_grad]
+    return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
+
+
+def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings) -> "DataLoader[int]":
+    """Return shuffled batches; the rows of a batch are taken at once, not one by one."""
+    import torch
+    from torch.utils.data import DataLoader
+
+    def take(rows: list[int]) -> Batch:
+        return {name: torch.from_numpy(array[rows]) for name, array in arrays.items()}
+
+    order = torch.Generator().manual_seed(derive("order", settings.seed))
+    count = len(next(iter(arrays.values())))
+    examples: Any = range(count)
+    return DataLoader(examples, settings.batch, shuffle=True, generator=order, collate_fn=take)
+
+
+def _epoch(
+    loader: "DataLoader[Any]", step: Callable[[Batch], "Tensor"], accelerator: "Accelerator", name: str
+) -> float:
+    """Run one epoch; return the mean loss."""
+    import torch
+    from tqdm import tqdm
+
+    shown = sys.stderr.isatty() and accelerator.is_main_process
+    losses: list[Tensor] = []
+    progress = tqdm(loader, desc=name, disable=not shown, leave=False, mininterval=1)
+    for batch in progress:
+        losses.append(step(batch))
+        if len(losses) % LOOK_EVERY == 0 or len(losses) == len(loader):
+            recent = torch.stack(losses[-LOOK_EVERY:])
+            if not torch.isfinite(recent).all():
+                raise NumericalError(f"{name}: the loss is NaN or Inf before step {len(losses)}; lower `lr`")
+            progress.set_postfix(loss=f"{recent.mean().item():.4f}")
+    return torch.stack(losses).mean().item()
+
+
+def _since(started: float) -> float:
+    """Return the seconds since ``started``."""
+    return time.perf_counter() - started

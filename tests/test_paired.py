@@ -1,0 +1,115 @@
+"""Significance: the paired tests, and what the CSV says of a cell and its best rival."""
+
+import dataclasses
+from pathlib import Path
+
+import numpy as np
+import pytest
+from safetensors.numpy import save_file
+from scipy import stats
+from table_runs import OF_RUNS, complete, entry, fill, hits, make, write
+
+from flexround.errors import InputError
+from flexround.tables.evaluated import Trial
+from flexround.tables.paired import p_value, standard_error
+
+
+def trial(directory: Path, kind: str, values: np.ndarray) -> Trial:
+    """Write an array of one metric as an evaluated trial."""
+    directory.mkdir()
+    save_file({f"{kind}/m": values}, directory / "predictions.safetensors")
+    return Trial(directory, "m", 100.0 * float(values.mean()), 2.0, len(values), higher_is_better=True)
+
+
+def pair(root: Path, kind: str, one: np.ndarray, other: np.ndarray) -> tuple[Trial, Trial]:
+    return trial(root / "one", kind, one), trial(root / "other", kind, other)
+
+
+@pytest.mark.parametrize(("won", "lost"), [(5, 0), (12, 4), (4, 12), (7, 7), (0, 0), (1600, 1450)])
+def test_right_or_wrong_is_mcnemars_exact_test(tmp_path: Path, won: int, lost: int) -> None:
+    one, other = np.ones(4000, np.uint8), np.ones(4000, np.uint8)
+    other[:won], one[4000 - lost :] = 0, 0
+    expected = stats.binomtest(won, won + lost).pvalue if won + lost else 1.0
+    assert p_value(*pair(tmp_path, "scores", one, other)) == pytest.approx(expected, rel=1e-9)
+
+
+def test_real_scores_are_the_paired_normal_test(tmp_path: Path) -> None:
+    rng = np.random.default_rng(1)
+    other = rng.random(500).astype(np.float32)
+    one = (0.9 * other + 0.1 * rng.random(500)).astype(np.float32)
+    trials = pair(tmp_path, "scores", one, other)
+    z = (trials[0].value - trials[1].value) / standard_error(*trials)
+    assert 0.01 < p_value(*trials) < 0.99  # neither certain
+    assert p_value(*trials) == pytest.approx(2 * stats.norm.sf(abs(z)), rel=0.01)
+
+
+@pytest.mark.parametrize(("shift", "expected"), [(0.0, 1.0), (0.01, 0.0)])
+def test_equal_differences_of_all_examples(tmp_path: Path, shift: float, expected: float) -> None:
+    assert p_value(*pair(tmp_path, "scores", np.full(8, 0.5 + shift), np.full(8, 0.5))) == expected
+
+
+@pytest.mark.parametrize(
+    ("below", "equal", "expected"),
+    [(3, 0, 0.08), (3, 1, 0.10), (0, 0, 0.02), (96, 0, 0.08), (99, 0, 0.02), (0, 99, 1.0)],
+)
+def test_replicates_are_counted_beyond_zero(tmp_path: Path, below: int, equal: int, expected: float) -> None:
+    one = np.r_[np.full(below, -1.0), np.zeros(equal), np.ones(99 - below - equal)]
+    assert p_value(*pair(tmp_path, "replicates", one, np.zeros(99))) == pytest.approx(expected)
+
+
+def test_replicates_give_the_paired_standard_error(tmp_path: Path) -> None:
+    rng = np.random.default_rng(2)
+    other = 50 + 3 * rng.standard_normal(1000)
+    one = other + 1 + 0.1 * rng.standard_normal(1000)
+    assert standard_error(*pair(tmp_path, "replicates", one, other)) == pytest.approx(0.1, rel=0.1)
+
+
+def test_nothing_to_pair_has_no_p_value(tmp_path: Path) -> None:
+    one, other = pair(tmp_path, "predictions", np.zeros(9), np.zeros(9))
+    assert p_value(one, other) is None
+    assert standard_error(one, other) == pytest.approx(8**0.5)
+    assert standard_error(one, dataclasses.replace(other, stderr=None)) == np.inf
+    with pytest.raises(InputError, match=r"9 examples, but .* has 8"):
+        standard_error(one, dataclasses.replace(other, n_examples=8))
+
+
+# the CSV
+
+
+def significance(text: str, recipe: str) -> tuple[str, ...]:
+    return tuple(entry(text, recipe)[name] for name in ("rival", "lead", "lead_stderr", "p_value"))
+
+
+def test_the_rival_is_the_best_other_cell(tmp_path: Path) -> None:
+    complete(tmp_path)
+    text = make(tmp_path)
+    assert significance(text, "strong") == ("B + Weak", "4.00", "0.62", "0.0000")
+    assert significance(text, "weak") == ("B + Strong", "-4.00", "0.62", "0.0000")
+    assert significance(text, "third")[:2] == ("B + Strong", "-64.00")
+    assert significance(text, "full") == ("", "", "", "")  # not compared
+
+
+def test_no_rival_is_named_before_all_are_there(tmp_path: Path) -> None:
+    write(tmp_path, "weak", hits(700))
+    write(tmp_path, "strong", hits(740))
+    assert significance(make(tmp_path), "strong") == ("", "", "", "")
+
+
+def test_without_scores_there_is_no_p_value(tmp_path: Path) -> None:
+    for recipe, count in (("weak", 700), ("strong", 740), ("third", 100)):
+        (write(tmp_path, recipe, hits(count)) / "predictions.safetensors").unlink()
+    assert significance(make(tmp_path), "strong") == ("B + Weak", "4.00", "1.98", "")
+
+
+def test_lower_is_better_turns_the_rivals_around(tmp_path: Path) -> None:
+    for recipe, count in (("weak", 700), ("strong", 740), ("third", 900)):
+        write(tmp_path, recipe, hits(count), higher_is_better={"top1": False, "top5": True})
+    assert significance(make(tmp_path), "strong")[:2] == ("B + Weak", "4.00")
+    assert significance(make(tmp_path), "third")[:2] == ("B + Weak", "20.00")
+
+
+def test_a_section_is_a_contest_of_its_own(tmp_path: Path) -> None:
+    scores = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
+    text = fill(tmp_path, OF_RUNS["table04"], scores)
+    assert text.count(",Q+AdaRound,5.00,0.69,0.0000") == text.count(",Q+FlexRound (Ours),-5.00,0.69,0.0000") == 25
+    assert text.count(",1,Q+AdaRound") == 25

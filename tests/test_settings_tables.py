@@ -1,0 +1,176 @@
+"""Tables 13 and 14: what fine-tuning uses, and that the paper's scale uses what the paper prints. Tolerances."""
+
+import csv
+import math
+from types import SimpleNamespace
+
+import pytest
+from table_runs import OF_RUNS, SETTINGS, settings_params
+
+from flexround.errors import InputError, SettingsError
+from flexround.settings.load import load_params, validate
+from flexround.settings.plan import Plan
+from flexround.settings.schema import Table
+from flexround.tables import html, latex, published, terminal
+from flexround.tables.settings import keyed, shown, to_csv
+
+
+def entries(number, params):
+    return list(csv.DictReader(to_csv(SETTINGS[number], params, published.load()).splitlines()))
+
+
+@pytest.mark.parametrize("number", SETTINGS)
+def test_the_papers_scale_uses_what_the_paper_prints(number):
+    params = load_params("paper")
+    if missing := set(SETTINGS[number].tasks) - set(params.scale.tasks):
+        pytest.skip(f"the scale paper has no {sorted(missing)} yet")
+    found = entries(number, params)
+    assert {(line["status"], line["value"] == line["published"]) for line in found} == {("reproduced", True)}
+
+
+@pytest.mark.parametrize(("number", "cells"), [(13, 5), (14, 13)])
+def test_cells_are_the_published_ones_in_their_order(number, cells):
+    assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in published.load() if key.table == number]
+    assert len(SETTINGS[number].settings) == cells
+
+
+@pytest.mark.parametrize(
+    ("value", "text"),
+    [(2e-5, "2e-5"), (1e-4, "1e-4"), (1.5e-4, "1.5e-4"), (0.001, "0.001"), (0.01, "0.01"), (32, "32"), (3.0, "3")],
+)
+def test_numbers_are_written_as_in_the_paper(value, text):
+    assert shown(value) == text
+
+
+def test_values_come_from_the_scale():
+    found = entries(13, settings_params(train=[{"when": {"task": "squad"}, "set": {"lr": 3e-4}}]))
+    assert [line["value"] for line in found] == ["3e-4", "32", "4", "384", "128"]
+    assert [line["status"] for line in found] == ["off", *["reproduced"] * 4]
+    assert {line["status"] for line in entries(13, settings_params(comparable=False))} == {"computed"}
+    assert [found[0][name] for name in ("task", "checkpoint", "delta", "best")] == ["squad", "bert-base", "", "0"]
+
+
+@pytest.mark.parametrize(
+    ("number", "when", "values", "message"),
+    [
+        (
+            14,
+            {"checkpoint": "gpt-neo-2.7b"},
+            {"epochs": 5},
+            r"3 for glue-mnli/bert-base, but 5 for glue-mnli/gpt-neo-2\.7b",
+        ),
+        (14, {"task": "glue-rte"}, {"lr": 1e-5}, "2e-05 for glue-mnli/bert-base, but 1e-05 for glue-rte/bert-base"),
+        (13, {"checkpoint": "bert-large"}, {"batch": 8}, "32 for squad/bert-base, but 8 for squad/bert-large"),
+        (13, {"task": "squad"}, {"lr": "2e-5"}, r"train: squad/bert-base: lr = '2e-5': write a number"),
+    ],
+)
+def test_one_value_printed_for_several_must_be_theirs(number, when, values, message):
+    with pytest.raises(SettingsError, match=message):
+        entries(number, settings_params(train=[{"when": when, "set": values}]))
+
+
+def test_what_the_scale_lacks_is_named():
+    with pytest.raises(SettingsError, match=r"scale paper: task 'squad' \(.*known: glue-cola"):
+        entries(13, settings_params(without="squad"))
+    with pytest.raises(SettingsError, match=r"checkpoint 'bert-large' \(did you mean 'bert-base'"):
+        entries(13, settings_params(without="bert-large"))
+    with pytest.raises(SettingsError, match=r"tasks\.squad\.options: doc_stride = None"):
+        entries(13, settings_params(options={"squad": {"max_length": 384}}))
+    with pytest.raises(InputError, match=r"table13\.yaml"):
+        to_csv(SETTINGS[13], settings_params(), {})
+
+
+def test_nothing_is_run_for_them():
+    params = SimpleNamespace(
+        scale=SimpleNamespace(seeds=1),
+        tables=SETTINGS,
+        figures=SimpleNamespace(shifts={}, sample_size=SimpleNamespace(number=7)),
+    )
+    assert [Plan(params).table_runs(number) for number in SETTINGS] == [[], []]
+
+
+def test_what_all_models_share_is_printed_once():
+    params = settings_params()
+    text = to_csv(SETTINGS[14], params, published.load())
+    fragment = latex.render(text, SETTINGS[14], params.scale)
+    assert r"\begin{tabular}{cccccc}" in fragment
+    assert r"Learning Rate & 2e-5 & 2e-5 & 2e-5 & 2e-5 & 1e-5 \\" in fragment
+    assert r"Weight Decay & \multicolumn{5}{c}{0.01} \\" in fragment
+    page = html.render(text, SETTINGS[14], params.scale)
+    assert page.count('colspan="5"') == 3
+    assert ">Configuration</th>" in page
+    shown_lines = terminal.render(text, params.scale).splitlines()
+    assert [line.split() for line in shown_lines if line.startswith("Epoch")] == [["Epoch", "3", "(3)"]]
+
+
+def test_a_table_of_one_row_has_no_text_columns():
+    params = settings_params()
+    text = to_csv(SETTINGS[13], params, published.load())
+    assert "\n1e-4 & 32 & 4 & 384 & 128 \\\\\n" in latex.render(text, SETTINGS[13], params.scale)
+    assert 'class="text"' not in html.render(text, SETTINGS[13], params.scale)
+    assert "1e-4 (1e-4)" in terminal.render(text, params.scale)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"settings": []}, "give groups, or tasks and settings"),
+        ({"tasks": []}, "give groups, or tasks and settings"),
+        ({"groups": [{"rows": []}]}, "give groups, or tasks and settings"),
+        (
+            {"settings": [{"column": "Epoch", "setting": "epochs", "checkpoints": ["a"]}]},
+            r"settings\.0\.setting = 'epochs'",
+        ),
+    ],
+)
+def test_a_spec_of_no_kind_is_refused(changes, message):
+    with pytest.raises(SettingsError, match=message):
+        validate(Table, SETTINGS[13].model_dump() | changes, "table13.yaml")
+
+
+def test_a_table_of_runs_needs_a_method_column():
+    with pytest.raises(SettingsError, match="one of the headers must be Method"):
+        validate(Table, OF_RUNS["table04"].model_dump() | {"descriptive": ["Dataset", "Recipe"]}, "table04.yaml")
+
+
+# the tolerances of GLUE and SQuAD: sqrt(2) standard errors at the lowest published value, rounded up to 0.1
+
+
+def f1_error(f1, positive=14885):
+    """As many false positives as false negatives: TP / (TP + FP + FN) is a share, and F1 a function of it."""
+    hits = f1 * positive
+    union = 2 * positive - hits
+    share = hits / union
+    return 2 / (1 + share) ** 2 * math.sqrt(share * (1 - share) / union)
+
+
+def share_error(size):
+    return lambda p: math.sqrt(p * (1 - p) / size)
+
+
+ERRORS = {
+    ("MNLI", "acc_matched"): share_error(9815),
+    ("MNLI", "acc_mismatched"): share_error(9832),
+    ("QQP", "f1"): f1_error,
+    ("RTE", "acc"): share_error(277),
+    ("MRPC", "acc"): share_error(408),
+    ("SST-2", "acc"): share_error(872),
+    ("CoLA", "matthews"): lambda r: math.sqrt((1 - r * r) / 1043),
+    ("STS-B", "pearson"): lambda r: (1 - r * r) / math.sqrt(1499),
+    ("STS-B", "spearman"): lambda r: (1 - r * r) * math.sqrt((1 + r * r / 2) / 1499),
+    ("", "f1"): share_error(10570),
+}
+
+
+@pytest.mark.parametrize(("number", "smallest"), [(4, "MRPC"), (12, ""), (15, "RTE"), (16, "SST-2")])
+def test_tolerances_are_what_their_comments_say(number, smallest):
+    table, expected = OF_RUNS[f"table{number:02d}"], {}
+    for (section, metric), error in ERRORS.items():
+        keys = {
+            key: v
+            for key, v in published.load().items()
+            if (key.table, key.section, key.metric) == (number, section, metric)
+        }
+        if keys and (metric != "acc" or section == smallest):
+            expected[metric] = math.ceil(10 * math.sqrt(2) * 100 * error(min(keys.values()) / 100)) / 10
+    assert table.tolerance == expected

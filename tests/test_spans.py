@@ -1,0 +1,247 @@
+"""Windows over long contexts and answers from logits, by hand on a small WordPiece tokenizer; real SQuAD at the end."""
+
+import json
+import zipfile
+from pathlib import Path
+
+import numpy as np
+import pytest
+from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
+
+from flexround.errors import InputError, NumericalError
+from flexround.tasks import spans, squad_metric
+from flexround.tasks.spans import Features, Questions, features, predictions
+
+REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
+SQUAD = REALDATA / "squad_v11_dev" / "dev-v1.1.json.zip"
+VOCABULARY = REALDATA / "tokenizers" / "bert_uncased" / "vocab.txt"
+WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "beyonce", "sang", "play", "##ed", *"abcdefghij", "."]
+CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")
+
+
+def bert(words):
+    vocabulary = {word: index for index, word in enumerate(words)}
+    tokenizer = Tokenizer(models.WordPiece(vocabulary, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]",
+        pair="[CLS] $A [SEP] $B:1 [SEP]:1",
+        special_tokens=[(name, vocabulary[name]) for name in ("[CLS]", "[SEP]")],
+    )
+    return tokenizer
+
+
+def ask(context, answer="", question="who", **options):
+    start = context.index(answer)
+    data = Questions(["q1"], [question], [context], np.array([[start, start + len(answer)]]))
+    return features(bert(WORDS), data, **({"max_length": 8, "doc_stride": 2} | options))
+
+
+def tokens(row):
+    return [WORDS[index] for index in row]
+
+
+def test_a_short_context_is_one_padded_window():
+    found = ask("a b.", "b")
+    assert tokens(found.ids[0]) == ["[CLS]", "who", "[SEP]", "a", "b", ".", "[SEP]", "[PAD]"]
+    assert found.types.tolist() == [[0, 0, 0, 1, 1, 1, 1, 0]]
+    assert found.mask.tolist() == [[True] * 7 + [False]]
+    none = [-1, -1]
+    assert found.offsets.tolist() == [[none, none, none, [0, 1], [2, 3], [3, 4], none, none]]
+    assert (found.starts.tolist(), found.ends.tolist()) == ([4], [4])
+    dtypes = (np.int32, np.int8, bool, np.int32, np.int32, np.int32, np.int32)
+    assert tuple(array.dtype for array in found) == dtypes
+
+
+def test_windows_overlap_by_the_stride_and_only_the_context_is_cut():
+    found = ask("a b c d e f g h", "c")
+    assert [tokens(row) for row in found.ids] == [
+        ["[CLS]", "who", "[SEP]", *"abcd", "[SEP]"],
+        ["[CLS]", "who", "[SEP]", *"cdef", "[SEP]"],
+        ["[CLS]", "who", "[SEP]", *"efgh", "[SEP]"],
+    ]
+    assert found.example.tolist() == [0, 0, 0]
+    assert found.offsets[1, 3:7].tolist() == [[4, 5], [6, 7], [8, 9], [10, 11]]
+    assert found.starts.tolist() == [5, 3, 0]
+
+
+@pytest.mark.parametrize(
+    ("answer", "starts", "ends"),
+    [
+        ("a b c d", [3, 0, 0], [6, 0, 0]),  # fills a window
+        ("d e", [0, 4, 0], [0, 5, 0]),  # inside the second alone
+        ("d", [6, 4, 0], [6, 4, 0]),  # starts at a window's last token
+        ("h", [0, 0, 6], [0, 0, 6]),
+        ("b c d e f", [0, 0, 0], [0, 0, 0]),  # longer than any window
+    ],
+)
+def test_answers_at_the_borders_of_windows(answer, starts, ends):
+    found = ask("a b c d e f g h", answer)
+    assert (found.starts.tolist(), found.ends.tolist()) == (starts, ends)
+
+
+def test_the_positions_are_those_of_a_search_through_the_tokens():
+    rng = np.random.default_rng(0)
+    context = "played a b. sang cd played e f"
+    for _ in range(100):
+        start, end = sorted(rng.choice(len(context), 2, replace=False))
+        found = ask(context, max_length=9)
+        starts, ends = spans.positions(found.offsets, np.tile([start, end], (len(found.ids), 1)))
+        for offsets, *got in zip(found.offsets.tolist(), starts, ends, strict=True):
+            inside = [index for index, offset in enumerate(offsets) if offset[0] >= 0]
+            whole = offsets[inside[0]][0] <= start and end <= offsets[inside[-1]][1]
+            first = max((index for index in inside if offsets[index][0] <= start), default=0)
+            last = min((index for index in inside if offsets[index][1] >= end), default=0)
+            assert got == ([first, last] if whole else [0, 0])
+
+
+def test_an_answer_inside_a_word_gets_the_pieces_around_it():
+    found = ask("a played b", "aye")
+    assert tokens(found.ids[0])[4:6] == ["play", "##ed"]
+    assert (found.starts.tolist(), found.ends.tolist()) == ([4], [5])
+
+
+@pytest.mark.parametrize("context", ["  \t a Beyoncé sang", "é — 😀 a Beyonce\u0301 sang"])
+def test_offsets_count_characters_of_the_context_as_given(context):
+    found = ask(context, "sang", max_length=12)
+    assert tokens(found.ids[0])[:3] == ["[CLS]", "who", "[SEP]"]
+    for word in ("beyonce", "sang"):
+        start, end = found.offsets[0, tokens(found.ids[0]).index(word)]
+        assert context[start:end].lower().startswith(word[:6])
+    assert context[found.offsets[0, found.starts[0], 0] : found.offsets[0, found.ends[0], 1]] == "sang"
+
+
+def test_an_empty_context_has_no_answer():
+    found = ask("", "")
+    assert (found.starts.tolist(), found.ends.tolist()) == ([0], [0])
+    assert predictions(found, np.ones((1, 8)), np.ones((1, 8)), [""]) == [""]
+
+
+def test_questions_are_kept_apart_across_chunks(monkeypatch):
+    monkeypatch.setattr(spans, "CHUNK", 2)
+    monkeypatch.setattr(spans, "CHUNK_FEATURES", 2)
+    contexts = ["a b c d e f", "g", "h i j a b"]
+    answers = np.array([[10, 11], [0, 1], [0, 1]])
+    found = features(bert(WORDS), Questions(["1", "2", "3"], ["who"] * 3, contexts, answers), 8, 2)
+    assert found.example.tolist() == [0, 0, 1, 2, 2]
+    assert predictions(found, *one_hot(found), contexts) == ["f", "g", "h"]
+
+
+def test_the_tokenizer_is_left_as_it_is_and_its_own_limits_do_not_count():
+    tokenizer = bert(WORDS)
+    tokenizer.enable_truncation(4)
+    tokenizer.enable_padding(length=20)
+    before = tokenizer.to_str()
+    found = features(tokenizer, Questions(["q1"], ["who"], ["a b c"], np.array([[0, 1]])), 8, 2)
+    assert tokens(found.ids[0])[3:] == ["a", "b", "c", "[SEP]", "[PAD]"]
+    assert tokenizer.to_str() == before
+
+
+def test_white_space_before_a_question_is_dropped():
+    tokenizer = bert(WORDS)
+    tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()  # doesn't drop it by itself, as BERT's does
+    found = features(tokenizer, Questions(["q1"], [" \t who"], ["a"], np.array([[0, 1]])), 8, 2)
+    assert tokens(found.ids[0])[1] == "who"
+
+
+def test_a_question_that_leaves_no_room_is_named():
+    with pytest.raises(InputError, match=r"question q1: its 3 tokens leave 2 of max_length=8 .*doc_stride=2"):
+        ask("a b c d", "a", question="who sang a")
+    with pytest.raises(InputError, match="question q1: its 9 tokens leave -4"):
+        ask("a", "a", question="a b c d e f g h i")
+    assert len(ask("a b c d", "a", question="who sang a", doc_stride=1).ids) == 3
+    assert ask("a b", "b", question="who sang a").starts.tolist() == [6]  # all of it fits
+
+
+def test_a_tokenizer_without_padding_is_refused():
+    with pytest.raises(InputError, match=r"no \[PAD\]"):
+        features(bert(WORDS[1:]), Questions([], [], [], np.zeros((0, 2), int)), 8, 2)
+
+
+def one_hot(found: Features):
+    return tuple(np.eye(found.ids.shape[1], dtype=np.float32)[where] for where in (found.starts, found.ends))
+
+
+def search(found, start_logits, end_logits, contexts, n_best, longest):
+    """Every pair of the best starts and ends, one after the other."""
+    best = [(-np.inf, "")] * len(contexts)
+    for row, example in enumerate(found.example):
+        for start in np.argsort(start_logits[row])[::-1][:n_best]:
+            for end in np.argsort(end_logits[row])[::-1][:n_best]:
+                opening, closing = found.offsets[row, start, 0], found.offsets[row, end, 1]
+                if opening < 0 or closing < 0 or not 0 <= end - start < longest:
+                    continue
+                score = start_logits[row, start] + end_logits[row, end]
+                best[example] = max(best[example], (score, contexts[example][opening:closing]))
+    return [text for _, text in best]
+
+
+@pytest.mark.parametrize(("n_best", "longest"), [(20, 30), (3, 30), (20, 2), (1, 30)])
+def test_predictions_are_those_of_a_search_through_all_pairs(n_best, longest):
+    rng = np.random.default_rng(0)
+    contexts = [" ".join(rng.choice(list("abcdefghij"), rng.integers(1, 25))) for _ in range(60)]
+    count = len(contexts)
+    data = Questions([str(i) for i in range(count)], ["who"] * count, contexts, np.tile([0, 1], (count, 1)))
+    found = features(bert(WORDS), data, 12, 3)
+    logits = rng.normal(size=(2, *found.ids.shape)).astype(np.float32)
+    expected = search(found, *logits, contexts, n_best, longest)
+    assert predictions(found, *logits, contexts, n_best, longest) == expected
+    assert ("" in expected) == (n_best < 12)
+
+
+def logits(**at):
+    """Zeros in two windows of 8 tokens, with the named values at WINDOW_TOKEN."""
+    made = np.zeros((2, 8))
+    for name, value in at.items():
+        window, token = name[1:].split("_")
+        made[int(window), int(token)] = value
+    return made
+
+
+def test_the_window_with_the_best_span_answers():
+    found = ask("a b c d e f", "a")  # a b c d | c d e f
+    assert predictions(found, logits(w0_3=5.0, w1_5=6.0), logits(w0_4=5.0, w1_6=4.5), ["a b c d e f"]) == ["e f"]
+    assert predictions(found, logits(w0_3=5.0, w1_5=6.0), logits(w0_4=5.0, w1_6=3.5), ["a b c d e f"]) == ["a b"]
+
+
+def test_spans_outside_the_context_and_backward_spans_do_not_count():
+    found = ask("a b c d e f", "a")
+    starts = logits(w0_0=9.0, w0_1=9.0, w0_6=5.0, w0_4=3.0)
+    ends = logits(w0_0=9.0, w0_7=9.0, w0_3=5.0, w0_5=3.0)
+    assert predictions(found, starts, ends, ["a b c d e f"]) == ["b c"]
+
+
+def test_nothing_allowed_among_the_best_gives_no_answer():
+    found = ask("a b", "a", max_length=8)
+    high = np.array([[9.0, 8.0, 7.0, 0.0, 0.0, 0.0, 0.0, 0.0]])
+    assert predictions(found, high, high, ["a b"], n_best_size=3) == [""]
+
+
+def test_a_longer_answer_than_allowed_loses():
+    found = ask("a b c d e f", "a")
+    starts, ends = logits(w0_3=5.0), logits(w0_6=5.0, w0_5=4.0)
+    assert predictions(found, starts, ends, ["a b c d e f"], max_answer_length=4) == ["a b c d"]
+    assert predictions(found, starts, ends, ["a b c d e f"], max_answer_length=3) == ["a b c"]
+
+
+def test_nan_is_refused():
+    found = ask("a b", "a")
+    with pytest.raises(NumericalError, match="NaN"):
+        predictions(found, np.full((1, 8), np.nan), np.zeros((1, 8)), ["a b"])
+
+
+@pytest.mark.skipif(not (SQUAD.exists() and VOCABULARY.exists()), reason="needs the real data")
+def test_real_squad_is_answered_from_the_right_tokens():
+    documents = json.loads(zipfile.ZipFile(SQUAD).read("dev-v1.1.json"))["data"]
+    rows = [(text["context"], qa) for doc in documents for text in doc["paragraphs"] for qa in text["qas"]][::10]
+    contexts = [context for context, _ in rows]
+    first = [qa["answers"][0] for _, qa in rows]
+    answers = np.array([(each["answer_start"], each["answer_start"] + len(each["text"])) for each in first])
+    data = Questions([qa["id"] for _, qa in rows], [qa["question"] for _, qa in rows], contexts, answers)
+    found = features(bert(VOCABULARY.read_text().splitlines()), data, 384, 128)
+    assert len(rows) < len(found.ids) < 1.05 * len(rows)
+    texts = predictions(found, *one_hot(found), contexts)
+    em = squad_metric.scores(texts, [[each["text"]] for each in first])["em"]
+    # The rest: answers that end inside a word piece ("Japan" of "Japanese"), and the few of more than 30 tokens.
+    assert 99.0 < 100 * em.mean() < 100.0

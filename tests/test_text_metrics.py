@@ -1,0 +1,193 @@
+"""GLUE's metrics and their bootstrap against scikit-learn, SciPy and hand-made cases; SQuAD's by its definition."""
+
+import collections
+import math
+
+import numpy as np
+import pytest
+from scipy import stats
+from sklearn.metrics import f1_score
+
+from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.seeding import derive
+from flexround.tasks import squad_metric, text_metrics
+from flexround.tasks.text_metrics import METRICS, averaged, replicates, scored
+
+LABELS = np.array([1, 1, 1, 0, 0, 0, 0, 1])
+PREDICTIONS = np.array([1, 1, 0, 0, 0, 1, 0, 1])  # TP 3, FN 1, FP 1, TN 3
+
+
+def drawn(name, count=400, seed=0):
+    rng = np.random.default_rng(seed)
+    if name in ("pearson", "spearman"):
+        labels = rng.integers(0, 11, count) / 2  # many ties
+        return np.round(labels + rng.normal(0, 1, count), 1), labels
+    labels = rng.integers(0, 2, count)
+    return np.where(rng.random(count) < 0.8, labels, 1 - labels), labels
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"), [("acc", 75.0), ("f1", 75.0), ("matthews", 100 * (3 * 3 - 1 * 1) / 16), ("pearson", 50.0)]
+)
+def test_values_by_hand(name, expected):
+    assert scored(name, PREDICTIONS, LABELS).value == pytest.approx(expected)
+
+
+def test_spearman_sees_the_order_alone():
+    labels = np.arange(5.0)
+    assert scored("spearman", np.exp(labels), labels).value == pytest.approx(100.0)
+    assert scored("spearman", -np.exp(labels), labels).value == pytest.approx(-100.0)
+    assert scored("pearson", np.exp(labels), labels).value < 95.0
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_replicates_are_the_metric_on_resamples_that_depend_on_the_number_of_examples_alone(name):
+    predictions, labels = drawn(name)
+    rng = np.random.default_rng(derive("bootstrap", 400))
+    indices = rng.integers(400, size=(50, 400))
+    expected = [METRICS[name](predictions[row], labels[row]) for row in indices]
+    assert np.allclose(replicates(name, predictions, labels, count=50), expected)
+
+
+@pytest.mark.parametrize("name", METRICS)
+def test_the_chunks_of_memory_do_not_show(name, monkeypatch):
+    predictions, labels = drawn(name)
+    whole = replicates(name, predictions, labels, count=20)
+    monkeypatch.setattr(text_metrics, "CHUNK", 3 * 400)
+    assert np.allclose(replicates(name, predictions, labels, count=20), whole)
+
+
+def test_differences_of_replicates_are_paired():
+    labels = drawn("matthews", 1000)[1]
+    rng = np.random.default_rng(5)
+    one = np.where(rng.random(1000) < 0.8, labels, 1 - labels)
+    other = np.where(rng.random(1000) < 0.99, one, 1 - one)
+    differences = replicates("matthews", one, labels) - replicates("matthews", other, labels)
+    assert differences.std() < 0.4 * scored("matthews", one, labels).stderr
+
+
+def test_the_standard_error_of_f1_is_that_of_fresh_samples():
+    values = [f1_score(labels, predictions) for predictions, labels in (drawn("f1", 400, seed) for seed in range(400))]
+    estimates = [scored("f1", *drawn("f1", 400, seed)).stderr for seed in range(20)]
+    assert np.mean(estimates) == pytest.approx(100 * np.std(values), rel=0.12)
+
+
+def test_the_standard_error_of_pearson_is_the_textbook_one():
+    rng = np.random.default_rng(1)
+    x = rng.normal(size=2000)
+    y = 0.8 * x + 0.6 * rng.normal(size=2000)
+    r = stats.pearsonr(x, y).statistic
+    assert scored("pearson", x, y).stderr == pytest.approx(100 * (1 - r**2) / math.sqrt(2000), rel=0.1)
+
+
+def test_accuracy_is_a_mean_of_scores():
+    found = scored("acc", PREDICTIONS, LABELS)
+    assert found.scores.dtype == np.uint8
+    assert found.scores.tolist() == [1, 1, 0, 1, 1, 0, 1, 1]
+    assert found.stderr == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 7))
+    assert found.replicates is None
+
+
+def test_other_metrics_have_replicates():
+    found = scored("f1", *drawn("f1"))
+    assert found.scores is None
+    assert found.replicates.shape == (1000,)
+    assert found.stderr == pytest.approx(np.std(found.replicates, ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("name", "warned"), [("f1", False), ("matthews", False), ("pearson", True), ("spearman", True)]
+)
+def test_constant_predictions_give_zero(name, warned, caplog):
+    labels = np.arange(50) % 2
+    predictions = np.zeros(50, int) if name in ("f1", "matthews") else np.full(50, 0.1)
+    found = scored(name, predictions, labels)
+    assert found.value == found.stderr == 0.0
+    assert ("predictions are constant" in caplog.text) is warned
+
+
+def test_f1_without_any_positive_is_zero():
+    assert scored("f1", np.zeros(9, int), np.zeros(9, int)).value == 0.0
+
+
+def test_resamples_on_which_a_correlation_is_not_defined_are_zero():
+    predictions = np.full(50, 1 / 3)
+    predictions[7] = 0.4  # missing from about exp(-1) of the resamples
+    found = replicates("pearson", predictions, np.arange(50.0))
+    assert np.mean(found == 0.0) == pytest.approx(math.exp(-1), abs=0.06)
+    assert np.abs(found).max() < 100.0
+
+
+def test_one_example_has_no_spread():
+    assert scored("acc", LABELS[:1], LABELS[:1])[:2] == (100.0, 0.0)
+
+
+@pytest.mark.parametrize(
+    ("predictions", "labels", "error", "text"),
+    [
+        (LABELS[:3], LABELS, InputError, r"predictions of shape \(3,\) for labels of shape \(8,\)"),
+        (LABELS[:, None], LABELS[:, None], InputError, "one prediction per label"),
+        (LABELS[:0], LABELS[:0], InputError, "at least one example"),
+        (np.array([0.5, np.nan]), np.array([1.0, 2.0]), NumericalError, "example 1 is not finite"),
+    ],
+)
+def test_predictions_that_cannot_be_scored(predictions, labels, error, text):
+    with pytest.raises(error, match=text):
+        scored("pearson", predictions, labels)
+
+
+def test_an_unknown_metric_is_refused():
+    with pytest.raises(SettingsError, match="did you mean 'matthews'"):
+        scored("mathews", LABELS, LABELS)
+
+
+@pytest.mark.parametrize(
+    ("prediction", "answers", "em", "f1"),
+    [
+        ("Denver Broncos", ["Denver Broncos"], 1, 1.0),
+        ("the  denver broncos.", ["Denver Broncos"], 1, 1.0),  # article, space, punctuation, case
+        ("U.S.A", ["USA"], 1, 1.0),  # punctuation joins, it doesn't part
+        ("twenty-one", ["twenty one"], 0, 0.0),
+        ("anthem", ["them"], 0, 0.0),  # articles are whole words
+        ("the broncos of Denver", ["Denver Broncos"], 0, 2 * 2 / (3 + 2)),
+        ("Broncos", ["Carolina", "Denver Broncos", "broncos"], 1, 1.0),
+        ("Denver", ["Denver Broncos", "Denver the Broncos of 1998"], 0, 2 / 3),  # the best answer counts
+        ("", ["Denver"], 0, 0.0),
+        ("The", ["a"], 1, 0.0),  # nothing is left of either: equal, without a shared word
+        ("new new york", ["New York York"], 0, 2 * 2 / (3 + 3)),  # one "new" and one "york" are shared
+        ("café", ["CAFÉ"], 1, 1.0),
+        ("“x”", ["x"], 0, 0.0),  # ASCII punctuation alone is dropped
+        ("“a”", ["“ ”"], 1, 1.0),  # an article leaves a space
+    ],
+)
+def test_squad_by_hand(prediction, answers, em, f1):
+    found = squad_metric.scores([prediction], [answers])
+    assert found["em"].tolist() == [em]
+    assert found["f1"].tolist() == pytest.approx([f1])
+
+
+def test_squad_f1_is_the_harmonic_mean_of_precision_and_recall():
+    rng = np.random.default_rng(0)
+    for _ in range(300):
+        one, other = (" ".join(rng.choice(list("bcdef"), rng.integers(1, 6))) for _ in range(2))
+        shared = (collections.Counter(one.split()) & collections.Counter(other.split())).total()
+        precision, recall = shared / len(one.split()), shared / len(other.split())
+        expected = 2 * precision * recall / (precision + recall) if shared else 0.0
+        assert squad_metric.f1(one, other) == pytest.approx(expected)
+
+
+def test_squad_scores_are_per_question_and_average_in_double_precision():
+    found = squad_metric.scores(["b", "b", "c d"], [["b"], ["c"], ["c"]])
+    assert (found["em"].dtype, found["f1"].dtype) == (np.uint8, np.float32)
+    assert averaged(found["em"]).value == pytest.approx(100 / 3)
+    assert averaged(found["f1"]).value == pytest.approx(100 * (1 + 2 / 3) / 3)
+    assert averaged(found["f1"]).stderr == pytest.approx(100 * np.std([1, 0, 2 / 3], ddof=1) / math.sqrt(3))
+
+
+@pytest.mark.parametrize(
+    ("predictions", "answers", "text"),
+    [(["b"], [["b"], ["c"]], "1 predictions for 2 questions"), (["b", "c"], [["b"], []], r"at positions \[1\]")],
+)
+def test_squad_refuses_what_does_not_fit(predictions, answers, text):
+    with pytest.raises(InputError, match=text):
+        squad_metric.scores(predictions, answers)

@@ -1,0 +1,277 @@
+"""GLUE, SQuAD and the pretraining corpus through the stages, on a tiny scale."""
+
+import json
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from safetensors.numpy import load_file
+
+from flexround import artifacts, tasks
+from flexround.errors import InputError, SettingsError
+from flexround.models import build
+from flexround.settings.load import load_params
+from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
+from flexround.tasks import corpus, encode, text, text_training
+
+SCALE = str(Path(__file__).with_name("text_scale.yaml"))
+KINDS = {"bert-base": "corpus-masked", "gpt-neo-125m": "corpus-causal"}
+
+
+def stage(module, **options):
+    """Run a stage with its command line."""
+    arguments = [f"--{name}={value}" for name, value in ({"scale": SCALE} | options).items()]
+    module.run(module.parser().parse_args(arguments))
+
+
+class Chain:
+    """Directories of everything made once for all tests here."""
+
+    def __init__(self, root):
+        self.root = root
+
+    def data(self, task):
+        out = self.root / "data" / task
+        if not out.exists():
+            stage(data, task=task, out=out)
+        return out
+
+    def weights(self, task, checkpoint):
+        out = self.root / "weights" / task / checkpoint
+        if not out.exists():
+            first = KINDS[checkpoint]
+            more = {} if task == first else {"pretrained": self.weights(first, checkpoint)}
+            stage(finetune, task=task, checkpoint=checkpoint, data=self.data(task), out=out, **more)
+        return out
+
+    def samples(self, task):
+        out = self.root / "samples" / task
+        if not out.exists():
+            stage(calibrate, task=task, data=self.data(task), samples=64, out=out)
+        return out
+
+    def evaluated(self, task, checkpoint, recipe="full-precision", split="validation", **network):
+        out = self.root / "evaluated" / task / checkpoint / recipe / split
+        if not out.exists():
+            network = network or {"weights": self.weights(task, checkpoint)}
+            names = {"task": task, "checkpoint": checkpoint, "recipe": recipe, "split": split}
+            stage(evaluate, **names, data=self.data(task), out=out, **network)
+        return artifacts.read_json(out / "metrics.json"), load_file(out / "predictions.safetensors")
+
+    def model(self, task, checkpoint):
+        params = load_params(SCALE)
+        head = tasks.named(params.scale, task).head
+        return build.full_precision(params.checkpoint(checkpoint), head, self.weights(task, checkpoint))
+
+
+@pytest.fixture(scope="module")
+def chain(tmp_path_factory):
+    return Chain(tmp_path_factory.mktemp("text"))
+
+
+METRICS = {
+    "glue-rte": {"acc": 60},
+    "glue-stsb": {"pearson": 60, "spearman": 60},
+    "glue-mnli": {"acc_matched": 60, "acc_mismatched": 60},
+    "squad": {"f1": 40, "em": 40},
+}
+
+
+@pytest.mark.parametrize(
+    ("task", "checkpoint"),
+    [("glue-rte", "bert-base"), ("glue-stsb", "gpt-neo-125m"), ("glue-mnli", "gpt-neo-125m"), ("squad", "bert-base")],
+)
+def test_a_task_from_its_data_to_a_quantized_evaluation(chain, task, checkpoint):
+    found, _ = chain.evaluated(task, checkpoint)
+    assert found["n_examples"] == METRICS[task]
+    assert list(found["metrics"]) == sorted(METRICS[task])
+    gate = chain.root / "evaluated" / task / checkpoint / "full-precision/validation/metrics.json"
+    out = chain.root / "quantized" / task
+    names = {"task": task, "checkpoint": checkpoint, "recipe": "q-flexround-w8a8"}
+    places = {"state": chain.root / "state", "gate": gate, "out": out}
+    stage(reconstruct, **names, weights=chain.weights(task, checkpoint), samples=chain.samples(task), **places)
+    manifest = artifacts.read_manifest(out)
+    weights = [key for key in manifest["grids"] if key.startswith("weight/")]
+    sites = [key for key in manifest["grids"] if not key.startswith("weight/")]
+    assert (len(weights), len(sites)) == (12, 8), "six linears and four inputs in each of two layers"
+    assert all(manifest["grids"][key]["qmax"] - manifest["grids"][key]["qmin"] == 255 for key in weights + sites)
+    quantized, _ = chain.evaluated(task, checkpoint, "q-flexround-w8a8", quantized=out)
+    for metric in METRICS[task]:
+        assert abs(quantized["metrics"][metric] - found["metrics"][metric]) < 12
+    shutil.rmtree(chain.weights(task, checkpoint))  # the quantized network stands alone
+    again = chain.root / "again" / task
+    stage(evaluate, **names, data=chain.data(task), quantized=out, out=again)
+    assert artifacts.read_json(again / "metrics.json")["metrics"] == quantized["metrics"]
+
+
+def test_the_evaluation_is_that_of_a_plain_loop(chain):
+    """One example at a time, without padding."""
+    _, stored = chain.evaluated("glue-cola", "bert-base")
+    model, tokenizer = (
+        chain.model("glue-cola", "bert-base"),
+        encode.load(chain.weights("glue-cola", "bert-base") / "tokenizer.json"),
+    )
+    tokenizer.no_padding()
+    rows = text.read_rows(chain.data("glue-cola"), "validation")
+    predicted = []
+    with torch.no_grad():
+        for row in rows:
+            found = tokenizer.encode(row["sentence"])
+            predicted.append(int(model(input_ids=torch.tensor([found.ids[:32]])).logits.argmax()))
+    np.testing.assert_array_equal(stored["predictions/validation/predicted"], predicted)
+    np.testing.assert_array_equal(stored["predictions/validation/label"], [row["label"] for row in rows])
+
+
+def test_the_body_is_the_pretrained_one_and_the_head_is_new(chain):
+    before, params = chain.model("corpus-masked", "bert-base"), load_params(SCALE)
+    head = tasks.named(params.scale, "glue-rte").head
+    model = build.architecture(params.checkpoint("bert-base"), head)
+    fresh = model.classifier.weight.detach().clone()
+    finetune.take_over(model, chain.weights("corpus-masked", "bert-base"), chain.root / "taken")
+    for name, value in before.bert.named_parameters():
+        torch.testing.assert_close(model.bert.get_parameter(name), value, rtol=0, atol=0)
+    torch.testing.assert_close(model.classifier.weight, fresh)
+    assert (chain.root / "taken/tokenizer.json").exists()
+
+
+def test_calibration_rows_are_training_rows_that_are_not_held_out(chain):
+    stored = load_file(chain.samples("glue-rte") / "samples.safetensors")
+    rows = text.read_rows(chain.data("glue-rte"), "train")
+    task = tasks.named(load_params(SCALE).scale, "glue-rte")
+    drawn = [json.loads(line) for line in stored["examples"].tobytes().splitlines()]
+    assert drawn == [rows[index] for index in stored["indices"]]
+    _, heldout = task.parts(len(rows))
+    assert len(heldout) == 50
+    assert not set(stored["indices"]) & set(heldout)
+    found, _ = chain.evaluated("glue-rte", "bert-base", split="heldout")
+    assert found["n_examples"] == {"acc": 50}
+    assert found["split"] == "heldout"
+
+
+def test_a_task_without_held_out_rows_says_so(chain):
+    with pytest.raises(SettingsError, match="no training rows are held out"):
+        chain.evaluated("glue-mnli", "bert-base", split="heldout")
+
+
+def test_inputs_have_ids_types_and_mask(chain):
+    task = tasks.named(load_params(SCALE).scale, "glue-rte")
+    samples = load_file(chain.samples("glue-rte") / "samples.safetensors")
+    inputs = task.inputs(samples, chain.weights("glue-rte", "bert-base"))
+    assert inputs.x.shape == (64, *task.input_shape)
+    assert inputs.x.dtype == torch.int64
+    assert inputs.mask.dtype == torch.bool
+    assert (inputs.x[:, 0][~inputs.mask] == 0).all()
+    assert set(inputs.x[:, 1].unique().tolist()) == {0, 1}
+
+
+# training
+
+
+def test_the_learning_rate_falls_linearly_after_the_warmup():
+    rates = [text_training.rate(step, 10, 0.2) for step in range(10)]
+    assert rates == pytest.approx([0, 0.5, 1, 0.875, 0.75, 0.625, 0.5, 0.375, 0.25, 0.125])
+    assert text_training.rate(0, 4, 0.0) == 1
+
+
+def test_biases_and_norms_do_not_decay(chain):
+    model = chain.model("glue-rte", "bert-base")
+    decayed, rest = (group["params"] for group in text_training.decay_groups(model, 0.01))
+    names = {id(p): name for name, p in model.named_parameters()}
+    assert all("bias" not in names[id(p)] and "LayerNorm" not in names[id(p)] for p in decayed)
+    assert all("bias" in names[id(p)] or "LayerNorm" in names[id(p)] for p in rest)
+    assert len(decayed) + len(rest) == len(names)
+
+
+@pytest.mark.parametrize(("count", "batch", "steps"), [(10, 4, 6), (8, 4, 4), (3, 4, 2)])
+def test_the_last_batch_is_kept_and_training_is_reproducible(count, batch, steps):
+    settings = text_training.TrainSettings(epochs=2, batch=batch, lr=0.01)
+    arrays = {"x": np.random.default_rng(0).normal(size=(count, 5)).astype(np.float32)}
+    sizes, weights = [], []
+    for _ in range(2):
+        model = torch.nn.Sequential(torch.nn.Linear(5, 1), torch.nn.Dropout(0.5))
+        torch.nn.init.ones_(model[0].weight)
+        torch.nn.init.zeros_(model[0].bias)
+
+        def loss(model, batch, _):
+            sizes.append(len(batch["x"]))
+            return model(batch["x"]).square().mean()
+
+        state = torch.random.get_rng_state()
+        facts = text_training.train(model, arrays, loss, settings)
+        assert torch.equal(state, torch.random.get_rng_state())
+        assert facts["steps"] == steps
+        weights.append(model[0].weight.detach().clone())
+    assert sum(sizes) == 2 * 2 * count
+    assert torch.equal(*weights)
+    assert not model.training
+
+
+LAUNCHED = """
+import sys, numpy as np, torch
+from flexround.tasks import text_training
+model = torch.nn.Linear(5, 1)
+torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
+arrays = {"x": np.random.default_rng(0).normal(size=(32, 5)).astype(np.float32)}
+settings = text_training.TrainSettings(epochs=2, batch=8, lr=0.01)
+facts = text_training.train(model, arrays, lambda m, batch, _: m(batch["x"]).square().mean(), settings)
+if torch.distributed.is_initialized():
+    assert torch.distributed.get_world_size() == 2
+    if torch.distributed.get_rank() > 0:
+        sys.exit()
+torch.save([facts["steps"], model.weight.detach()], sys.argv[1])
+"""
+
+
+def test_two_processes_train_as_one(tmp_path):
+    (tmp_path / "launched.py").write_text(LAUNCHED)
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
+    results = []
+    for name, command in (("one", [sys.executable]), ("two", torchrun)):
+        subprocess.run([*command, tmp_path / "launched.py", tmp_path / name], check=True, capture_output=True)
+        results.append(torch.load(tmp_path / name))
+    assert results[0][0] == results[1][0] == 8
+    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
+
+
+# masked language modelling
+
+
+def test_hiding_follows_bert(chain):
+    tokenizer = encode.load(chain.data("corpus-masked") / "tokenizer.json")
+    hide = corpus.Hide(tokenizer)
+    ids = torch.randint(5, 700, (400, 50), generator=torch.Generator().manual_seed(0))
+    ids[:, 0], ids[:, -1] = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[PAD]")
+    hidden, labels = hide(ids, torch.Generator().manual_seed(1))
+    found = labels != corpus.IGNORED
+    assert not found[:, 0].any()
+    assert not found[:, -1].any()
+    assert torch.equal(labels[found], ids[found])
+    assert torch.equal(hidden[~found], ids[~found])
+    assert found[:, 1:-1].float().mean().item() == pytest.approx(0.15, abs=0.01)
+    masked = hidden[found] == tokenizer.token_to_id("[MASK]")
+    assert masked.float().mean().item() == pytest.approx(0.8, abs=0.02)
+    assert (hidden[found] == ids[found]).float().mean().item() == pytest.approx(0.1, abs=0.02)
+
+
+# what is refused
+
+
+def test_inputs_longer_than_the_model_are_refused_before_training(chain, tmp_path):
+    options = {"name": "rte", "train": 30, "val": 10, "max_length": 64}
+    task = tasks.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
+    task.prepare(tmp_path, tmp_path)
+    model, weights = chain.model("glue-cola", "bert-base"), chain.weights("corpus-masked", "bert-base")
+    with pytest.raises(InputError, match="length=64: the model has 48 positions"):
+        task.finetune(model, tmp_path, {"epochs": 1, "batch": 8, "lr": 1e-3}, weights)
+
+
+def test_more_held_out_rows_than_there_are_is_refused(tmp_path):
+    options = {"name": "rte", "train": 30, "val": 10, "max_length": 32, "heldout": 30}
+    task = tasks.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
+    task.prepare(tmp_path, tmp_path)
+    with pytest.raises(InputError, match="heldout=30: there are only 30 training rows"):
+        task.calibration(tmp_path, 5, 0)
