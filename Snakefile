@@ -18,6 +18,7 @@ try:
 except FlexRoundError as error:
     raise WorkflowError(str(error))
 
+PLAN.write_code()
 SCALE = PLAN.scale.name
 SCALE_FILE = str(config.get("scale", "mini"))
 

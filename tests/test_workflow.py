@@ -82,6 +82,13 @@ def test_a_second_run_does_nothing(project):
     assert project.planned("results/table10.csv") == {}
 
 
+def test_any_first_targets_find_the_hashes_of_their_code(project):
+    shutil.rmtree(project.root / ".code")
+    runs = ("full-precision/seed0", "b-rtn-w4/seed1")
+    targets = [f"results/smoke/evaluated/imagenet/mobilenetv2-brecq/{run}/metrics.json" for run in runs]
+    assert project.planned(*targets, "--forcerun", "evaluate")["calibrate"] == 1
+
+
 def test_an_edit_reruns_exactly_what_depends_on_it(project):
     def edited(name):
         path = project.root / "src/flexround" / name

@@ -142,10 +142,26 @@ class Plan:
         """
         name = "-".join([stage, *(target.partition(":")[0].replace(".", "_") for target in targets)])
         path = Path(layout.CODE) / f"{derive(name):016x}-{stage}.txt"
-        lines = [f"{artifacts.sha256(ROOT / file)}  {file}\n" for file in self.sources(stage, *targets)]
+        lines = [f"{_hash(file)}  {file}\n" for file in self.sources(stage, *targets)]
         if not path.exists() or path.read_text() != "".join(lines):
             artifacts.write_text(path, "".join(lines))
         return str(path)
+
+    def write_code(self) -> None:
+        """Write the files of ``code`` that any run of this scale may need.
+
+        Before the first rule: Snakemake lists a directory once, and takes what appears in it later for missing.
+        """
+        roundings = {target for name in self.params.recipes.recipes for target in self._rounding_target(name)}
+        for task, spec in self.scale.tasks.items():
+            self.code("data", spec.module)
+            self.code("calibrate", spec.module)
+            for checkpoint in self.scale.checkpoints:
+                targets = self.model_targets(task, checkpoint)
+                self.code("finetune", *targets)
+                self.code("evaluate", *targets)
+                for rounding in roundings:
+                    self.code("reconstruct", *targets, rounding)
 
     def model_targets(self, task: str, checkpoint: str) -> list[str]:
         """Return the code that the settings of a task and a checkpoint name."""
@@ -174,5 +190,15 @@ class Plan:
 
     def rounding_targets(self, run: Run) -> list[str]:
         """Return the code of a run's rounding."""
-        rounding = self.params.recipe(run.recipe).rounding
+        return self._rounding_target(run.recipe)
+
+    def _rounding_target(self, recipe: str) -> list[str]:
+        """Return the code of a recipe's rounding."""
+        rounding = self.params.recipe(recipe).rounding
         return [self.params.rounding_target(rounding)] if rounding else []
+
+
+@functools.cache
+def _hash(file: str) -> str:
+    """Return the sha256 of a source file, read once."""
+    return artifacts.sha256(ROOT / file)

@@ -1,5 +1,7 @@
 """Pretraining at the mini scale: masked or causal language modelling on the synthetic world's text."""
 
+import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
@@ -20,6 +22,7 @@ if TYPE_CHECKING:
 
 KINDS = {"masked-lm": "wordpiece", "causal-lm": "bpe"}
 MASKED = 0.15  # Devlin et al. 2019, section 3.1: of these 80 % become [MASK], 10 % a random token, 10 % stay
+END = re.compile(r"(?<= [.?]) ")  # between two sentences
 IGNORED = -100  # label of a token that is not predicted
 
 
@@ -61,12 +64,17 @@ class Corpus(TextTask):
         write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
 
     def encode(self, rows: Rows, network: Path) -> "Encoded":
-        """Return one input per line."""
+        """Return one input per line; for masked language modelling the first sentence and the rest, as pairs are."""
         tokenizer = encode.load(network / text.TOKENIZER)
-        return encode.encode(tokenizer, [row["text"] for row in rows], None, self.options.max_length)
+        lines = [row["text"] for row in rows]
+        if self.options.objective == "causal-lm":
+            return encode.encode(tokenizer, lines, None, self.options.max_length)
+        parts = [(*END.split(line, maxsplit=1), "") for line in lines]
+        return encode.encode(tokenizer, [p[0] for p in parts], [p[1] for p in parts], self.options.max_length)
 
     def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
+        from flexround.mini import corpus
         from flexround.tasks import text_training
 
         checked = validate(text_training.TrainSettings, settings, "train settings of the corpus")
@@ -77,7 +85,7 @@ class Corpus(TextTask):
         encode.check_vocabulary(model, tokenizer, network / text.TOKENIZER)
         encoded = self.encode(text.read_rows(data, "train"), network)
         arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
-        hide = Hide(tokenizer) if self.options.objective == "masked-lm" else None
+        hide = Hide(tokenizer, corpus.VERDICTS) if self.options.objective == "masked-lm" else None
 
         def loss(model: Any, batch: dict[str, "torch.Tensor"], generator: "torch.Generator") -> "torch.Tensor":
             inputs = text.accepted(model, text.arguments(batch))
@@ -96,12 +104,13 @@ class Corpus(TextTask):
 
 
 class Hide:
-    """Hides tokens for masked language modelling."""
+    """Hides tokens for masked language modelling: a share of all, and some words wherever they stand."""
 
-    def __init__(self, tokenizer: Any) -> None:
+    def __init__(self, tokenizer: Any, always: Sequence[str] = ()) -> None:
         self.size = tokenizer.get_vocab_size()
         self.special = [tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")]
         self.mask = tokenizer.token_to_id("[MASK]")
+        self.always = [tokenizer.token_to_id(word) for word in always]
 
     def __call__(self, ids: "torch.Tensor", generator: "torch.Generator") -> tuple["torch.Tensor", "torch.Tensor"]:
         """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
@@ -109,7 +118,10 @@ class Hide:
 
         draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
         others = torch.randint(self.size, ids.shape, generator=generator).to(ids.device)
-        chosen = (draws[0] < MASKED) & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
-        hidden = torch.where(draws[1] < 0.8, torch.full_like(ids, self.mask), ids)
-        hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9), others, hidden)
+        special, always = (
+            torch.isin(ids, torch.tensor(group, device=ids.device)) for group in (self.special, self.always)
+        )
+        chosen = always | ((draws[0] < MASKED) & ~special)
+        hidden = torch.where((draws[1] < 0.8) | always, torch.full_like(ids, self.mask), ids)
+        hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9) & ~always, others, hidden)
         return torch.where(chosen, hidden, ids), ids.masked_fill(~chosen, IGNORED)
