@@ -11,6 +11,7 @@ from flexround.mini import corpus, language, squad
 from flexround.mini.world import ORDERS, RELATIONS, Entity, Fact, World
 
 CORPUS_SHA256 = "dafd1159aadfdc07bb7f196a36bd2b6f10ca55046eb51616fb030402d4a3ed86"
+PAIRS_SHA256 = "d8da9f3b3b967b865849a6f2a62affd68068b20b2dd15278d02bf0b0df5b2320"
 SQUAD_SHA256 = "ea888520099107e1ada6eac6c3199247b7a24f9788e0d2bb278b63de89d1db3e"
 
 
@@ -38,6 +39,19 @@ def test_the_bytes_are_the_same_on_every_machine(lines, spans):
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == CORPUS_SHA256
     rows = [json.dumps(row, sort_keys=True) for split in ("train", "validation") for row in spans[split]]
     assert hashlib.sha256("\n".join(rows).encode()).hexdigest() == SQUAD_SHA256
+
+
+def test_pairs_are_the_same_everywhere_and_of_both_kinds(world):
+    pairs = corpus.pairs(world, 3000, seed=0)
+    assert hashlib.sha256(json.dumps(pairs).encode()).hexdigest() == PAIRS_SHA256
+    assert 0.4 < sum(follows for *_, follows in pairs) / len(pairs) < 0.6
+    for first, second, _ in pairs:
+        assert first[-1] in ".?"
+        assert second[-1] in ".?"
+    shared = {follows: [] for follows in (True, False)}
+    for first, second, follows in pairs:
+        shared[follows].append(len(set(first.split()) & set(second.split()) - {".", "the", "is"}) > 0)
+    assert np.mean(shared[True]) > np.mean(shared[False]) + 0.2, "what goes together shares words"
 
 
 def test_names_mean_one_thing(world):

@@ -5,6 +5,7 @@ ask what the first one makes up, and a quiz ends with a verdict on two sentences
 """
 
 import dataclasses
+import re
 from collections.abc import Callable
 
 from numpy.random import PCG64, Generator
@@ -17,13 +18,35 @@ from flexround.seeding import derive
 INFERENCE = ("yes", "maybe", "no")  # by label of ``glue_pairs.infer``
 COMPARISON = ("different", "same")  # by label of ``glue_pairs.mrpc`` and ``qqp``
 ANSWERED = ("answered", "unanswered")  # by label of ``glue_pairs.qnli``
-VERDICTS = (*INFERENCE, *COMPARISON, *ANSWERED)  # masked language modelling learns most where it masks these
+END = re.compile(r"(?<= [.?]) ")  # between two sentences
 
 
 def sentences(world: World, count: int, seed: int) -> list[str]:
     """Return ``count`` lines of one to four lower-case sentences each, words and punctuation separated by spaces."""
     source = Source(world, Generator(PCG64(derive("mini corpus", seed))), tuple(world.categories))
     return [pick(source.rng, KINDS)(source) for _ in range(count)]
+
+
+def pairs(world: World, count: int, seed: int) -> list[tuple[str, str, bool]]:
+    """Return ``count`` pairs of texts, and whether the second goes with the first: BERT's next-sentence task.
+
+    A quiz is a pair by itself, without its verdict. Any other line is cut after its first sentence; half of the time
+    the rest is that of another line.
+    """
+    source = Source(world, Generator(PCG64(derive("mini pairs", seed))), tuple(world.categories))
+    made: list[tuple[str, str, bool]] = []
+    while len(made) < count:
+        if source.chance(0.5):
+            first, second, _, agrees = posed(source)
+            made.append((first, second, agrees))
+            continue
+        line, other = (pick(source.rng, (story, dialogue, review))(source) for _ in range(2))
+        follows = source.chance(0.5)
+        first, *rest = END.split(line)
+        second = " ".join(rest if follows else END.split(other)[1:])
+        if second:
+            made.append((first, second, follows))
+    return made
 
 
 def truth(source: Source) -> str:
@@ -59,10 +82,16 @@ def dialogue(source: Source) -> str:
 
 def quiz(source: Source) -> str:
     """Return two sentences and a verdict on whether they agree, say the same, or answer each other."""
-    task, verdicts = pick(source.rng, QUIZZES)
+    first, second, verdict, _ = posed(source)
+    return f"{first} {second} {verdict} ."
+
+
+def posed(source: Source) -> tuple[str, str, str, bool]:
+    """Return two sentences, the verdict on them, and whether it is that they agree."""
+    task, verdicts, agreement = pick(source.rng, QUIZZES)
     source = dataclasses.replace(source, relations=glue_pairs.PLAIN)
     label = int(source.rng.integers(len(verdicts)))
-    return " ".join((*task(source, label), verdicts[label], "."))
+    return (*task(source, label), verdicts[label], label == agreement)
 
 
 def review(source: Source) -> str:
@@ -73,10 +102,10 @@ def review(source: Source) -> str:
     return " ".join(f"{language.opinion(thing, person, positive, source.rng)} ." for _ in range(count))
 
 
-QUIZZES = (
-    (glue_pairs.mnli, INFERENCE),
-    (glue_pairs.mrpc, COMPARISON),
-    (glue_pairs.qqp, COMPARISON),
-    (glue_pairs.qnli, ANSWERED),
+QUIZZES = (  # task, its verdicts, the label of agreement
+    (glue_pairs.mnli, INFERENCE, 0),
+    (glue_pairs.mrpc, COMPARISON, 1),
+    (glue_pairs.qqp, COMPARISON, 1),
+    (glue_pairs.qnli, ANSWERED, 0),
 )
 KINDS: tuple[Callable[[Source], str], ...] = (truth, story, dialogue, quiz, quiz, quiz, review)

@@ -47,7 +47,7 @@ def load_body(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     prefix = f"{model.base_model_prefix}."
     own = model.state_dict()
     new = {name for name in own if not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")}
-    body = {name: value for name, value in state.items() if name in own and name not in new}
+    body = {name: value for name, value in state.items() if name in own and name.startswith(prefix)}
     load_into(model, {name: own[name] for name in new} | body, where)
 
 

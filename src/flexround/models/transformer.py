@@ -13,6 +13,7 @@ _BERT_HEADS = {
     "classification": "BertForSequenceClassification",
     "span": "BertForQuestionAnswering",
     "masked-lm": "BertForMaskedLM",
+    "pretraining": "BertForPreTraining",  # masked words and next sentence
 }
 _GPT_NEO_HEADS = {"classification": "GPTNeoForSequenceClassification", "causal-lm": "GPTNeoForCausalLM"}
 
@@ -21,7 +22,7 @@ def bert(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
     """Return a BERT in eval mode, initialised from ``seed`` alone.
 
     Args:
-        head: ``classification``, ``span`` or ``masked-lm``.
+        head: ``classification``, ``span``, ``masked-lm`` or ``pretraining``.
         labels: classes, for classification only; 1 is regression.
         seed: of the initial weights; the global generator stays as it was.
         config: arguments of ``BertConfig``; what is left out has the value of BERT-base.

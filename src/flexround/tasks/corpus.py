@@ -1,10 +1,9 @@
-"""Pretraining at the mini scale: masked or causal language modelling on the synthetic world's text."""
+"""Pretraining at the mini scale on the synthetic world's text: as BERT (masked words, next sentence), or as GPT."""
 
-import re
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
 
+import numpy as np
 from pydantic import Field
 
 from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
@@ -20,17 +19,16 @@ if TYPE_CHECKING:
 
     from flexround.tasks.encode import Encoded
 
-KINDS = {"masked-lm": "wordpiece", "causal-lm": "bpe"}
+KINDS = {"pretraining": "wordpiece", "causal-lm": "bpe"}
 MASKED = 0.15  # Devlin et al. 2019, section 3.1: of these 80 % become [MASK], 10 % a random token, 10 % stay
-END = re.compile(r"(?<= [.?]) ")  # between two sentences
 IGNORED = -100  # label of a token that is not predicted
 
 
 class CorpusOptions(TextOptions):
     """Options of ``Corpus``."""
 
-    objective: Literal["masked-lm", "causal-lm"]
-    sentences: Count
+    objective: Literal["pretraining", "causal-lm"] = Field(description="kind of the head")
+    texts: Count
     vocabulary: Count
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -47,34 +45,33 @@ class Corpus(TextTask):
         return {"head": self.options.objective}
 
     def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make the corpus."""
+        """Make the corpus: lines, or pairs and whether the second text goes with the first."""
         from flexround.mini import corpus, world
 
-        lines = corpus.sentences(world.World(), self.options.sentences, self.options.seed)
-        return {"train": [{"text": line} for line in lines]}
+        count, seed = self.options.texts, self.options.seed
+        if self.options.objective == "causal-lm":
+            return {"train": [{"text": line} for line in corpus.sentences(world.World(), count, seed)]}
+        made = corpus.pairs(world.World(), count, seed)
+        return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
 
     def prepare(self, out: Path, sources: Path) -> None:
         """Write the corpus and its tokenizer."""
         from flexround.mini import tokenizers
 
         super().prepare(out, sources)
-        lines = [row["text"] for row in text.read_rows(out, "train")]
+        lines = [f"{row['text']} {row.get('next', '')}".strip() for row in text.read_rows(out, "train")]
         trained = tokenizers.train(lines, KINDS[self.options.objective], self.options.vocabulary)
         write_text(out / text.TOKENIZER, trained.to_str(pretty=True))
         write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
 
     def encode(self, rows: Rows, network: Path) -> "Encoded":
-        """Return one input per line; for masked language modelling the first sentence and the rest, as pairs are."""
+        """Return one input per line or pair."""
         tokenizer = encode.load(network / text.TOKENIZER)
-        lines = [row["text"] for row in rows]
-        if self.options.objective == "causal-lm":
-            return encode.encode(tokenizer, lines, None, self.options.max_length)
-        parts = [(*END.split(line, maxsplit=1), "") for line in lines]
-        return encode.encode(tokenizer, [p[0] for p in parts], [p[1] for p in parts], self.options.max_length)
+        seconds = [row["next"] for row in rows] if "next" in rows[0] else None
+        return encode.encode(tokenizer, [row["text"] for row in rows], seconds, self.options.max_length)
 
     def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
-        from flexround.mini import corpus
         from flexround.tasks import text_training
 
         checked = validate(text_training.TrainSettings, settings, "train settings of the corpus")
@@ -83,16 +80,20 @@ class Corpus(TextTask):
         tokenizer = encode.load(network / text.TOKENIZER)
         encode.check_positions(model, self.options.max_length)
         encode.check_vocabulary(model, tokenizer, network / text.TOKENIZER)
-        encoded = self.encode(text.read_rows(data, "train"), network)
+        rows = text.read_rows(data, "train")
+        encoded = self.encode(rows, network)
         arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
-        hide = Hide(tokenizer, corpus.VERDICTS) if self.options.objective == "masked-lm" else None
+        # BERT's label 0 is "the second text follows"
+        arrays["random"] = np.array([not row.get("follows", True) for row in rows], np.int64)
+        hide = Hide(tokenizer) if self.options.objective == "pretraining" else None
 
         def loss(model: Any, batch: dict[str, "torch.Tensor"], generator: "torch.Generator") -> "torch.Tensor":
             inputs = text.accepted(model, text.arguments(batch))
-            labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
-            if hide:
-                inputs["input_ids"], labels = hide(inputs["input_ids"], generator)
-            return model(**inputs, labels=labels).loss
+            if hide is None:
+                labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
+                return model(**inputs, labels=labels).loss
+            inputs["input_ids"], labels = hide(inputs["input_ids"], generator)
+            return model(**inputs, labels=labels, next_sentence_label=batch["random"]).loss
 
         return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
 
@@ -104,13 +105,12 @@ class Corpus(TextTask):
 
 
 class Hide:
-    """Hides tokens for masked language modelling: a share of all, and some words wherever they stand."""
+    """Hides tokens for masked language modelling."""
 
-    def __init__(self, tokenizer: Any, always: Sequence[str] = ()) -> None:
+    def __init__(self, tokenizer: Any) -> None:
         self.size = tokenizer.get_vocab_size()
         self.special = [tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")]
         self.mask = tokenizer.token_to_id("[MASK]")
-        self.always = [tokenizer.token_to_id(word) for word in always]
 
     def __call__(self, ids: "torch.Tensor", generator: "torch.Generator") -> tuple["torch.Tensor", "torch.Tensor"]:
         """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
@@ -118,10 +118,7 @@ class Hide:
 
         draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
         others = torch.randint(self.size, ids.shape, generator=generator).to(ids.device)
-        special, always = (
-            torch.isin(ids, torch.tensor(group, device=ids.device)) for group in (self.special, self.always)
-        )
-        chosen = always | ((draws[0] < MASKED) & ~special)
-        hidden = torch.where((draws[1] < 0.8) | always, torch.full_like(ids, self.mask), ids)
-        hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9) & ~always, others, hidden)
+        chosen = (draws[0] < MASKED) & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
+        hidden = torch.where(draws[1] < 0.8, torch.full_like(ids, self.mask), ids)
+        hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9), others, hidden)
         return torch.where(chosen, hidden, ids), ids.masked_fill(~chosen, IGNORED)
