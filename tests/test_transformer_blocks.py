@@ -196,7 +196,7 @@ def test_labels_are_the_outputs():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: transformer.bert("causal-lm"), "bert: head 'causal-lm'.*known: classification, masked-lm, span"),
+        (lambda: transformer.bert("causal-lm"), "bert: head 'causal-lm'.*known: .*masked-lm, pretraining, span"),
         (lambda: transformer.gpt_neo("masked-lm"), "gpt_neo: head 'masked-lm'"),
         (lambda: transformer.bert("span", labels=3), "labels=3 with head 'span'"),
         (lambda: transformer.bert("span", hidden_sise=8), "'hidden_sise' .did you mean 'hidden_size'"),
