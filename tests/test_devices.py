@@ -151,11 +151,10 @@ def test_the_lock_is_named_after_the_physical_device(tmp_path, monkeypatch, visi
 
 
 PAGE_FAULTS = """
-import resource, sys, torch
+import resource, torch
 from flexround import devices
 torch.set_num_threads(1)
-if sys.argv[1] == "kept":
-    devices.keep_freed_memory()
+devices.keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def step():
@@ -171,8 +170,6 @@ print(faults() - before)
 
 @pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "mallopt"), reason="not glibc")
 def test_memory_that_is_freed_and_taken_again_is_not_returned_in_between():
-    def faults(kind):
-        command = [sys.executable, "-c", PAGE_FAULTS, kind]
-        return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
-
-    assert faults("kept") < 0.01 * faults("default")
+    command = [sys.executable, "-c", PAGE_FAULTS]
+    faults = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert faults < 100, "10 x 16 MB taken anew would be 40,000 pages"
