@@ -202,6 +202,25 @@ def test_a_pattern_matches_its_names_alone():
     assert not re.compile(Plan.pattern([])).fullmatch("")
 
 
+def test_what_is_chosen_among_others_costs_them_all(report):
+    found = jobs(report("--table", "16", "--seeds", "1"))
+    assert found["reconstruct"] == (3 * 5 * 4, 0), "three tasks, five models: AdaRound and three rates of FlexRound"
+    assert found["evaluate"] == (3 * 5 * 3, 0)
+
+
+def test_missing_data_sets_and_models_are_named(report):
+    text = report("--table", "12", "--seeds", "1")
+    assert "missing on disk: 3" in text
+    for name in ("squad", "hub/bert-base-uncased", "hub/bert-large-uncased"):
+        assert f"results/sources/{name} (" in text
+
+
+def test_a_table_that_the_scale_cannot_make_says_which_it_can():
+    smoke = Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
+    with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
+        smoke.table_runs(4)
+
+
 def test_what_a_scale_has_everything_for_is_made_by_default():
     images = [1, 2, 3, 8, 9, 10, 11]
     paper, smoke = Plan(load_params("paper")), Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))

@@ -145,6 +145,16 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
             into("checkpoints", "resnet18-brecq", source="resnet18-breck"),
             "checkpoints.resnet18-brecq: source 'resnet18-breck' (did you mean 'resnet18-brecq'?",
         ),
+        (
+            "recipes.yaml",
+            into("recipes", mine={"select": ["cle-b-flexround-w4"]}),
+            "recipes.yaml: mine.select: cle-b-flexround-w4 can't be chosen",
+        ),
+        (
+            "scales/paper.yaml",
+            into("tasks", "squad", source="squat"),
+            "tasks.squad: source 'squat' (did you mean 'squad'?",
+        ),
         ("tables/table03.yaml", first_row, "recipe 'b-adaround-w4a5' (did you mean 'b-adaround-w4a4'?"),
         ("figures.yaml", first_panel, "recipe 'b-flexruond-w4' (did you mean 'b-flexround-w4'?"),
         ("scales/mini.yaml", into("figures", sample_sizes=[1024, 333]), "recipe 'b-adaround-w4-n333' (did you mean"),

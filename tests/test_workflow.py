@@ -168,6 +168,11 @@ def test_the_papers_own_run_is_planned_without_its_data(project):
     }
 
 
+def test_data_sets_and_models_are_fetched_before_they_are_read(project):
+    planned = project.planned("results/table12.csv", "--config", "seeds=1", scale="paper")
+    assert (planned["fetch"], planned["data"], planned["finetune"]) == (3, 1, 2)
+
+
 def test_the_missing_data_set_is_named_before_anything_else(project):
     done = project.snakemake("results/paper/data/imagenet/manifest.json", scale="paper", check=False)
     assert done.returncode != 0

@@ -6,6 +6,8 @@ A stage prints it without a traceback and exits with 2; everything else is a bug
 import difflib
 from collections.abc import Iterable
 
+SHOWN = 12  # known names in a message
+
 
 class FlexRoundError(Exception):
     """Something the user can mend: the message names the place, the value and the way out."""
@@ -21,9 +23,6 @@ class InputError(FlexRoundError):
 
 class NumericalError(FlexRoundError):
     """NaN or Inf where a finite number was needed."""
-
-
-SHOWN = 12
 
 
 def suggest(wrong: str, known: Iterable[str]) -> str:

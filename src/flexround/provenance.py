@@ -11,7 +11,10 @@ from pathlib import Path
 from typing import Any
 
 PACKAGE = Path(__file__).resolve().parent
-RECORDED = ("torch", "torchvision", "numpy", "safetensors", "scikit-learn")
+RECORDED = (
+    *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),
+    *("numpy", "safetensors", "scikit-learn", "scipy"),
+)
 
 
 def source_files(*modules: str) -> list[Path]:

@@ -22,6 +22,12 @@ def get_gate(wildcards):
     return layout.evaluated_dir(PLAN.gate(get_run(wildcards))) + "/metrics.json"
 
 
+def get_data_source(wildcards):
+    """Return the pinned source of a task's data, if it has one that is fetched."""
+    name = PLAN.scale.tasks[wildcards.task].source
+    return {"source": f"results/sources/{name}.json"} if name else {}
+
+
 def get_weights(wildcards):
     """Return the manifest of a run's full-precision network."""
     directory = layout.checkpoint_dir(

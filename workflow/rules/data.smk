@@ -22,6 +22,7 @@ rule fetch:
 
 rule data:
     input:
+        unpack(get_data_source),
         code=lambda w: PLAN.code("data", PLAN.scale.tasks[w.task].module),
     output:
         manifest=layout.data_dir("{scale}", "{task}") + "/manifest.json",

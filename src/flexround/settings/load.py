@@ -267,13 +267,16 @@ def _check(params: Params) -> None:
     for name, recipe in params.recipes.recipes.items():
         errors += _attempt(f"params/recipes.yaml: {name}", lambda r=recipe: _check_rounding(params, r))
         for other in recipe.select:
-            errors += _attempt(f"params/recipes.yaml: {name}.select", lambda o=other: params.recipe(o))
+            errors += _attempt(f"params/recipes.yaml: {name}.select", lambda o=other: _check_candidate(params, o))
     for name, checkpoint in params.scale.checkpoints.items():
         where = f"scale {params.scale.name}: checkpoints.{name}"
         if checkpoint.pretrain and checkpoint.pretrain not in params.scale.tasks:
             errors.append(f"{where}: task {suggest(checkpoint.pretrain, params.scale.tasks)}")
         if checkpoint.source and checkpoint.source not in params.sources:
             errors.append(f"{where}: source {suggest(checkpoint.source, params.sources)}")
+    for name, task in params.scale.tasks.items():
+        if task.source and task.source not in params.sources:
+            errors.append(f"scale {params.scale.name}: tasks.{name}: source {suggest(task.source, params.sources)}")
     for number, table in params.tables.items():
         for row in table.rows():
             errors += _attempt(f"params/tables/table{number:02d}.yaml", lambda r=row: params.recipe(r.recipe))
@@ -354,6 +357,13 @@ def _merged(errors: list[str]) -> list[str]:
         mistakes.setdefault(text, []).append(where)
     more = {text: f" and {len(places) - 1} more runs" if len(places) > 1 else "" for text, places in mistakes.items()}
     return [f"{places[0]}{more[text]}: {text}" for text, places in mistakes.items()]
+
+
+def _check_candidate(params: Params, name: str) -> None:
+    """Check that a recipe can be chosen by ``select``: the evaluation then builds the network without surgery."""
+    recipe = params.recipe(name)
+    if not recipe.setting or recipe.preprocess:
+        raise SettingsError(f"{name} can't be chosen: it needs a setting of its own, and no preprocess")
 
 
 def _check_rounding(params: Params, recipe: Recipe) -> None:

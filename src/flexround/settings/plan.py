@@ -56,8 +56,16 @@ class Plan:
         return [Run(self.scale.name, task, checkpoint, recipe, seed) for seed in range(count)]
 
     def table_runs(self, number: int) -> list[Run]:
-        """Return the evaluated runs that a table is made of, each once."""
-        cells = self.params.tables[number].cells()
+        """Return the evaluated runs that a table is made of, each once.
+
+        Raises:
+            SettingsError: the scale lacks some of its tasks or checkpoints.
+        """
+        table = self.params.tables[number]
+        if not self._has(table.pairs()):
+            tables = ", ".join(map(str, self.complete_tables()))
+            raise SettingsError(f"table {number}: scale {self.scale.name} lacks tasks or models; it can make {tables}")
+        cells = table.cells()
         runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]
         return list(dict.fromkeys(runs))
 

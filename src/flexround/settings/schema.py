@@ -178,6 +178,7 @@ class Task(Strict):
 
     module: str = Field(description="package.module:Class")
     options: dict[str, Any] = {}
+    source: str | None = Field(None, description="row of params/sources.yaml that is fetched before the data stage")
 
 
 class Resources(Strict):

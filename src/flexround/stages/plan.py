@@ -1,6 +1,7 @@
 """Say what a table or figure costs before anything is computed: jobs, missing files, bytes, GPU-hours."""
 
 import argparse
+import dataclasses
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -50,13 +51,20 @@ def _wanted(plan: Plan, arguments: argparse.Namespace) -> list[Run]:
 
 def _report(plan: Plan, runs: list[Run], evaluated: list[Run]) -> Iterator[str]:
     """Yield the lines of the report."""
-    quantized = [run for run in runs if plan.params.recipe(run.recipe).quantized]
+    quantized = _reconstructed(plan, runs)
     pairs = list(dict.fromkeys((run.task, run.checkpoint) for run in runs))
     names = list(dict.fromkeys(task for task, _ in pairs))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {plan.seeds} seed(s) per quantized run"
     yield from _jobs(plan, evaluated, quantized, pairs, names)
     yield from _missing(plan, list(dict.fromkeys(checkpoint for _, checkpoint in pairs)), names)
     yield from _costs(plan, quantized)
+
+
+def _reconstructed(plan: Plan, runs: list[Run]) -> list[Run]:
+    """Return the runs that are reconstructed for these, each once: what is chosen among others needs them all."""
+    chosen = [(run, plan.params.recipe(run.recipe).select or (run.recipe,)) for run in runs]
+    needed = dict.fromkeys(dataclasses.replace(run, recipe=name) for run, names in chosen for name in names)
+    return [run for run in needed if plan.params.recipe(run.recipe).setting]
 
 
 def _jobs(
@@ -79,10 +87,11 @@ def _jobs(
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
     """Yield which pinned inputs are not on disk, with what is known of their size."""
-    wanted = filter(None, (plan.params.checkpoint(name).source for name in checkpoints))
+    wanted = [plan.params.checkpoint(name).source for name in checkpoints]
+    wanted += [plan.scale.tasks[name].source for name in names]
     lines: list[str] = []
     total = 0
-    for source in (plan.params.sources[name] for name in wanted):
+    for source in (plan.params.sources[name] for name in dict.fromkeys(filter(None, wanted))):
         if not (Path("results/sources") / source.file).exists():
             total += source.bytes or 0
             size = f"{source.bytes / 2**20:.0f} MB" if source.bytes else "size not recorded"

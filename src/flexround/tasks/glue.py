@@ -28,9 +28,6 @@ METRICS = {name: {"acc": ("acc", "validation")} for name in glue_files.SENTENCES
 }
 
 
-KINDS = ("predicted", "label")
-
-
 class GlueOptions(TextOptions):
     """Options of ``Glue``."""
 
@@ -52,8 +49,7 @@ class Glue(TextTask):
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Read the training and validation splits."""
         name = self.options.name
-        splits = ["train", *dict.fromkeys(split for _, split in METRICS[name].values())]
-        return {split: glue_files.read(sources / self.options.root, name, split) for split in splits}
+        return {split: glue_files.read(sources / self.options.root, name, split) for split in glue_files.SPLITS[name]}
 
     def encode(self, rows: Rows, network: Path) -> "Encoded":
         """Return one input per row."""
@@ -92,8 +88,9 @@ class Glue(TextTask):
             NumericalError: NaN among the logits.
         """
         metrics = METRICS[self.options.name]
-        if split == "heldout":  # one set of rows: one metric of each kind
-            metrics = {name: (metric, "heldout") for name, (metric, _) in list(metrics.items())[:1]}
+        if split == "heldout":  # only what settings are chosen by
+            name, (metric, _) = next(iter(metrics.items()))
+            metrics = {name: (metric, "heldout")}
         predicted: dict[str, tuple[np.ndarray, np.ndarray]] = {}
         for part in dict.fromkeys(part for _, part in metrics.values()):
             rows = self.split_rows(data, split, part)
@@ -104,9 +101,8 @@ class Glue(TextTask):
             predicted[part] = found, self.labels(rows)
         scored = {name: text_metrics.scored(metric, *predicted[part]) for name, (metric, part) in metrics.items()}
         counts = {name: len(predicted[part][0]) for name, (_, part) in metrics.items()}
-        record = {
-            f"{part}/{kind}": array for part, pair in predicted.items() for kind, array in zip(KINDS, pair, strict=True)
-        }
+        record = {f"{part}/predicted": found for part, (found, _) in predicted.items()}
+        record |= {f"{part}/label": labels for part, (_, labels) in predicted.items()}
         return text.evaluation(scored, counts, record)
 
 

@@ -71,30 +71,31 @@ def train(
         dataloader_config=DataLoaderConfiguration(split_batches=True),
     )
     generator = torch.Generator().manual_seed(derive("targets", settings.seed))
-    optimizer = torch.optim.AdamW(decay_groups(model, settings.weight_decay), lr=settings.lr)
+    optimizer = torch.optim.AdamW(decay_groups(model, settings.weight_decay), lr=settings.lr, fused=True)
     loader = _loader(arrays, settings)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps, settings.warmup))
     prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     facts: dict[str, Any] = {"steps": steps}
+
+    def step(batch: Batch) -> "Tensor":
+        value = loss(prepared, batch, generator)
+        accelerator.backward(value)
+        accelerator.clip_grad_norm_(model.parameters(), settings.clip)
+        optimizer.step()
+        schedule.step()
+        optimizer.zero_grad()
+        return value.detach()
+
     model.train()
     # Dropout draws from torch's global generator; it is given back as it was.
     with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
         torch.manual_seed(derive("dropout", settings.seed, accelerator.process_index))
         for epoch in range(settings.epochs):
             started = time.perf_counter()
-
-            def step(batch: Batch) -> "Tensor":
-                value = loss(prepared, batch, generator)
-                accelerator.backward(value)
-                accelerator.clip_grad_norm_(model.parameters(), settings.clip)
-                optimizer.step()
-                schedule.step()
-                optimizer.zero_grad()
-                return value.detach()
-
-            facts["loss"] = _epoch(loader, step, accelerator, f"epoch {epoch + 1}/{settings.epochs}")
-            log.info("epoch %d/%d: loss %.4f, %.1f s", epoch + 1, settings.epochs, facts["loss"], _since(started))
+            name = f"epoch {epoch + 1}/{settings.epochs}"
+            facts["loss"] = _epoch(loader, step, accelerator, name)
+            log.info("%s: loss %.4f, %.1f s", name, facts["loss"], time.perf_counter() - started)
     model.eval()
     return facts
 
@@ -151,8 +152,3 @@ def _epoch(
                 raise NumericalError(f"{name}: the loss is NaN or Inf before step {len(losses)}; lower `lr`")
             progress.set_postfix(loss=f"{recent.mean().item():.4f}")
     return torch.stack(losses).mean().item()
-
-
-def _since(started: float) -> float:
-    """Return the seconds since ``started``."""
-    return time.perf_counter() - started
