@@ -125,7 +125,7 @@ def one_batch(x: Tensor, target: Tensor) -> Callable[[], tuple[Tensor, Tensor, N
 def drawn(x: Tensor, target: Tensor, keep: float) -> Callable[[], tuple[Tensor, Tensor, Tensor | None]]:
     """Return a source of random batches, mixed with probability 1 - ``keep``."""
     rows, masks = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
-    return Batches(x, x, target, None, BATCH, keep, replacement=True, rows=rows, masks=masks).draw
+    return Batches(x, x, target, None, False, BATCH, keep, replacement=True, rows=rows, masks=masks).draw
 
 
 def main() -> None:

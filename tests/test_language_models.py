@@ -12,6 +12,15 @@ GPT_NEO = COMMON | {"num_layers": 2, "num_heads": 2, "attention_types": [[["glob
 GPT_NEO |= {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.05}
 
 
+CHANGED = {
+    "bert": {"bert.embeddings.position_embeddings.weight", "bert.encoder.layer.0.attention.self.key.weight"},
+    "gpt_neo": {
+        f"transformer.{name}.weight"
+        for name in ("wte", "wpe", "h.0.attn.attention.q_proj", "h.0.attn.attention.k_proj")
+    },
+}
+
+
 def layers(model):
     """Return (query, key) of each layer."""
     if hasattr(model, "bert"):
@@ -28,16 +37,46 @@ def test_only_the_first_layer_and_the_positions_start_otherwise(factory, config)
     assert query.weight.data_ptr() != key.weight.data_ptr(), "equal at the start, not tied"
     assert all(not torch.equal(query.weight, key.weight) for query, key in others)
     changed = {name for name, value in usual.named_parameters() if not torch.equal(value, model.get_parameter(name))}
-    assert len(changed) == 2
-    position = next(name for name in changed if "position" in name or "wpe" in name)
-    torch.testing.assert_close(model.get_parameter(position), 0.3 * usual.get_parameter(position))
+    assert changed == CHANGED[factory]
 
 
-def test_a_word_attends_to_its_repetition_from_the_start():
-    model = language_models.bert(head="masked-lm", attn_implementation="eager", **BERT)
+def test_positions_of_bert_are_weak():
+    model, usual = (make(head="span", **BERT).bert.embeddings for make in (language_models.bert, transformer.bert))
+    torch.testing.assert_close(model.position_embeddings.weight, 0.3 * usual.position_embeddings.weight)
+
+
+def first_attention(model, ids):
+    """The first layer's attention (heads, T, T) from token to token."""
+    with torch.no_grad():
+        return model(input_ids=ids, output_attentions=True).attentions[0][0]
+
+
+@pytest.mark.parametrize(
+    ("factory", "head", "config"), [("bert", "pretraining", BERT), ("gpt_neo", "causal-lm", GPT_NEO)]
+)
+def test_a_word_attends_to_its_repetition_from_the_start(factory, head, config):
+    model = getattr(language_models, factory)(head=head, attn_implementation="eager", **config)
     ids = torch.arange(10, 30).unsqueeze(0)
     ids[0, 15] = ids[0, 4]
-    with torch.no_grad():
-        weights = model(input_ids=ids, output_attentions=True).attentions[0][0]
-    others = [column for column in range(20) if column not in (4, 15)]
+    weights = first_attention(model, ids)
+    others = [column for column in range(15) if column != 4]
     assert (weights[:, 15, 4] > 5 * weights[:, 15, others].mean(-1)).all()
+
+
+def test_words_match_in_gpt_neo_wherever_they_stand():
+    model = language_models.gpt_neo(head="causal-lm", attn_implementation="eager", **GPT_NEO)
+    ids = torch.arange(10, 40).unsqueeze(0)
+    ids[0, 2] = ids[0, 20] = ids[0, 29]
+    weights = first_attention(model, ids)[:, 29]
+    others = [column for column in range(29) if column not in (2, 20)]
+    assert (weights[:, [2, 20, 29]] > 5 * weights[:, others].mean(-1, keepdim=True)).all()
+
+
+def test_how_far_a_match_is_can_be_read_off_the_positions_of_gpt_neo():
+    base = language_models.gpt_neo(head="causal-lm", **GPT_NEO).transformer
+    positions, words = base.wpe.weight.detach(), base.wte.weight.detach()
+    share = 16
+    assert not positions[:, share:].any()
+    assert not words[:, :share].any()
+    slow = positions[:, share // 2]  # the longest wave's cosine falls from the first to the last position
+    assert (slow.diff() < 0).all()

@@ -11,7 +11,7 @@ from flexround.errors import InputError
 from flexround.mini import glue, language
 from flexround.mini.world import ORDERS, World
 
-SHA256 = "9852b468c0653a3b428069c979f88a72b6e4a768cf2d076d0a9c82289e593622"
+SHA256 = "eb3a320b833b3944a370e61bcce95ea2ce1352af903ea00b6212d82a10caad4b"
 SINGULAR = {language.pluralise(e.name): e.name for es in World().categories.values() for e in es}
 KINDS = {e.name: e.kind for es in World().categories.values() for e in es}
 CANONICAL = {synonym: name for name, synonym in language.SYNONYMS.items()}

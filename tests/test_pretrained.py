@@ -66,7 +66,7 @@ def test_every_form_is_loaded(kind, form, tmp_path):
 
 
 def test_a_saved_pretrained_model_gets_a_fresh_head_named_in_the_log(tmp_path, caplog):
-    source, target = make("bert", "masked-lm", seed=1), make("bert", seed=2, labels=3)
+    source, target = make("bert", "span", seed=1), make("bert", seed=2, labels=3)
     source.save_pretrained(tmp_path)
     before, body = snapshot(target), snapshot(source)
     torch.manual_seed(5)

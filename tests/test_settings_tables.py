@@ -2,7 +2,6 @@
 
 import csv
 import math
-from types import SimpleNamespace
 
 import pytest
 from table_runs import OF_RUNS, SETTINGS, settings_params

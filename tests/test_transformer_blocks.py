@@ -166,7 +166,7 @@ def test_the_residual_is_not_quantized(kind):
     [
         (transformer.bert, "classification", "BertForSequenceClassification"),
         (transformer.bert, "span", "BertForQuestionAnswering"),
-        (transformer.bert, "masked-lm", "BertForMaskedLM"),
+        (transformer.bert, "pretraining", "BertForPreTraining"),
         (transformer.gpt_neo, "classification", "GPTNeoForSequenceClassification"),
         (transformer.gpt_neo, "causal-lm", "GPTNeoForCausalLM"),
     ],
@@ -196,8 +196,8 @@ def test_labels_are_the_outputs():
 @pytest.mark.parametrize(
     ("call", "message"),
     [
-        (lambda: transformer.bert("causal-lm"), "bert: head 'causal-lm'.*known: .*masked-lm, pretraining, span"),
-        (lambda: transformer.gpt_neo("masked-lm"), "gpt_neo: head 'masked-lm'"),
+        (lambda: transformer.bert("causal-lm"), "bert: head 'causal-lm'.*known: classification, pretraining, span"),
+        (lambda: transformer.gpt_neo("pretraining"), "gpt_neo: head 'pretraining'"),
         (lambda: transformer.bert("span", labels=3), "labels=3 with head 'span'"),
         (lambda: transformer.bert("span", hidden_sise=8), "'hidden_sise' .did you mean 'hidden_size'"),
         (lambda: transformer.gpt_neo("classification"), "pad_token_id"),

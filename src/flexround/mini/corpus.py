@@ -18,6 +18,7 @@ from flexround.seeding import derive
 INFERENCE = ("yes", "maybe", "no")  # by label of ``glue_pairs.infer``
 COMPARISON = ("different", "same")  # by label of ``glue_pairs.mrpc`` and ``qqp``
 ANSWERED = ("answered", "unanswered")  # by label of ``glue_pairs.qnli``
+VERDICTS = re.compile(rf" (?:{'|'.join((*INFERENCE, *COMPARISON, *ANSWERED))}) \.$")
 END = re.compile(r"(?<= [.?]) ")  # between two sentences
 
 
@@ -25,6 +26,12 @@ def sentences(world: World, count: int, seed: int) -> list[str]:
     """Return ``count`` lines of one to four lower-case sentences each, words and punctuation separated by spaces."""
     source = Source(world, Generator(PCG64(derive("mini corpus", seed))), tuple(world.categories))
     return [pick(source.rng, KINDS)(source) for _ in range(count)]
+
+
+def without_verdict(line: str) -> tuple[str, str]:
+    """Return a line and the verdict that ends it, with the space before it; for a line without one ``""``."""
+    found = VERDICTS.search(line)
+    return (line[: found.start()], found[0]) if found else (line, "")
 
 
 def pairs(world: World, count: int, seed: int) -> list[tuple[str, str, bool]]:

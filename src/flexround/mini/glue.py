@@ -48,7 +48,7 @@ def cola(source: Source, label: int) -> tuple[str]:
     flip = not label and source.chance(0.5)
     near = common.subject(unlike=fact.subject)
     subject = language.noun_phrase(fact.subject, plural)
-    if source.chance(0.6):
+    if source.chance(0.3):
         place = pick(source.rng, ("near", "behind", "beside", "opposite"))
         subject += f" {place} {language.noun_phrase(near, source.chance(0.5))}"
     words = f"{subject} {language.predicate(fact, source.rng, plural != flip)} .".split()
@@ -58,10 +58,14 @@ def cola(source: Source, label: int) -> tuple[str]:
 
 
 def disorder(words: list[str], rng: Generator) -> list[str]:
-    """Exchange two different neighbours of a sentence; the full stop stays."""
-    places = [index for index in range(len(words) - 2) if words[index] != words[index + 1]]
-    place = pick(rng, places)
-    return [*words[:place], words[place + 1], words[place], *words[place + 2 :]]
+    """Move one word of a sentence at least two places, so that the sentence changes; the full stop stays."""
+    *rest, stop = words
+    while True:
+        start, end = (int(place) for place in rng.integers(len(rest), size=2))
+        moved = rest[:start] + rest[start + 1 :]
+        moved.insert(end, rest[start])
+        if abs(start - end) > 1 and moved != rest:
+            return [*moved, stop]
 
 
 def sst2(source: Source, label: int) -> tuple[str]:

@@ -1,20 +1,26 @@
 """The mini scale's language models: Hugging Face's classes, small, started so that they learn in a minute.
 
 From the usual start a model this small spends most of its training on finding out that equal words match. First-layer
-keys that equal the queries let every word attend to its repetitions from the first step, and weak positions don't
-drown them; the later layers are free to gather what it finds. Nothing ties keys and queries afterwards.
+keys that equal the queries let every word attend to its repetitions from the first step, and positions don't drown
+them; the later layers are free to gather what it finds. Nothing ties keys and queries afterwards.
 """
 
+import math
 from typing import Any
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
 from flexround.models import transformer
 
-POSITION_SCALE = 0.3
+POSITION_SCALE = 0.3  # of BERT's positions
+# GPT-Neo: chosen among a few on MNLI, QNLI and STS-B
+POSITION_SHARE = 4  # one in so many dimensions holds the position at the start, the others the word
+POSITION_LOUDNESS = 1.5  # deviation of the positions, in that of the words
+SHARPNESS = 10.0  # mean attention logit of a word to itself; GPT-Neo doesn't divide logits by the head's size
 
 
+@torch.no_grad()
 def bert(**arguments: Any) -> nn.Module:
     """Return ``flexround.models.transformer.bert(**arguments)`` with another start.
 
@@ -24,20 +30,40 @@ def bert(**arguments: Any) -> nn.Module:
     model: Any = transformer.bert(**arguments)
     base = model.base_model
     first = base.encoder.layer[0].attention.self
-    return _start(model, first.query, first.key, base.embeddings.position_embeddings)
-
-
-def gpt_neo(**arguments: Any) -> nn.Module:
-    """Return ``flexround.models.transformer.gpt_neo(**arguments)`` with another start."""
-    model: Any = transformer.gpt_neo(**arguments)
-    base = model.base_model
-    first = base.h[0].attn.attention
-    return _start(model, first.q_proj, first.k_proj, base.wpe)
+    first.key.weight.copy_(first.query.weight)
+    base.embeddings.position_embeddings.weight.mul_(POSITION_SCALE)
+    return model
 
 
 @torch.no_grad()
-def _start(model: nn.Module, query: nn.Linear, key: nn.Linear, positions: nn.Embedding) -> nn.Module:
-    """Copy the first layer's queries to its keys and weaken the positions."""
-    key.weight.copy_(query.weight)
-    positions.weight.mul_(POSITION_SCALE)
+def gpt_neo(**arguments: Any) -> nn.Module:
+    """Return ``flexround.models.transformer.gpt_neo(**arguments)`` with another start.
+
+    A word has no type that says which text it is in. Therefore positions are sinusoids in dimensions of their own:
+    the first layer matches words whatever their positions, and how far away the match was can be read off its values.
+    Set ``tie_word_embeddings: false`` as for ``bert``.
+    """
+    model: Any = transformer.gpt_neo(**arguments)
+    base = model.base_model
+    layer, words, positions = base.h[0], base.wte.weight, base.wpe.weight
+    share = words.shape[1] // POSITION_SHARE // 2 * 2
+    positions.zero_()
+    positions[:, :share] = sinusoids(len(positions), share) * (math.sqrt(2) * POSITION_LOUDNESS * words.std())
+    words[:, :share] = 0
+    attention = layer.attn.attention
+    query = attention.q_proj.weight
+    query[:, :share] = 0
+    own = attention.q_proj(layer.ln_1(words + positions[0])).square().sum(1).mean() / attention.num_heads
+    query.mul_(torch.sqrt(SHARPNESS / own))
+    attention.k_proj.weight.copy_(query)
     return model
+
+
+def sinusoids(count: int, size: int) -> Tensor:
+    """Return sines and cosines (count, size) of geometric wavelengths, from four positions to twice ``count``.
+
+    As in section 3.5 of "Attention is all you need", with wavelengths for short texts.
+    """
+    rates = torch.logspace(math.log10(math.pi / count), math.log10(math.pi / 2), size // 2)
+    angles = torch.arange(count)[:, None] * rates
+    return torch.cat([angles.sin(), angles.cos()], dim=1)

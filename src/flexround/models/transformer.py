@@ -12,7 +12,6 @@ from flexround.models import transformers_light
 _BERT_HEADS = {
     "classification": "BertForSequenceClassification",
     "span": "BertForQuestionAnswering",
-    "masked-lm": "BertForMaskedLM",
     "pretraining": "BertForPreTraining",  # masked words and next sentence
 }
 _GPT_NEO_HEADS = {"classification": "GPTNeoForSequenceClassification", "causal-lm": "GPTNeoForCausalLM"}
@@ -22,7 +21,7 @@ def bert(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
     """Return a BERT in eval mode, initialised from ``seed`` alone.
 
     Args:
-        head: ``classification``, ``span``, ``masked-lm`` or ``pretraining``.
+        head: ``classification``, ``span`` or ``pretraining``.
         labels: classes, for classification only; 1 is regression.
         seed: of the initial weights; the global generator stays as it was.
         config: arguments of ``BertConfig``; what is left out has the value of BERT-base.

@@ -11,17 +11,16 @@ import logging
 import os
 import sys
 import typing
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from flexround import compiler
+
 log = logging.getLogger(__name__)
 
-_COMPILER = "torch._dynamo"
-_COMPILER_MARKS = ("allow_in_graph", "assume_constant_result", "disable")
 _STAND_INS = (
-    _COMPILER,
     "torch._dynamo._trace_wrapped_higher_order_op",
     "torch.nn.attention.flex_attention",  # sympy
     "scipy.optimize",  # losses of object detectors
@@ -40,6 +39,7 @@ def load(name: str) -> Any:
     if target in sys.modules or "WORLD_SIZE" in os.environ:
         return importlib.import_module(target)
     present = set(sys.modules)
+    compiler.defer()
     try:
         with _stand_ins(), _no_distributed():
             _import_model_index()
@@ -65,17 +65,10 @@ class _StandIn(ModuleType):
         return getattr(importlib.import_module(self.__name__), name)
 
 
-def _mark(function: Callable[..., Any] | None = None, *_: Any, **__: Any) -> Callable[..., Any]:
-    """Stand for the compiler's decorators: they mark functions that only transformers' rare kernels have."""
-    return _mark if function is None else function
-
-
 @contextlib.contextmanager
 def _stand_ins() -> Iterator[None]:
     """Put stand-ins where the real modules aren't loaded yet; afterwards whoever imports them gets the real ones."""
     modules = {name: _StandIn(name) for name in _STAND_INS if name not in sys.modules}
-    if _COMPILER in modules:
-        vars(modules[_COMPILER]).update(dict.fromkeys(_COMPILER_MARKS, _mark))
     if "transformers.processing_utils" in modules:
         vars(modules["transformers.processing_utils"])["Unpack"] = typing.Unpack
     sys.modules.update(modules)

@@ -60,6 +60,7 @@ class Batches:
         full: (N, ...) full-precision input, mixed in element by element with probability 1 - ``keep`` (QDrop).
         target: (N, ...) full-precision output.
         mask: (N, T) real tokens, or None.
+        trim: whether a batch ends with the last real token of its longest row, which leaves a masked error as it is.
         size: rows per batch.
         keep: probability of an input element to be the quantized one.
         replacement: draw with replacement (QDrop) or without (BRECQ), within a batch.
@@ -73,6 +74,7 @@ class Batches:
         full: Tensor,
         target: Tensor,
         mask: Tensor | None,
+        trim: bool,
         size: int,
         keep: float,
         replacement: bool,
@@ -82,6 +84,8 @@ class Batches:
         self.quantized, self.full, self.target, self.mask = quantized, full, target, mask
         self.size, self.keep, self.replacement = size, keep, replacement
         self.rows, self.masks = rows, masks
+        # On the CPU, where the row numbers are: asking a GPU would halt it in every iteration.
+        self.lengths = mask.sum(1).cpu() if trim and mask is not None else None
 
     def draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return (input, target, mask) on the device of ``masks``."""
@@ -90,12 +94,15 @@ class Batches:
             index = torch.randint(count, (self.size,), generator=self.rows)
         else:
             index = torch.randperm(count, generator=self.rows)[: self.size]
+        length = None if self.lengths is None else int(self.lengths[index].max())
         index = index.to(self.target.device)
-        x, target = (self._rows(tensor, index) for tensor in (self.quantized, self.target))
+        x, target = (self._rows(tensor, index, length) for tensor in (self.quantized, self.target))
         if self.keep < 1:
-            full = self._rows(self.full, index)
+            full = self._rows(self.full, index, length)
             x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks))
-        return x, target, None if self.mask is None else self._rows(self.mask, index.to(self.mask.device))
+        return x, target, None if self.mask is None else self._rows(self.mask, index.to(self.mask.device), length)
 
-    def _rows(self, tensor: Tensor, index: Tensor) -> Tensor:
-        return tensor[index].to(self.masks.device, non_blocking=True)  # keeps the layout; index_select does not
+    def _rows(self, tensor: Tensor, index: Tensor, length: int | None) -> Tensor:
+        # Indexing keeps the layout; index_select does not.
+        found = tensor[index] if length is None else tensor[index, :length]
+        return found.to(self.masks.device, non_blocking=True)

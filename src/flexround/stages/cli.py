@@ -6,7 +6,7 @@ import os
 import sys
 from collections.abc import Callable
 
-from flexround import devices
+from flexround import compiler, devices
 from flexround.errors import FlexRoundError
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, load_params
@@ -18,6 +18,8 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     """Parse the command line and run a stage; a FlexRoundError ends it with exit code 2 and no traceback."""
     arguments = parser.parse_args()
     devices.keep_freed_memory()
+    if "WORLD_SIZE" not in os.environ:  # torch.distributed uses the compiler
+        compiler.defer()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
         run(arguments)

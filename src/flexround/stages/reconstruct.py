@@ -53,6 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
     with lease() as device:
         model = network.prepared(checkpoint, task.head, arguments.weights, recipe.preprocess).to(device)
         samples = task.inputs(_load_samples(arguments.samples, settings.samples), arguments.weights)
+        if settings.mask_padding:
+            samples = samples.trimmed()
         reference = copy.deepcopy(model)
         job = Job(
             model=model,

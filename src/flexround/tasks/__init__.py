@@ -55,6 +55,13 @@ class Inputs(NamedTuple):
     x: "torch.Tensor"
     mask: "torch.Tensor | None" = None
 
+    def trimmed(self) -> "Inputs":
+        """Return the samples without the columns in which all of them are padded."""
+        if self.mask is None:
+            return self
+        length = int(self.mask.sum(1).max())
+        return Inputs(self.x[..., :length], self.mask[:, :length])
+
 
 class Task(Protocol):
     """Data + metric + fine-tuning recipe. ``Options`` are what the scale may set; the class is built from them.

@@ -30,6 +30,7 @@ class CorpusOptions(TextOptions):
     objective: Literal["pretraining", "causal-lm"] = Field(description="kind of the head")
     texts: Count
     vocabulary: Count
+    verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -45,12 +46,13 @@ class Corpus(TextTask):
         return {"head": self.options.objective}
 
     def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make the corpus: lines, or pairs and whether the second text goes with the first."""
+        """Make the corpus: lines and the verdicts they end with, or pairs and whether the second follows the first."""
         from flexround.mini import corpus, world
 
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
-            return {"train": [{"text": line} for line in corpus.sentences(world.World(), count, seed)]}
+            lines = map(corpus.without_verdict, corpus.sentences(world.World(), count, seed))
+            return {"train": [{"text": line, "next": verdict} for line, verdict in lines]}
         made = corpus.pairs(world.World(), count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
 
@@ -59,7 +61,8 @@ class Corpus(TextTask):
         from flexround.mini import tokenizers
 
         super().prepare(out, sources)
-        lines = [f"{row['text']} {row.get('next', '')}".strip() for row in text.read_rows(out, "train")]
+        joint = "" if self.options.objective == "causal-lm" else " "
+        lines = [f"{row['text']}{joint}{row['next']}" for row in text.read_rows(out, "train")]
         trained = tokenizers.train(lines, KINDS[self.options.objective], self.options.vocabulary)
         write_text(out / text.TOKENIZER, trained.to_str(pretty=True))
         write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
@@ -67,8 +70,8 @@ class Corpus(TextTask):
     def encode(self, rows: Rows, network: Path) -> "Encoded":
         """Return one input per line or pair."""
         tokenizer = encode.load(network / text.TOKENIZER)
-        seconds = [row["next"] for row in rows] if "next" in rows[0] else None
-        return encode.encode(tokenizer, [row["text"] for row in rows], seconds, self.options.max_length)
+        first, second = ([row[name] for row in rows] for name in ("text", "next"))
+        return encode.encode(tokenizer, first, second, self.options.max_length)
 
     def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
@@ -88,10 +91,10 @@ class Corpus(TextTask):
         hide = Hide(tokenizer) if self.options.objective == "pretraining" else None
 
         def loss(model: Any, batch: dict[str, "torch.Tensor"], generator: "torch.Generator") -> "torch.Tensor":
-            inputs = text.accepted(model, text.arguments(batch))
+            arguments = text.arguments(batch)
+            inputs = text.accepted(model, arguments)
             if hide is None:
-                labels = inputs["input_ids"].masked_fill(inputs["attention_mask"] == 0, IGNORED)
-                return model(**inputs, labels=labels).loss
+                return causal_loss(model, inputs, arguments["token_type_ids"], self.options.verdicts)
             inputs["input_ids"], labels = hide(inputs["input_ids"], generator)
             return model(**inputs, labels=labels, next_sentence_label=batch["random"]).loss
 
@@ -102,6 +105,30 @@ class Corpus(TextTask):
     ) -> Evaluation:
         """Refuse: nothing in the paper is evaluated on it."""
         raise SettingsError("the pretraining corpus is not evaluated; name one of the tasks that follow it")
+
+
+def causal_loss(
+    model: "nn.Module", inputs: dict[str, "torch.Tensor"], types: "torch.Tensor", weight: float
+) -> "torch.Tensor":
+    """Return the mean loss of all next tokens plus ``weight`` times that of the verdicts' first tokens.
+
+    A verdict is one token of a whole line; without a loss of its own, models this small don't learn in a minute what
+    it depends on.
+
+    Args:
+        model: causal language model.
+        inputs: its ``input_ids`` and ``attention_mask`` (N, T).
+        types: (N, T), 1 from the verdict on, 0 in padding.
+        weight: of the verdicts.
+    """
+    from torch.nn import functional
+
+    ids, types = inputs["input_ids"], types * inputs["attention_mask"]
+    found = model(**inputs, labels=ids.masked_fill(inputs["attention_mask"] == 0, IGNORED))
+    asked = (types[:, 1:] == 1) & (types[:, :-1] == 0)
+    if not weight or not asked.any():
+        return found.loss
+    return found.loss + weight * functional.cross_entropy(found.logits[:, :-1][asked], ids[:, 1:][asked])
 
 
 class Hide:
