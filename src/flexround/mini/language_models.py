@@ -14,10 +14,11 @@ from torch import Tensor, nn
 from flexround.models import transformer
 
 POSITION_SCALE = 0.3  # of BERT's positions
-# GPT-Neo: chosen among a few on MNLI, QNLI and STS-B
+# GPT-Neo: chosen among a few by the loss of the verdicts in pretraining (flexround.mini.corpus)
 POSITION_SHARE = 4  # one in so many dimensions holds the position at the start, the others the word
 POSITION_LOUDNESS = 1.5  # deviation of the positions, in that of the words
 SHARPNESS = 10.0  # mean attention logit of a word to itself; GPT-Neo doesn't divide logits by the head's size
+QUIET = 0.3  # factor of the first layer's output, which would drown the mark
 
 
 @torch.no_grad()
@@ -40,8 +41,8 @@ def gpt_neo(**arguments: Any) -> nn.Module:
     """Return ``flexround.models.transformer.gpt_neo(**arguments)`` with another start.
 
     A word has no type that says which text it is in. Therefore positions are sinusoids in dimensions of their own:
-    the first layer matches words whatever their positions, and how far away the match was can be read off its values.
-    Set ``tie_word_embeddings: false`` as for ``bert``.
+    the first layer matches words whatever their positions and subtracts the positions of the matches. What is left
+    marks a word that was there before, and says how far back. Set ``tie_word_embeddings: false`` as for ``bert``.
     """
     model: Any = transformer.gpt_neo(**arguments)
     base = model.base_model
@@ -51,11 +52,16 @@ def gpt_neo(**arguments: Any) -> nn.Module:
     positions[:, :share] = sinusoids(len(positions), share) * (math.sqrt(2) * POSITION_LOUDNESS * words.std())
     words[:, :share] = 0
     attention = layer.attn.attention
-    query = attention.q_proj.weight
+    query, value, out = attention.q_proj.weight, attention.v_proj.weight, attention.out_proj.weight
     query[:, :share] = 0
     own = attention.q_proj(layer.ln_1(words + positions[0])).square().sum(1).mean() / attention.num_heads
     query.mul_(torch.sqrt(SHARPNESS / own))
     attention.k_proj.weight.copy_(query)
+    out.mul_(QUIET)
+    identity = torch.eye(share)
+    value[:share], out[:share] = 0, 0
+    value[:share, :share] = identity
+    out[:share, :share] = -identity * (words + positions[0]).std(1).mean()  # undoes the norm before the values
     return model
 
 
