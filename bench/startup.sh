@@ -1,16 +1,33 @@
 #!/usr/bin/env bash
-# Seconds of each stage process before it works: everything it imports, nothing else.
+# Seconds of each stage process before it works: everything it imports, for images and for texts, up to the first
+# step of an optimizer where there is one; nothing else.
 set -euo pipefail
-for stage in data calibrate finetune reconstruct evaluate tabulate figure; do
-    extra=""
-    case $stage in finetune | reconstruct | evaluate) extra="import flexround.mini.models, flexround.models.mobilenetv2" ;; esac
-    best=$(for _ in 1 2 3; do
-        python - "$stage" "$extra" <<'PY'
+images="import flexround.mini.models, flexround.models.mobilenetv2, flexround.models.torchvision_light"
+texts="from flexround.models import transformers_light; transformers_light.load('bert')"
+step="import torch; w = torch.nn.Parameter(torch.ones(1)); w.grad = w.detach(); torch.optim.Adam([w]).step()"
+
+best() { # stage, further statements
+    for _ in 1 2 3; do
+        python - "$1" "$2" <<'PY'
 import subprocess, sys, time
 start = time.perf_counter()
-subprocess.run([sys.executable, "-c", f"import flexround.stages.{sys.argv[1]}\n{sys.argv[2]}"], check=True)
+code = f"from flexround import compiler\ncompiler.defer()\nimport flexround.stages.{sys.argv[1]}\n{sys.argv[2]}"
+subprocess.run([sys.executable, "-c", code], check=True)
 print(f"{time.perf_counter() - start:.2f}")
 PY
-    done | sort -n | head -1)
-    echo "$stage $best s"
+    done | sort -n | head -1
+}
+
+for stage in data calibrate tabulate figure; do
+    echo "$stage $(best $stage "") s"
 done
+for kind in images texts; do
+    echo "evaluate, $kind: $(best evaluate "${!kind}") s"
+    echo "reconstruct, $kind: $(best reconstruct "${!kind}
+$step") s"
+done
+echo "finetune, images: $(best finetune "$images
+$step") s"
+echo "finetune, texts: $(best finetune "$texts
+import accelerate
+$step") s"

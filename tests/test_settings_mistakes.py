@@ -238,12 +238,14 @@ def test_half_a_recipe_is_refused(edit, fields, expected):
     assert "recipes.yaml: recipes.mine" in line
 
 
-def test_fewer_samples_than_a_batch_are_refused_in_one_readable_line(edit):
-    edit("recipes.yaml", into("recipes", mine=MINE | {"samples": 16}))
-    (line,) = complaints()
-    assert "samples=16 is fewer than batch=32" in line
-    assert "mine" in line
-    assert "loss_p" not in line, "all other settings are of no interest"
+def test_fewer_samples_than_a_batch_are_refused_in_readable_lines(edit):
+    edit("recipes.yaml", into("recipes", mine=MINE | {"samples": 8}))
+    lines = complaints()
+    assert len(lines) == 2, "one for each size of batch"
+    for line in lines:
+        assert "samples=8 is fewer than batch=" in line
+        assert "mine" in line
+        assert "loss_p" not in line, "all other settings are of no interest"
 
 
 def test_a_missing_hyper_parameter_is_one_line(edit):

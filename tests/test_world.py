@@ -12,7 +12,7 @@ from flexround.mini.world import ORDERS, RELATIONS, Entity, Fact, World
 
 CORPUS_SHA256 = "dafd1159aadfdc07bb7f196a36bd2b6f10ca55046eb51616fb030402d4a3ed86"
 PAIRS_SHA256 = "d8da9f3b3b967b865849a6f2a62affd68068b20b2dd15278d02bf0b0df5b2320"
-SQUAD_SHA256 = "ea888520099107e1ada6eac6c3199247b7a24f9788e0d2bb278b63de89d1db3e"
+SQUAD_SHA256 = "4bdb86947f0e6318cc38acb82dd4e9b86f126229f73f79199189cbb672702959"
 
 
 @pytest.fixture(scope="module")

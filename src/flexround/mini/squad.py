@@ -1,7 +1,7 @@
-"""The mini SQuAD: paragraphs about several subjects of one category, questions about one fact, answer spans.
+"""The mini SQuAD: paragraphs about several subjects, questions about one fact, answer spans.
 
-The subjects of a paragraph share relations and the facts are made up, so that an answer is found only by reading who
-has which property.
+The facts are made up. In some paragraphs the subjects are of one category and share relations, so that an answer is
+found only by reading who has which property.
 """
 
 from typing import Any
@@ -15,6 +15,7 @@ from flexround.seeding import derive
 
 Rows = list[dict[str, Any]]
 ANSWERS = 3  # acceptable answers of a validation question, as many as annotators
+KIN = 0.4  # share of the paragraphs whose subjects are of one category
 LONG = 0.15  # share of the paragraphs with further subjects
 
 
@@ -71,9 +72,15 @@ def example(source: Source, answers: int) -> dict[str, Any] | None:
 def paragraph(source: Source) -> list[tuple[str, list[Fact]]]:
     """Return sentences in any order, each with its facts: two sentences about each of two or more subjects."""
     first = source.subject()
-    kin = [entity for entity in source.world.categories[first.category] if entity != first]
+    related = source.chance(KIN)
+    others = [
+        entity
+        for category, entities in source.world.categories.items()
+        for entity in entities
+        if (category == first.category) == related and entity != first
+    ]
     count = 3 if source.chance(LONG) else 1
-    subjects = [first, *(kin[index] for index in source.rng.permutation(len(kin))[:count])]
+    subjects = [first, *(others[index] for index in source.rng.permutation(len(others))[:count])]
     stories = []
     for subject in subjects:
         facts = source.facts(subject, 4)

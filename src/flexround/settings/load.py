@@ -27,8 +27,8 @@ from flexround.settings.schema import (
 S = TypeVar("S", bound=BaseModel)
 
 
-class _UniqueKeyLoader(yaml.SafeLoader):
-    """SafeLoader that refuses a key given twice instead of keeping the last one in silence."""
+class _UniqueKeyLoader(yaml.CSafeLoader):
+    """Safe loader that refuses a key given twice instead of keeping the last one in silence."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]

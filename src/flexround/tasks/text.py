@@ -133,14 +133,20 @@ def read_rows(data: Path, split: str) -> Rows:
     return [json.loads(line) for line in read_lines(data, split)]
 
 
-def batches(encoded: "Encoded", size: int, device: "torch.device") -> Iterator[dict[str, "torch.Tensor"]]:
-    """Yield batches as keyword arguments of a transformers model, cut to the longest input of the batch."""
+def batches(
+    encoded: "Encoded", size: int, device: "torch.device"
+) -> Iterator[tuple[np.ndarray, dict[str, "torch.Tensor"]]]:
+    """Yield row numbers and their inputs as keyword arguments of a transformers model.
+
+    Rows of similar length come together, because a batch is as long as its longest input.
+    """
     import torch
 
-    for start in range(0, len(encoded.ids), size):
-        rows = slice(start, start + size)
+    order = np.argsort(encoded.mask.sum(1), kind="stable")
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
         arrays = {"ids": encoded.ids[rows], "types": encoded.types[rows], "mask": encoded.mask[rows]}
-        yield arguments({name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
+        yield rows, arguments({name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
 
 
 def arguments(batch: dict[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]:
@@ -174,11 +180,14 @@ def run(
     import torch
 
     model.eval()
+    order: list[np.ndarray] = []
     parts: list[list[np.ndarray]] = []
     with torch.no_grad():
-        for inputs in batches(encoded, size, device):
+        for rows, inputs in batches(encoded, size, device):
+            order.append(rows)
             parts.append([value.float().cpu().numpy() for value in read(model(**accepted(model, inputs)))])
-    return [_joined(column) for column in zip(*parts, strict=True)]
+    back = np.argsort(np.concatenate(order))
+    return [_joined(column)[back] for column in zip(*parts, strict=True)]
 
 
 def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
