@@ -14,10 +14,11 @@ from pathlib import Path
 import environment_yml
 import numpy as np
 import pytest
+import torch
 from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 
-from flexround import artifacts
+from flexround import artifacts, tasks
 from flexround.errors import FlexRoundError, InputError, SettingsError
 from flexround.models import build
 from flexround.settings.load import load_params
@@ -232,21 +233,35 @@ def test_training_says_that_it_needs_data(tmp_path):
 # select
 
 
+class Scorer:
+    """A task whose metric is written in the network's file."""
+
+    head = {}
+
+    def __init__(self, higher):
+        self.higher = higher
+
+    def evaluate(self, model, data, device, batch, source, split):
+        assert split == "heldout", "never the test set"
+        value = float((source / "model.safetensors").read_text())
+        return tasks.Evaluation({"acc": value, "f1": 0.0}, {}, {}, {"acc": self.higher, "f1": True})
+
+
 @pytest.mark.parametrize(("higher", "expected"), [(True, "b"), (False, "a")])
-def test_the_best_candidate_on_the_held_out_part_is_taken(tmp_path, higher, expected):
-    for name, value in (("a", 70.0), ("b", 71.0), ("c", 71.0)):
-        content = {"metrics": {"acc": value, "f1": 0.0}, "higher_is_better": {"acc": higher}, "run": {"recipe": name}}
-        artifacts.write_json(tmp_path / "heldout" / f"{name}.json", content)
-        artifacts.write_text(tmp_path / name / "model.safetensors", name)
-        artifacts.write_manifest(tmp_path / name, ["model.safetensors"], grids={})
+def test_the_best_candidate_on_the_held_out_part_is_taken(tmp_path, monkeypatch, higher, expected):
+    monkeypatch.setattr(choose.tasks, "named", lambda *_: Scorer(higher))
+    monkeypatch.setattr(choose.network, "quantized", lambda *_: torch.nn.Identity())
+    values = {"a": 70.0, "b": 71.0, "c": 71.0}
+    for name, value in values.items():
+        artifacts.write_text(tmp_path / name / "model.safetensors", str(value))
+        artifacts.write_manifest(tmp_path / name, ["model.safetensors"], grids={}, run={"recipe": name})
     names = ["--task=imagenet", "--checkpoint=mobilenetv2-brecq", "--recipe=b-rtn-w4", "--scale", SMOKE]
-    names += ["--heldout", *(str(tmp_path / "heldout" / f"{name}.json") for name in "abc")]
-    names += ["--networks", *(str(tmp_path / name / "manifest.json") for name in "abc"), "--out", str(tmp_path / "out")]
+    names += ["--networks", *(str(tmp_path / name / "manifest.json") for name in "abc")]
+    names += ["--data", str(tmp_path), "--out", str(tmp_path / "out")]
     choose.run(choose.parser().parse_args(names))
     manifest = artifacts.read_manifest(tmp_path / "out")
-    assert (tmp_path / "out/model.safetensors").read_text() == expected
-    assert manifest["selected"]["recipe"] == expected
-    assert manifest["selected"]["heldout"] == {"a": 70.0, "b": 71.0, "c": 71.0}
+    assert float((tmp_path / "out/model.safetensors").read_text()) == values[expected]
+    assert manifest["selected"] == {"recipe": expected, "metric": "acc", "heldout": values}
     assert manifest["grids"] == {}
 
 

@@ -15,7 +15,7 @@ from flexround import artifacts, tasks
 from flexround.errors import InputError, SettingsError
 from flexround.models import build
 from flexround.settings.load import load_params
-from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
+from flexround.stages import calibrate, data, evaluate, finetune, reconstruct, select
 from flexround.tasks import corpus, encode, text, text_training
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
@@ -54,13 +54,19 @@ class Chain:
             stage(calibrate, task=task, data=self.data(task), samples=64, out=out)
         return out
 
-    def evaluated(self, task, checkpoint, recipe="full-precision", split="validation", **network):
-        out = self.root / "evaluated" / task / checkpoint / recipe / split
+    def evaluated(self, task, checkpoint, recipe="full-precision", **network):
+        out = self.root / "evaluated" / task / checkpoint / recipe
         if not out.exists():
             network = network or {"weights": self.weights(task, checkpoint)}
-            names = {"task": task, "checkpoint": checkpoint, "recipe": recipe, "split": split}
+            names = {"task": task, "checkpoint": checkpoint, "recipe": recipe}
             stage(evaluate, **names, data=self.data(task), out=out, **network)
         return artifacts.read_json(out / "metrics.json"), load_file(out / "predictions.safetensors")
+
+    def held_out(self, task, checkpoint):
+        """The evaluation of full precision on the training rows held out."""
+        weights, data = self.weights(task, checkpoint), self.data(task)
+        made = tasks.named(load_params(SCALE).scale, task)
+        return made.evaluate(self.model(task, checkpoint), data, torch.device("cpu"), 250, weights, "heldout")
 
     def model(self, task, checkpoint):
         params = load_params(SCALE)
@@ -147,14 +153,33 @@ def test_calibration_rows_are_training_rows_that_are_not_held_out(chain):
     _, heldout = task.parts(len(rows))
     assert len(heldout) == 50
     assert not set(stored["indices"]) & set(heldout)
-    found, _ = chain.evaluated("glue-rte", "bert-base", split="heldout")
-    assert found["n_examples"] == {"acc": 50}
-    assert found["split"] == "heldout"
+    assert chain.held_out("glue-rte", "bert-base").n_examples == {"acc": 50}
 
 
 def test_a_task_without_held_out_rows_says_so(chain):
     with pytest.raises(SettingsError, match="no training rows are held out"):
-        chain.evaluated("glue-mnli", "bert-base", split="heldout")
+        chain.held_out("glue-mnli", "bert-base")
+
+
+def test_the_best_on_the_held_out_rows_is_chosen(chain, tmp_path):
+    candidates = []
+    for recipe in ("q-rtn-w8a8", "q-flexround-w8a8", "q-flexround-w8a8-slow"):
+        weights, gate = chain.weights("glue-rte", "bert-base"), tmp_path / "gate.json"
+        artifacts.write_json(gate, {"metrics": {"acc": 50.0}})
+        names = {"task": "glue-rte", "checkpoint": "bert-base", "recipe": recipe, "state": tmp_path / "state"}
+        samples, out = chain.samples("glue-rte"), tmp_path / recipe
+        stage(reconstruct, weights=weights, samples=samples, gate=gate, out=out, **names)
+        candidates.append(tmp_path / recipe / "manifest.json")
+    arguments = ["--scale", SCALE, "--task=glue-rte", "--checkpoint=bert-base", "--recipe=q-flexround-w8a8-tuned"]
+    arguments += ["--networks", *map(str, candidates), "--data", str(chain.data("glue-rte"))]
+    arguments += ["--out", str(tmp_path / "x")]
+    select.run(select.parser().parse_args(arguments))
+    manifest = artifacts.read_manifest(tmp_path / "x")
+    chosen = manifest["selected"]
+    assert list(chosen["heldout"]) == [path.parent.name for path in candidates]
+    assert chosen["heldout"][chosen["recipe"]] == max(chosen["heldout"].values())
+    assert manifest["run"]["recipe"] == "q-flexround-w8a8-tuned"
+    assert manifest["files"] == artifacts.read_manifest(tmp_path / chosen["recipe"])["files"]
 
 
 def test_inputs_have_ids_types_and_mask(chain):

@@ -36,10 +36,11 @@ def get_weights(wildcards):
     return directory + "/manifest.json"
 
 
-def get_candidates(wildcards, directory, file):
-    """Return a file of each recipe that a recipe with ``select`` chooses from."""
+def get_candidates(wildcards):
+    """Return the manifest of each network that a recipe with ``select`` chooses from."""
     names = PLAN.params.recipe(wildcards.recipe).select
-    return [f"{directory(get_run(wildcards, recipe=name))}/{file}" for name in names]
+    runs = [get_run(wildcards, recipe=name) for name in names]
+    return [layout.quantized_dir(run) + "/manifest.json" for run in runs]
 
 
 def get_reconstruction_code(wildcards):

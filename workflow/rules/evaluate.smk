@@ -28,17 +28,3 @@ rule evaluate:
         " --checkpoint {wildcards.checkpoint} --recipe {wildcards.recipe} --seed {wildcards.seed}"
         " --threads {threads} {params.option} $(dirname {input.network}) --data $(dirname {input.data})"
         " --out $(dirname {output.metrics}) > {log} 2>&1"
-
-
-use rule evaluate as validate with:
-    output:
-        metrics=layout.heldout_dir(ANY) + "/metrics.json",
-    log:
-        "logs/{scale}/heldout/{task}/{checkpoint}/{recipe}/seed{seed}.log",
-    benchmark:
-        "benchmarks/{scale}/heldout/{task}/{checkpoint}/{recipe}/seed{seed}.jsonl"
-    params:
-        settings=lambda w: PLAN.settings(get_run(w)),
-        scale=SCALE_FILE,
-        option=lambda w: "--split heldout "
-        + ("--quantized" if PLAN.params.recipe(w.recipe).quantized else "--weights"),

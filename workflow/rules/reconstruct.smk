@@ -32,9 +32,9 @@ rule reconstruct:
 
 rule select:
     input:
-        heldout=lambda w: get_candidates(w, layout.heldout_dir, "metrics.json"),
-        networks=lambda w: get_candidates(w, layout.quantized_dir, "manifest.json"),
-        code=PLAN.code("select"),
+        networks=get_candidates,
+        data=layout.data_dir("{scale}", "{task}") + "/manifest.json",
+        code=lambda w: PLAN.code("select", *PLAN.model_targets(w.task, w.checkpoint)),
     output:
         manifest=layout.quantized_dir(ANY) + "/manifest.json",
     log:
@@ -43,13 +43,15 @@ rule select:
         "benchmarks/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.jsonl"
     wildcard_constraints:
         recipe=PLAN.pattern(PLAN.params.recipes.made("select")),
+    threads: PLAN.resources("evaluate").threads
     resources:
-        mem_mb=PLAN.resources("calibrate").mem_mb,
-        runtime=PLAN.resources("calibrate").runtime,
+        gpu=PLAN.resources("evaluate").gpu,
+        mem_mb=PLAN.resources("evaluate").mem_mb,
+        runtime=PLAN.resources("evaluate").runtime,
     params:
         scale=SCALE_FILE,
     shell:
         "python -m flexround.stages.select --scale {params.scale} --task {wildcards.task}"
         " --checkpoint {wildcards.checkpoint} --recipe {wildcards.recipe} --seed {wildcards.seed}"
-        " --heldout {input.heldout} --networks {input.networks}"
+        " --threads {threads} --networks {input.networks} --data $(dirname {input.data})"
         " --out $(dirname {output.manifest}) > {log} 2>&1"

@@ -113,7 +113,8 @@ def save(
     quantized = {key.partition("/")[2] + ".weight" for key in result if key.startswith(f"{WEIGHT}/")}
     for name, value in model.state_dict().items():
         if name not in quantized and not name.endswith("_quantizer.raw_step"):
-            tensors[f"{PARAMETER}/{name}"] = value.detach().cpu().contiguous()
+            # A copy, because tied tensors must not share memory.
+            tensors[f"{PARAMETER}/{name}"] = value.detach().cpu().contiguous().clone()
     for key, value in tensors.items():
         if not torch.isfinite(value.float()).all():
             raise InputError(f"{directory}: {key} holds NaN or Inf and is not stored")

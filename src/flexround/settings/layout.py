@@ -43,11 +43,6 @@ def quantized_dir(run: Run) -> str:
     return f"results/{run.scale}/quantized/{run.task}/{run.checkpoint}/{run.recipe}/seed{run.seed}"
 
 
-def heldout_dir(run: Run) -> str:
-    """As ``evaluated_dir``, on the held-out part of the training data that recipes with ``select`` choose by."""
-    return f"results/{run.scale}/heldout/{run.task}/{run.checkpoint}/{run.recipe}/seed{run.seed}"
-
-
 def evaluated_dir(run: Run) -> str:
     """metrics.json and the per-example predictions of a run."""
     return f"results/{run.scale}/evaluated/{run.task}/{run.checkpoint}/{run.recipe}/seed{run.seed}"

@@ -174,11 +174,12 @@ def scale_path(name: str) -> Path:
     return path
 
 
-def load_params(scale: str) -> Params:
+def load_params(scale: str, every_run: bool = True) -> Params:
     """Read and validate everything a scale needs.
 
     Args:
         scale: name of a file in ``params/scales/`` or a path to a YAML file.
+        every_run: also resolve the settings of every run; the stages, which resolve their own, do without.
 
     Raises:
         SettingsError: all errors of all files together.
@@ -201,7 +202,7 @@ def load_params(scale: str) -> Params:
     if errors or not (scale_settings and recipes and defaults and figures):
         raise SettingsError("\n".join(errors))
     params = Params(scale_settings, recipes, defaults, sources, {t.number: t for t in tables if t}, figures)
-    _check(params)
+    _check(params, every_run)
     return params
 
 
@@ -261,7 +262,7 @@ def _matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
     return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in when.items())
 
 
-def _check(params: Params) -> None:
+def _check(params: Params, every_run: bool) -> None:
     """Check what crosses files: recipes name roundings, checkpoints name tasks and sources, every run resolves."""
     errors = _check_parts(params) + _check_patterns(params)
     for name, recipe in params.recipes.recipes.items():
@@ -287,7 +288,7 @@ def _check(params: Params) -> None:
         errors += _attempt("params/figures.yaml", lambda p=plain: params.recipe(p))
         for sized in (figures.sample_size.recipe(method, size) for size in sizes):
             errors += _attempt(f"scale {params.scale.name}: figures.sample_sizes", lambda s=sized: params.recipe(s))
-    errors += [] if errors else _check_runs(params)
+    errors += _check_runs(params) if every_run and not errors else []
     if FULL_PRECISION not in params.recipes.recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if errors:

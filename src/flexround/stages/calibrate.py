@@ -28,7 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    params = load_params(arguments.scale)
+    params = load_params(arguments.scale, every_run=False)
     task = tasks.named(params.scale, arguments.task)
     arrays = task.calibration(arguments.data, arguments.samples, arguments.seed)
     artifacts.atomic_write(arguments.out / "samples.safetensors", lambda path: save_file(arrays, path))

@@ -42,7 +42,7 @@ def run_parser(description: str | None) -> argparse.ArgumentParser:
 
 def identify(arguments: argparse.Namespace) -> tuple[Params, Run]:
     """Return the settings and the run that the arguments of :func:`run_parser` name."""
-    params = load_params(arguments.scale)
+    params = load_params(arguments.scale, every_run=False)
     return params, Run(params.scale.name, arguments.task, arguments.checkpoint, arguments.recipe, arguments.seed)
 
 

@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    params = load_params(arguments.scale)
+    params = load_params(arguments.scale, every_run=False)
     tasks.named(params.scale, arguments.task).prepare(arguments.out, arguments.sources)
     log.info("%s/%s: data in %s", params.scale.name, arguments.task, arguments.out)
 

@@ -25,12 +25,6 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--quantized", type=Path, help="directory of the quantized network, for all other recipes")
     arguments.add_argument("--data", type=Path, required=True, help="directory of the prepared data")
     arguments.add_argument(
-        "--split",
-        choices=["validation", "heldout"],
-        default="validation",
-        help="heldout: a part of the training data, to choose settings by",
-    )
-    arguments.add_argument(
         "--out", type=Path, required=True, help="directory of metrics.json and predictions.safetensors"
     )
     return arguments
@@ -50,10 +44,9 @@ def run(arguments: argparse.Namespace) -> None:
         load = network.quantized if recipe.quantized else network.prepared
         model = load(checkpoint, task.head, source, recipe.preprocess).to(device)
         start = time.perf_counter()
-        found = task.evaluate(model, arguments.data, device, BATCH, source, arguments.split)
+        found = task.evaluate(model, arguments.data, device, BATCH, source, "validation")
         facts = {
             "run": vars(identity),
-            "split": arguments.split,
             "metrics": found.metrics,
             "stderr": found.stderr,
             "n_examples": found.n_examples,

@@ -38,7 +38,7 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     cli.threads(arguments.threads)
-    params = load_params(arguments.scale)
+    params = load_params(arguments.scale, every_run=False)
     checkpoint, task = params.checkpoint(arguments.checkpoint), tasks.named(params.scale, arguments.task)
     model = build.architecture(checkpoint, task.head)
     facts: dict[str, Any] = {"task": arguments.task, "checkpoint": arguments.checkpoint}

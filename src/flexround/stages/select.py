@@ -4,8 +4,11 @@ import argparse
 import logging
 from pathlib import Path
 
-from flexround import artifacts
+from flexround import artifacts, tasks
+from flexround.devices import lease
+from flexround.reconstruct import network
 from flexround.stages import cli
+from flexround.stages.evaluate import BATCH
 
 log = logging.getLogger(__name__)
 
@@ -13,27 +16,32 @@ log = logging.getLogger(__name__)
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
     arguments = cli.run_parser(__doc__)
-    arguments.add_argument("--heldout", type=Path, nargs="+", required=True, help="metrics.json of each candidate")
-    arguments.add_argument("--networks", type=Path, nargs="+", required=True, help="their manifest.json, same order")
+    arguments.add_argument("--networks", type=Path, nargs="+", required=True, help="manifest.json of each candidate")
+    arguments.add_argument("--data", type=Path, required=True, help="directory of the prepared data")
     arguments.add_argument("--out", type=Path, required=True, help="directory of the chosen network")
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage; of equally good candidates the first one wins."""
-    _, identity = cli.identify(arguments)
-    found = [artifacts.read_json(path) for path in arguments.heldout]
-    metric = next(iter(found[0]["metrics"]))
-    sign = 1 if found[0]["higher_is_better"][metric] else -1
-    values = [content["metrics"][metric] for content in found]
-    best = max(range(len(values)), key=lambda index: sign * values[index])
-    source = arguments.networks[best].parent
-    manifest = artifacts.read_manifest(source)
-    artifacts.copy_existing(source, arguments.out, manifest["files"])
-    recipes = [content["run"]["recipe"] for content in found]
-    chosen = {"recipe": recipes[best], "metric": metric, "heldout": dict(zip(recipes, values, strict=True))}
+    """Run the stage; of equally good candidates the first one wins. The task's first metric decides."""
+    cli.threads(arguments.threads)
+    params, identity = cli.identify(arguments)
+    checkpoint, task = params.checkpoint(identity.checkpoint), tasks.named(params.scale, identity.task)
+    values: dict[str, float] = {}
+    sources: dict[str, Path] = {}
+    with lease() as device:
+        for source in (path.parent for path in arguments.networks):
+            recipe = artifacts.read_manifest(source)["run"]["recipe"]
+            model = network.quantized(checkpoint, task.head, source, ()).to(device)
+            found = task.evaluate(model, arguments.data, device, BATCH, source, "heldout")
+            metric, values[recipe] = next(iter(found.metrics.items()))
+            sources[recipe] = source
+    best = (max if found.higher_is_better[metric] else min)(values, key=lambda name: values[name])
+    manifest = artifacts.read_manifest(sources[best])
+    artifacts.copy_existing(sources[best], arguments.out, manifest["files"])
+    chosen = {"recipe": best, "metric": metric, "heldout": values}
     artifacts.write_json(arguments.out / "manifest.json", manifest | {"run": vars(identity), "selected": chosen})
-    log.info("%s: %s of %s", identity, recipes[best], chosen["heldout"])
+    log.info("%s: %s of %s", identity, best, values)
 
 
 if __name__ == "__main__":

@@ -90,8 +90,8 @@ class Task(Protocol):
         """Draw the very calibration samples of a seed; a smaller draw is a prefix of a larger one.
 
         Returns:
-            The arrays that ``inputs`` reads, first axis ``samples``, plus ``indices`` int64 (samples,) into the
-            training set.
+            The arrays that ``inputs`` reads, and ``indices`` int64 (samples,): which training examples they are, or
+            what they are chosen by.
         """
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
