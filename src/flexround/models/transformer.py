@@ -1,4 +1,4 @@
-"""Factories of Hugging Face's BERT and GPT-Neo, named in ``params/scales``."""
+"""Factories of Hugging Face's BERT, GPT-Neo, OPT and GPT-2, named in ``params/scales``."""
 
 import dataclasses
 from typing import Any
@@ -8,6 +8,7 @@ from torch import nn
 
 from flexround.errors import SettingsError, suggest
 from flexround.models import transformers_light
+from flexround.models.opt import refuse_projections
 
 _BERT_HEADS = {
     "classification": "BertForSequenceClassification",
@@ -15,6 +16,8 @@ _BERT_HEADS = {
     "pretraining": "BertForPreTraining",  # masked words and next sentence
 }
 _GPT_NEO_HEADS = {"classification": "GPTNeoForSequenceClassification", "causal-lm": "GPTNeoForCausalLM"}
+_OPT_HEADS = {"causal-lm": "OPTForCausalLM"}
+_GPT2_HEADS = {"causal-lm": "GPT2LMHeadModel"}
 
 
 def bert(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
@@ -50,6 +53,40 @@ def gpt_neo(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Modu
         raise SettingsError("gpt_neo: pad_token_id is missing; classification finds the last real token by it")
     modeling = transformers_light.load("gpt_neo")
     return _build(modeling, modeling.GPTNeoConfig, _GPT_NEO_HEADS, head, labels, seed, config)
+
+
+def opt(head: str, seed: int = 0, **config: Any) -> nn.Module:
+    """Return an OPT in eval mode, initialised from ``seed`` alone.
+
+    Args:
+        head: ``causal-lm``.
+        seed: of the initial weights; the global generator stays as it was.
+        config: arguments of ``OPTConfig``; what is left out has the value of OPT-125M.
+
+    Raises:
+        SettingsError: unknown head or argument, or values that don't go together.
+        InputError: the configuration has OPT-350M's projections.
+    """
+    modeling = transformers_light.load("opt")
+    model: Any = _build(modeling, modeling.OPTConfig, _OPT_HEADS, head, 2, seed, config)
+    refuse_projections(model.config)  # here too, so that none is fine-tuned in vain
+    return model
+
+
+def gpt2(head: str, seed: int = 0, **config: Any) -> nn.Module:
+    """Return a GPT-2 in eval mode, initialised from ``seed`` alone.
+
+    Args:
+        head: ``causal-lm``.
+        seed: of the initial weights; the global generator stays as it was.
+        config: arguments of ``GPT2Config`` (``n_embd``, ``n_layer``, ``n_head``, ...); what is left out has the value
+            of the smallest GPT-2, of 124M parameters.
+
+    Raises:
+        SettingsError: unknown head or argument, or values that don't go together.
+    """
+    modeling = transformers_light.load("gpt2")
+    return _build(modeling, modeling.GPT2Config, _GPT2_HEADS, head, 2, seed, config)
 
 
 def _build(

@@ -2,6 +2,7 @@
 
 import logging
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -26,7 +27,7 @@ def weight_axes(module: nn.Module) -> Axes | None:
         return Axes(output=0)
     if isinstance(module, nn.Conv2d):
         return Axes(output=0, input=1)
-    if type(module).__name__ == "Conv1D" and module.weight.ndim == 2:
+    if any(kind.__name__ == "Conv1D" for kind in type(module).__mro__):  # a rounding makes it a subclass
         return Axes(output=1)
     return None
 
@@ -90,7 +91,7 @@ def attach_quantizer(site: Site, quantizer: nn.Module) -> None:
     name = quantizer_name(site)
     if not hasattr(site.module, name):
         if site.where == "input":
-            site.module.register_forward_pre_hook(_quantize_input)
+            site.module.register_forward_pre_hook(_quantize_input, with_kwargs=True)
         else:
             site.module.register_forward_hook(_quantize_output)
     setattr(site.module, name, quantizer)
@@ -108,9 +109,17 @@ def quantizers(block: Block) -> Iterator[ActivationQuantizer]:
             yield attached_quantizer(site)
 
 
-def _quantize_input(module: nn.Module, arguments: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-    """Forward pre-hook. Looks the quantizer up on the module, so that copies of the model use their own."""
-    return (module.input_quantizer(arguments[0]), *arguments[1:])  # type: ignore[operator]
+def _quantize_input(
+    module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]
+) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    """Forward pre-hook. Looks the quantizer up on the module, so that copies of the model use their own.
+
+    The input is the first argument; OPT passes that of its attention by name.
+    """
+    if arguments:
+        return (module.input_quantizer(arguments[0]), *arguments[1:]), keywords  # type: ignore[operator]
+    name = next(iter(keywords))
+    return (), keywords | {name: module.input_quantizer(keywords[name])}  # type: ignore[operator]
 
 
 def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> Tensor:
@@ -121,7 +130,7 @@ def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -
 class Observer(nn.Module):
     """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it.
 
-    ``kept`` is bool (N, T): the tokens of that tensor (N, T, ...) that count; None for all.
+    ``kept`` is bool (N, T): the tokens of that tensor, (N, T, C) or OPT's (N * T, C), that count; None for all.
     """
 
     def __init__(self, scheme: Scheme, method: str, p: float, kept: Tensor | None = None) -> None:
@@ -132,6 +141,6 @@ class Observer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized ``x``, so that what follows is calibrated on quantized inputs."""
         if self.quantizer is None:
-            seen = x if self.kept is None else x[self.kept]
+            seen = x if self.kept is None else x.reshape(*self.kept.shape, -1)[self.kept]
             self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))
         return self.quantizer(x)

@@ -1,0 +1,64 @@
+"""Hugging Face's OPT as blocks: one per decoder layer, attention and feed-forward together."""
+
+import functools
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexround.errors import InputError
+from flexround.models.blocks import Block, Site, identity
+from flexround.models.gpt2 import causal_mask
+
+
+def blocks(model: Any) -> list[Block]:
+    """Cut an OPT into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+
+    The types are ignored. The last block's output is the input of the final norm, which the post-norm variant lacks.
+    Each linear layer of a block reads one quantized tensor; query, key and value share theirs, of which the residual
+    reads the unquantized original (ptq_spec 5.2). Padding must be at the end: OPT counts positions from the first
+    real token, here from the first token.
+
+    Args:
+        model: ``OPTModel`` or one with a head.
+
+    Raises:
+        InputError: the model has projections around its layers (`refuse_projections`).
+    """
+    refuse_projections(model.config)
+    base = model.base_model.decoder
+    embed = functools.partial(_embed, base)
+    call = functools.partial(_call, model.config._attn_implementation)
+    return [
+        Block(f"layers.{i}", layer, _sites(layer), identity if i else embed, call)
+        for i, layer in enumerate(base.layers)
+    ]
+
+
+def refuse_projections(config: Any) -> None:
+    """Refuse the variant of OPT-350M: linears outside all layers, of which the paper says nothing.
+
+    Raises:
+        InputError: ``word_embed_proj_dim`` is not ``hidden_size``.
+    """
+    if config.word_embed_proj_dim != config.hidden_size:
+        raise InputError(
+            f"opt: word_embed_proj_dim is {config.word_embed_proj_dim}, hidden_size {config.hidden_size}: the linears "
+            "between embeddings and layers (OPT-350M) are in no block; take OPT-125M, 1.3B or 2.7B"
+        )
+
+
+def _embed(base: Any, tokens: Tensor) -> Tensor:
+    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
+    ids = tokens[:, 0]
+    return base.embed_tokens(ids) + base.embed_positions(torch.ones_like(ids))
+
+
+def _call(attention: str, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Run a layer on hidden states (N, T, H)."""
+    return layer(x, attention_mask=causal_mask(attention, x, mask))
+
+
+def _sites(layer: Any) -> tuple[Site, ...]:
+    """Return the inputs of a layer's linears."""
+    return tuple(Site(module, "input") for module in (layer.self_attn, layer.self_attn.out_proj, layer.fc1, layer.fc2))

@@ -1,0 +1,96 @@
+"""Adapters of microsoft/LoRA's release merged into GPT-2: low-rank changes of query and value (ptq_spec 8)."""
+
+import pickle
+import re
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flexround.errors import InputError
+
+_KEY = re.compile(r"(?:.+\.)?h\.(\d+)\.attn\.c_attn\.lora_([AB])")
+
+
+@torch.no_grad()
+def merge_checkpoint(model: Any, path: Path, alpha: float = 32.0, rank: int | None = None) -> None:
+    """Add a released adapter to the ``c_attn`` weights of a GPT-2 that has its base weights already.
+
+    Args:
+        model: Hugging Face's ``GPT2Model`` or one with a head; not merged with any adapter before.
+        path: a ``.pt`` with A (2 r, d) and B (2 d, r) of every layer under ``model_state_dict``.
+        alpha: the adapter counts alpha / r times; the release was trained with 32.
+        rank: the rank r that the file must have; None takes the file's.
+
+    Raises:
+        InputError: the model is merged already, or the file is damaged, no adapter, or one of another model or rank;
+            the model is then as it was before.
+    """
+    path = Path(path)
+    if before := getattr(model, "merged_adapter", None):
+        raise InputError(f"{path}: the model is merged with {before} already; load its base weights again first")
+    layers = [block.attn.c_attn for block in model.base_model.h]
+    factors = _factors(_read(path), len(layers), path)
+    found = _common_rank(factors, layers[0].nx, path)
+    if rank not in (None, found):
+        raise InputError(f"{path}: has rank {found}, not {rank}; correct the rank or take another adapter")
+    for layer, (a, b) in zip(layers, factors, strict=True):
+        change = weight_change(a.float(), b.float(), alpha / found).to(layer.weight.device)
+        layer.weight.copy_(layer.weight.float() + change)
+    model.merged_adapter = str(path)  # a plain attribute: copies of the model know it too, state dicts don't
+
+
+def weight_change(a: Tensor, b: Tensor, scaling: float) -> Tensor:
+    """Return what an adapter adds to a ``Conv1D`` weight: (d, 3 d), columns of query, key (all 0) and value.
+
+    Args:
+        a: (2 r, d), the rows of query first.
+        b: (2 d, r), the rows of query first.
+        scaling: alpha / r.
+    """
+    rank, width = b.shape[1], a.shape[1]
+    query, value = b[:width] @ a[:rank], b[width:] @ a[rank:]
+    return scaling * torch.cat([query, torch.zeros_like(query), value]).T
+
+
+def _read(path: Path) -> dict[str, Tensor]:
+    """Return what the file has under ``model_state_dict``; nothing in it is executed."""
+    if not path.is_file():
+        raise InputError(f"{path}: missing; put the adapter there or run the data stage, which fetches it")
+    try:
+        loaded = torch.load(path, map_location="cpu", weights_only=True)
+    except (pickle.UnpicklingError, OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError) as error:
+        reason = (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(f"{path}: not a whole checkpoint of tensors alone ({reason}); fetch it again") from error
+    state = loaded.get("model_state_dict") if isinstance(loaded, dict) else None
+    if not isinstance(state, dict) or not any("lora_" in key for key in state):
+        raise InputError(f"{path}: no lora_ keys under model_state_dict; it is not an adapter, load it as a checkpoint")
+    return state
+
+
+def _factors(state: dict[str, Tensor], layers: int, path: Path) -> list[tuple[Tensor, Tensor]]:
+    """Return (A, B) of every layer in order."""
+    found: dict[tuple[int, str], Tensor] = {}
+    for key, value in state.items():
+        match = _KEY.fullmatch(key)
+        if match is None or int(match[1]) >= layers:
+            raise InputError(f"{path}: {key} is not in this GPT-2 of {layers} layers; take the adapter of this model")
+        found[int(match[1]), match[2]] = value
+    if missing := [f"h.{i}.attn.c_attn.lora_{name}" for i in range(layers) for name in "AB" if (i, name) not in found]:
+        raise InputError(f"{path}: {missing[0]} is missing; this GPT-2 has {layers} layers, take its adapter")
+    return [(found[i, "A"], found[i, "B"]) for i in range(layers)]
+
+
+def _common_rank(factors: list[tuple[Tensor, Tensor]], width: int, path: Path) -> int:
+    """Return the rank of all layers, after a look at shapes and values."""
+    rank = factors[0][1].shape[-1]
+    for i, (a, b) in enumerate(factors):
+        if a.shape != (2 * rank, width) or b.shape != (2 * width, rank):
+            raise InputError(
+                f"{path}: layer h.{i} has A {tuple(a.shape)} and B {tuple(b.shape)}; a model of width {width} and rank "
+                f"{rank}, that of the first layer, needs {(2 * rank, width)} and {(2 * width, rank)}; take its adapter"
+            )
+        if not (a.isfinite().all() and b.isfinite().all()):
+            raise InputError(f"{path}: layer h.{i} holds NaN or Inf; the file is damaged, fetch it again")
+    return rank

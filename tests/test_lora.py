@@ -1,0 +1,149 @@
+"""Merging the adapters of microsoft/LoRA's release into GPT-2."""
+
+import copy
+
+import pytest
+import torch
+
+from flexround.errors import InputError
+from flexround.models import transformer
+from flexround.surgery.lora import merge_checkpoint
+
+WIDTH, LAYERS, RANK = 8, 3, 2
+
+
+def make(**config):
+    torch.set_num_threads(1)
+    sizes = {"vocab_size": 20, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": 2, "n_positions": 6}
+    return transformer.gpt2("causal-lm", seed=1, **sizes | config)
+
+
+def adapter(layers=LAYERS, width=WIDTH, rank=RANK):
+    generator = torch.Generator().manual_seed(0)
+    state = {}
+    for i in range(layers):
+        name = f"module.transformer.h.{i}.attn.c_attn.lora_"
+        state[f"{name}A"] = torch.randn(2 * rank, width, generator=generator)
+        state[f"{name}B"] = torch.randn(2 * width, rank, generator=generator)
+    return state
+
+
+def write(path, state):
+    torch.save({"model_state_dict": state}, path)
+    return path
+
+
+def factors(state, layer):
+    return (state[f"module.transformer.h.{layer}.attn.c_attn.lora_{name}"] for name in "AB")
+
+
+def c_attn_weights(model):
+    return [block.attn.c_attn.weight.detach().clone() for block in model.transformer.h]
+
+
+def test_merged_weights_are_loralibs(tmp_path):
+    model, state = make(), adapter()
+    before, others = c_attn_weights(model), {n: p for n, p in model.state_dict().items() if "c_attn.weight" not in n}
+    others = copy.deepcopy(others)
+    merge_checkpoint(model, write(tmp_path / "adapter.pt", state), alpha=6.0, rank=RANK)
+    for i, (old, new) in enumerate(zip(before, c_attn_weights(model), strict=True)):
+        a, b = factors(state, i)
+        # loralib: a grouped convolution of A by B, its rows put where query and value are
+        change = torch.nn.functional.conv1d(a[None], b[:, :, None], groups=2)[0]
+        expected = old.clone()
+        expected[:, :WIDTH] += 3.0 * change[:WIDTH].T
+        expected[:, 2 * WIDTH :] += 3.0 * change[WIDTH:].T
+        assert torch.allclose(new, expected, atol=1e-6)
+        assert torch.equal(new[:, WIDTH : 2 * WIDTH], old[:, WIDTH : 2 * WIDTH])
+    for name, value in others.items():
+        assert torch.equal(model.state_dict()[name], value)
+
+
+def test_the_layer_then_computes_what_the_adapter_adds(tmp_path):
+    model, state = make(), adapter()
+    layer = model.transformer.h[1].attn.c_attn
+    x = torch.randn(5, WIDTH, generator=torch.Generator().manual_seed(1))
+    before = layer(x)
+    merge_checkpoint(model, write(tmp_path / "adapter.pt", state))
+    a, b = factors(state, 1)
+    query, key, value = (layer(x) - before).split(WIDTH, 1)
+    assert torch.allclose(query, 16 * (x @ a[:RANK].T @ b[:WIDTH].T), atol=1e-3)  # alpha 32 / rank 2
+    assert torch.allclose(value, 16 * (x @ a[RANK:].T @ b[WIDTH:].T), atol=1e-3)
+    assert not key.any()
+
+
+def test_peft_merges_the_same(tmp_path):
+    peft = pytest.importorskip("peft")
+    state, model = adapter(), make()
+    merge_checkpoint(model, write(tmp_path / "adapter.pt", state), alpha=32.0)
+    # One adapter of twice the rank on all of c_attn: B in blocks, zero where the key is.
+    config = peft.LoraConfig(r=2 * RANK, lora_alpha=64, target_modules=["c_attn"], fan_in_fan_out=True)
+    other = peft.get_peft_model(make(), config)
+    for i, block in enumerate(other.base_model.model.transformer.h):
+        a, b = factors(state, i)
+        wide = torch.zeros(3 * WIDTH, 2 * RANK)
+        wide[:WIDTH, :RANK], wide[2 * WIDTH :, RANK:] = b[:WIDTH], b[WIDTH:]
+        block.attn.c_attn.lora_A["default"].weight.data.copy_(a)
+        block.attn.c_attn.lora_B["default"].weight.data.copy_(wide)
+    for one, two in zip(c_attn_weights(model), c_attn_weights(other.merge_and_unload()), strict=True):
+        assert torch.allclose(one, two, atol=1e-5)
+
+
+def changed(**replaced):
+    return {**adapter(), **{f"module.transformer.h.1.attn.c_attn.{key}": value for key, value in replaced.items()}}
+
+
+@pytest.mark.parametrize(
+    ("state", "rank", "message"),
+    [
+        ({}, None, "no lora_ keys"),
+        ({"transformer.wte.weight": torch.zeros(2, 2)}, None, "no lora_ keys"),
+        (adapter(layers=4), None, "h.3.attn.c_attn.lora_A is not in this GPT-2 of 3 layers"),
+        ({**adapter(), "h.0.attn.c_proj.lora_A": torch.zeros(1, 1)}, None, "h.0.attn.c_proj.lora_A is not in"),
+        (adapter(layers=2), None, "h.2.attn.c_attn.lora_A is missing"),
+        (adapter(width=16), None, r"h.0 has A \(4, 16\) and B \(32, 2\).*width 8.*needs \(4, 8\) and \(16, 2\)"),
+        (changed(lora_A=torch.zeros(2, 8), lora_B=torch.zeros(16, 1)), None, r"h.1 has A \(2, 8\).*rank 2"),
+        (changed(lora_A=torch.zeros(6, 8)), None, r"h.1 has A \(6, 8\)"),
+        (changed(lora_B=torch.zeros(3)), None, r"h.1 has .*B \(3,\)"),
+        (changed(lora_A=torch.full((4, 8), torch.nan)), None, "h.1 holds NaN"),
+        (adapter(), 4, "has rank 2, not 4"),
+    ],
+)
+def test_adapters_that_do_not_fit_are_refused_and_change_nothing(tmp_path, state, rank, message):
+    model = make()
+    before = c_attn_weights(model)
+    with pytest.raises(InputError, match=f"adapter.pt: .*{message}"):
+        merge_checkpoint(model, write(tmp_path / "adapter.pt", state), rank=rank)
+    assert all(map(torch.equal, c_attn_weights(model), before))
+    merge_checkpoint(model, write(tmp_path / "adapter.pt", adapter()))  # a refusal is no merge
+
+
+def test_a_second_adapter_is_refused_also_by_copies(tmp_path):
+    model, path = make(), write(tmp_path / "adapter.pt", adapter())
+    merge_checkpoint(model, path)
+    once = c_attn_weights(model)
+    for merged in (model, copy.deepcopy(model)):
+        with pytest.raises(InputError, match=r"merged with .*adapter\.pt already.*base weights"):
+            merge_checkpoint(merged, path)
+        assert all(map(torch.equal, c_attn_weights(merged), once))
+
+
+class Surprise:
+    def __reduce__(self):
+        return print, ("executed",)
+
+
+def test_files_that_cannot_be_read_are_refused(tmp_path, capsys):
+    path = tmp_path / "adapter.pt"
+    with pytest.raises(InputError, match="missing"):
+        merge_checkpoint(make(), path)
+    whole = write(path, adapter()).read_bytes()
+    for content in (b"", whole[:300], b"<html>"):
+        path.write_bytes(content)
+        with pytest.raises(InputError, match="not a whole checkpoint"):
+            merge_checkpoint(make(), path)
+    for content, message in ((adapter(), "no lora_ keys under"), ([1], "no lora_ keys"), (Surprise(), "tensors alone")):
+        torch.save(content, path)
+        with pytest.raises(InputError, match=message):
+            merge_checkpoint(make(), path)
+    assert "executed" not in capsys.readouterr().out
