@@ -1,6 +1,7 @@
-"""The metrics of GLUE, their standard errors, and bootstrap replicates that can be compared pair by pair.
+"""The metrics of text tasks, their standard errors, and bootstrap replicates that can be compared pair by pair.
 
-Predictions and labels are arrays of shape (N,), classes as integers and similarities as floats. Values are in percent.
+Predictions and labels are arrays of shape (N,), classes as integers and similarities as floats. Values are in percent,
+but perplexities are as they are.
 """
 
 import logging
@@ -23,10 +24,10 @@ class Scored(NamedTuple):
     """One metric of one evaluation.
 
     Attributes:
-        value: in percent.
-        stderr: its standard error over the examples, in percent.
+        value: in percent; a perplexity as it is.
+        stderr: its standard error over the examples, in the same unit.
         scores: (N,) values whose mean is ``value / 100``; None where the metric is no mean over examples.
-        replicates: float64 (count,) in percent, see ``replicates``; None where there are scores.
+        replicates: float64 (count,) in the same unit, see ``replicates``; None where there are scores.
     """
 
     value: float
@@ -63,6 +64,23 @@ def averaged(scores: np.ndarray) -> Scored:
     percent = 100.0 * scores.astype(np.float64)
     spread = float(percent.std(ddof=1)) if len(percent) > 1 else 0.0
     return Scored(float(percent.mean()), spread / len(percent) ** 0.5, scores, None)
+
+
+def perplexity(losses: np.ndarray) -> Scored:
+    """Return the perplexity of blocks of equal length: exp of the mean of their mean token losses, as run_clm has it.
+
+    Args:
+        losses: of the blocks, in nats, float64 (N,).
+
+    Raises:
+        NumericalError: it is not finite.
+    """
+    parts = [weights @ losses / len(losses) for weights in _resamples(len(losses), REPLICATES)]
+    with np.errstate(over="ignore"):
+        value, drawn = float(np.exp(losses.mean())), np.exp(np.concatenate(parts))
+    if not np.isfinite([value, *drawn]).all():
+        raise NumericalError(f"a mean loss of {losses.mean()} nats over {len(losses)} blocks: no finite perplexity")
+    return Scored(value, float(drawn.std(ddof=1)), None, drawn)
 
 
 def acc(predictions: np.ndarray, labels: np.ndarray) -> float:

@@ -1,0 +1,171 @@
+"""WikiText-2 and the Penn Treebank from hand-made files, the mini corpora in their layouts, and real text."""
+
+import hashlib
+import json
+import shutil
+import zipfile
+from itertools import chain
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from flexround.errors import InputError, SettingsError
+from flexround.mini import articles
+from flexround.tasks.language_files import read
+
+REAL = Path(__file__).parents[2] / "shared" / "realdata" / "wikitext2"
+RAW = " \n = Zürich = \n \n Zürich lies on a lake .\u2028 It is old . \n"
+ROWS = [{"text": text} for text in ("", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n")]
+SHA256 = {
+    "wikitext2": "7442421c9eb4043f708732a839534998b86e8a907c12376e0c623e8c9661c6b1",
+    "ptb": "7546550e648f9320832066250354a3e5bc0ed593a8e2d6f3aa8d0cd532b59e1e",
+}
+
+
+def shards(directory, *parts, column="text"):
+    directory.mkdir(parents=True, exist_ok=True)
+    for index, texts in enumerate(parts):
+        path = directory / f"train-{index:05}-of-{len(parts):05}.parquet"
+        parquet.write_table(pa.table({column: texts}), path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n"])
+def test_wikitext_from_text(tmp_path, end):
+    (tmp_path / "wiki.valid.raw").write_bytes(RAW.replace("\n", end).encode())
+    (tmp_path / "wiki.valid.tokens").write_text("<unk>\n")
+    assert read(tmp_path, "wikitext2", "validation") == ROWS
+
+
+@pytest.mark.parametrize("folder", ["wikitext-2-raw-v1", "."])
+def test_wikitext_from_parquet_goes_first(tmp_path, folder):
+    texts = [row["text"] for row in ROWS]
+    shards(tmp_path / folder, texts[:1], texts[1:])
+    (tmp_path / "wiki.train.raw").write_text("other\n")
+    assert read(tmp_path, "wikitext2", "train") == ROWS
+
+
+def test_text_without_rare_words_is_read_with_a_warning(tmp_path, caplog):
+    (tmp_path / "wiki.train.tokens").write_text(" a <unk> \n")
+    assert read(tmp_path, "wikitext2", "train") == [{"text": " a <unk> \n"}]
+    assert "rare words are <unk>" in caplog.text
+
+
+def test_ptb_lines_are_stripped(tmp_path):
+    (tmp_path / "ptb.train.txt").write_text(" no it was n't black monday \n but while the <unk> N % \n")
+    (tmp_path / "ptb.valid.txt").write_text("last")
+    texts = ["no it was n't black monday", "but while the <unk> N %"]
+    assert read(tmp_path, "ptb", "train") == [{"text": text} for text in texts]
+    assert read(tmp_path, "ptb", "validation") == [{"text": "last"}]
+
+
+def test_text_that_is_not_utf8(tmp_path):
+    (tmp_path / "ptb.train.txt").write_bytes(b"fine\nZ\xfcrich\n")
+    with pytest.raises(InputError, match=r"ptb.train.txt, byte 6: not UTF-8 \(invalid start byte\)"):
+        read(tmp_path, "ptb", "train")
+
+
+@pytest.mark.parametrize("content", ["", " \n\n"])
+def test_empty_splits(tmp_path, content):
+    (tmp_path / "wiki.train.raw").write_text(content)
+    with pytest.raises(InputError, match=r"wiki.train.raw: no text"):
+        read(tmp_path, "wikitext2", "train")
+
+
+def test_wrong_parquet(tmp_path):
+    shards(tmp_path, ["a"], column="sentence")
+    with pytest.raises(InputError, match="no column text; it has sentence"):
+        read(tmp_path, "wikitext2", "train")
+    shards(tmp_path, ["a", None])
+    with pytest.raises(InputError, match="row 1: None is no text"):
+        read(tmp_path, "wikitext2", "train")
+
+
+def test_what_is_missing_is_named(tmp_path):
+    wanted = r"wikitext-2-raw-v1/train-\*.parquet or wiki.train.raw or wiki.train.tokens there"
+    with pytest.raises(InputError, match=wanted):
+        read(tmp_path, "wikitext2", "train")
+    with pytest.raises(InputError, match=r"the validation split of ptb is missing. Put ptb.valid.txt there"):
+        read(tmp_path, "ptb", "validation")
+    with pytest.raises(SettingsError, match=r"'wikitext'.*did you mean 'wikitext2'"):
+        read(tmp_path, "wikitext", "train")
+    with pytest.raises(SettingsError, match=r"'test'.*validation"):
+        read(tmp_path, "ptb", "test")
+
+
+# the mini corpora
+
+
+@pytest.fixture(scope="module")
+def corpora():
+    return {name: articles.make(name, 300, 60, 0) for name in ("wikitext2", "ptb")}
+
+
+def words(rows):
+    return list(chain.from_iterable(row["text"].split() for row in rows))
+
+
+@pytest.mark.parametrize("name", ["wikitext2", "ptb"])
+def test_the_bytes_are_the_same_on_every_machine(corpora, name):
+    assert hashlib.sha256(json.dumps(corpora[name]).encode()).hexdigest() == SHA256[name]
+    assert articles.make(name, 3, 1, 1)["train"] != articles.make(name, 3, 1, 0)["train"]
+
+
+@pytest.mark.parametrize(("name", "files"), [("wikitext2", "wiki.{}.raw"), ("ptb", "ptb.{}.txt")])
+def test_the_mini_corpora_are_in_the_layout_of_the_real_ones(tmp_path, corpora, name, files):
+    for split, theirs in (("train", "train"), ("validation", "valid")):
+        texts = [row["text"].removesuffix("\n") + "\n" for row in corpora[name][split]]
+        (tmp_path / files.format(theirs)).write_text("".join(texts))
+        assert read(tmp_path, name, split) == corpora[name][split]
+
+
+def test_nothing_is_told_twice(corpora):
+    for splits in corpora.values():
+        told = [row["text"] for rows in splits.values() for row in rows]
+        told = [text for text in told if text and not text.startswith(" = ")]
+        assert len(set(told)) == len(told)
+
+
+def test_articles_tell_what_their_heading_says(corpora):
+    texts = [row["text"] for row in corpora["wikitext2"]["train"]]
+    headings = [index for index, text in enumerate(texts) if text.startswith(" = ")]
+    assert len(headings) == 300
+    for index in headings:
+        assert texts[index - 1] == texts[index + 1] == ""
+        assert texts[index][3:-4] in texts[index + 2]
+        assert texts[index + 2].count(" . ") >= 2
+
+
+def test_sentences_are_those_of_the_penn_treebank(corpora):
+    found = words(corpora["ptb"]["train"])
+    assert 0.01 < found.count("<unk>") / len(found) < 0.1
+    assert found.count("N") > 50
+    assert not any(word.isdigit() or word in ".,?" for word in found)
+    assert len(set(found)) <= 401
+
+
+def test_the_corpora_differ(corpora):
+    one, other = (set(words(corpora[name]["train"])) for name in corpora)
+    assert len(one - other) > 50
+    assert len(other - one) > 50
+
+
+def test_unknown_mini_corpus():
+    with pytest.raises(SettingsError, match=r"'c4'.*ptb, wikitext2"):
+        articles.make("c4", 1, 1, 0)
+
+
+# real text: lines and words, with one end of sentence a line, as counted in the literature
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+def test_real_wikitext2(tmp_path):
+    shutil.copy(REAL / "valid.txt", tmp_path / "wiki.valid.tokens")
+    with zipfile.ZipFile(REAL / "wikitext2.zip") as archive:
+        (tmp_path / "wiki.train.tokens").write_bytes(archive.read("wikitext2/train.txt"))
+    for split, lines, tokens in (("train", 36718, 2_088_628), ("validation", 3760, 217_646)):
+        rows = read(tmp_path, "wikitext2", split)
+        assert (len(rows), len(words(rows)) + len(rows)) == (lines, tokens)
+        assert rows[0]["text"] == ""
+        assert rows[1]["text"].startswith(" = ")

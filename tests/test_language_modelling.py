@@ -1,0 +1,262 @@
+"""Language modelling: blocks, perplexity, calibration, and the whole chain on a tiny scale."""
+
+import itertools
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import tokenizers
+import torch
+from safetensors.numpy import load_file
+from tokenizers import models, pre_tokenizers, processors
+
+from flexround import artifacts, tasks
+from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.models import build, transformer
+from flexround.settings.load import load_params
+from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
+from flexround.tasks import encode, language_modelling, text, text_metrics
+from flexround.tasks.language_modelling import LanguageModelling, LanguageOptions
+
+SCALE = str(Path(__file__).with_name("lm_scale.yaml"))
+CPU = torch.device("cpu")
+NAMES = {"task": "wikitext2", "checkpoint": "gpt-neo-125m"}
+
+
+def letters(begin=False):
+    """Return a tokenizer of single letters, a is 1; ``begin``: with a 0 before each text, as OPT's and LLaMA's."""
+    vocabulary = {"<s>": 0} | {letter: index for index, letter in enumerate("abcdefghij", start=1)}
+    tokenizer = tokenizers.Tokenizer(models.WordLevel(vocabulary, unk_token="<s>"))
+    tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
+    tokenizer.enable_padding(pad_id=0, pad_token="<s>", length=8)
+    tokenizer.enable_truncation(2)
+    if begin:
+        tokenizer.post_processor = processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 0)])
+    return tokenizer
+
+
+def cut(texts, size, count=1, **options):
+    return [part.tolist() for part in language_modelling.blocks(texts, letters(**options), size, count, "here")]
+
+
+# blocks
+
+
+def test_blocks_by_hand():
+    texts = ["a b c d", "", "e", "f g"]
+    assert cut(texts, 3, 2) == [[[1, 2, 3], [4, 5, 6]]]
+    assert cut(texts, 2, 2) == [[[1, 2], [3, 4]], [[5, 6]]]
+    assert cut(texts, 4, 2, begin=True) == [[[0, 1, 2, 3], [4, 0, 0, 5]]], "blank rows begin too"
+    (found,) = language_modelling.blocks(texts, letters(), 3, 2, "here")
+    assert found.dtype == np.int32
+
+
+def test_tokenizing_in_chunks_changes_nothing(monkeypatch):
+    texts = [" ".join("abcdefghij"[: 1 + index % 10]) for index in range(50)]
+    whole = list(itertools.chain(*cut(texts, 7, 4)))
+    monkeypatch.setattr(language_modelling, "CHUNK", 3)
+    assert list(itertools.chain(*cut(texts, 7, 4))) == whole
+    assert len(whole) == sum(1 + index % 10 for index in range(50)) // 7
+
+
+def test_text_is_read_as_it_is_needed(monkeypatch):
+    monkeypatch.setattr(language_modelling, "CHUNK", 3)
+    read = []
+    endless = (read.append(1) or "a b" for _ in itertools.count())
+    next(language_modelling.blocks(endless, letters(), 4, 2, "here"))
+    assert len(read) <= 6
+
+
+def test_text_shorter_than_a_block():
+    assert cut(["a b c"], 3) == [[[1, 2, 3]]]
+    with pytest.raises(InputError, match="here: 3 tokens are less than one block, block_size=4; lower it or add text"):
+        cut(["a b", "c"], 4)
+
+
+# perplexity
+
+
+def test_perplexity_and_its_error():
+    losses = np.random.default_rng(0).normal(3.0, 0.2, 400)
+    found = text_metrics.perplexity(losses)
+    assert found.value == pytest.approx(math.exp(sum(losses) / 400))
+    assert found.stderr == pytest.approx(found.value * losses.std(ddof=1) / 20, rel=0.1), "delta method"
+    shifted = text_metrics.perplexity(losses + 0.5)
+    np.testing.assert_allclose(shifted.replicates, found.replicates * math.exp(0.5))
+    assert found.scores is None
+    with pytest.raises(NumericalError, match="no finite perplexity"):
+        text_metrics.perplexity(losses + 1000)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Make a task of letters, its data and the network's directory."""
+    task = LanguageModelling(LanguageOptions(name="ptb", block_size=8))
+    rng = np.random.default_rng(0)
+    for split, lines in (("train", 60), ("valid", 40)):
+        drawn = [" ".join(rng.choice(list("abcdefghij"), size=rng.integers(1, 12))) for _ in range(lines)]
+        artifacts.write_text(tmp_path / f"sources/ptb/ptb.{split}.txt", "\n".join(drawn))
+    task.prepare(tmp_path / "data", tmp_path / "sources")
+    artifacts.write_text(tmp_path / "network/tokenizer.json", letters().to_str())
+    config = {"vocab_size": 16, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32}
+    config |= {"attention_types": [[["global", "local"], 1]], "window_size": 4, "initializer_range": 0.5}
+    model = transformer.gpt_neo("causal-lm", max_position_embeddings=64, **config)
+    return SimpleNamespace(task=task, model=model, data=tmp_path / "data", network=tmp_path / "network")
+
+
+def ids_of(place, split):
+    """Return all token ids of a split."""
+    return [" abcdefghij".index(letter) for row in text.read_rows(place.data, split) for letter in row["text"].split()]
+
+
+def evaluated(place, batch=5):
+    return place.task.evaluate(place.model, place.data, CPU, batch, place.network, "validation")
+
+
+def test_perplexity_is_that_of_a_plain_loop(place):
+    ids = ids_of(place, "validation")
+    losses = []
+    for start in range(0, len(ids) - 7, 8):
+        block = ids[start : start + 8]
+        for length in range(1, 8):
+            with torch.no_grad():
+                logits = place.model(torch.tensor([block[:length]])).logits[0, -1]
+            losses.append(-math.log(logits.double().softmax(0)[block[length]]))
+    found = evaluated(place)
+    assert found.metrics["ppl"] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+    assert found.n_examples == {"ppl": len(ids) // 8}
+    assert found.higher_is_better == {"ppl": False}
+    blocks = np.reshape(losses, (-1, 7)).mean(1)
+    np.testing.assert_allclose(found.predictions["validation/loss"], blocks, rtol=1e-5)
+
+
+def test_perplexity_of_one_block_is_that_of_transformers(place):
+    ids = torch.tensor([ids_of(place, "validation")])[:, :64]
+    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=64))
+    with torch.no_grad():
+        loss = place.model(ids, labels=ids).loss.item()
+    assert evaluated(place).predictions["validation/loss"][0] == pytest.approx(loss, rel=1e-6)
+
+
+def test_batches_are_small_enough_for_their_logits(place, monkeypatch):
+    sizes = []
+    place.model.register_forward_pre_hook(
+        lambda _, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
+    )
+    whole = evaluated(place)
+    assert max(sizes) == 5
+    monkeypatch.setattr(language_modelling, "LOGITS", 2 * 8 * 16)
+    sizes.clear()
+    assert evaluated(place).metrics["ppl"] == pytest.approx(whole.metrics["ppl"], rel=1e-6)
+    assert max(sizes) == 2
+
+
+# training
+
+
+def test_training_lowers_the_perplexity_and_takes_every_block(place):
+    before = evaluated(place).metrics["ppl"]
+    settings = {"epochs": 2, "batch": 4, "lr": 1e-2}
+    facts = place.task.finetune(place.model, place.data, settings, place.network)
+    assert facts["steps"] == 2 * math.ceil(len(ids_of(place, "train")) // 8 / 4)
+    assert evaluated(place).metrics["ppl"] < before
+
+
+def test_blocks_longer_than_the_model_are_refused(place):
+    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=65))
+    with pytest.raises(InputError, match="65: the model has 64 positions"):
+        place.task.finetune(place.model, place.data, {"epochs": 1, "batch": 4, "lr": 1e-2}, place.network)
+    with pytest.raises(InputError, match="65: the model has 64 positions"):
+        evaluated(place)
+
+
+def test_a_tokenizer_of_another_model_is_refused(place):
+    place.model.config.vocab_size = 5
+    with pytest.raises(InputError, match="11 tokens, the model's vocab_size is 5"):
+        place.task.finetune(place.model, place.data, {"epochs": 1, "batch": 4, "lr": 1e-2}, place.network)
+
+
+# calibration
+
+
+def drawn(place, samples, seed):
+    return place.task.inputs(place.task.calibration(place.data, samples, seed), place.network)
+
+
+def test_calibration_inputs_are_different_training_blocks(place):
+    ids = ids_of(place, "train")
+    blocks = [tuple(ids[start : start + 8]) for start in range(0, len(ids) - 7, 8)]
+    inputs = drawn(place, 20, 0)
+    assert inputs.x.shape == (20, *place.task.input_shape)
+    assert inputs.x.dtype == torch.int64
+    assert inputs.mask is None
+    assert not inputs.x[:, 1].any()
+    found = [tuple(row) for row in inputs.x[:, 0].tolist()]
+    assert set(found) <= set(blocks)
+    assert len(set(found)) == 20
+    assert torch.equal(drawn(place, 7, 0).x, inputs.x[:7])
+    assert not torch.equal(drawn(place, 20, 1).x, inputs.x)
+    with pytest.raises(InputError, match=f"samples=99: the training set has {len(blocks)} blocks"):
+        drawn(place, 99, 0)
+
+
+def test_every_block_is_chosen_equally_often():
+    rng = np.random.default_rng(0)
+    counts = np.zeros((3, 5))
+    for _ in range(3000):
+        chosen = language_modelling.choose(rng.integers(2**62, size=3), 5)
+        counts[range(3), chosen] += 1
+        assert len(set(chosen)) == 3
+    np.testing.assert_allclose(counts / 3000, 0.2, atol=0.03)
+
+
+def test_held_out_rows_are_the_first_ones_and_never_calibrated_on(place):
+    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=8, heldout=30))
+    rows = text.read_rows(place.data, "train")
+    assert place.task.held_out(place.data) == rows[:30]
+    stored = place.task.calibration(place.data, 5, 0)["examples"].tobytes().decode()
+    assert stored.splitlines() == text.read_lines(place.data, "train")[30:]
+    found = place.task.evaluate(place.model, place.data, CPU, 5, place.network, "heldout")
+    assert found.n_examples["ppl"] == sum(len(row["text"].split()) for row in rows[:30]) // 8
+    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=8))
+    with pytest.raises(SettingsError, match="no training rows are held out"):
+        place.task.evaluate(place.model, place.data, CPU, 5, place.network, "heldout")
+
+
+# the chain
+
+
+def stage(module, **options):
+    arguments = [f"--{name}={value}" for name, value in ({"scale": SCALE} | options).items()]
+    module.run(module.parser().parse_args(arguments))
+
+
+def test_from_the_data_to_a_quantized_evaluation(tmp_path):
+    for task in ("corpus", "wikitext2"):
+        stage(data, task=task, out=tmp_path / task)
+    first, weights, samples, out = (tmp_path / name for name in ("pretrained", "weights", "samples", "quantized"))
+    stage(finetune, task="corpus", checkpoint="gpt-neo-125m", data=tmp_path / "corpus", out=first)
+    stage(finetune, **NAMES, data=tmp_path / "wikitext2", pretrained=first, out=weights)
+    stage(calibrate, task="wikitext2", data=tmp_path / "wikitext2", samples=32, out=samples)
+    gate = tmp_path / "full/metrics.json"
+    stage(evaluate, **NAMES, recipe="full-precision", data=tmp_path / "wikitext2", weights=weights, out=gate.parent)
+    full = artifacts.read_json(gate)
+    state = tmp_path / "state"
+    recipe = {**NAMES, "recipe": "q-flexround-w8a8"}
+    stage(reconstruct, **recipe, weights=weights, samples=samples, state=state, gate=gate, out=out)
+    stage(evaluate, **recipe, data=tmp_path / "wikitext2", quantized=out, out=tmp_path / "low")
+    low = artifacts.read_json(tmp_path / "low/metrics.json")
+    assert low["metrics"]["ppl"] == pytest.approx(full["metrics"]["ppl"], rel=0.05)
+    assert low["metrics"]["ppl"] != full["metrics"]["ppl"]
+    stored = load_file(tmp_path / "low/predictions.safetensors")
+    assert math.exp(stored["predictions/validation/loss"].mean()) == pytest.approx(low["metrics"]["ppl"])
+    model = build.full_precision(load_params(SCALE).checkpoint("gpt-neo-125m"), {"head": "causal-lm"}, weights)
+    task = tasks.named(load_params(SCALE).scale, "wikitext2")
+    rows = text.read_rows(tmp_path / "wikitext2", "validation")
+    tokenizer = encode.load(weights / "tokenizer.json")
+    ids = [token for row in rows for token in tokenizer.encode(row["text"]).ids]
+    ids = torch.tensor(ids[: len(ids) // 32 * 32]).view(-1, task.input_shape[1])
+    with torch.no_grad():
+        assert full["metrics"]["ppl"] == pytest.approx(model(ids, labels=ids).loss.exp().item(), rel=1e-5)
