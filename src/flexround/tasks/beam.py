@@ -1,0 +1,206 @@
+"""Beam search of causal language models, batched, by the rules behind LoRA's published WebNLG scores.
+
+The rules are those of ``examples/NLG/src/gpt2_beam.py`` of microsoft/LoRA, which decodes one prompt at a time.
+transformers' ``generate`` has others: it bans tokens after the softmax, keeps as many finished hypotheses as beams, and
+looks for repetitions in the prompt too.
+
+Shapes: G prompts at work, K beams of each (1 before the first step), V tokens in the vocabulary, T tokens of a padded
+prompt, L tokens generated so far, C tokens in the cache for each prompt.
+"""
+
+import dataclasses
+import math
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+from flexround.errors import InputError, NumericalError, SettingsError
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor
+
+FORGET_EVERY = 8  # steps; more often costs more copies than it saves
+
+
+@dataclasses.dataclass(frozen=True)
+class Rules:
+    """How to search; the defaults are the published ones.
+
+    Attributes:
+        beams: hypotheses carried on, at most the size of the vocabulary.
+        length_penalty: a hypothesis scores its log probability over its length to this power (not negative).
+        no_repeat_ngram: no sequence of so many generated tokens comes twice in one hypothesis.
+        steps: tokens generated at most.
+        positions: of prompt and generated tokens together; less if the model has less.
+        eos: tokens that finish a hypothesis: GPT-2's end of text and its blank line.
+    """
+
+    beams: int = 10
+    length_penalty: float = 0.8
+    no_repeat_ngram: int = 4
+    steps: int = 64
+    positions: int = 512
+    eos: tuple[int, ...] = (50256, 628)
+
+
+def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: int = 32) -> list[list[int]]:
+    """Return the best continuation of each prompt: its tokens, with the one of ``rules.eos`` if it got that far.
+
+    Args:
+        model: a causal language model of transformers, on any device, but for GPT-Neo; left in evaluation mode.
+        prompts: token ids; of a prompt that is too long the last ones count.
+        rules: of the search.
+        batch: prompts decoded at once. Which prompts share a batch doesn't matter, but for rounding.
+
+    Raises:
+        InputError: an empty prompt.
+        SettingsError: no position is left for the prompt, or the model is a GPT-Neo.
+        NumericalError: the model returns NaN or Inf.
+    """
+    import torch
+
+    if model.config.model_type == "gpt_neo":
+        # Its local attention counts a token's distance by its place in the cache, where the beams stand side by side.
+        raise SettingsError("beam search of a gpt_neo model: not possible, choose a gpt2, opt or llama")
+    limit = min(rules.positions, model.config.max_position_embeddings) - rules.steps
+    if limit < 1:
+        raise SettingsError(f"steps={rules.steps}: choose less than {limit + rules.steps}, the positions there are")
+    for index, prompt in enumerate(prompts):
+        if not len(prompt):
+            raise InputError(f"prompt {index} is empty: the first token needs at least one before it")
+    cut = [list(prompt[-limit:]) for prompt in prompts]
+    order = sorted(range(len(cut)), key=lambda index: len(cut[index]))  # prompts of a batch need little padding
+    found: list[list[int]] = [[] for _ in cut]
+    model.eval()
+    with torch.no_grad():
+        for start in range(0, len(order), batch):
+            members = order[start : start + batch]
+            for index, tokens in zip(members, _decode(model, [cut[i] for i in members], rules), strict=True):
+                found[index] = tokens
+    return found
+
+
+def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int]]:
+    """Search the continuations of one batch of prompts.
+
+    The cache keeps the tokens of all beams of a prompt side by side, and each beam sees its own past alone. So the
+    prompt is kept once, and nothing moves in the cache when beams change places: copying it for every step, as is
+    usual, takes most of the time of a small model.
+    """
+    import torch
+    from transformers.cache_utils import DynamicCache
+
+    tokens, mask = _left_padded(prompts, model.device)
+    positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
+    visible = mask.bool()[:, None]
+    cache: Any = DynamicCache(config=model.config)
+    eos = tokens.new_tensor(rules.eos)
+    running = torch.arange(len(prompts), device=tokens.device)  # the prompts still at work
+    history = tokens.new_empty((len(prompts), 1, 0))
+    scores = tokens.new_zeros((len(prompts), 1), dtype=torch.float64)
+    best = scores.new_full((len(prompts),), -math.inf)
+    found: list[list[int]] = [[] for _ in prompts]
+    for length in range(1, rules.steps + 1):
+        arguments = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
+        logits = model(**arguments, use_cache=True, logits_to_keep=scores.shape[1]).logits.float()
+        _ban_repeats(logits, history, rules.no_repeat_ngram)
+        parents, tokens, scores = _extend(logits, scores, rules.beams)
+        history = torch.cat([history.take_along_dim(parents[..., None], dim=1), tokens[..., None]], dim=2)
+
+        # In the last step the unfinished hypotheses compete too.
+        ended = torch.isin(tokens, eos) | (length == rules.steps)
+        value, beam = (scores / length**rules.length_penalty).masked_fill(~ended, -math.inf).max(dim=1)
+        for group in (value > best[running]).nonzero().flatten().tolist():
+            found[running[group]] = history[group, beam[group]].tolist()
+        best[running] = torch.maximum(best[running], value)
+
+        # Log probabilities only fall, and the greatest length divides them most: where no beam would win if it kept its
+        # log probability to the last step, no beam can win, and the prompt is done.
+        scores = scores.masked_fill(ended, -math.inf)
+        going = scores.amax(dim=1) / rules.steps**rules.length_penalty > best[running]
+        if not going.any():
+            break
+        visible = visible.take_along_dim(parents[..., None], dim=1)
+        if not going.all():
+            running, scores, history, tokens = running[going], scores[going], history[going], tokens[going]
+            positions, visible = positions[going], visible[going]
+            cache.reorder_cache(going.nonzero().flatten())
+        if length % FORGET_EVERY == 0:
+            visible = _forget(cache, visible)
+        visible = _with_own(visible)
+        positions = (positions[:, -1:] + 1).expand_as(tokens)
+        # From now on the mask of the attention itself, (G, 1, K, C), which transformers passes on as it is.
+        mask = torch.zeros_like(visible, dtype=model.dtype).masked_fill(~visible, torch.finfo(model.dtype).min)[:, None]
+    return found
+
+
+def _left_padded(prompts: list[list[int]], device: "torch.device") -> tuple["Tensor", "Tensor"]:
+    """Return token ids and mask (1 for real tokens), int64 (G, T), with the prompts at the right."""
+    import torch
+
+    length = max(map(len, prompts))
+    tokens = torch.tensor([[0] * (length - len(prompt)) + prompt for prompt in prompts], device=device)
+    mask = torch.tensor([[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
+    return tokens, mask
+
+
+def _forget(cache: Any, visible: "Tensor") -> "Tensor":
+    """Drop from the cache, in place, what no beam sees any more; return what is left of ``visible``, bool (G, K, C)."""
+    used = visible.any(dim=1)
+    kept = used.int().argsort(dim=1, descending=True, stable=True)[:, : int(used.sum(dim=1).max())]
+    for layer in cache.layers:
+        layer.keys = layer.keys.take_along_dim(kept[:, None, :, None], dim=2)
+        layer.values = layer.values.take_along_dim(kept[:, None, :, None], dim=2)
+    return visible.take_along_dim(kept[:, None], dim=2)
+
+
+def _with_own(visible: "Tensor") -> "Tensor":
+    """Let each beam see the token that it adds to the cache: bool (G, K, C) to (G, K, C + K)."""
+    import torch
+
+    groups, beams, _ = visible.shape
+    own = torch.eye(beams, dtype=torch.bool, device=visible.device)
+    return torch.cat([visible, own.expand(groups, beams, beams)], dim=2)
+
+
+def _ban_repeats(logits: "Tensor", history: "Tensor", size: int) -> None:
+    """Set to -inf, in place, the logits of tokens that would complete an n-gram of ``history`` again.
+
+    Before the softmax, so that the other tokens share the banned ones' probability.
+
+    Args:
+        logits: float32 (G, K, V).
+        history: generated tokens int64 (G, K, L).
+        size: n.
+    """
+    length = history.shape[2]
+    if length < size:
+        return
+    grams = history.unfold(2, size, 1)  # (G, K, L - n + 1, n)
+    latest = history[:, :, None, length - size + 1 :]
+    groups, beams, places = (grams[..., :-1] == latest).all(dim=-1).nonzero(as_tuple=True)
+    logits[groups, beams, grams[groups, beams, places, -1]] = -math.inf
+
+
+def _extend(logits: "Tensor", scores: "Tensor", beams: int) -> tuple["Tensor", "Tensor", "Tensor"]:
+    """Choose the best extensions of each prompt's hypotheses.
+
+    Args:
+        logits: float32 (G, K, V).
+        scores: log probability of each hypothesis, float64 (G, K); -inf for finished ones.
+        beams: extensions to choose.
+
+    Returns:
+        For each extension, (G, beams), the best first: int64 hypothesis that it extends, int64 new token, float64 log
+        probability.
+
+    Raises:
+        NumericalError: a log probability is NaN.
+    """
+    # The best of all are among the best of each hypothesis: nothing as large as the logits needs to be stored.
+    top, tokens = logits.topk(beams)
+    log_probabilities = top - logits.logsumexp(dim=2, keepdim=True)
+    extended, chosen = (scores[..., None] + log_probabilities).flatten(1).topk(beams)
+    if extended.isnan().any():
+        raise NumericalError("the language model returns NaN or Inf: its weights or its quantization steps are broken")
+    return chosen // beams, tokens.flatten(1).gather(1, chosen), extended

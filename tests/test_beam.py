@@ -1,0 +1,159 @@
+"""Beam search against a search of one prompt at a time without a cache, and cases by hand."""
+
+import collections
+import math
+
+import pytest
+import torch
+
+from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.models import transformers_light
+from flexround.tasks.beam import Rules, search
+
+VOCABULARY = 14
+RULES = Rules(beams=4, no_repeat_ngram=2, steps=12, positions=24, eos=(3, 5))
+COMMON = {"vocab_size": VOCABULARY, "max_position_embeddings": 24, "hidden_size": 16}
+COMMON |= {"bos_token_id": 0, "eos_token_id": 0, "pad_token_id": 0}
+HEADS = {"num_attention_heads": 2, "num_hidden_layers": 2}
+MODELS = {
+    "gpt2": ("GPT2", HEADS),
+    "opt": ("OPT", HEADS | {"ffn_dim": 32, "word_embed_proj_dim": 16}),
+    "llama": ("Llama", HEADS | {"intermediate_size": 32}),
+}
+
+
+def random_model(seed, kind="gpt2", spread=0.6):
+    modeling = transformers_light.load(kind)
+    name, config = MODELS[kind]
+    head = "LMHeadModel" if kind == "gpt2" else "ForCausalLM"
+    model = getattr(modeling, name + head)(getattr(modeling, name + "Config")(**COMMON, **config)).eval()
+    generator = torch.Generator().manual_seed(seed)
+    for parameter in model.parameters():
+        parameter.data.normal_(0.0, spread, generator=generator)
+    return model
+
+
+def random_prompts(seed, count=5, longest=12):
+    generator = torch.Generator().manual_seed(seed)
+    lengths = torch.randint(1, longest + 1, (count,), generator=generator).tolist()
+    return [torch.randint(VOCABULARY, (length,), generator=generator).tolist() for length in lengths]
+
+
+def repeats(tokens, size):
+    """Whether the last ``size`` tokens have come before."""
+    return tuple(tokens[-size:]) in {tuple(tokens[start : start + size]) for start in range(len(tokens) - size)}
+
+
+@torch.no_grad()
+def one_at_a_time(model, prompt, rules, seen):
+    """Return the best continuation of one prompt, straight from the rules; count in ``seen`` what happened."""
+    beams, best = [(0.0, [])], (-math.inf, [])
+    for length in range(1, rules.steps + 1):
+        rows = model(torch.tensor([prompt + tokens for _, tokens in beams])).logits[:, -1].double().tolist()
+        extended = []
+        for (score, tokens), logits in zip(beams, rows, strict=True):
+            allowed = [t for t in range(VOCABULARY) if not repeats([*tokens, t], rules.no_repeat_ngram)]
+            seen["banned"] += VOCABULARY - len(allowed)
+            total = math.log(sum(math.exp(logits[t]) for t in allowed))
+            extended += [(score + logits[t] - total, [*tokens, t]) for t in allowed]
+        beams = []
+        for score, tokens in sorted(extended, reverse=True)[: rules.beams]:
+            if tokens[-1] not in rules.eos and length < rules.steps:
+                beams.append((score, tokens))
+                continue
+            seen["replaced"] += best[0] > -math.inf and score / length**rules.length_penalty > best[0]
+            best = max(best, (score / length**rules.length_penalty, tokens))
+        if not beams:
+            break
+    seen[f"ended by {best[1][-1]}" if best[1][-1] in rules.eos else "unfinished"] += 1
+    return best[1]
+
+
+def test_equals_the_search_of_one_prompt_at_a_time():
+    seen = collections.Counter()
+    for seed in range(16):
+        model, prompts = random_model(seed), random_prompts(seed)
+        rules = Rules(4, (0.0, 0.8, 1.5)[seed % 3], 1 + seed % 4, 12, 24, RULES.eos)
+        expected = [one_at_a_time(model, prompt, rules, seen) for prompt in prompts]
+        assert search(model, prompts, rules, batch=3) == expected, seed
+    occurred = {event: seen[event] for event in ("banned", "replaced", "ended by 3", "ended by 5", "unfinished")}
+    assert min(occurred.values()) >= 5, occurred
+
+
+@pytest.mark.parametrize("attention", ["eager", "sdpa"])
+@pytest.mark.parametrize("kind", MODELS)
+def test_padding_does_not_show(kind, attention):
+    for seed in range(3):
+        model, prompts = random_model(seed, kind), random_prompts(seed)
+        model.set_attn_implementation(attention)
+        expected = [one_at_a_time(model, prompt, RULES, collections.Counter()) for prompt in prompts]
+        assert search(model, prompts, RULES, batch=5) == expected, seed
+
+
+def constant_model(probabilities):
+    """Return a model whose next token has these probabilities, whatever came before."""
+    model = random_model(0)
+    norm = model.transformer.ln_f
+    norm.weight.data.zero_()
+    norm.bias.data.fill_(0.0)[0] = 1.0
+    others = (1.0 - sum(probabilities.values())) / (VOCABULARY - len(probabilities))
+    wanted = torch.tensor([probabilities.get(token, others) for token in range(VOCABULARY)])
+    model.lm_head.weight.data[:, 0] = wanted.log()
+    return model
+
+
+@pytest.mark.parametrize(
+    ("penalty", "expected"),
+    # log 0.44 = -0.82; three times log 0.45, over 3 ** 0.8 = 2.41, is -0.99, and over 3 ** 1.5 = 5.20 is -0.46
+    [(0.8, [3]), (1.5, [7, 7, 7])],
+)
+def test_the_length_penalty_by_hand(penalty, expected):
+    model = constant_model({3: 0.44, 7: 0.45})
+    assert search(model, [[1]], Rules(4, penalty, 4, 3, 24, (3,))) == [expected]
+
+
+def test_repetitions_by_hand():
+    model = constant_model({7: 0.8, 9: 0.15})
+    # The prompt's pairs are free to come once more, the generated ones are not.
+    assert search(model, [[7, 7, 7, 7]], Rules(4, 0.8, 2, 4, 24, (3,)))[0][:2] == [7, 7]
+    assert search(model, [[1]], Rules(4, 0.8, 5, 4, 24, (3,))) == [[7, 7, 7, 7]]
+
+
+def test_stops_when_nothing_can_win_any_more():
+    model, calls = constant_model({3: 0.9, 7: 0.05}), []
+    model.register_forward_hook(lambda *_: calls.append(1))
+    # After n steps the best unfinished beam has n log 0.05: 1 step gives -3.00 / 12 ** 0.8 = -0.41 < log 0.9 = -0.105.
+    assert search(model, [[1], [2, 1]], RULES) == [[3], [3]]
+    assert len(calls) == 1
+
+
+def test_long_prompts_lose_their_start():
+    model = random_model(1)
+    prompt = random_prompts(1, 1, 60)[0] * 30
+    assert search(model, [prompt], RULES) == search(model, [prompt[-12:]], RULES)
+    short = Rules(4, 0.8, 2, 12, 20, RULES.eos)
+    assert search(model, [prompt], short) == search(model, [prompt[-8:]], short)
+
+
+def test_the_same_twice_and_without_gradients():
+    model, prompts = random_model(2).train(), random_prompts(2, 7)
+    flags = []
+    model.register_forward_hook(lambda *_: flags.append(torch.is_grad_enabled()))
+    assert search(model, prompts, RULES) == search(model, prompts, RULES)
+    assert not any(flags)
+
+
+def test_what_cannot_be_decoded_is_named():
+    model = random_model(0)
+    assert search(model, [], RULES) == []
+    with pytest.raises(InputError, match="prompt 1 is empty"):
+        search(model, [[1], []], RULES)
+    with pytest.raises(SettingsError, match="steps=24: choose less than 24"):
+        search(model, [[1]], Rules(steps=24))
+    model.config.model_type = "gpt_neo"
+    with pytest.raises(SettingsError, match="choose a gpt2"):
+        search(model, [[1]], RULES)
+    model.config.model_type = "gpt2"
+    model.lm_head.weight.data[2] = math.nan
+    with pytest.raises(NumericalError, match="NaN"):
+        search(model, [[1]], RULES)
