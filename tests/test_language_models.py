@@ -14,10 +14,8 @@ GPT_NEO |= {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.05}
 
 CHANGED = {
     "bert": {"bert.embeddings.position_embeddings.weight", "bert.encoder.layer.0.attention.self.key.weight"},
-    "gpt_neo": {
-        f"transformer.{name}.weight"
-        for name in ("wte", "wpe", "h.0.attn.attention.q_proj", "h.0.attn.attention.k_proj")
-    },
+    "gpt_neo": {f"transformer.{name}.weight" for name in ("wte", "wpe")}
+    | {f"transformer.h.0.attn.attention.{name}_proj.weight" for name in ("q", "k", "v", "out")},
 }
 
 

@@ -244,7 +244,7 @@ class Scorer:
     def evaluate(self, model, data, device, batch, source, split):
         assert split == "heldout", "never the test set"
         value = float((source / "model.safetensors").read_text())
-        return tasks.Evaluation({"acc": value, "f1": 0.0}, {}, {}, {"acc": self.higher, "f1": True})
+        return tasks.Evaluation({"acc": value, "f1": 0.0}, {}, {}, {"acc": self.higher, "f1": True}, {})
 
 
 @pytest.mark.parametrize(("higher", "expected"), [(True, "b"), (False, "a")])

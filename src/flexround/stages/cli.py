@@ -12,6 +12,7 @@ from flexround.settings.layout import Run
 from flexround.settings.load import Params, load_params
 
 USER_ERROR = 2
+BATCH = 250  # examples evaluated at once; fixed, because it can change the last bits of a score
 
 
 def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:

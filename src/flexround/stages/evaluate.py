@@ -13,7 +13,6 @@ from flexround.reconstruct import network
 from flexround.stages import cli
 
 log = logging.getLogger(__name__)
-BATCH = 250  # fixed: the batch size can change the last bits of a score
 
 
 def parser() -> argparse.ArgumentParser:
@@ -44,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         load = network.quantized if recipe.quantized else network.prepared
         model = load(checkpoint, task.head, source, recipe.preprocess).to(device)
         start = time.perf_counter()
-        found = task.evaluate(model, arguments.data, device, BATCH, source, "validation")
+        found = task.evaluate(model, arguments.data, device, cli.BATCH, source, "validation")
         facts = {
             "run": vars(identity),
             "metrics": found.metrics,

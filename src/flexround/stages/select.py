@@ -8,7 +8,6 @@ from flexround import artifacts, tasks
 from flexround.devices import lease
 from flexround.reconstruct import network
 from flexround.stages import cli
-from flexround.stages.evaluate import BATCH
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         for source in (path.parent for path in arguments.networks):
             recipe = artifacts.read_manifest(source)["run"]["recipe"]
             model = network.quantized(checkpoint, task.head, source, ()).to(device)
-            found = task.evaluate(model, arguments.data, device, BATCH, source, "heldout")
+            found = task.evaluate(model, arguments.data, device, cli.BATCH, source, "heldout")
             metric, values[recipe] = next(iter(found.metrics.items()))
             sources[recipe] = source
     best = (max if found.higher_is_better[metric] else min)(values, key=lambda name: values[name])
