@@ -2,6 +2,7 @@
 
 import csv
 import dataclasses
+import functools
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -10,15 +11,13 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from flexround.settings.layout import PARAMS, Run
-from flexround.settings.load import Params, read_yaml, validate
-from flexround.settings.schema import Recipe, Scale, Table, Task, TrainRule
+from flexround.settings.load import Params, load_params, read_yaml, validate
+from flexround.settings.schema import Recipe, Scale, Table, TrainRule
 from flexround.tables import cells, evaluated, published, tidy
 
 SPECS = {path.stem: validate(Table, read_yaml(path), str(path)) for path in sorted(PARAMS.glob("tables/table*.yaml"))}
 OF_RUNS = {name: table for name, table in SPECS.items() if table.groups}
 SETTINGS = {table.number: table for table in SPECS.values() if table.settings}
-GLUE = ("mnli", "qqp", "qnli", "sst2", "cola", "stsb", "mrpc", "rte")
-MODELS = ("bert-base", "bert-large", "gpt-neo-125m", "gpt-neo-1.3b", "gpt-neo-2.7b")
 EXAMPLES = 1000
 METRICS = ("top1", "top5")
 RECIPES = {name: Recipe(setting="B", rounding=name, w_bits=4) for name in ("weak", "strong", "third")}
@@ -86,11 +85,14 @@ def write_run(root: Path, run: Run, scores: np.ndarray, metrics: Sequence[str], 
     return directory
 
 
-def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray]) -> str:
+def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray], higher_is_better: bool = True) -> str:
     """Write every run of a shipped table, the scores by recipe, and return its CSV at the mini scale."""
+    runs: dict[Run, list[str]] = {}
     for cell in table.cells():
-        run = Run("mini", cell.task, cell.checkpoint, cell.row.recipe, 0)
-        write_run(root, run, scores[cell.row.recipe], cell.metrics)
+        runs.setdefault(Run("mini", cell.task, cell.checkpoint, cell.row.recipe, 0), []).extend(cell.metrics)
+    for run, metrics in runs.items():
+        directions = dict.fromkeys(metrics, higher_is_better)
+        write_run(root, run, scores[run.recipe], metrics, higher_is_better=directions)
     found = cells.collect(table, dict.fromkeys(scores, Recipe()), "mini", 1, root)
     return tidy.to_csv(found, published.load(), table, scale())
 
@@ -118,7 +120,7 @@ def settings_params(
     without: str = "",
     comparable: bool = True,
 ) -> Params:
-    """Return the settings of tables 13 and 14 as the paper prints them, changed by later rules and other options.
+    """Return the settings of the paper's scale, changed by later rules and other options.
 
     Args:
         train: further rules, each with ``when`` and ``set``.
@@ -126,20 +128,24 @@ def settings_params(
         without: a task or checkpoint that the scale lacks.
         comparable: whether the scale's numbers are comparable.
     """
-    rules = [
-        {"when": {"task": "glue-*"}, "set": {"lr": 2e-5, "batch": 32, "epochs": 3, "weight_decay": 0.01}},
-        {"when": {"task": "glue-*", "checkpoint": "gpt-neo-2.7b"}, "set": {"lr": 1e-5, "batch": 16}},
-        {"when": {"task": "squad"}, "set": {"lr": 1e-4, "batch": 32, "epochs": 4}},
-        *train,
-    ]
-    of_tasks: dict[str, Mapping[str, int]] = {f"glue-{name}": {"max_length": 128} for name in GLUE}
-    of_tasks |= {"squad": {"max_length": 384, "doc_stride": 128}} | dict(options or {})
-    tasks = {name: Task(module="a:B", options=dict(given)) for name, given in of_tasks.items() if name != without}
-    made = Scale.model_construct(
-        name="paper" if comparable else "mini",
-        comparable=comparable,
-        tasks=tasks,
-        checkpoints=dict.fromkeys(name for name in MODELS if name != without),
-        train=tuple(TrainRule.model_validate({"source": "a test"} | rule) for rule in rules),
-    )
-    return Params(made, None, None, {}, SETTINGS, None)  # type: ignore[arg-type]
+    paper = _paper()
+    tasks, checkpoints = dict(paper.scale.tasks), dict(paper.scale.checkpoints)
+    for name, given in (options or {}).items():
+        tasks[name] = tasks[name].model_copy(update={"options": dict(given)})
+    tasks.pop(without, None)
+    checkpoints.pop(without, None)
+    rules = tuple(TrainRule.model_validate({"source": "a test"} | rule) for rule in train)
+    changed = {
+        "name": "paper" if comparable else "mini",
+        "comparable": comparable,
+        "tasks": tasks,
+        "checkpoints": checkpoints,
+        "train": (*paper.scale.train, *rules),
+    }
+    return paper._replace(scale=paper.scale.model_copy(update=changed))
+
+
+@functools.cache
+def _paper() -> Params:
+    """Return the settings of the paper's scale."""
+    return load_params("paper")

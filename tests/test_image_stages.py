@@ -60,7 +60,8 @@ def test_a_pinned_checkpoint_is_imported(scale, tmp_path, monkeypatch):
     params = load_params(scale)
     torch.save(resnet18(width=4, seed=5).state_dict(), tmp_path / "w.pth")
     pinned = schema.Source(kind="checkpoint", location="ask", file="w.pth", revision="v1", licence="MIT")
-    monkeypatch.setattr(finetune, "load_params", lambda *_, **__: params._replace(sources={"resnet18-torchvision": pinned}))
+    changed = params._replace(sources={"resnet18-torchvision": pinned})
+    monkeypatch.setattr(finetune, "load_params", lambda *_, **__: changed)
     command = [
         "--task",
         "imagenet",

@@ -1,20 +1,32 @@
 """What a table costs before anything is computed, and what tables share."""
 
+import math
 import re
 import subprocess
 import sys
 from pathlib import Path
 
 import pytest
+import torch
 
 from flexround.errors import SettingsError
+from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
-from flexround.settings.load import load_params
+from flexround.settings.load import hyper, load_params, validate
 from flexround.settings.plan import Plan
 from flexround.stages import plan as stage
+from flexround.tasks.text_training import TrainSettings
+from flexround.tasks.webnlg import WebNLGTrainSettings
 
 NETWORKS = {"resnet18": 1814, "resnet50": 4089, "mobilenetv2": 301}  # MMAC of the published architectures
+PARAMETERS = {  # of the published networks, tied weights counted once
+    "opt-125m": 125_239_296,
+    "opt-1.3b": 1_315_758_080,
+    "opt-2.7b": 2_651_596_800,
+    "gpt2-medium": 354_823_168,
+    "gpt2-large": 774_030_080,
+}
 
 
 @pytest.fixture(scope="module")
@@ -215,6 +227,70 @@ def test_missing_data_sets_and_models_are_named(report):
         assert f"results/sources/{name} (" in text
 
 
+def test_table_5_of_the_paper(report):
+    """Two corpora, six models, two methods, five seeds; 128 blocks of 1024 tokens, of which a batch holds up to 32."""
+    text = report("--table", "5")
+    found = {name: count for name, (count, _) in jobs(text).items()}
+    assert found == {"data": 2, "finetune": 12, "calibrate": 10, "reconstruct": 120, "evaluate": 132}
+    assert "missing on disk: 8" in text
+    for name in ("wikitext2", "ptb", "hub/gpt-neo-125m", "hub/opt-2.7b"):
+        assert f"results/sources/{name} (" in text
+    blocks = dict(re.findall(r"^  (\w+/\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
+    depths = {"125m": "12", "1.3b": "24", "2.7b": "32"}
+    assert blocks == {
+        f"{task}/{family}-{size}": depth
+        for task in ("wikitext2", "ptb")
+        for family in ("gpt-neo", "opt")
+        for size, depth in depths.items()
+    }
+    widest = 128 * 1024 * 2560 * 4 / 2**30  # 128 blocks of the widest hidden states, float32
+    assert float(re.search(r"caches up to (\S+) GiB", text)[1]) == pytest.approx(3 * widest, abs=0.01)
+
+
+def test_table_6_of_the_paper(report):
+    text = report("--table", "6", "--seeds", "1")
+    found = {name: count for name, (count, _) in jobs(text).items()}
+    assert found == {"data": 1, "finetune": 2, "calibrate": 1, "reconstruct": 4, "evaluate": 6}
+    assert "missing on disk: 3" in text
+    blocks = dict(re.findall(r"^  webnlg/(\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
+    assert blocks == {"gpt2-medium": "24", "gpt2-large": "36"}
+
+
+@pytest.mark.parametrize("checkpoint", PARAMETERS)
+def test_networks_have_the_size_of_the_published_ones(paper, checkpoint):
+    with torch.device("meta"):
+        model = build.architecture(paper.params.checkpoint(checkpoint), {"head": "causal-lm"})
+    assert sum(value.numel() for value in model.parameters()) == PARAMETERS[checkpoint]
+
+
+def test_training_settings_are_those_that_the_tasks_know(paper):
+    for task, kind in (
+        ("wikitext2", TrainSettings),
+        ("ptb", TrainSettings),
+        ("webnlg", WebNLGTrainSettings),
+    ):
+        for name in {checkpoint for known, checkpoint in paper.params.pairs() if known == task}:
+            validate(kind, paper.params.train(task, name), f"{task}/{name}")
+    lora = WebNLGTrainSettings(**paper.params.train("webnlg", "gpt2-medium"))
+    assert (lora.rank, lora.alpha, lora.batch, lora.epochs, lora.lr) == (4, 32, 8, 5, 2e-4)
+    steps = 5 * math.ceil(18025 / 8)  # of microsoft/LoRA's run
+    assert math.ceil(lora.warmup * steps) == 500
+
+
+def test_generation_is_reconstructed_briefly_and_with_asymmetric_grids(paper):
+    """AdaRound has the batch of FlexRound and the iterations of the appendix, and its own learning rate."""
+    for task, checkpoint, batch in (("ptb", "opt-1.3b", 16), ("webnlg", "gpt2-large", 8)):
+        for recipe, lr in (
+            ("q-adaround-w8a8", 1e-3),
+            ("q-flexround-w8a8", {"opt-1.3b": 3e-5, "gpt2-large": 3e-3}[checkpoint]),
+        ):
+            found, _ = hyper(paper.params, Run("paper", task, checkpoint, recipe, 0))
+            assert (found.samples, found.iters, found.batch, found.lr) == (128, 500, batch, lr)
+            assert found.w_scheme == found.a_scheme == "asymmetric"
+            assert found.w_granularity == "tensor"
+            assert {found.stem_bits, found.head_bits, found.stem_output_bits, found.head_input_bits} == {"low"}
+
+
 def test_a_table_that_the_scale_cannot_make_says_which_it_can():
     smoke = Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
     with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
@@ -224,7 +300,7 @@ def test_a_table_that_the_scale_cannot_make_says_which_it_can():
 def test_what_a_scale_has_everything_for_is_made_by_default():
     images = [1, 2, 3, 8, 9, 10, 11]
     paper, smoke = Plan(load_params("paper")), Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
-    assert paper.complete_tables() == [*images[:3], 4, *images[3:], 12, 13, 14, 15, 16]
+    assert paper.complete_tables() == [*images[:3], 4, 5, 6, *images[3:], *range(12, 19)]
     assert paper.complete_figures() == [3, 4, 5, 6, 7]
     assert smoke.complete_tables() == [10], "it has MobileNetV2 alone"
     assert smoke.complete_figures() == [4, 7]

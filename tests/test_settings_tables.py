@@ -1,7 +1,8 @@
-"""Tables 13 and 14: what fine-tuning uses, and that the paper's scale uses what the paper prints. Tolerances."""
+"""Tables 13, 14, 17 and 18: what is used, and that the paper's scale uses what the paper prints. Tolerances."""
 
 import csv
 import math
+import re
 
 import pytest
 from table_runs import OF_RUNS, SETTINGS, settings_params
@@ -9,7 +10,7 @@ from table_runs import OF_RUNS, SETTINGS, settings_params
 from flexround.errors import InputError, SettingsError
 from flexround.settings.load import load_params, validate
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Table
+from flexround.settings.schema import HyperRule, Table
 from flexround.tables import html, latex, published, terminal
 from flexround.tables.settings import keyed, shown, to_csv
 
@@ -25,7 +26,7 @@ def test_the_papers_scale_uses_what_the_paper_prints(number):
     assert {(line["status"], line["value"] == line["published"]) for line in found} == {("reproduced", True)}
 
 
-@pytest.mark.parametrize(("number", "cells"), [(13, 5), (14, 13)])
+@pytest.mark.parametrize(("number", "cells"), [(13, 5), (14, 13), (17, 24), (18, 24)])
 def test_cells_are_the_published_ones_in_their_order(number, cells):
     assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in published.load() if key.table == number]
     assert len(SETTINGS[number].settings) == cells
@@ -33,10 +34,24 @@ def test_cells_are_the_published_ones_in_their_order(number, cells):
 
 @pytest.mark.parametrize(
     ("value", "text"),
-    [(2e-5, "2e-5"), (1e-4, "1e-4"), (1.5e-4, "1.5e-4"), (0.001, "0.001"), (0.01, "0.01"), (32, "32"), (3.0, "3")],
+    [(2e-5, "2e-5"), (1e-4, "1e-4"), (1.5e-4, "1.5e-4"), (0.005, "5e-3"), (0.01, "0.01"), (32, "32"), (3.0, "3")],
 )
 def test_numbers_are_written_as_in_the_paper(value, text):
     assert shown(value) == text
+
+
+def test_reconstruction_settings_come_from_the_rules():
+    params = settings_params()
+    slower = HyperRule(when={"task": "ptb", "checkpoint": "opt-1.3b"}, set={"lr": 2e-5}, source="a test")
+    changed = params._replace(scale=params.scale.model_copy(update={"hyper": (*params.scale.hyper, slower)}))
+    before, after = entries(18, params), entries(18, changed)
+    differing = [(b, a) for b, a in zip(before, after, strict=True) if a != b]
+    assert [(a["section"], a["column"], b["value"], a["value"], a["status"]) for b, a in differing] == [
+        ("PTB", "OPT-1.3B", "3e-5", "2e-5", "off")
+    ]
+    assert {line["recipe"] for line in after} == {"q-flexround-w8a8"}
+    assert Plan(params).table_settings(18) != Plan(changed).table_settings(18)
+    assert Plan(params).table_settings(17) == Plan(changed).table_settings(17)
 
 
 def test_values_come_from_the_scale():
@@ -79,7 +94,7 @@ def test_what_the_scale_lacks_is_named():
 
 def test_nothing_is_run_for_them():
     plan = Plan(load_params("paper"))
-    assert [plan.table_runs(number) for number in SETTINGS] == [[], []]
+    assert [plan.table_runs(number) for number in SETTINGS] == [[], [], [], []]
 
 
 def test_what_all_models_share_is_printed_once():
@@ -94,6 +109,24 @@ def test_what_all_models_share_is_printed_once():
     assert ">Configuration</th>" in page
     shown_lines = terminal.render(text, params.scale).splitlines()
     assert [line.split() for line in shown_lines if line.startswith("Epoch")] == [["Epoch", "3", "(3)"]]
+
+
+def test_sections_stand_first_and_are_ruled_off():
+    params = settings_params()
+    text = to_csv(SETTINGS[18], params, published.load())
+    lines = latex.render(text, SETTINGS[18], params.scale).splitlines()
+    start = lines.index(r"\midrule")
+    assert lines[start - 1].startswith(r"Dataset & Configuration & \multicolumn{1}{c}{GPT-Neo\textsubscript{125M}}")
+    assert lines[start : start + 6] == [
+        r"\midrule",
+        r" & Learning rate & 5e-3 & 4e-4 & 4e-3 & 3e-5 & 7e-6 & 1e-5 \\",
+        r"WikiText2 & Batch size & 32 & 16 & 8 & 32 & 16 & 8 \\",
+        r"\midrule",
+        r" & Learning rate & 5e-3 & 7e-3 & 7e-3 & 5e-5 & 3e-5 & 8e-6 \\",
+        r"PTB & Batch size & 32 & 16 & 8 & 32 & 16 & 8 \\",
+    ]
+    page = html.render(text, SETTINGS[18], params.scale)
+    assert re.findall(r'rowspan="2" scope="col">(\w+)<', page) == ["Section", "Configuration"]
 
 
 def test_a_table_of_one_row_has_no_text_columns():
@@ -113,6 +146,15 @@ def test_a_table_of_one_row_has_no_text_columns():
         (
             {"settings": [{"column": "Epoch", "setting": "epochs", "checkpoints": ["a"]}]},
             r"settings\.0\.setting = 'epochs'",
+        ),
+        ({"settings": [{"column": "Epoch", "setting": "hyper.lr", "checkpoints": ["a"]}]}, "hyper.KEY needs a recipe"),
+        (
+            {"settings": [{"column": "Epoch", "setting": "train.lr", "recipe": "r", "checkpoints": ["a"]}]},
+            "hyper.KEY needs a recipe",
+        ),
+        (
+            {"settings": [{"column": "Epoch", "setting": "train.lr", "task": "ptb", "checkpoints": ["a"]}]},
+            "'ptb'} not among the table's tasks",
         ),
     ],
 )

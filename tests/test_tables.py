@@ -1,6 +1,7 @@
 """Tables: what is collected, what is bold, and what the CSV says."""
 
 import csv
+import json
 import re
 import shutil
 from pathlib import Path
@@ -8,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import OF_RUNS, TABLE, complete, entry, hits, make, write
+from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, write
 
 from flexround.errors import InputError, SettingsError
 from flexround.settings.layout import Run
@@ -17,7 +18,7 @@ from flexround.tables import cells, evaluated, published
 
 
 def test_shipped_tables_are_there() -> None:
-    assert [table.number for table in OF_RUNS.values()] == [1, 2, 3, 4, 8, 9, 10, 11, 12, 15, 16]
+    assert [table.number for table in OF_RUNS.values()] == [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 15, 16]
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
@@ -53,6 +54,15 @@ def test_task_and_checkpoint_are_what_section_and_column_say(name: str) -> None:
         assert cell.checkpoint == cell.column.name.lower()
         assert cell.task == (f"glue-{cell.row.section.lower().replace('-', '')}" if cell.row.section else "squad")
     assert (name == "table16") == ("q-flexround-w8a8-tuned" in {row.recipe for row in OF_RUNS[name].rows()})
+
+
+def test_language_and_generation_tables_show_what_section_and_column_say() -> None:
+    for cell in OF_RUNS["table05"].cells():
+        assert (cell.task, cell.checkpoint) == (cell.row.section.lower(), cell.column.name.lower())
+        assert cell.metrics == ("ppl",)
+    for cell in OF_RUNS["table06"].cells():
+        assert cell.checkpoint == {"M": "gpt2-medium", "L": "gpt2-large"}[cell.row.section[-1]]
+        assert (cell.task, cell.metrics) == ("webnlg", (cell.column.name.lower(),))
 
 
 def test_all_published_numbers_are_read() -> None:
@@ -186,6 +196,30 @@ def test_lower_can_be_better(tmp_path: Path) -> None:
         write(tmp_path, recipe, hits(count), higher_is_better={"top1": False, "top5": True})
     text = make(tmp_path)
     assert (entry(text, "weak")["best"], entry(text, "third", "top5")["best"]) == ("1", "1")
+
+
+def test_the_lower_perplexity_wins_in_table_5(tmp_path: Path) -> None:
+    scores = {"full-precision": hits(100), "q-adaround-w8a8": hits(300), "q-flexround-w8a8": hits(200)}
+    text = fill(tmp_path, OF_RUNS["table05"], scores, higher_is_better=False)
+    found = list(csv.DictReader(text.splitlines()))
+    assert {(line["recipe"], line["best"], line["rival"], line["lead"]) for line in found} == {
+        ("full-precision", "0", "", ""),
+        ("q-adaround-w8a8", "0", "Q+FlexRound (Ours)", "10.00"),
+        ("q-flexround-w8a8", "1", "Q+AdaRound", "-10.00"),
+    }
+    assert {(line["metric"], line["higher_is_better"]) for line in found} == {("perplexity", "0")}
+
+
+def test_each_column_of_table_6_has_its_own_metric(tmp_path: Path) -> None:
+    scores = {"full-precision": hits(900), "q-adaround-w8a8": hits(700), "q-flexround-w8a8": hits(800)}
+    fill(tmp_path, OF_RUNS["table06"], scores)
+    path = evaluated.directory(Run("mini", "webnlg", "gpt2-large", "full-precision", 0), tmp_path) / "metrics.json"
+    content = json.loads(path.read_text()) | {"metrics": {"unseen": 1.0, "seen": 3.0, "all": 2.0}}
+    path.write_text(json.dumps(content))
+    found = cells.collect(OF_RUNS["table06"], dict.fromkeys(scores, Recipe()), "mini", 1, tmp_path)
+    values = {cell.key.column: cell.value for cell in found if cell.key.row == 4}
+    assert values == {"Unseen": 1.0, "Seen": 3.0, "All": 2.0}
+    assert {cell.key.metric for cell in found} == {"bleu"}
 
 
 def test_stale_and_damaged_scores_are_refused(tmp_path: Path) -> None:

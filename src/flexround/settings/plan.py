@@ -92,7 +92,10 @@ class Plan:
         if not table.settings:
             return ""
         options = {task: self.scale.tasks[task].options for task in table.tasks if task in self.scale.tasks}
-        return json.dumps([options, [self.params.train(*pair) for pair in table.pairs()]], sort_keys=True)
+        recipes = dict.fromkeys(setting.recipe for setting in table.settings if setting.recipe)
+        runs = [Run(self.scale.name, *pair, recipe, 0) for recipe in recipes for pair in table.pairs()]
+        hypers = [hyper(self.params, run)[0].model_dump() for run in runs]
+        return json.dumps([options, [self.params.train(*pair) for pair in table.pairs()], hypers], sort_keys=True)
 
     def figure_runs(self, number: int) -> list[Run]:
         """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7."""

@@ -282,14 +282,23 @@ class Cell(NamedTuple):
 
 
 class Setting(Strict):
-    """A cell of a settings table: what fine-tuning uses, the same for all tasks of the table and these checkpoints."""
+    """A cell of a settings table: what the pipeline uses, the same for all its tasks and these checkpoints."""
 
+    section: str = ""
     method: str = Field("", description="text of the row, as in published.csv")
     column: str
-    setting: Annotated[str, Field(pattern=r"^(train|task)\.\w+$")] = Field(
-        description="train.KEY of the scale's train rules, or task.KEY of the task's options"
+    setting: Annotated[str, Field(pattern=r"^(train|task|hyper)\.\w+$")] = Field(
+        description="train.KEY of the train rules, task.KEY of the task's options, or hyper.KEY of a recipe's runs"
     )
+    recipe: str | None = Field(None, description="the recipe of hyper.KEY")
+    task: str | None = Field(None, description="the one task of the table that the cell is about; none: all of them")
     checkpoints: tuple[str, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _recipe_of_hyper(self) -> "Setting":
+        if self.setting.startswith("hyper.") != (self.recipe is not None):
+            raise ValueError(f"{self.setting}: hyper.KEY needs a recipe, and no other setting has one")
+        return self
 
 
 class Table(Strict):
@@ -308,6 +317,9 @@ class Table(Strict):
     groups: tuple[Group, ...] = ()
     tasks: tuple[str, ...] = Field((), description="tasks of a settings table")
     settings: tuple[Setting, ...] = Field((), description="cells of a settings table, row by row")
+    metric_names: dict[str, str] = Field(
+        {}, description="metric of a task -> its name in published.csv and in the table, where that is another"
+    )
     tolerance: dict[str, Positive] = Field(
         {}, description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
     )
@@ -316,6 +328,8 @@ class Table(Strict):
     def _one_kind(self) -> "Table":
         if bool(self.groups) == bool(self.settings) or bool(self.settings) != bool(self.tasks):
             raise ValueError("give groups, or tasks and settings")
+        if wrong := {setting.task for setting in self.settings} - {None, *self.tasks}:
+            raise ValueError(f"settings: {wrong} not among the table's tasks")
         if self.groups and "Method" not in self.descriptive:
             raise ValueError("descriptive: one of the headers must be Method")
         return self
@@ -334,8 +348,8 @@ class Table(Strict):
 
     @property
     def method_at(self) -> int:
-        """Where the column of the method, or of a setting's name, stands left of the numbers, from 0."""
-        return self.descriptive.index("Method") if "Method" in self.descriptive else 0
+        """Where the column of the method, or of a setting's name (the last), stands left of the numbers, from 0."""
+        return self.descriptive.index("Method") if "Method" in self.descriptive else max(0, len(self.descriptive) - 1)
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every (task, checkpoint) that the table shows."""

@@ -82,7 +82,8 @@ def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int,
             run = Run(scale, task, checkpoint, row.recipe, 0)
             trials = _trials(run, metrics, count, root)
             for metric in metrics:
-                key = Key(table.number, number, row.section, row.method, row.bits, column.name, metric)
+                name = table.metric_names.get(metric, metric)
+                key = Key(table.number, number, row.section, row.method, row.bits, column.name, name)
                 cells.append(Cell(key, group, compare, run, count, trials[metric]))
     return cells
 

@@ -1,15 +1,16 @@
-"""Tables of settings: what fine-tuning really uses, read from the scale; nothing is run."""
+"""Tables of settings: what fine-tuning and reconstruction really use, read from the scale; nothing is run."""
 
 from collections.abc import Iterator, Mapping
 from typing import Any
 
 from flexround.errors import SettingsError, suggest
-from flexround.settings.load import Params
+from flexround.settings.layout import Run
+from flexround.settings.load import Params, hyper
 from flexround.settings.schema import Setting, Table
 from flexround.tables.published import SETTING, Key, lookup
 from flexround.tables.tidy import write
 
-SMALLEST_PLAIN = 1e-3  # the paper writes smaller settings as 2e-5
+SMALLEST_PLAIN = 1e-2  # the paper writes smaller settings as 5e-3
 
 
 def to_csv(table: Table, params: Params, numbers: Mapping[Key, float]) -> str:
@@ -28,15 +29,15 @@ def to_csv(table: Table, params: Params, numbers: Mapping[Key, float]) -> str:
 
 
 def keyed(table: Table) -> Iterator[tuple[Key, Setting]]:
-    """Yield each cell of a settings table with its identity; rows are numbered by their method from 1."""
-    rows = list(dict.fromkeys(setting.method for setting in table.settings))
+    """Yield each cell of a settings table with its identity; rows are numbered by section and method from 1."""
+    rows = list(dict.fromkeys((setting.section, setting.method) for setting in table.settings))
     for setting in table.settings:
-        row = rows.index(setting.method) + 1
-        yield Key(table.number, row, "", setting.method, "", setting.column, SETTING), setting
+        row = rows.index((setting.section, setting.method)) + 1
+        yield Key(table.number, row, setting.section, setting.method, "", setting.column, SETTING), setting
 
 
 def shown(value: float) -> str:
-    """Return a number as the paper writes it: 2e-5, 0.01, 32."""
+    """Return a number as the paper writes it: 2e-5, 5e-3, 0.01, 32."""
     if 0 < abs(value) < SMALLEST_PLAIN:
         digits, exponent = f"{value:e}".split("e")
         return f"{float(digits):g}e{int(exponent)}"
@@ -46,23 +47,26 @@ def shown(value: float) -> str:
 def _entry(key: Key, table: Table, setting: Setting, params: Params, published: float) -> dict[str, str | int]:
     """Return a line of the CSV; task and checkpoint are the first of those that share the value."""
     value = _agreed(table, setting, params)
+    sections = list(dict.fromkeys(other.section for other in table.settings))
     equal = "reproduced" if value == published else "off"
     return key._asdict() | {
         "value": shown(value),
         "published": shown(published),
         "status": equal if params.scale.comparable else "computed",
         "scale": params.scale.name,
-        "task": table.tasks[0],
+        "task": setting.task or table.tasks[0],
         "checkpoint": setting.checkpoints[0],
-        "group": 1,
+        "recipe": setting.recipe or "",
+        "group": sections.index(setting.section) + 1,
         "best": 0,
     }
 
 
 def _agreed(table: Table, setting: Setting, params: Params) -> float:
     """Return the value that all tasks and checkpoints of a cell share."""
-    pairs = [(task, checkpoint) for task in table.tasks for checkpoint in setting.checkpoints]
-    values = {pair: _value(setting.setting, *pair, params) for pair in pairs}
+    tasks = [setting.task] if setting.task else table.tasks
+    pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
+    values = {pair: _value(setting, *pair, params) for pair in pairs}
     first = pairs[0]
     for pair, value in values.items():
         if value != values[first]:
@@ -73,15 +77,26 @@ def _agreed(table: Table, setting: Setting, params: Params) -> float:
     return values[first]
 
 
-def _value(setting: str, task: str, checkpoint: str, params: Params) -> float:
+def _value(setting: Setting, task: str, checkpoint: str, params: Params) -> float:
     """Return a setting of a pair."""
     scale = params.scale
     if task not in scale.tasks:
         raise SettingsError(f"scale {scale.name}: task {suggest(task, scale.tasks)}")
     params.checkpoint(checkpoint)
-    kind, _, key = setting.partition(".")
-    known: dict[str, Any] = scale.tasks[task].options if kind == "task" else params.train(task, checkpoint) or {}
-    where = f"scale {scale.name}: " + (f"tasks.{task}.options" if kind == "task" else f"train: {task}/{checkpoint}")
+    where, known = _settings(setting, task, checkpoint, params)
+    key = setting.setting.partition(".")[2]
     if not isinstance(known.get(key), int | float):
-        raise SettingsError(f"{where}: {key} = {known.get(key)!r}: write a number, the task's table shows it")
+        raise SettingsError(
+            f"scale {scale.name}: {where}: {key} = {known.get(key)!r}: write a number, the task's table shows it"
+        )
     return known[key]
+
+
+def _settings(setting: Setting, task: str, checkpoint: str, params: Params) -> tuple[str, dict[str, Any]]:
+    """Return where all settings of a setting's kind stand, and what they are for a pair."""
+    if setting.setting.startswith("task."):
+        return f"tasks.{task}.options", params.scale.tasks[task].options
+    if setting.recipe is None:
+        return f"train: {task}/{checkpoint}", params.train(task, checkpoint) or {}
+    run = Run(params.scale.name, task, checkpoint, setting.recipe, 0)
+    return f"hyper: {task}/{checkpoint}/{setting.recipe}", hyper(params, run)[0].model_dump()

@@ -1,0 +1,334 @@
+"""WebNLG: encoding, loss, adapters, decoding and scores, and the whole chain on a tiny scale."""
+
+import copy
+import json
+import math
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import sacrebleu
+import torch
+from safetensors.numpy import load_file
+from tensors import randn
+
+from flexround import artifacts
+from flexround.errors import InputError, SettingsError
+from flexround.mini import tokenizers
+from flexround.models import build, transformer
+from flexround.settings.load import load_params
+from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
+from flexround.tasks import beam, bleu, encode, text, webnlg, webnlg_files
+from flexround.tasks.webnlg import MiniWebNLG, MiniWebNLGOptions, WebNLG, WebNLGOptions, WebNLGTrainSettings
+
+SCALE = str(Path(__file__).with_name("webnlg_scale.yaml"))
+REAL = Path(__file__).parents[2] / "shared" / "realdata"
+CPU = torch.device("cpu")
+NAMES = {"task": "webnlg", "checkpoint": "gpt2-medium"}
+WIDTH = 16
+TRAIN = {"epochs": 1, "batch": 16, "lr": 1e-2, "rank": 2}
+OPT = {"vocab_size": 257, "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_attention_heads": 2}
+
+
+def spell(words):
+    """Return the ids of a text whose tokens are single bytes; 0 is the end of text."""
+    return [SPELLING.token_to_id("Ġ" if letter == " " else letter) for letter in words]
+
+
+SPELLING = tokenizers.train([], "bpe", 257)
+
+
+def gpt2(positions=400):
+    sizes = {"vocab_size": 257, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": positions}
+    return transformer.gpt2("causal-lm", seed=1, bos_token_id=0, eos_token_id=0, initializer_range=0.3, **sizes)
+
+
+@pytest.fixture
+def place(tmp_path):
+    """Make a task with single bytes as tokens, its data, a model and the network's directory."""
+    torch.set_num_threads(1)
+    task = MiniWebNLG(MiniWebNLGOptions(train=30, test=4, max_length=400, heldout=5, beams=2, steps=6))
+    task.prepare(tmp_path / "data", tmp_path)
+    artifacts.write_text(tmp_path / "network/tokenizer.json", SPELLING.to_str())
+    return SimpleNamespace(task=task, model=gpt2(), data=tmp_path / "data", network=tmp_path / "network")
+
+
+# encoding
+
+
+def test_encoding_by_hand(place):
+    task = WebNLG(WebNLGOptions(max_length=10))
+    rows = [{"context": "a : b", "reference": "c"}, {"context": "ab", "reference": "cdefghij"}]
+    found = task.encode(rows, place.network)
+    assert found.ids.tolist() == [[*spell("a : b"), 0, *spell(" c"), 0, 0], [*spell("ab"), 0, *spell(" cdefgh")]]
+    assert found.types.tolist() == [[0] * 6 + [1, 1, 1, 0], [0] * 3 + [1] * 7], "sentence and end, no padding"
+    assert found.mask.tolist() == [[True] * 9 + [False], [True] * 10], "what is too long is cut"
+    assert (found.ids.dtype, found.types.dtype) == (np.int32, np.int8)
+
+
+def test_a_context_without_room_for_a_sentence_is_refused(place):
+    rows = [{"context": "a : b", "reference": "c"}]
+    assert WebNLG(WebNLGOptions(max_length=7)).encode(rows, place.network).types.sum() == 1
+    with pytest.raises(InputError, match="max_length=6 has no room for what 'a : b' says"):
+        WebNLG(WebNLGOptions(max_length=6)).encode(rows, place.network)
+
+
+def test_a_tokenizer_without_an_end_of_text_is_refused(place, tmp_path):
+    other = tokenizers.train(["a b"], "wordpiece", 50)
+    artifacts.write_text(tmp_path / "tokenizer.json", other.to_str())
+    with pytest.raises(InputError, match=r"tokenizer.json: has no <\|endoftext\|>"):
+        place.task.encode([{"context": "a", "reference": "b"}], tmp_path)
+
+
+# training
+
+
+@pytest.mark.parametrize("smoothing", [0.0, 0.1])
+def test_the_loss_by_hand(smoothing):
+    logits = randn(2, 5, 7)
+    types = [[0, 0, 1, 1, 0], [0, 1, 1, 1, 1]]
+    ids = [[3, 0, 5, 0, 0], [0, 6, 2, 4, 0]]
+    inputs = {"input_ids": torch.tensor(ids), "token_type_ids": torch.tensor(types)}
+    losses = []
+    for row, place in ((0, 2), (0, 3), (1, 1), (1, 2), (1, 3), (1, 4)):
+        logs = [-math.log(share) for share in logits[row, place - 1].double().softmax(0).tolist()]
+        losses.append((1 - smoothing) * logs[ids[row][place]] + smoothing * sum(logs) / 7)
+
+    def model(input_ids):
+        assert torch.equal(input_ids, inputs["input_ids"])
+        return SimpleNamespace(logits=logits)
+
+    model.config = object()
+    found = webnlg.completion_loss(model, inputs, smoothing)
+    assert found.item() == pytest.approx(sum(losses) / 6, rel=1e-5)
+
+
+def trained_adapters(model, settings):
+    """Train a little by hand; return A and B of each layer, and the model's logits of some ids."""
+    adapted = webnlg.adapt(model, settings)
+    trained = [p for p in model.parameters() if p.requires_grad]
+    optimizer = torch.optim.AdamW(trained, lr=0.1, weight_decay=0.01)
+    ids = torch.arange(60).view(3, 20)
+    for _ in range(3):
+        model(input_ids=ids, labels=ids).loss.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+    layers = [block.attn.c_attn for block in model.transformer.h]
+    factors = [[kind["default"].weight.detach().clone() for kind in (x.lora_A, x.lora_B)] for x in layers]
+    logits = model.eval()(input_ids=ids).logits.detach()
+    adapted.merge_and_unload()
+    torch.testing.assert_close(model(input_ids=ids).logits.detach(), logits, rtol=1e-4, atol=1e-4)
+    return trained, factors
+
+
+def test_adapters_are_those_of_query_and_value_alone():
+    model, before = gpt2(), gpt2()
+    trained, factors = trained_adapters(model, WebNLGTrainSettings(epochs=1, batch=1, lr=1, rank=2, alpha=6))
+    assert sum(p.numel() for p in trained) == 2 * (4 * WIDTH + 3 * WIDTH * 4), "A and B of two layers"
+    query, key, value = (slice(start, start + WIDTH) for start in (0, WIDTH, 2 * WIDTH))
+    for block, base, (a, b) in zip(model.transformer.h, before.transformer.h, factors, strict=True):
+        assert not b[key].any()
+        assert not b[query, 2:].any()
+        assert not b[value, :2].any()
+        assert b[query, :2].all()
+        assert b[value, 2:].all()
+        new, old = block.attn.c_attn.weight, base.attn.c_attn.weight
+        torch.testing.assert_close(new[:, query], old[:, query] + 3 * (b[query, :2] @ a[:2]).T)  # 3 is alpha / rank
+        torch.testing.assert_close(new[:, value], old[:, value] + 3 * (b[value, 2:] @ a[2:]).T)
+        assert torch.equal(new[:, key], old[:, key])
+
+
+def test_finetuning_leaves_a_plain_model_with_other_queries_and_values(place):
+    before, state = copy.deepcopy(place.model), torch.random.get_rng_state()
+    facts = place.task.finetune(place.model, place.data, TRAIN, place.network)
+    assert torch.equal(state, torch.random.get_rng_state())
+    chosen = {"rank": 2, "alpha": 32, "dropout": 0.1, "label_smoothing": 0.1}
+    assert facts["settings"].items() >= chosen.items()
+    rows = webnlg_files.training_rows(text.read_rows(place.data, "train"))
+    assert facts["steps"] == math.ceil(len(rows) / 16), "an example a reference"
+    assert [type(module) for module in place.model.modules()] == [type(module) for module in before.modules()]
+    assert all(parameter.requires_grad for parameter in place.model.parameters())
+    assert not place.model.training
+    new, old = place.model.state_dict(), before.state_dict()
+    assert list(new) == list(old)
+    for name in new:
+        if not name.endswith("c_attn.weight"):
+            assert torch.equal(new[name], old[name]), name
+            continue
+        query, key, value = (new[name] - old[name]).double().split(WIDTH, 1)
+        assert not key.any()
+        for change in (query, value, torch.cat([query, value], 1)):
+            assert torch.linalg.matrix_rank(change, rtol=1e-4) == (2 if change.shape[1] == WIDTH else 4)
+    again = copy.deepcopy(before)
+    place.task.finetune(again, place.data, TRAIN, place.network)
+    assert all(torch.equal(value, new[name]) for name, value in again.state_dict().items())
+
+
+def test_dropout_and_smoothing_take_part(place):
+    found = []
+    for change in ({}, {"dropout": 0.0}, {"label_smoothing": 0.0}):
+        model = gpt2()
+        place.task.finetune(model, place.data, TRAIN | change, place.network)
+        found.append(model.transformer.h[0].attn.c_attn.weight.detach())
+    assert not torch.equal(found[0], found[1])
+    assert not torch.equal(found[0], found[2])
+
+
+def loss_of(place):
+    rows = webnlg_files.training_rows(text.read_rows(place.data, "train"))
+    encoded = place.task.encode(rows, place.network)
+    inputs = text.arguments({name: torch.from_numpy(getattr(encoded, name)) for name in ("ids", "types", "mask")})
+    with torch.no_grad():
+        return webnlg.completion_loss(place.model, inputs, 0.0)
+
+
+def test_training_lowers_the_loss(place):
+    before = loss_of(place)
+    place.task.finetune(place.model, place.data, TRAIN | {"epochs": 4}, place.network)
+    assert loss_of(place) < before - 0.1
+
+
+def test_other_models_and_lengths_are_refused(place):
+    other = transformer.opt("causal-lm", **OPT)
+    with pytest.raises(SettingsError, match="not for a opt, choose a gpt2"):
+        place.task.finetune(other, place.data, TRAIN, place.network)
+    with pytest.raises(InputError, match="length=400: the model has 300 positions"):
+        place.task.finetune(gpt2(300), place.data, TRAIN, place.network)
+    with pytest.raises(SettingsError, match="ranks"):
+        place.task.finetune(place.model, place.data, TRAIN | {"ranks": 4}, place.network)
+
+
+# calibration
+
+
+def test_calibration_inputs_are_training_sentences_that_are_not_held_out(place):
+    entries = text.read_rows(place.data, "train")
+    kept, heldout = place.task.parts(len(entries))
+    samples = place.task.calibration(place.data, 40, 0)
+    rows = [json.loads(line) for line in samples["examples"].tobytes().splitlines()]
+    pairs = {(entries[index]["context"], sentence) for index in kept for sentence in entries[index]["references"]}
+    found = [(row["context"], row["reference"]) for row in rows]
+    assert set(found) <= pairs
+    assert len(set(found)) == 40
+    assert not {context for context, _ in found} & {entries[index]["context"] for index in heldout}
+    inputs = place.task.inputs(samples, place.network)
+    assert inputs.x.shape == (40, *place.task.input_shape)
+    written = [SPELLING.decode(ids, False) for ids in (x[0][m].tolist() for x, m in zip(*inputs, strict=True))]
+    assert written == [f"{context}<|endoftext|> {sentence}<|endoftext|>" for context, sentence in found]
+    shorter = place.task.calibration(place.data, 7, 0)
+    assert shorter["examples"].tobytes().splitlines() == samples["examples"].tobytes().splitlines()[:7]
+
+
+# evaluation
+
+
+def evaluated(place, split="validation"):
+    return place.task.evaluate(place.model, place.data, CPU, 250, place.network, split)
+
+
+def test_scores_of_known_texts(place, monkeypatch):
+    """Seen contexts get a reference, unseen ones the first words of one."""
+    rows = text.read_rows(place.data, "test")
+    texts = [row["references"][-1] if row["seen"] else row["references"][0][:25] for row in rows]
+    place.task = WebNLG(WebNLGOptions(max_length=500, beams=2, length_penalty=0.5, no_repeat_ngram=3, steps=200))
+
+    def search(model, prompts, rules, batch):
+        assert model is place.model
+        assert prompts == [[*spell(row["context"]), 0] for row in rows]
+        assert rules == beam.Rules(2, 0.5, 3, 200, 500, (0,))
+        assert batch <= 16
+        return [[*spell(" " + words), 0] for words in texts]
+
+    monkeypatch.setattr(beam, "search", search)
+    found = evaluated(place)
+    assert found.n_examples == {"unseen": 4, "seen": 4, "all": 8}
+    assert found.metrics["seen"] == pytest.approx(100)
+    for name, part in (("unseen", slice(4, 8)), ("all", slice(0, 8))):
+        streams = zip(*(bleu.six(row["references"]) for row in rows[part]), strict=True)
+        expected = sacrebleu.corpus_bleu(texts[part], list(streams), smooth_method="none", force=True).score
+        assert found.metrics[name] == pytest.approx(expected)
+        assert 5 < expected < 95
+    tokens = found.predictions["validation/tokens"]
+    assert tokens.shape == (8, 200)
+    assert [[token for token in row if token >= 0] for row in tokens.tolist()] == search(
+        place.model, [[*spell(row["context"]), 0] for row in rows], place.task.rules(SPELLING), 1
+    )
+    assert list(found.replicates) == ["unseen", "seen", "all"]
+
+
+def test_held_out_rows_have_one_metric(place):
+    found = evaluated(place, "heldout")
+    assert list(found.metrics) == ["all"]
+    assert found.n_examples == {"all": 5}
+    assert found.predictions["heldout/tokens"].shape == (5, 6)
+    place.task = MiniWebNLG(place.task.options.model_copy(update={"heldout": 0}))
+    with pytest.raises(SettingsError, match="no training rows are held out"):
+        evaluated(place, "heldout")
+
+
+def test_a_model_that_ends_at_once_is_refused(place):
+    with torch.no_grad():
+        place.model.transformer.ln_f.weight.zero_()
+        place.model.transformer.ln_f.bias.copy_(100 * place.model.lm_head.weight[0])
+    with pytest.raises(InputError, match="empty generation, none of the 8 texts has a word"):
+        evaluated(place)
+
+
+# the real files
+
+
+@pytest.mark.skipif(not (REAL / "webnlg_2017").exists(), reason="no real data")
+def test_the_real_files_with_the_real_tokenizer(tmp_path):
+    task = WebNLG(WebNLGOptions(root=REAL / "webnlg_2017"))
+    task.prepare(tmp_path / "data", tmp_path)
+    tokenizer = encode.tokenizer_file(REAL / "tokenizers/gpt2")
+    artifacts.write_text(tmp_path / "tokenizer.json", tokenizer.to_str())
+    rows = text.read_rows(tmp_path / "data", "test")
+    assert len({row["context"] for row in rows}) == len(rows)
+    assert {row["seen"] for row in rows} == {True, False}
+    assert {row["seen"] for row in text.read_rows(tmp_path / "data", "train")} == {True}
+    assert task.rules(tokenizer) == beam.Rules(), "the published ones"
+    samples = task.calibration(tmp_path / "data", 128, 0)
+    inputs = task.inputs(samples, tmp_path)
+    assert inputs.x.shape == (128, 2, 512)
+    for (ids, types), mask, line in zip(*inputs, samples["examples"].tobytes().splitlines(), strict=True):
+        row = json.loads(line)
+        parts = ids[mask & (types == 0)].tolist(), ids[types == 1].tolist()
+        assert parts[0][-1] == parts[1][-1] == 50256
+        assert tokenizer.decode(parts[0][:-1]) == row["context"]
+        assert tokenizer.decode(parts[1][:-1]) == f" {row['reference']}"
+        assert not types[~mask].any()
+
+
+# the chain
+
+
+def stage(module, **options):
+    arguments = [f"--{name}={value}" for name, value in ({"scale": SCALE} | options).items()]
+    module.run(module.parser().parse_args(arguments))
+
+
+def test_from_the_data_to_a_quantized_evaluation(tmp_path):
+    for task in ("corpus", "webnlg"):
+        stage(data, task=task, out=tmp_path / task)
+    first, weights, samples, out = (tmp_path / name for name in ("pretrained", "weights", "samples", "quantized"))
+    stage(finetune, task="corpus", checkpoint="gpt2-medium", data=tmp_path / "corpus", out=first)
+    stage(finetune, **NAMES, data=tmp_path / "webnlg", pretrained=first, out=weights)
+    assert artifacts.read_manifest(weights)["train"]["settings"]["rank"] == 2
+    stage(calibrate, task="webnlg", data=tmp_path / "webnlg", samples=32, out=samples)
+    gate = tmp_path / "full/metrics.json"
+    stage(evaluate, **NAMES, recipe="full-precision", data=tmp_path / "webnlg", weights=weights, out=gate.parent)
+    recipe = {**NAMES, "recipe": "q-flexround-w8a8"}
+    places = {"weights": weights, "samples": samples, "gate": gate, "state": tmp_path / "state"}
+    stage(reconstruct, **recipe, **places, out=out)
+    stage(evaluate, **recipe, data=tmp_path / "webnlg", quantized=out, out=tmp_path / "low")
+    low = artifacts.read_json(tmp_path / "low/metrics.json")
+    assert low["n_examples"] == {"unseen": 8, "seen": 8, "all": 16}
+    assert low["metrics"].keys() == low["n_examples"].keys()
+    stored = load_file(tmp_path / "full/predictions.safetensors")["predictions/validation/tokens"]
+    model = build.full_precision(load_params(SCALE).checkpoint("gpt2-medium"), {"head": "causal-lm"}, weights)
+    tokenizer = encode.load(weights / "tokenizer.json")
+    prompts = [[*tokenizer.encode(row["context"]).ids, 0] for row in text.read_rows(tmp_path / "webnlg", "test")]
+    expected = beam.search(model, prompts, beam.Rules(beams=3, steps=20, positions=128, eos=(0,)))
+    assert [[token for token in row if token >= 0] for row in stored.tolist()] == expected
