@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params, read_yaml, validate
-from flexround.settings.schema import Recipe, Scale, Table, TrainRule
+from flexround.settings.schema import Recipe, Scale, TrainRule
+from flexround.settings.specs import Table
 from flexround.tables import cells, evaluated, published, tidy
 
 SPECS = {path.stem: validate(Table, read_yaml(path), str(path)) for path in sorted(PARAMS.glob("tables/table*.yaml"))}

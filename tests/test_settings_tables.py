@@ -10,7 +10,8 @@ from table_runs import OF_RUNS, SETTINGS, settings_params
 from flexround.errors import InputError, SettingsError
 from flexround.settings.load import load_params, validate
 from flexround.settings.plan import Plan
-from flexround.settings.schema import HyperRule, Table
+from flexround.settings.schema import HyperRule
+from flexround.settings.specs import Table
 from flexround.tables import html, latex, published, terminal
 from flexround.tables.settings import keyed, shown, to_csv
 

@@ -14,15 +14,14 @@ from flexround.settings.layout import FULL_PRECISION, PARAMS, Run
 from flexround.settings.schema import (
     Checkpoint,
     Defaults,
-    FigureSpecs,
     Gate,
     Hyper,
     Recipe,
     Recipes,
     Scale,
     Source,
-    Table,
 )
+from flexround.settings.specs import FigureSpecs, Table
 
 S = TypeVar("S", bound=BaseModel)
 

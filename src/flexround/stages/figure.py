@@ -8,7 +8,7 @@ from flexround.errors import SettingsError, suggest
 from flexround.settings import layout
 from flexround.settings.load import Params, load_params
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Panel
+from flexround.settings.specs import Panel
 from flexround.stages import cli
 from flexround.tables import figure_style, figures, published
 

@@ -7,7 +7,8 @@ from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.settings.layout import Run
-from flexround.settings.schema import Recipe, Row, Table
+from flexround.settings.schema import Recipe
+from flexround.settings.specs import Row, Table
 from flexround.tables.evaluated import Trial, directory, read_run, trial
 from flexround.tables.published import Key
 

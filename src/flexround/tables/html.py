@@ -4,7 +4,8 @@ import hashlib
 
 import jinja2
 
-from flexround.settings.schema import Scale, Table
+from flexround.settings.schema import Scale
+from flexround.settings.specs import Table
 from flexround.tables.grid import Entry, Grid, legend, optional, parse, plain, scale_note
 
 PAGE = """<!DOCTYPE html>

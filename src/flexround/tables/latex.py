@@ -7,7 +7,8 @@ import textwrap
 import jinja2
 
 from flexround.errors import SettingsError
-from flexround.settings.schema import Column, Row, Scale, Table
+from flexround.settings.schema import Scale
+from flexround.settings.specs import Column, Row, Table
 from flexround.tables.grid import Entry, Grid, Heading, Line, legend, parse, scale_note
 from flexround.tables.published import DECIMALS
 

@@ -6,7 +6,7 @@ from typing import Any
 from flexround.errors import SettingsError, suggest
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper
-from flexround.settings.schema import Setting, Table
+from flexround.settings.specs import Setting, Table
 from flexround.tables.published import SETTING, Key, lookup
 from flexround.tables.tidy import write
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Iterable, Mapping
 
 from flexround.errors import SettingsError, suggest
-from flexround.settings.schema import Scale, Table
+from flexround.settings.schema import Scale
+from flexround.settings.specs import Table
 from flexround.tables.best import Lead, leads
 from flexround.tables.cells import Cell
 from flexround.tables.published import DECIMALS, Key, lookup

@@ -1,0 +1,179 @@
+"""Pydantic models of ``params/tables/`` and ``params/figures.yaml``: what the paper's tables and figures show."""
+
+from typing import Annotated, NamedTuple
+
+from pydantic import Field, model_validator
+
+from flexround.settings.schema import Count, Positive, Strict
+
+
+class Column(Strict):
+    """A column of a table: one or more metrics shown as a/b. What it leaves open is the row's."""
+
+    name: str
+    label: str | None = Field(None, description="LaTeX text of the header, if it is not `name`")
+    task: str | None = None
+    checkpoint: str | None = None
+    metrics: tuple[str, ...] | None = None
+
+
+class Row(Strict):
+    """A row of a table. It gives the task, checkpoint and metrics that the columns leave open."""
+
+    recipe: str
+    task: str | None = None
+    checkpoint: str | None = None
+    metrics: tuple[str, ...] | None = None
+    method: str = Field(description="text of the method, as in published.csv")
+    label: str | None = Field(None, description="LaTeX text of the method column, if it is not `method`")
+    section: str = ""
+    bits: str = ""
+    extra: tuple[str, ...] = Field((), description="LaTeX text of further descriptive columns (table 1)")
+
+
+class Group(Strict):
+    """Rows between two rules. The best value among the compared rows of equal section and bits is bold."""
+
+    rows: tuple[Row, ...]
+    compare: bool = Field(True, description="whether these rows can be the best")
+
+
+class Cell(NamedTuple):
+    """Where a row and a column of a table meet."""
+
+    row: Row
+    column: Column
+    task: str
+    checkpoint: str
+    metrics: tuple[str, ...]
+
+
+class Setting(Strict):
+    """A cell of a settings table: what the pipeline uses, the same for all its tasks and these checkpoints."""
+
+    section: str = ""
+    method: str = Field("", description="text of the row, as in published.csv")
+    column: str
+    setting: Annotated[str, Field(pattern=r"^(train|task|hyper)\.\w+$")] = Field(
+        description="train.KEY of the train rules, task.KEY of the task's options, or hyper.KEY of a recipe's runs"
+    )
+    recipe: str | None = Field(None, description="the recipe of hyper.KEY")
+    task: str | None = Field(None, description="the one task of the table that the cell is about; none: all of them")
+    checkpoints: tuple[str, ...] = Field(min_length=1)
+
+    @model_validator(mode="after")
+    def _recipe_of_hyper(self) -> "Setting":
+        if self.setting.startswith("hyper.") != (self.recipe is not None):
+            raise ValueError(f"{self.setting}: hyper.KEY needs a recipe, and no other setting has one")
+        return self
+
+
+class Table(Strict):
+    """``params/tables/tableNN.yaml``: rows name recipes, columns name (task, checkpoint, metric).
+
+    A settings table has ``tasks`` and ``settings`` in place of ``groups`` and needs no run.
+    """
+
+    number: Count
+    label: str = Field(description="LaTeX label")
+    caption: str = Field(description="LaTeX caption; the scale is appended")
+    descriptive: tuple[str, ...] = Field(
+        description="headers of the columns left of the numbers: section, bits and extra ones, Method where it is named"
+    )
+    columns: tuple[Column, ...]
+    groups: tuple[Group, ...] = ()
+    tasks: tuple[str, ...] = Field((), description="tasks of a settings table")
+    settings: tuple[Setting, ...] = Field((), description="cells of a settings table, row by row")
+    metric_names: dict[str, str] = Field(
+        {}, description="metric of a task -> its name in published.csv and in the table, where that is another"
+    )
+    tolerance: dict[str, Positive] = Field(
+        {}, description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
+    )
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Table":
+        if bool(self.groups) == bool(self.settings) or bool(self.settings) != bool(self.tasks):
+            raise ValueError("give groups, or tasks and settings")
+        if wrong := {setting.task for setting in self.settings} - {None, *self.tasks}:
+            raise ValueError(f"settings: {wrong} not among the table's tasks")
+        if self.groups and "Method" not in self.descriptive:
+            raise ValueError("descriptive: one of the headers must be Method")
+        return self
+
+    @model_validator(mode="after")
+    def _complete(self) -> "Table":
+        for row in self.rows():
+            for column in self.columns:
+                for key in ("task", "checkpoint", "metrics"):
+                    if (getattr(row, key) is None) == (getattr(column, key) is None):
+                        raise ValueError(
+                            f"{key}: give it in the row {row.section} {row.method} or in the column {column.name}, "
+                            "and only in one of them"
+                        )
+        return self
+
+    @property
+    def method_at(self) -> int:
+        """Where the column of the method, or of a setting's name (the last), stands left of the numbers, from 0."""
+        return self.descriptive.index("Method") if "Method" in self.descriptive else max(0, len(self.descriptive) - 1)
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every (task, checkpoint) that the table shows."""
+        if self.settings:
+            names = dict.fromkeys(name for setting in self.settings for name in setting.checkpoints)
+            return [(task, name) for task in self.tasks for name in names]
+        return list(dict.fromkeys((cell.task, cell.checkpoint) for cell in self.cells()))
+
+    def rows(self) -> list[Row]:
+        """Return all rows in order."""
+        return [row for group in self.groups for row in group.rows]
+
+    def row_cells(self, row: Row) -> list[Cell]:
+        """Return the cells of a row in order."""
+        return [
+            Cell(
+                row,
+                column,
+                row.task or column.task or "",
+                row.checkpoint or column.checkpoint or "",
+                row.metrics or column.metrics or (),
+            )
+            for column in self.columns
+        ]
+
+    def cells(self) -> list[Cell]:
+        """Return all cells, row by row."""
+        return [cell for row in self.rows() for cell in self.row_cells(row)]
+
+
+class Panel(Strict):
+    """The weight of one run whose grid shifts are drawn."""
+
+    title: str
+    task: str
+    checkpoint: str
+    recipe: str
+    module: str
+
+
+class SampleSize(Strict):
+    """Accuracy against calibration size."""
+
+    number: Count
+    task: str
+    metric: str
+    checkpoint: str
+    default_size: Count
+    recipes: dict[str, str]
+
+    def recipe(self, name: str, size: int) -> str:
+        """Return the recipe of a method at a calibration size."""
+        return self.recipes[name] if size == self.default_size else f"{self.recipes[name]}-n{size}"
+
+
+class FigureSpecs(Strict):
+    """``params/figures.yaml``."""
+
+    shifts: dict[int, tuple[Panel, ...]]
+    sample_size: SampleSize
