@@ -96,7 +96,7 @@ def changed(**replaced):
 @pytest.mark.parametrize(
     ("state", "rank", "message"),
     [
-        ({}, None, "no lora_ keys"),
+        ({}, None, "holds dict instead of a state dict"),
         ({"transformer.wte.weight": torch.zeros(2, 2)}, None, "no lora_ keys"),
         (adapter(layers=4), None, "h.3.attn.c_attn.lora_A is not in this GPT-2 of 3 layers"),
         ({**adapter(), "h.0.attn.c_proj.lora_A": torch.zeros(1, 1)}, None, "h.0.attn.c_proj.lora_A is not in"),
@@ -140,9 +140,13 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, capsys):
     whole = write(path, adapter()).read_bytes()
     for content in (b"", whole[:300], b"<html>"):
         path.write_bytes(content)
-        with pytest.raises(InputError, match="not a whole checkpoint"):
+        with pytest.raises(InputError, match="not a whole PyTorch checkpoint"):
             merge_checkpoint(make(), path)
-    for content, message in ((adapter(), "no lora_ keys under"), ([1], "no lora_ keys"), (Surprise(), "tensors alone")):
+    for content, message in (
+        ([1], "holds list instead"),
+        ({"a": 1}, "'a' is int"),
+        (Surprise(), "unpickling it would call"),
+    ):
         torch.save(content, path)
         with pytest.raises(InputError, match=message):
             merge_checkpoint(make(), path)

@@ -18,8 +18,8 @@ _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 def read_foreign(path: Path) -> dict[str, Tensor]:
     """Read the state dict of a pickled checkpoint onto the CPU; nothing in the file is executed.
 
-    A dict with the weights under ``state_dict`` or ``model`` is unwrapped, as is the ``module.`` prefix that
-    ``nn.DataParallel`` puts before every name.
+    A dict with the weights under ``state_dict``, ``model_state_dict`` or ``model`` is unwrapped, as is the ``module.``
+    prefix that ``nn.DataParallel`` puts before every name.
 
     Raises:
         InputError: the file is missing, damaged, wants to run code, or holds something else than tensors.
@@ -134,7 +134,7 @@ def _damaged(path: Path, error: Exception) -> InputError:
 def _unwrap(loaded: object) -> object:
     """Return the state dict inside the dict that a training script saved, or the argument itself."""
     if isinstance(loaded, Mapping):
-        for key in ("state_dict", "model"):
+        for key in ("state_dict", "model_state_dict", "model"):
             if isinstance(loaded.get(key), Mapping):
                 return loaded[key]
     return loaded

@@ -1,6 +1,5 @@
 """Adapters of microsoft/LoRA's release merged into GPT-2: low-rank changes of query and value (ptq_spec 8)."""
 
-import pickle
 import re
 from pathlib import Path
 from typing import Any
@@ -9,6 +8,7 @@ import torch
 from torch import Tensor
 
 from flexround.errors import InputError
+from flexround.models.checkpoints import read_foreign
 
 _KEY = re.compile(r"(?:.+\.)?h\.(\d+)\.attn\.c_attn\.lora_([AB])")
 
@@ -55,17 +55,10 @@ def weight_change(a: Tensor, b: Tensor, scaling: float) -> Tensor:
 
 
 def _read(path: Path) -> dict[str, Tensor]:
-    """Return what the file has under ``model_state_dict``; nothing in it is executed."""
-    if not path.is_file():
-        raise InputError(f"{path}: missing; put the adapter there or run the data stage, which fetches it")
-    try:
-        loaded = torch.load(path, map_location="cpu", weights_only=True)
-    except (pickle.UnpicklingError, OSError, RuntimeError, EOFError, LookupError, ValueError, TypeError) as error:
-        reason = (str(error) or type(error).__name__).splitlines()[0]
-        raise InputError(f"{path}: not a whole checkpoint of tensors alone ({reason}); fetch it again") from error
-    state = loaded.get("model_state_dict") if isinstance(loaded, dict) else None
-    if not isinstance(state, dict) or not any("lora_" in key for key in state):
-        raise InputError(f"{path}: no lora_ keys under model_state_dict; it is not an adapter, load it as a checkpoint")
+    """Return the tensors of the file."""
+    state = read_foreign(path)
+    if not any("lora_" in key for key in state):
+        raise InputError(f"{path}: no lora_ keys; it is not an adapter, load it as a checkpoint")
     return state
 
 
