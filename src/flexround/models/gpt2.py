@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site, identity
+from flexround.models.gpt_neo import embed_words
 
 
 def blocks(model: Any) -> list[Block]:
@@ -19,7 +20,7 @@ def blocks(model: Any) -> list[Block]:
         model: ``GPT2Model`` or one with a head.
     """
     base = model.base_model
-    embed = functools.partial(_embed, base)
+    embed = functools.partial(embed_words, base)
     call = functools.partial(_call, model.config._attn_implementation)
     return [Block(f"h.{i}", layer, _sites(layer), identity if i else embed, call) for i, layer in enumerate(base.h)]
 
@@ -46,12 +47,6 @@ def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None
     if attention != "eager":
         return allowed
     return torch.zeros_like(allowed, dtype=x.dtype).masked_fill(~allowed, torch.finfo(x.dtype).min)
-
-
-def _embed(base: Any, tokens: Tensor) -> Tensor:
-    """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
-    positions = torch.arange(tokens.shape[-1], device=tokens.device)
-    return base.drop(base.wte(tokens[:, 0]) + base.wpe(positions))
 
 
 def _call(attention: str, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:

@@ -21,11 +21,11 @@ def blocks(model: Any) -> list[Block]:
         model: ``GPTNeoModel`` or one with a head.
     """
     base = model.base_model
-    embed = functools.partial(_embed, base)
+    embed = functools.partial(embed_words, base)
     return [Block(f"h.{i}", layer, _sites(layer), identity if i else embed, _call) for i, layer in enumerate(base.h)]
 
 
-def _embed(base: Any, tokens: Tensor) -> Tensor:
+def embed_words(base: Any, tokens: Tensor) -> Tensor:
     """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
     positions = torch.arange(tokens.shape[-1], device=tokens.device)
     return base.drop(base.wte(tokens[:, 0]) + base.wpe(positions))
