@@ -13,7 +13,7 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parent
 RECORDED = (
     *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),
-    *("numpy", "safetensors", "scikit-learn", "scipy"),
+    *("peft", "numpy", "safetensors", "scikit-learn", "scipy", "sacrebleu"),
 )
 
 
