@@ -1,5 +1,6 @@
 """Language modelling: blocks, perplexity, calibration, and the whole chain on a tiny scale."""
 
+import functools
 import itertools
 import math
 from pathlib import Path
@@ -7,6 +8,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import stage_calls
 import tokenizers
 import torch
 from safetensors.numpy import load_file
@@ -23,6 +25,7 @@ from flexround.tasks.language_modelling import LanguageModelling, LanguageOption
 SCALE = str(Path(__file__).with_name("lm_scale.yaml"))
 CPU = torch.device("cpu")
 NAMES = {"task": "wikitext2", "checkpoint": "gpt-neo-125m"}
+stage = functools.partial(stage_calls.call, scale=SCALE)
 
 
 def letters(begin=False):
@@ -226,11 +229,6 @@ def test_held_out_rows_are_the_first_ones_and_never_calibrated_on(place):
 
 
 # the chain
-
-
-def stage(module, **options):
-    arguments = [f"--{name}={value}" for name, value in ({"scale": SCALE} | options).items()]
-    module.run(module.parser().parse_args(arguments))
 
 
 def test_from_the_data_to_a_quantized_evaluation(tmp_path):

@@ -1,5 +1,6 @@
 """GLUE, SQuAD and the pretraining corpus through the stages, on a tiny scale."""
 
+import functools
 import json
 import shutil
 import subprocess
@@ -8,6 +9,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import stage_calls
 import torch
 from safetensors.numpy import load_file
 
@@ -20,12 +22,7 @@ from flexround.tasks import corpus, encode, text, text_training
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
 KINDS = {"bert-base": "corpus-masked", "gpt-neo-125m": "corpus-causal"}
-
-
-def stage(module, **options):
-    """Run a stage with its command line."""
-    arguments = [f"--{name}={value}" for name, value in ({"scale": SCALE} | options).items()]
-    module.run(module.parser().parse_args(arguments))
+stage = functools.partial(stage_calls.call, scale=SCALE)
 
 
 class Chain:

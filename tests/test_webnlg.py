@@ -1,6 +1,7 @@
 """WebNLG: encoding, loss, adapters, decoding and scores, and the whole chain on a tiny scale."""
 
 import copy
+import functools
 import json
 import math
 from pathlib import Path
@@ -9,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import sacrebleu
+import stage_calls
 import torch
 from safetensors.numpy import load_file
 from tensors import randn
@@ -28,6 +30,7 @@ CPU = torch.device("cpu")
 NAMES = {"task": "webnlg", "checkpoint": "gpt2-medium"}
 WIDTH = 16
 TRAIN = {"epochs": 1, "batch": 16, "lr": 1e-2, "rank": 2}
+stage = functools.partial(stage_calls.call, scale=SCALE)
 OPT = {"vocab_size": 257, "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_attention_heads": 2}
 
 
@@ -302,11 +305,6 @@ def test_the_real_files_with_the_real_tokenizer(tmp_path):
 
 
 # the chain
-
-
-def stage(module, **options):
-    arguments = [f"--{name}={value}" for name, value in ({"scale": SCALE} | options).items()]
-    module.run(module.parser().parse_args(arguments))
 
 
 def test_from_the_data_to_a_quantized_evaluation(tmp_path):
