@@ -102,7 +102,7 @@ def test_falls_back_to_the_plain_import(monkeypatch):
         sys.modules["transformers.half_imported"] = ModuleType("half")
         raise AttributeError("no such name in this version")
 
-    monkeypatch.setattr(transformers_light, "_import_model_index", fail)
+    monkeypatch.setattr(transformers_light, "_bare_packages", fail)
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     assert transformers_light.load("opt").OPTForCausalLM.__name__ == "OPTForCausalLM"
     assert "transformers.half_imported" not in sys.modules

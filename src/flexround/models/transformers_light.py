@@ -6,13 +6,13 @@ while the import runs; what they were asked for is fetched from the real module 
 """
 
 import contextlib
-import importlib
+import importlib.util
 import logging
 import os
 import sys
 import typing
 from collections.abc import Iterator
-from pathlib import Path
+from importlib import metadata
 from types import ModuleType
 from typing import Any
 
@@ -27,6 +27,7 @@ _STAND_INS = (
     "transformers.image_transforms",
     "transformers.processing_utils",  # torchvision
 )
+_INDEXED = ("transformers", "transformers.models")
 
 
 def load(name: str) -> Any:
@@ -41,8 +42,7 @@ def load(name: str) -> Any:
     present = set(sys.modules)
     compiler.defer()
     try:
-        with _stand_ins(), _no_distributed():
-            _import_model_index()
+        with _stand_ins(), _no_distributed(), _bare_packages():
             return importlib.import_module(target)
     except Exception as error:
         # Another version may use a module in a way that a stand-in can't serve.
@@ -92,17 +92,17 @@ def _no_distributed() -> Iterator[None]:
         torch.distributed.is_available = real
 
 
-def _import_model_index() -> None:
-    """Import ``transformers.models``, which reads all its source files, without reading them a second time.
-
-    ``transformers`` has just read them, but its cache knows the result under the folder's name, not the file's.
-    """
-    if "transformers.models" in sys.modules:
-        return
-    importing: Any = importlib.import_module("transformers.utils.import_utils")
-    cached = importing.create_import_structure_from_path
-    importing.create_import_structure_from_path = lambda file: cached(Path(file).parent)
+@contextlib.contextmanager
+def _bare_packages() -> Iterator[None]:
+    """Import submodules of transformers without its index of all models, for which it reads all its source files."""
+    bare = [name for name in _INDEXED if name not in sys.modules]
+    for name in bare:
+        spec = importlib.util.find_spec(name)
+        assert spec is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        vars(sys.modules[name])["__version__"] = metadata.version("transformers")
     try:
-        importlib.import_module("transformers.models")
+        yield
     finally:
-        importing.create_import_structure_from_path = cached
+        for name in bare:  # whoever imports them gets the real ones, with the submodules that are loaded by then
+            del sys.modules[name]
