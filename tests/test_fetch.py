@@ -239,6 +239,27 @@ def test_http_errors_and_no_network_are_one_message(server, out, tmp_path):
         sources.fetch("w", source("http://127.0.0.1:9/w.pth"), out)
 
 
+def test_the_files_of_a_directory_are_downloaded_one_by_one(tmp_path, out):
+    remote = tmp_path / "remote"
+    put(remote, {"train.json": b"[1]"})
+    rows = {"kind": "dataset", "file": "set", "files": ["train.json", "test.json"], "revision": "1", "licence": "MIT"}
+    wanted = Source(location=remote.as_uri(), **rows)
+    with pytest.raises(InputError, match=r"download failed .*train.json, test.json from.*put them into .*set/"):
+        sources.fetch("set", wanted, out)
+    assert not (out / "set").exists()
+    (remote / "train.json").unlink()  # what is there already isn't asked for again
+    put(remote, {"test.json": b"[2]"})
+    assert sources.fetch("set", wanted, out) == sources.digest(out / "set")
+    assert {path.name: path.read_bytes() for path in (out / "set").iterdir()} == {
+        "train.json": b"[1]",
+        "test.json": b"[2]",
+    }
+    put(remote, {"train.json": b"[1]"})
+    with pytest.raises(InputError, match=r"its sha256 is .*, but params/sources.yaml says 0000"):
+        sources.fetch("other", Source(location=remote.as_uri(), sha256="0" * 64, **rows | {"file": "other"}), out)
+    assert not list(out.glob("*other*"))
+
+
 def test_the_stage_writes_what_is_there(url, out, monkeypatch):
     monkeypatch.setattr(fetch, "read_sources", lambda _: {"w": source(url)})
     fetch.run(fetch.parser().parse_args(["--source", "w", "--out", str(out)]))

@@ -1,6 +1,7 @@
 """Pinned inputs: download, verify, and say what to do when one is missing."""
 
 import fnmatch
+import functools
 import hashlib
 import http.client
 import logging
@@ -30,6 +31,8 @@ def fetch(name: str, source: Source, directory: Path) -> str | None:
     if not path.exists():
         if source.location.startswith(HUB):
             _download_snapshot(name, source, path)
+        elif source.files and _reachable(source):
+            _download_files(name, source, path)
         else:
             atomic_write(path, lambda temporary: _download(name, source, path, temporary))
     return verify(name, source, path)
@@ -120,23 +123,52 @@ def _download_snapshot(name: str, source: Source, path: Path) -> None:
         message = str(error).partition("\n")[0]
         reason = f"the download failed ({type(error).__name__}: {message})"
         raise InputError(_manual(name, source, path, reason)) from error
+    _adopt(name, source, path, partial)
+    write_text(_commit_record(path), resolved + "\n")
+
+
+def _download_files(name: str, source: Source, path: Path) -> None:
+    """Download the files of a directory from ``location/FILE``; ``path`` appears when they are whole and checked.
+
+    What breaks off is continued by the next call.
+    """
+    partial = path.with_name(f".{path.name}.partial")
+    for file in source.files:
+        url = f"{source.location}/{file}"
+        if not (partial / file).exists():
+            atomic_write(partial / file, functools.partial(_receive, name, source, path, url))
+    _adopt(name, source, path, partial)
+
+
+def _adopt(name: str, source: Source, path: Path, partial: Path) -> None:
+    """Check a downloaded directory and make it ``path``, or delete it."""
     try:
         _check(name, source, path, partial)
     except InputError:
         shutil.rmtree(partial, ignore_errors=True)
         raise
-    write_text(_commit_record(path), resolved + "\n")
     partial.rename(path)
+
+
+def _reachable(source: Source) -> bool:
+    """Whether a location can be opened as it is."""
+    return urllib.parse.urlsplit(source.location).scheme in ("http", "https", "file")
 
 
 def _download(name: str, source: Source, path: Path, temporary: Path) -> None:
     """Download a source to ``temporary`` and check it before it becomes ``path``."""
-    if urllib.parse.urlsplit(source.location).scheme not in ("http", "https", "file"):
+    if not _reachable(source):
         raise InputError(_manual(name, source, path, "it is missing and can't be downloaded freely"))
-    log.info("downloading %s from %s", name, source.location)
+    _receive(name, source, path, source.location, temporary)
+    _check(name, source, path, temporary)
+
+
+def _receive(name: str, source: Source, path: Path, url: str, temporary: Path) -> None:
+    """Download ``url`` to ``temporary``, whole."""
+    log.info("downloading %s from %s", name, url)
     with open(temporary, "wb") as file:
         try:
-            response = urllib.request.urlopen(source.location, timeout=TIMEOUT)
+            response = urllib.request.urlopen(url, timeout=TIMEOUT)
         except (OSError, http.client.HTTPException) as error:
             raise InputError(_manual(name, source, path, f"the download failed ({error})")) from error
         with response:
@@ -146,7 +178,6 @@ def _download(name: str, source: Source, path: Path, temporary: Path) -> None:
     if expected is not None and received != int(expected):
         reason = f"the download broke off after {received} of {expected} bytes"
         raise InputError(_manual(name, source, path, reason))
-    _check(name, source, path, temporary)
 
 
 def _read(name: str, source: Source, path: Path, response: http.client.HTTPResponse) -> bytes:
