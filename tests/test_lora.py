@@ -1,21 +1,25 @@
 """Merging the adapters of microsoft/LoRA's release into GPT-2."""
 
 import copy
+from types import SimpleNamespace
 
 import pytest
 import torch
 
 from flexround.errors import InputError
+from flexround.mini import tokenizers
 from flexround.models import transformer
+from flexround.settings.schema import Checkpoint, Source
+from flexround.stages import finetune
 from flexround.surgery.lora import merge_checkpoint
 
 WIDTH, LAYERS, RANK = 8, 3, 2
+SIZES = {"vocab_size": 20, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": 2, "n_positions": 6}
 
 
 def make(**config):
     torch.set_num_threads(1)
-    sizes = {"vocab_size": 20, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": 2, "n_positions": 6}
-    return transformer.gpt2("causal-lm", seed=1, **sizes | config)
+    return transformer.gpt2("causal-lm", seed=1, **SIZES | config)
 
 
 def adapter(layers=LAYERS, width=WIDTH, rank=RANK):
@@ -151,3 +155,31 @@ def test_files_that_cannot_be_read_are_refused(tmp_path, capsys):
         with pytest.raises(InputError, match=message):
             merge_checkpoint(make(), path)
     assert "executed" not in capsys.readouterr().out
+
+
+def test_an_import_merges_the_adapter_into_its_base(tmp_path):
+    base, state = make(vocab_size=300), adapter()
+    base.save_pretrained(tmp_path / "base")
+    tokenizers.train(["a"], "bpe", 300).save(str(tmp_path / "base/tokenizer.json"))
+    write(tmp_path / "adapter.pt", state)
+    common = {"kind": "checkpoint", "location": "a test", "revision": "1", "licence": "none"}
+    files = ["config.json", "tokenizer.json", "model.safetensors"]
+    rows = {
+        "base": Source(**common, file="base", files=files),
+        "change": Source(**common, file="adapter.pt"),
+    }
+    model = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
+    loader = "flexround.tasks.text:import_directory"
+    checkpoint = Checkpoint(model=model, source="base", loader=loader, adapter="change")
+    imported = transformer.gpt2("causal-lm", seed=2, **SIZES | {"vocab_size": 300})
+    (tmp_path / "out").mkdir()
+    facts = finetune.import_source(SimpleNamespace(sources=rows), checkpoint, imported, tmp_path, tmp_path / "out")
+    assert {kind: fact["name"] for kind, fact in facts.items()} == {"source": "base", "adapter": "change"}
+    merge_checkpoint(base, tmp_path / "adapter.pt")
+    assert all(torch.equal(value, imported.state_dict()[name]) for name, value in base.state_dict().items())
+
+
+def test_an_adapter_needs_a_base():
+    model = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
+    with pytest.raises(ValueError, match="adapter needs source"):
+        Checkpoint(model=model, adapter="change")

@@ -272,8 +272,8 @@ def _check(params: Params, every_run: bool) -> None:
         where = f"scale {params.scale.name}: checkpoints.{name}"
         if checkpoint.pretrain and checkpoint.pretrain not in params.scale.tasks:
             errors.append(f"{where}: task {suggest(checkpoint.pretrain, params.scale.tasks)}")
-        if checkpoint.source and checkpoint.source not in params.sources:
-            errors.append(f"{where}: source {suggest(checkpoint.source, params.sources)}")
+        unknown = [source for source in checkpoint.sources if source not in params.sources]
+        errors += [f"{where}: source {suggest(source, params.sources)}" for source in unknown]
     for name, task in params.scale.tasks.items():
         if task.source and task.source not in params.sources:
             errors.append(f"scale {params.scale.name}: tasks.{name}: source {suggest(task.source, params.sources)}")

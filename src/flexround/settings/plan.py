@@ -182,13 +182,14 @@ class Plan:
         return [target for target in (*named, self.scale.tasks[task].module) if target]
 
     def origins(self, task: str, checkpoint: str) -> dict[str, str]:
-        """Return what a fine-tuned network is made from: any of ``data``, ``source`` and ``pretrained``, as files."""
+        """Return the files a network is made from: any of ``data``, ``source``, ``adapter`` and ``pretrained``."""
         settings = self.params.checkpoint(checkpoint)
         found = {}
         if self.params.train(task, checkpoint) is not None:
             found["data"] = layout.data_dir(self.scale.name, task) + "/manifest.json"
-        if settings.source:
-            found["source"] = f"results/sources/{settings.source}.json"
+        for name in ("source", "adapter"):
+            if source := getattr(settings, name):
+                found[name] = f"results/sources/{source}.json"
         if settings.pretrain and settings.pretrain != task:
             directory = layout.checkpoint_dir(self.scale.name, settings.pretrain, checkpoint)
             found["pretrained"] = f"{directory}/manifest.json"

@@ -162,6 +162,9 @@ class Checkpoint(Strict):
     loader: str | None = Field(
         None, description="package.module:function(model, path, out) for sources that are no state dict in one file"
     )
+    adapter: str | None = Field(
+        None, description="row of params/sources.yaml: a LoRA adapter that is merged into the weights of `source`"
+    )
     key_map: str | None = Field(
         None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
     )
@@ -170,7 +173,14 @@ class Checkpoint(Strict):
     def _one_origin(self) -> "Checkpoint":
         if self.pretrain and self.source:
             raise ValueError("give source or pretrain, not both")
+        if self.adapter and not self.source:
+            raise ValueError("adapter needs source, the base model that it changes")
         return self
+
+    @property
+    def sources(self) -> list[str]:
+        """Return the rows of ``params/sources.yaml`` that it is made from."""
+        return [source for source in (self.source, self.adapter) if source]
 
 
 class Task(Strict):

@@ -14,6 +14,7 @@ from flexround.models.checkpoints import load_body, load_into, read_foreign
 from flexround.settings.load import Params, load_params
 from flexround.settings.schema import Checkpoint
 from flexround.stages import cli
+from flexround.surgery.lora import merge_checkpoint
 
 if TYPE_CHECKING:
     from torch import nn
@@ -60,17 +61,25 @@ def run(arguments: argparse.Namespace) -> None:
 def import_source(
     params: Params, checkpoint: Checkpoint, model: "nn.Module", directory: Path, out: Path
 ) -> dict[str, Any]:
-    """Load a pinned source, verified, into ``model``; return facts for the manifest."""
-    name = checkpoint.source or ""
-    source = params.sources[name]
-    path = directory / source.file
-    found = sources.verify(name, source, path)
+    """Load a pinned source, and merge its adapter if it has one, into ``model``; return facts for the manifest."""
+    path, facts = verified(params, checkpoint.source or "", directory)
     if checkpoint.loader:
         imports.load(checkpoint.loader)(model, path, out)
     else:
         state = read_foreign(path)
         load_into(model, imports.load(checkpoint.key_map)(state) if checkpoint.key_map else state, str(path))
-    return {"source": {"name": name, "revision": source.revision, "sha256": found}}
+    if checkpoint.adapter is None:
+        return {"source": facts}
+    path, change = verified(params, checkpoint.adapter, directory)
+    merge_checkpoint(model, path)
+    return {"source": facts, "adapter": change}
+
+
+def verified(params: Params, name: str, directory: Path) -> tuple[Path, dict[str, Any]]:
+    """Return the file of a pinned source, verified, and what the manifest says of it."""
+    source = params.sources[name]
+    path = directory / source.file
+    return path, {"name": name, "revision": source.revision, "sha256": sources.verify(name, source, path)}
 
 
 def take_over(model: "nn.Module", pretrained: Path | None, out: Path) -> dict[str, Any]:

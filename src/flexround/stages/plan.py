@@ -87,11 +87,11 @@ def _jobs(
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
     """Yield which pinned inputs are not on disk, with what is known of their size."""
-    wanted = [plan.params.checkpoint(name).source for name in checkpoints]
-    wanted += [plan.scale.tasks[name].source for name in names]
+    wanted = [key for name in checkpoints for key in plan.params.checkpoint(name).sources]
+    wanted += [key for name in names if (key := plan.scale.tasks[name].source)]
     lines: list[str] = []
     total = 0
-    for source in (plan.params.sources[name] for name in dict.fromkeys(filter(None, wanted))):
+    for source in (plan.params.sources[key] for key in dict.fromkeys(wanted)):
         if not (Path("results/sources") / source.file).exists():
             total += source.bytes or 0
             size = f"{source.bytes / 2**20:.0f} MB" if source.bytes else "size not recorded"
