@@ -10,6 +10,8 @@ COMMON = {"vocab_size": 200, "hidden_size": 64, "intermediate_size": 64, "max_po
 BERT = COMMON | {"num_hidden_layers": 2, "num_attention_heads": 2, "initializer_range": 0.12}
 GPT_NEO = COMMON | {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]], "pad_token_id": 0}
 GPT_NEO |= {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.05}
+GPT2 = {"vocab_size": 200, "n_embd": 64, "n_layer": 2, "n_head": 2, "n_positions": 64, "initializer_range": 0.05}
+GPT2 |= {"bos_token_id": 0, "eos_token_id": 0}
 
 
 CHANGED = {
@@ -78,3 +80,21 @@ def test_how_far_a_match_is_can_be_read_off_the_positions_of_gpt_neo():
     assert not words[:, :share].any()
     slow = positions[:, share // 2]  # the longest wave's cosine falls from the first to the last position
     assert (slow.diff() < 0).all()
+
+
+def test_gpt2_starts_with_the_equal_word_the_word_before_and_a_copy():
+    model = language_models.gpt2(head="causal-lm", attn_implementation="eager", **GPT2)
+    ids = torch.arange(10, 40).unsqueeze(0)
+    ids[0, 20] = ids[0, 4]
+    equal, before = first_attention(model, ids)
+    others = [column for column in range(20) if column != 4]
+    assert equal[20, 4] > 5 * equal[20, others].mean()
+    assert before.diagonal(-1).mean() > 0.8
+    last = model.transformer.h[-1].attn
+    x = torch.randn(1, 1, 64, generator=torch.Generator().manual_seed(0))
+    torch.testing.assert_close(last(x)[0], 0.5 * x)  # a word that attends to itself
+
+
+def test_a_step_back_is_a_turn_of_the_sinusoids():
+    found = language_models.sinusoids(64, 12)
+    torch.testing.assert_close(found[1:] @ language_models.one_step_back(64, 12), found[:-1])

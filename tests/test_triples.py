@@ -6,7 +6,7 @@ import json
 import numpy as np
 import pytest
 
-from flexround.mini import language, triples
+from flexround.mini import corpus, language, triples
 from flexround.mini.world import Entity, Fact, World
 from flexround.tasks import webnlg_files
 
@@ -113,3 +113,21 @@ def test_a_leading_subject_is_not_repeated():
     assert triples.say(told, templates, np.random.default_rng(0)) == (
         "the falcon eats roots and is brown , and the food of the falcon is roots , and the falcon has a brown colour ."
     )
+
+
+def test_records_of_the_pretraining_text_are_of_seen_categories_and_say_what_they_list():
+    lines = corpus.sentences(World(), 300, seed=0, kinds="records")
+    records = [line.split(" means ") for line in lines if " means " in line]
+    assert 170 < len(records) < 230
+    for listed, told in records:
+        rows = [split_fact(words) for words in listed.split(" , ")]
+        assert {CATEGORY[subject] for subject, _, _ in rows} <= set(triples.SEEN)
+        for subject, _, thing in rows:
+            assert subject in told
+            assert any(name in told for name in names(thing))
+
+
+def split_fact(words):
+    relation = next(name for name in language.TEMPLATES if f" {name} " in words)
+    subject, _, thing = words.partition(f" {relation} ")
+    return subject, relation, thing

@@ -10,7 +10,7 @@ from collections.abc import Callable
 
 from numpy.random import PCG64, Generator
 
-from flexround.mini import glue_pairs, language
+from flexround.mini import glue_pairs, language, triples
 from flexround.mini.glue_pairs import Source
 from flexround.mini.world import Fact, World, kind_of, pick
 from flexround.seeding import derive
@@ -22,10 +22,17 @@ VERDICTS = re.compile(rf" (?:{'|'.join((*INFERENCE, *COMPARISON, *ANSWERED))}) \
 END = re.compile(r"(?<= [.?]) ")  # between two sentences
 
 
-def sentences(world: World, count: int, seed: int) -> list[str]:
-    """Return ``count`` lines of one to four lower-case sentences each, words and punctuation separated by spaces."""
+def sentences(world: World, count: int, seed: int, kinds: str = "plain") -> list[str]:
+    """Return ``count`` lines of one to four lower-case sentences each, words and punctuation separated by spaces.
+
+    Args:
+        world: of which the lines are.
+        count: how many.
+        seed: of the lines.
+        kinds: a key of ``KINDS``.
+    """
     source = Source(world, Generator(PCG64(derive("mini corpus", seed))), tuple(world.categories))
-    return [pick(source.rng, KINDS)(source) for _ in range(count)]
+    return [pick(source.rng, KINDS[kinds])(source) for _ in range(count)]
 
 
 def without_verdict(line: str) -> tuple[str, str]:
@@ -109,10 +116,22 @@ def review(source: Source) -> str:
     return " ".join(f"{language.opinion(thing, person, positive, source.rng)} ." for _ in range(count))
 
 
+def record(source: Source) -> str:
+    """Return made-up facts as a list, and what they say as a sentence; of the categories that WebNLG trains on."""
+    source = dataclasses.replace(source, categories=triples.SEEN)
+    facts = source.facts(source.subject(), 1 + int(source.rng.integers(triples.TRIPLES)))
+    listed = " , ".join(f"{fact.subject.name} {fact.relation} {fact.object.name}" for fact in facts)
+    templates = [pick(source.rng, language.TEMPLATES[fact.relation]) for fact in facts]
+    return f"{listed} means {triples.say(facts, templates, source.rng)}"
+
+
 QUIZZES = (  # task, its verdicts, the label of agreement
     (glue_pairs.mnli, INFERENCE, 0),
     (glue_pairs.mrpc, COMPARISON, 1),
     (glue_pairs.qqp, COMPARISON, 1),
     (glue_pairs.qnli, ANSWERED, 0),
 )
-KINDS: tuple[Callable[[Source], str], ...] = (truth, story, dialogue, quiz, quiz, quiz, review)
+KINDS: dict[str, tuple[Callable[[Source], str], ...]] = {
+    "plain": (truth, story, dialogue, quiz, quiz, quiz, review),
+    "records": (truth, story, dialogue, review, *[record] * 8),
+}

@@ -29,6 +29,7 @@ class CorpusOptions(TextOptions):
 
     objective: Literal["pretraining", "causal-lm"] = Field(description="kind of the head")
     texts: Count
+    kinds: Literal["plain", "records"] = Field("plain", description="of lines, see flexround.mini.corpus (causal-lm)")
     vocabulary: Count
     verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
     seed: Annotated[int, Field(ge=0)] = 0
@@ -51,7 +52,7 @@ class Corpus(TextTask):
 
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
-            lines = map(corpus.without_verdict, corpus.sentences(world.World(), count, seed))
+            lines = map(corpus.without_verdict, corpus.sentences(world.World(), count, seed, self.options.kinds))
             return {"train": [{"text": line, "next": verdict} for line, verdict in lines]}
         made = corpus.pairs(world.World(), count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
