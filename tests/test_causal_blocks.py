@@ -1,11 +1,13 @@
-"""OPT and GPT-2: factories, blocks against the whole model, masks, quantizers, and roundings of transposed weights."""
+"""OPT, GPT-2 and LLaMA: factories, blocks against the whole model, masks, quantizers, and roundings of transposed weights."""
+
+import operator
 
 import pytest
 import torch
 from torch import nn
 
 from flexround.errors import InputError, SettingsError
-from flexround.models import gpt2, opt, transformer, transformers_light
+from flexround.models import gpt2, llama, opt, transformer, transformers_light
 from flexround.models.blocks import run
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
@@ -22,7 +24,16 @@ OPT = {
     "max_position_embeddings": 12,
 }
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12}
-KINDS = ("gpt2", "opt-pre", "opt-post")
+LLAMA = {
+    "vocab_size": 50,
+    "hidden_size": 16,
+    "num_hidden_layers": 3,
+    "num_attention_heads": 4,
+    "intermediate_size": 24,
+    "max_position_embeddings": 12,
+}
+KINDS = ("gpt2", "opt-pre", "opt-post", "llama", "llama-grouped")
+NORMS = {"gpt2": "ln_f", "opt": "decoder.final_layer_norm", "llama": "norm"}
 LENGTHS = (12, 1, 7, 2)
 
 
@@ -30,6 +41,9 @@ def make(kind: str, **config):
     torch.set_num_threads(1)
     if kind == "gpt2":
         model = transformer.gpt2("causal-lm", seed=3, **GPT2 | config)
+    elif kind.startswith("llama"):
+        groups = 2 if kind == "llama-grouped" else 4
+        model = transformer.llama("causal-lm", seed=3, **LLAMA | {"num_key_value_heads": groups} | config)
     else:
         model = transformer.opt("causal-lm", seed=3, **OPT | {"do_layer_norm_before": kind == "opt-pre"} | config)
     with torch.no_grad():  # initial weights of 0.02 and biases of 0 would hide what attention does
@@ -42,7 +56,7 @@ def make(kind: str, **config):
 
 
 def cut(model):
-    return {"gpt2": gpt2, "opt": opt}[model.config.model_type].blocks(model)
+    return {"gpt2": gpt2, "opt": opt, "llama": llama}[model.config.model_type].blocks(model)
 
 
 def batch(seed=0):
@@ -55,8 +69,7 @@ def batch(seed=0):
 
 def before_final_norm(model, x, mask):
     seen = []
-    norm = model.base_model.ln_f if model.config.model_type == "gpt2" else model.base_model.decoder.final_layer_norm
-    if norm is not None:
+    if norm := operator.attrgetter(NORMS[model.config.model_type])(model.base_model):
         norm.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
     output = model.base_model(x[:, 0], attention_mask=None if mask is None else mask.long())
     return seen[0] if seen else output.last_hidden_state
@@ -126,6 +139,27 @@ def test_positions_start_at_row_two_in_opt_and_at_row_zero_in_gpt2():
     assert torch.equal(gpt2.blocks(make("gpt2"))[0].before(x), base.wte.weight[x[:, 0]] + base.wpe.weight)
 
 
+@torch.no_grad()
+def test_rotary_positions_are_computed_once_for_each_length():
+    model, lengths = make("llama"), []
+    blocks = cut(model)
+    model.base_model.rotary_emb.register_forward_pre_hook(lambda _, arguments: lengths.append(arguments[0].shape[1]))
+    x, mask = batch()
+    for inputs in (x, x[:2], x[:, :, :5]):
+        run(blocks, inputs)
+    run(blocks, x, mask)
+    assert lengths == [12, 5]
+
+
+@torch.no_grad()
+def test_queries_are_rotated_by_their_position():
+    model = make("llama")
+    cosines, sines = llama.Rotation(model.base_model.rotary_emb)(torch.zeros(1, 12, 16))
+    angles = torch.arange(12)[:, None] * 10000.0 ** -torch.tensor([0, 0.5])  # head size 4: two pairs of dimensions
+    for found, expected in ((cosines, angles.cos()), (sines, angles.sin())):
+        assert torch.allclose(found, torch.cat([expected, expected], 1)[None], atol=1e-6)
+
+
 class Mark(nn.Module):
     """A quantizer that puts every tensor it sees onto a coarse grid and remembers the result."""
 
@@ -159,8 +193,9 @@ def test_linears_and_nothing_else_read_quantized_tensors(kind):
     for name, (module, tensor) in inputs.items():
         assert (id(tensor) in quantized) == (module in linears), name
     readers = [quantized[id(tensor)] for module, tensor in inputs.values() if module in linears]
-    shared = (0,) if kind == "gpt2" else (0, 0, 0)
-    assert sorted(readers) == [4 * i + j for i in range(len(blocks)) for j in (*shared, 1, 2, 3)]
+    of_layer = {"gpt2": (0, 1, 2, 3), "opt": (0, 0, 0, 1, 2, 3), "llama": (0, 0, 0, 1, 2, 2, 3)}
+    expected = of_layer[model.config.model_type]
+    assert sorted(readers) == [4 * i + j for i in range(len(blocks)) for j in expected]
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -168,8 +203,8 @@ def test_linears_and_nothing_else_read_quantized_tensors(kind):
 def test_the_residual_is_not_quantized(kind):
     block = cut(make(kind))[0]
     for linear in place.weight_layers(block):  # without the branches only the residual is left
-        linear.weight.zero_()
-        linear.bias.zero_()
+        for parameter in linear.parameters():
+            parameter.zero_()
     for site in block.sites:
         place.attach_quantizer(site, Mark())
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
@@ -233,7 +268,11 @@ def test_a_transposed_layer_learns_what_the_linear_with_the_same_weights_learns(
 
 @pytest.mark.parametrize(
     ("factory", "config", "name"),
-    [(transformer.opt, OPT, "OPTForCausalLM"), (transformer.gpt2, GPT2, "GPT2LMHeadModel")],
+    [
+        (transformer.opt, OPT, "OPTForCausalLM"),
+        (transformer.gpt2, GPT2, "GPT2LMHeadModel"),
+        (transformer.llama, LLAMA, "LlamaForCausalLM"),
+    ],
 )
 def test_factories_build_from_the_seed_alone(factory, config, name):
     torch.manual_seed(1)
@@ -254,6 +293,8 @@ def test_factories_build_from_the_seed_alone(factory, config, name):
     [
         (lambda: transformer.opt("span"), "opt: head 'span'.*known: causal-lm"),
         (lambda: transformer.gpt2("classification"), "gpt2: head 'classification'"),
+        (lambda: transformer.llama("classification"), "llama: head 'classification'.*known: causal-lm"),
+        (lambda: transformer.llama("causal-lm", **LLAMA | {"num_attention_heads": 3}), "16.*3"),
         (lambda: transformer.opt("causal-lm", ffn_din=8), "'ffn_din' .did you mean 'ffn_dim'"),
         (lambda: transformer.gpt2("causal-lm", n_embd=10, n_head=3), "10.*3"),
         (lambda: transformer.opt("causal-lm", **OPT | {"num_attention_heads": 3}), "16.*3"),
@@ -272,3 +313,13 @@ def test_the_projections_of_opt_350m_are_refused():
         transformer.opt("causal-lm", **config)
     with pytest.raises(InputError, match=message):
         opt.blocks(modeling.OPTForCausalLM(modeling.OPTConfig(**config)))
+
+
+def test_uneven_groups_of_heads_are_refused():
+    modeling = transformers_light.load("llama")
+    config = LLAMA | {"num_key_value_heads": 3}
+    message = "num_attention_heads is 4, no multiple of num_key_value_heads, 3"
+    with pytest.raises(InputError, match=message):
+        transformer.llama("causal-lm", **config)
+    with pytest.raises(InputError, match=message):
+        llama.blocks(modeling.LlamaForCausalLM(modeling.LlamaConfig(**config)))

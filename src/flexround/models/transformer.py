@@ -1,4 +1,4 @@
-"""Factories of Hugging Face's BERT, GPT-Neo, OPT and GPT-2, named in ``params/scales``."""
+"""Factories of Hugging Face's BERT, GPT-Neo, OPT, GPT-2 and LLaMA, named in ``params/scales``."""
 
 import dataclasses
 from typing import Any
@@ -8,6 +8,7 @@ from torch import nn
 
 from flexround.errors import SettingsError, suggest
 from flexround.models import transformers_light
+from flexround.models.llama import refuse_uneven_groups
 from flexround.models.opt import refuse_projections
 
 _BERT_HEADS = {
@@ -18,6 +19,7 @@ _BERT_HEADS = {
 _GPT_NEO_HEADS = {"classification": "GPTNeoForSequenceClassification", "causal-lm": "GPTNeoForCausalLM"}
 _OPT_HEADS = {"causal-lm": "OPTForCausalLM"}
 _GPT2_HEADS = {"causal-lm": "GPT2LMHeadModel"}
+_LLAMA_HEADS = {"causal-lm": "LlamaForCausalLM"}
 
 
 def bert(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
@@ -87,6 +89,24 @@ def gpt2(head: str, seed: int = 0, **config: Any) -> nn.Module:
     """
     modeling = transformers_light.load("gpt2")
     return _build(modeling, modeling.GPT2Config, _GPT2_HEADS, head, 2, seed, config)
+
+
+def llama(head: str, seed: int = 0, **config: Any) -> nn.Module:
+    """Return a LLaMA in eval mode, initialised from ``seed`` alone.
+
+    Args:
+        head: ``causal-lm``.
+        seed: of the initial weights; the global generator stays as it was.
+        config: arguments of ``LlamaConfig``; what is left out has the value of LLaMA-7B.
+
+    Raises:
+        SettingsError: unknown head or argument, or values that don't go together.
+        InputError: heads that don't divide into groups of equal size.
+    """
+    modeling = transformers_light.load("llama")
+    model: Any = _build(modeling, modeling.LlamaConfig, _LLAMA_HEADS, head, 2, seed, config)
+    refuse_uneven_groups(model.config)
+    return model
 
 
 def _build(
