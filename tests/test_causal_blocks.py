@@ -1,4 +1,4 @@
-"""OPT, GPT-2 and LLaMA: factories, blocks against the whole model, masks, quantizers, and roundings of transposed weights."""
+"""OPT, GPT-2, LLaMA: factories, blocks against the whole model, masks, quantizers; roundings of transposed weights."""
 
 import operator
 

@@ -175,6 +175,27 @@ def test_limits_of_the_model(wordpiece):
         encode.check_vocabulary(model, wordpiece, Path("there"))
 
 
+def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
+    vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3}
+    plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "<unk>"))
+    plain.save(str(tmp_path / "tokenizer.json"))
+    tokenizer = encode.tokenizer_file(tmp_path)
+    assert tokenizer.padding["pad_id"] == 2
+    model = SimpleNamespace(config=SimpleNamespace(model_type="llama", bos_token_id=1))
+    with pytest.raises(InputError, match=r"there: the tokenizer adds the tokens \[\] to a text.*begin of text, \[1\]"):
+        encode.check_begin(model, tokenizer, Path("there"))
+    for template in ("<s> $A", "<s> $A </s>"):
+        tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
+            single=template, special_tokens=[("<s>", 1), ("</s>", 2)]
+        )
+        if template == "<s> $A":
+            encode.check_begin(model, tokenizer, Path("there"))
+    with pytest.raises(InputError, match=r"adds the tokens \[1, 2\]"):
+        encode.check_begin(model, tokenizer, Path("there"))
+    model.config.model_type = "opt"
+    encode.check_begin(model, tokenizer, Path("there"))
+
+
 def test_wordpiece_is_bert_s(wordpiece):
     assert [wordpiece.token_to_id(token) for token in mini.SPECIAL["wordpiece"]] == [0, 1, 2, 3, 4]
     assert wordpiece.get_vocab_size() <= 120

@@ -5,12 +5,14 @@ import os
 import shutil
 
 import pytest
+import tokenizers
 import torch
 from safetensors.torch import save_file
 
 from flexround.errors import InputError
 from flexround.models import transformer
 from flexround.models.pretrained import load_pretrained
+from flexround.tasks import text
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
 BERT = SMALL | {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -21,7 +23,12 @@ NEO = SMALL | {
     "window_size": 3,
     "pad_token_id": 0,
 }
-FACTORIES = {"bert": (transformer.bert, BERT), "gpt_neo": (transformer.gpt_neo, NEO)}
+LLAMA = SMALL | {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+FACTORIES = {
+    "bert": (transformer.bert, BERT),
+    "gpt_neo": (transformer.gpt_neo, NEO),
+    "llama": (transformer.llama, LLAMA),
+}
 
 
 def make(kind, head="classification", seed=0, **config):
@@ -89,6 +96,54 @@ def test_tied_weights_of_language_models(tmp_path):
     assert target.lm_head.weight is target.transformer.wte.weight
 
 
+def test_a_llama_is_loaded_with_its_own_head(tmp_path):
+    source, target = make("llama", "causal-lm", seed=1), make("llama", "causal-lm", seed=2)
+    source.half().save_pretrained(tmp_path, max_shard_size="2KB")
+    assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
+    load_pretrained(target, tmp_path)
+    assert unchanged(target, {name: value.float() for name, value in source.state_dict().items()})
+    assert not torch.equal(target.lm_head.weight, target.model.embed_tokens.weight)
+
+
+def test_a_language_model_without_its_head_is_refused(tmp_path):
+    source, target = make("llama", "causal-lm", seed=1), make("llama", "causal-lm", seed=2)
+    source.config.save_pretrained(tmp_path)
+    save_file({k: v for k, v in source.state_dict().items() if k != "lm_head.weight"}, tmp_path / "model.safetensors")
+    before = snapshot(target)
+    with pytest.raises(InputError, match=r"1 weights of this LlamaForCausalLM are missing.*lm_head\.weight"):
+        load_pretrained(target, tmp_path)
+    assert unchanged(target, before)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"tie_word_embeddings": True}, "tie_word_embeddings is True, the settings say False"),
+        ({"num_key_value_heads": 1}, "num_key_value_heads is 1, the settings say 2"),
+        ({"rms_norm_eps": 1e-5}, "rms_norm_eps is 1e-05, the settings say 1e-06"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5e5}}, "rope_parameters is .*500000"),
+    ],
+)
+def test_another_llama_is_refused(change, message, tmp_path):
+    make("llama", "causal-lm", **change).save_pretrained(tmp_path)
+    with pytest.raises(InputError, match=rf"config\.json: {message}"):
+        load_pretrained(make("llama", "causal-lm"), tmp_path)
+
+
+def test_a_llama_needs_a_tokenizer_that_begins_its_texts(tmp_path):
+    source, target = make("llama", "causal-lm", seed=1), make("llama", "causal-lm", seed=2)
+    source.save_pretrained(tmp_path)
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 1, "</s>": 2}, "<s>"))
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    with pytest.raises(InputError, match="its begin of text"):
+        text.import_directory(target, tmp_path, tmp_path / "out")
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    text.import_directory(target, tmp_path, tmp_path / "out")
+    assert unchanged(target, snapshot(source))
+    assert tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")).encode("").ids == [1]
+
+
 def test_a_head_for_other_labels_stays_fresh(tmp_path):
     source, target = make("bert", seed=1, labels=3), make("bert", seed=2, labels=2)
     source.save_pretrained(tmp_path)
@@ -151,8 +206,9 @@ def test_windows_and_attention_types_matter(tmp_path):
 
 
 def test_another_architecture_is_refused(bert_directory):
-    with pytest.raises(InputError, match=r"config\.json: model_type is 'bert', the settings say 'gpt_neo'"):
-        load_pretrained(make("gpt_neo"), bert_directory)
+    for kind, head in (("gpt_neo", "classification"), ("llama", "causal-lm")):
+        with pytest.raises(InputError, match=rf"config\.json: model_type is 'bert', the settings say '{kind}'"):
+            load_pretrained(make(kind, head), bert_directory)
 
 
 def spoil(directory, how):

@@ -20,6 +20,8 @@ _ARCHITECTURE = (
     "hidden_size",
     "num_hidden_layers",
     "num_attention_heads",
+    "num_key_value_heads",
+    "head_dim",
     "intermediate_size",
     "hidden_act",
     "activation_function",
@@ -27,6 +29,11 @@ _ARCHITECTURE = (
     "type_vocab_size",
     "layer_norm_eps",
     "layer_norm_epsilon",
+    "rms_norm_eps",
+    "rope_parameters",
+    "attention_bias",
+    "mlp_bias",
+    "tie_word_embeddings",
     "attention_layers",
     "window_size",
 )
@@ -35,8 +42,8 @@ _ARCHITECTURE = (
 def load_pretrained(model: Any, directory: Path) -> None:
     """Load the weights of a Hugging Face directory into ``model``, a model of one of their classes.
 
-    The class itself maps the names, legacy ones included. A head that the directory lacks, or has for another number
-    of labels, stays as it is and is named in the log.
+    The class itself maps the names, legacy ones included. A classifier that the directory lacks, or has for another
+    number of labels, stays as it is and is named in the log.
 
     Args:
         directory: ``config.json`` and ``model.safetensors``, its shards with an index, or the same as
@@ -60,8 +67,10 @@ def load_pretrained(model: Any, directory: Path) -> None:
         )
     fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     base = f"{model.base_model_prefix}."
-    # The pooler is a head too: a masked language model is trained without one.
-    if lost := sorted(key for key in fresh if key.startswith(base) and not key.startswith(f"{base}pooler.")):
+    # The pooler is a head too: a masked language model is trained without one. A language model's head is never trained
+    # here from the start; tied to the embeddings, it is no weight of its own.
+    known = (base, "lm_head.")
+    if lost := sorted(key for key in fresh if key.startswith(known) and not key.startswith(f"{base}pooler.")):
         raise InputError(
             f"{directory}: {len(lost)} weights of this {type(model).__name__} are missing or have another shape, the "
             f"first is {lost[0]}; fetch the directory again"

@@ -10,7 +10,7 @@ import tokenizers
 
 from flexround.errors import InputError
 
-_PADDING = ("[PAD]", "<pad>", "<|endoftext|>")  # the GPT-2 family has no padding token and pads with its end of text
+_PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have none and pad with their end of text
 _CHUNK = 4096  # texts encoded at once: what the tokenizer returns for each is many times the size of its ids
 
 
@@ -48,7 +48,7 @@ def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Hugging Face directory; saved, its ``tokenizer.json`` is complete on its own.
 
     It comes from ``tokenizer.json`` or else, through transformers, from ``vocab.txt`` or ``vocab.json`` and
-    ``merges.txt``. The padding token becomes part of it; in the GPT-2 family that is the end of text, as in Hugging
+    ``merges.txt``. The padding token becomes part of it; for GPT-2 and LLaMA that is the end of text, as in Hugging
     Face's example scripts.
 
     Raises:
@@ -122,6 +122,23 @@ def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -
     tokens, rows = tokenizer.get_vocab_size(), model.config.vocab_size
     if tokens > rows:
         raise InputError(f"{where}: has {tokens} tokens, the model's vocab_size is {rows}; they don't belong together")
+
+
+def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
+    """Check that a LLaMA's tokenizer puts the begin of text, and nothing else, around each text.
+
+    Args:
+        where: the file or directory of the tokenizer, for the message.
+
+    Raises:
+        InputError: it adds something else or nothing.
+    """
+    begin, added = model.config.bos_token_id, tokenizer.encode("").ids
+    if model.config.model_type == "llama" and added != [begin]:
+        raise InputError(
+            f"{where}: the tokenizer adds the tokens {added} to a text; a LLaMA's adds its begin of text, [{begin}]: "
+            "convert it again with add_bos_token"
+        )
 
 
 def _convert(directory: Path) -> tokenizers.Tokenizer:

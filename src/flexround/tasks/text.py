@@ -117,6 +117,7 @@ def import_directory(model: "nn.Module", directory: Path, out: Path) -> None:
 
     tokenizer = encode.tokenizer_file(directory)
     encode.check_vocabulary(model, tokenizer, directory)
+    encode.check_begin(model, tokenizer, directory)
     load_pretrained(model, directory)
     write_text(out / TOKENIZER, tokenizer.to_str(pretty=True))
 
