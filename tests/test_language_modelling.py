@@ -167,6 +167,16 @@ def test_training_lowers_the_perplexity_and_takes_every_block(place):
     assert evaluated(place).metrics["ppl"] < before
 
 
+def test_adapters_change_query_and_value_alone(place):
+    before = {name: value.clone() for name, value in place.model.state_dict().items()}
+    settings = {"epochs": 1, "batch": 4, "lr": 1e-2, "at_once": 2, "lora": {"rank": 2, "alpha": 4, "dropout": 0.0}}
+    facts = place.task.finetune(place.model, place.data, settings, place.network)
+    assert facts["settings"].items() >= settings.items()
+    changed = {name for name, value in place.model.state_dict().items() if not torch.equal(value, before[name])}
+    kinds = ("q_proj", "v_proj")
+    assert changed == {f"transformer.h.{i}.attn.attention.{kind}.weight" for i in range(2) for kind in kinds}
+
+
 def test_blocks_longer_than_the_model_are_refused(place):
     place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=65))
     with pytest.raises(InputError, match="65: the model has 64 positions"):

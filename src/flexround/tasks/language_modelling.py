@@ -1,8 +1,8 @@
-"""Language modelling on WikiText-2 and the Penn Treebank (tables 5, 17 and 18), with Hugging Face's run_clm semantics.
+"""Language modelling on WikiText-2 and the Penn Treebank (tables 5, 17, 18, 23, 24), with run_clm's semantics.
 
-Rows are tokenized one by one with what the tokenizer adds to each, joined without anything between them, and cut into
-blocks of equal length; what is left at the end is dropped. A block's labels are its own ids: its first token is not
-predicted, and no block sees another.
+run_clm is an example script of Hugging Face. Rows are tokenized one by one with what the tokenizer adds to each
+(LLaMA's: a begin of text), joined without anything between them, and cut into blocks of equal length; what is left at
+the end is dropped. A block's labels are its own ids: its first token is not predicted, and no block sees another.
 """
 
 import dataclasses
@@ -113,19 +113,19 @@ class LanguageModelling(TextTask):
         return blocks(texts, encode.load(network / text.TOKENIZER), self.options.block_size, count, what)
 
     def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
-        """Train ``model`` in place on all blocks; see ``TrainSettings``."""
-        from flexround.tasks import encode, text_training
+        """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
+        from flexround.tasks import encode, lora_training
 
-        checked = validate(text_training.TrainSettings, settings, f"train settings of {self.options.name}")
+        checked = validate(lora_training.AdapterTrainSettings, settings, f"train settings of {self.options.name}")
         encode.check_positions(model, self.options.block_size)
         encode.check_vocabulary(model, encode.load(network / text.TOKENIZER), network / text.TOKENIZER)
         arrays = {"ids": self.encode(text.read_rows(data, "train"), network).ids}
 
         def loss(model: Any, batch: dict[str, "torch.Tensor"], _: "torch.Generator") -> "torch.Tensor":
             ids = batch["ids"].long()
-            return model(input_ids=ids, labels=ids).loss
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
 
-        return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
+        return {"settings": checked.model_dump(mode="json"), **lora_training.train(model, arrays, loss, checked)}
 
     def evaluate(
         self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split

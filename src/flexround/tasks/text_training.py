@@ -8,7 +8,7 @@ import logging
 import math
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import numpy as np
@@ -39,6 +39,12 @@ class TrainSettings(Strict):
     warmup: Annotated[float, Field(ge=0, lt=1, description="share of the steps")] = 0.0
     clip: Positive = 1.0
     precision: Literal["no", "fp16", "bf16"] = "no"
+    at_once: Count | None = Field(
+        None, description="examples of a batch that the network sees at once, gradients add up; none: all"
+    )
+    checkpointing: bool = Field(
+        False, description="keep only the layers' inputs of a forward pass: less memory, slower"
+    )
     seed: Annotated[int, Field(ge=0)] = 42
 
 
@@ -51,7 +57,7 @@ def train(
     """Train ``model`` in place on its device and leave it in evaluation mode.
 
     Args:
-        model: any module.
+        model: any module; with ``checkpointing`` one of transformers.
         arrays: inputs and targets, first axis the examples.
         loss: of a batch (rows of ``arrays`` as tensors on the device); the CPU generator is for its random choices.
         settings: the whole recipe.
@@ -77,17 +83,23 @@ def train(
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps, settings.warmup))
     prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
     facts: dict[str, Any] = {"steps": steps}
+    network: Any = model
 
     def step(batch: Batch) -> "Tensor":
-        value = loss(prepared, batch, generator)
-        accelerator.backward(value)
+        values = []
+        for part, share in parts(batch, settings.at_once):
+            value = loss(prepared, part, generator) * share
+            accelerator.backward(value)
+            values.append(value.detach())
         accelerator.clip_grad_norm_(model.parameters(), settings.clip)
         optimizer.step()
         schedule.step()
         optimizer.zero_grad()
-        return value.detach()
+        return torch.stack(values).sum()
 
     model.train()
+    if settings.checkpointing:
+        network.activation_checkpointing_enable()
     # Dropout draws from torch's global generator; it is given back as it was.
     with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
         torch.manual_seed(derive("dropout", settings.seed, accelerator.process_index))
@@ -97,7 +109,22 @@ def train(
             facts["loss"] = _epoch(loader, step, accelerator, name)
             log.info("%s: loss %.4f, %.1f s", name, facts["loss"], time.perf_counter() - started)
     model.eval()
+    if settings.checkpointing:
+        network.activation_checkpointing_disable()
     return facts
+
+
+def parts(batch: Batch, size: int | None) -> Iterator[tuple[Batch, float]]:
+    """Yield at most ``size`` rows of a batch at a time, and their share of it.
+
+    The gradients of the parts' losses, weighted with it, add up to that of the whole batch if its loss is a mean to
+    which all rows contribute equally.
+    """
+    count = len(next(iter(batch.values())))
+    size = size or count
+    for start in range(0, count, size):
+        part = {name: value[start : start + size] for name, value in batch.items()}
+        yield part, min(size, count - start) / count
 
 
 def rate(step: int, steps: int, warmup: float) -> float:

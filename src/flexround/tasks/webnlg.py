@@ -12,10 +12,19 @@ import numpy as np
 from pydantic import Field
 
 from flexround.errors import InputError, SettingsError
-from flexround.seeding import derive
 from flexround.settings.load import validate
 from flexround.settings.schema import Count
-from flexround.tasks import Evaluation, Split, beam, bleu, draw_indices, text, text_training, webnlg_files
+from flexround.tasks import (
+    Evaluation,
+    Split,
+    beam,
+    bleu,
+    draw_indices,
+    lora_training,
+    text,
+    text_training,
+    webnlg_files,
+)
 from flexround.tasks.text import Rows, TextOptions, TextTask
 
 if TYPE_CHECKING:
@@ -41,12 +50,9 @@ class WebNLGOptions(TextOptions):
     steps: Count = Field(beam.Rules.steps, description="tokens of a sentence")
 
 
-class WebNLGTrainSettings(text_training.TrainSettings):
+class WebNLGTrainSettings(lora_training.LoraSettings, text_training.TrainSettings):
     """``train`` settings of WebNLG; the defaults are those of microsoft/LoRA's released adapters."""
 
-    rank: Count = 4
-    alpha: Count = Field(32, description="the adapters count alpha / rank times")
-    dropout: Annotated[float, Field(ge=0, lt=1, description="of the adapters' input")] = 0.1
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
@@ -116,8 +122,7 @@ class WebNLG(TextTask):
 
         adapted = adapt(model, checked)
         facts = text_training.train(model, arrays, loss, checked)
-        adapted.merge_and_unload()
-        model.requires_grad_(True)
+        lora_training.merge(adapted)
         return {"settings": checked.model_dump(mode="json"), **facts}
 
     def evaluate(
@@ -200,27 +205,18 @@ def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
     they start with: they get no gradient.
 
     Returns:
-        peft's view of the model, whose ``merge_and_unload`` makes it a plain GPT-2 again.
+        peft's view of the model, for ``lora_training.merge``.
 
     Raises:
         SettingsError: another model.
     """
-    import peft
     import torch
 
     if model.config.model_type != "gpt2":
         raise SettingsError(f"LoRA on WebNLG: not for a {model.config.model_type}, choose a gpt2")
     rank, width = settings.rank, model.config.n_embd
-    config = peft.LoraConfig(
-        r=2 * rank,
-        lora_alpha=2 * settings.alpha,
-        lora_dropout=settings.dropout,
-        target_modules=["c_attn"],
-        fan_in_fan_out=True,
-    )
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(derive("adapters", settings.seed))
-        adapted = peft.get_peft_model(model, config)
+    both = settings.model_copy(update={"rank": 2 * rank, "alpha": 2 * settings.alpha})
+    adapted = lora_training.attach(model, ["c_attn"], both, settings.seed, fan_in_fan_out=True)
     for block in model.base_model.h:
         weight = block.attn.c_attn.lora_B["default"].weight  # B, (3 d, 2 r)
         free = torch.zeros_like(weight)
