@@ -16,7 +16,7 @@ from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params, validate
 from flexround.settings.plan import Plan
 from flexround.stages import plan as stage
-from flexround.tasks.text_training import TrainSettings
+from flexround.tasks.lora_training import AdapterTrainSettings
 from flexround.tasks.webnlg import WebNLGTrainSettings
 
 NETWORKS = {"resnet18": 1814, "resnet50": 4089, "mobilenetv2": 301}  # MMAC of the published architectures
@@ -26,6 +26,9 @@ PARAMETERS = {  # of the published networks, tied weights counted once
     "opt-2.7b": 2_651_596_800,
     "gpt2-medium": 354_823_168,
     "gpt2-large": 774_030_080,
+    "llama-7b": 6_738_415_616,
+    "llama-13b": 13_015_864_320,
+    "llama-33b": 32_528_943_616,
 }
 
 
@@ -256,6 +259,18 @@ def test_table_6_of_the_paper(report):
     assert blocks == {"gpt2-medium": "24", "gpt2-large": "36"}
 
 
+def test_table_23_of_the_paper(report):
+    text = report("--table", "23", "--seeds", "1")
+    found = {name: count for name, (count, _) in jobs(text).items()}
+    assert found == {"data": 2, "finetune": 6, "calibrate": 2, "reconstruct": 12, "evaluate": 18}
+    assert "missing on disk: 5" in text
+    assert "results/sources/llama/llama-33b (size not recorded) from LLaMA-30B of Meta AI (65.1 GB)" in text
+    blocks = dict(re.findall(r"^  ptb-lora/(\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
+    assert blocks == {"llama-7b": "32", "llama-13b": "40", "llama-33b": "60"}
+    widest = 256 * 1024 * 6656 * 4 / 2**30
+    assert float(re.search(r"caches up to (\S+) GiB", text)[1]) == pytest.approx(3 * widest, abs=0.01)
+
+
 @pytest.mark.parametrize("checkpoint", PARAMETERS)
 def test_networks_have_the_size_of_the_published_ones(paper, checkpoint):
     with torch.device("meta"):
@@ -264,9 +279,9 @@ def test_networks_have_the_size_of_the_published_ones(paper, checkpoint):
 
 
 def test_training_settings_are_those_that_the_tasks_know(paper):
-    for task in ("wikitext2", "ptb"):
+    for task in ("wikitext2", "ptb", "wikitext2-lora", "ptb-lora"):
         for name in {checkpoint for known, checkpoint in paper.params.pairs() if known == task}:
-            validate(TrainSettings, paper.params.train(task, name), f"{task}/{name}")
+            validate(AdapterTrainSettings, paper.params.train(task, name), f"{task}/{name}")
     for size in ("medium", "large"):  # with the released adapter, and the alternative
         assert paper.params.checkpoint(f"gpt2-{size}").adapter == f"gpt2-{size}-lora-webnlg"
         assert paper.params.train("webnlg", f"gpt2-{size}") is None
@@ -298,9 +313,8 @@ def test_a_table_that_the_scale_cannot_make_says_which_it_can():
 
 
 def test_what_a_scale_has_everything_for_is_made_by_default():
-    images = [1, 2, 3, 8, 9, 10, 11]
     paper, smoke = Plan(load_params("paper")), Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
-    assert paper.complete_tables() == [*images[:3], 4, 5, 6, *images[3:], *range(12, 19)]
+    assert paper.complete_tables() == list(range(1, 25))
     assert paper.complete_figures() == [3, 4, 5, 6, 7]
     assert smoke.complete_tables() == [10], "it has MobileNetV2 alone"
     assert smoke.complete_figures() == [4, 7]

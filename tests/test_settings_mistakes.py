@@ -152,7 +152,7 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
         ),
         (
             "scales/paper.yaml",
-            into("tasks", "squad", source="squat"),
+            into("tasks", "squad", sources=["squat"]),
             "tasks.squad: source 'squat' (did you mean 'squad'?",
         ),
         ("tables/table03.yaml", first_row, "recipe 'b-adaround-w4a5' (did you mean 'b-adaround-w4a4'?"),

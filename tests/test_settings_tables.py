@@ -1,4 +1,4 @@
-"""Tables 13, 14, 17 and 18: what is used, and that the paper's scale uses what the paper prints. Tolerances."""
+"""Tables 13, 14, 17, 18 and LLaMA: what is used, and that it is what the paper prints. Tolerances."""
 
 import csv
 import math
@@ -8,12 +8,14 @@ import pytest
 from table_runs import OF_RUNS, SETTINGS, settings_params
 
 from flexround.errors import InputError, SettingsError
-from flexround.settings.load import load_params, validate
+from flexround.settings.layout import Run
+from flexround.settings.load import hyper, load_params, validate
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule
 from flexround.settings.specs import Table
 from flexround.tables import html, latex, published, terminal
 from flexround.tables.settings import keyed, shown, to_csv
+from flexround.tasks.lora_training import AdapterTrainSettings
 
 
 def entries(number, params):
@@ -83,7 +85,7 @@ def test_one_value_printed_for_several_must_be_theirs(number, when, values, mess
 
 
 def test_what_the_scale_lacks_is_named():
-    with pytest.raises(SettingsError, match=r"scale paper: task 'squad' \(.*known: glue-cola"):
+    with pytest.raises(SettingsError, match=r"scale paper: task 'squad' \(.*known: commonsense, glue-cola"):
         entries(13, settings_params(without="squad"))
     with pytest.raises(SettingsError, match=r"checkpoint 'bert-large' \(did you mean 'bert-base'"):
         entries(13, settings_params(without="bert-large"))
@@ -169,6 +171,69 @@ def test_a_table_of_runs_needs_a_method_column():
         validate(Table, OF_RUNS["table04"].model_dump() | {"descriptive": ["Dataset", "Recipe"]}, "table04.yaml")
 
 
+# the appendices on LLaMA, which give their settings in the text
+
+SIZES = ("llama-7b", "llama-13b", "llama-33b")
+RECONSTRUCTION = {  # batch and learning rate of FlexRound for the three sizes
+    ("commonsense", "q-flexround-w8a8"): [(4, 3e-3), (4, 3e-3), (2, 1e-3)],
+    ("commonsense", "b-flexround-w4"): [(4, 2e-4), (4, 1e-4), (2, 1e-4)],
+    ("wikitext2-lora", "q-flexround-w8a8"): [(4, 5e-3), (4, 2e-3), (2, 2e-3)],
+    ("ptb-lora", "q-flexround-w8a8"): [(4, 2e-3), (4, 1e-3), (2, 3e-3)],
+    ("wikitext2-lora", "b-flexround-w4"): [(4, 5e-4), (4, 5e-4), (2, 2e-4)],
+    ("ptb-lora", "b-flexround-w4"): [(4, 5e-4), (4, 5e-4), (2, 1e-3)],
+    ("wikitext2-lora", "b-flexround-w3"): [(4, 3e-4), (4, 3e-4), (2, 3e-4)],
+    ("ptb-lora", "b-flexround-w3"): [(4, 7e-4), (4, 6e-4), (2, 6e-4)],
+}
+LORA_RATES = {"wikitext2-lora": (1e-4, 2e-4, 4e-5), "ptb-lora": (5e-4, 4e-4, 6e-4)}
+
+
+@pytest.mark.parametrize(("task", "recipe"), RECONSTRUCTION)
+def test_llama_is_reconstructed_as_the_appendices_say(task, recipe):
+    params, samples = load_params("paper"), 512 if task == "commonsense" else 256
+    for checkpoint, (batch, lr) in zip(SIZES, RECONSTRUCTION[task, recipe], strict=True):
+        for name, rate in ((recipe, lr), (recipe.replace("flexround", "adaround"), 1e-3)):
+            found, sources = hyper(params, Run("paper", task, checkpoint, name, 0))
+            assert (found.batch, found.lr, found.samples, found.iters) == (batch, rate, samples, 5000)
+            grids = (found.w_scheme, found.w_granularity, found.a_scheme)
+            assert grids == ("asymmetric", "channel", "asymmetric")
+            assert {found.stem_bits, found.head_bits, found.stem_output_bits, found.head_input_bits} == {"low"}
+            assert found.keep_probability == (0.5 if recipe.startswith("q") else 1.0)
+            assert sources["batch"].startswith("appendix on L")
+
+
+@pytest.mark.parametrize("task", LORA_RATES)
+def test_llama_is_fine_tuned_as_the_appendix_says(task):
+    params = load_params("paper")
+    for checkpoint, rate in zip(SIZES, LORA_RATES[task], strict=True):
+        settings = AdapterTrainSettings.model_validate(params.train(task, checkpoint))
+        assert (settings.lr, settings.batch, settings.epochs, settings.lora.rank) == (rate, 128, 15, 4)
+    assert params.train("commonsense", "llama-7b") is None
+
+
+def test_tables_of_llama_share_their_runs():
+    plan = Plan(load_params("paper"), seeds=1)
+    runs = {number: set(plan.table_runs(number)) for number in (7, 19, 20, 21, 22, 23, 24)}
+    assert runs[7] < runs[19] == runs[20]
+    assert runs[21] == runs[22]
+    assert len(runs[19] | runs[21]) == 3 * 5
+    assert len(runs[23] | runs[24]) == 2 * 3 * 7
+    assert {(run.task, run.checkpoint) for run in runs[24]} == {(task, size) for task in LORA_RATES for size in SIZES}
+
+
+@pytest.mark.parametrize("name", ["LLaMA-7B", "LLaMA-13B", "LLaMA-33B"])
+def test_the_gates_of_llama_hold_the_published_perplexities(name):
+    places = {
+        "commonsense": (19, name, "WikiText2"),
+        "wikitext2-lora": (23, "WikiText2", name),
+        "ptb-lora": (23, "PTB", name),
+    }
+    for task, place in places.items():
+        gate, found = load_params("paper").gate(task, name.lower()), published.load().items()
+        (value,) = (v for k, v in found if (k.table, k.section, k.column) == place and k.method.startswith("Half"))
+        assert gate.metric == "ppl"
+        assert (gate.min, gate.max) == (round(0.95 * value, 2), round(1.05 * value, 2))
+
+
 # the tolerances of GLUE and SQuAD: sqrt(2) standard errors at the lowest published value, rounded up to 0.1
 
 
@@ -210,3 +275,16 @@ def test_tolerances_are_what_their_comments_say(number, smallest):
         if keys and (metric != "acc" or section == smallest):
             expected[metric] = math.ceil(10 * math.sqrt(2) * 100 * error(min(keys.values()) / 100)) / 10
     assert table.tolerance == expected
+
+
+@pytest.mark.parametrize("number", [7, 19, 20, 21, 22, 23, 24])
+def test_tolerances_of_llama_are_what_their_comments_say(number):
+    values = {key: value for key, value in published.load().items() if key.table == number}
+    expected = {}
+    if number < 23:
+        lowest = min(value for key, value in values.items() if key.column == "OBQA")
+        expected["acc"] = math.ceil(10 * math.sqrt(2) * 100 * share_error(500)(lowest / 100)) / 10
+    if number not in (20, 22):
+        lowest = min(value for key, value in values.items() if key.metric == "perplexity")
+        expected["perplexity"] = math.ceil(10 * math.sqrt(2) * 0.02 * lowest) / 10
+    assert OF_RUNS[f"table{number:02d}"].tolerance == expected

@@ -25,6 +25,8 @@ from table_runs import (
 )
 
 from flexround.errors import InputError, SettingsError
+from flexround.settings.load import validate
+from flexround.settings.specs import Table
 from flexround.stages import tabulate
 from flexround.tables import html, latex, published, settings, terminal
 
@@ -135,6 +137,63 @@ def test_hover_tells_the_rival_and_how_sure_the_lead_is(tmp_path: Path) -> None:
     page = html.render(make(tmp_path), TABLE, scale())
     assert "against B + Weak: 4.00 \u00b1 0.62, p &lt; 0.0001; imagenet/net/strong" in page
     assert page.count("against") == 2 * 3  # not the reference rows
+
+
+LLAMA_SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
+LLAMA_SCORES |= {"b-adaround-w4": hits(800), "b-flexround-w4": hits(850)}
+
+
+def test_an_erratum_of_a_row_stands_at_its_method(tmp_path: Path) -> None:
+    table = OF_RUNS["table20"]
+    text = fill(tmp_path, table, LLAMA_SCORES)
+    assert "72.93" in text.splitlines()[7 * 7 + 4], "the published value stays"
+    fragment = latex.render(text, table, scale())
+    marked = [line for line in fragment.splitlines() if r"\textsuperscript{a}" in line]
+    assert len(marked) == 2
+    assert marked[0].startswith(r"LLaMA-33B & Q+AdaRound\textsuperscript{a} & 8 / 8 & 80.00 & ")
+    assert marked[1].startswith(
+        r"{\footnotesize \textsuperscript{a}~The seven values that the paper prints in this row "
+    )
+    assert fragment.index(r"\end{tabular}") < fragment.index(marked[1]) < fragment.index(r"\end{table*}")
+    page = html.render(text, table, scale())
+    assert page.count("<sup>a</sup>") == 2
+    head, tail = page.split("Q+AdaRound<sup>a</sup></th>")
+    assert head.count("Q+FlexRound (Ours)</th>") == 2, "the last of three models"
+    assert "<p><sup>a</sup> The seven values that the paper prints in this row " in tail
+    assert page.startswith("<!DOCTYPE html>")
+
+
+def test_an_erratum_of_a_cell_stands_at_its_number(tmp_path: Path) -> None:
+    table = OF_RUNS["table21"]
+    text = fill(tmp_path, table, LLAMA_SCORES)
+    fragment = latex.render(text, table, scale())
+    numbers = r" & \bfseries 85.00" * 3 + r" & \bfseries 85.00\rlap{\textsuperscript{a}}" + r" & \bfseries 85.00" * 3
+    assert rf" & B+FlexRound (Ours) & 4 / 16{numbers} & " in fragment
+    assert fragment.count(r"\textsuperscript{a}") == 2
+    page = html.render(text, table, scale())
+    assert '<span class="paper">(72.61)<sup>a</sup></span>' in page
+    assert page.count("<sup>a</sup>") == 2
+    assert "although B+AdaRound&#39;s 72.69 is higher" in page
+
+
+def test_a_partial_cell_with_an_erratum_has_both_marks(tmp_path: Path) -> None:
+    write(tmp_path, "weak", hits(700))
+    errata = [{"row": 3, "column": "Net_18", "text": "Wrong."}]
+    table = validate(Table, TABLE.model_dump() | {"errata": errata}, "table99.yaml")
+    fragment = latex.render(make(tmp_path, seeds=2, table=table), table, scale())
+    assert r"70.00 & 70.00\rlap{\textsuperscript{a\dag}}" in fragment
+
+
+def test_tables_without_errata_have_no_notes(tmp_path: Path) -> None:
+    text = make(tmp_path)
+    assert "footnotesize" not in latex.render(text, TABLE, scale())
+    assert "<sup>" not in html.render(text, TABLE, scale())
+
+
+@pytest.mark.parametrize("wrong", [{"row": 6}, {"row": 3, "column": "Net_19"}])
+def test_errata_of_no_cell_are_refused(wrong: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match=f"errata: no row {wrong['row']}"):
+        validate(Table, TABLE.model_dump() | {"errata": [wrong | {"text": "Wrong."}]}, "table99.yaml")
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")

@@ -18,7 +18,7 @@ from flexround.tables import cells, evaluated, published
 
 
 def test_shipped_tables_are_there() -> None:
-    assert [table.number for table in OF_RUNS.values()] == [1, 2, 3, 4, 5, 6, 8, 9, 10, 11, 12, 15, 16]
+    assert [table.number for table in OF_RUNS.values()] == [*range(1, 13), 15, 16, *range(19, 25)]
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
@@ -36,10 +36,11 @@ def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
 
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_recipe_is_what_the_row_says(name: str) -> None:
+    full = 16 if name >= "table19" else 32
     names = {"AdaQuant": "adaquant", "AdaRound": "adaround", "FlexRound": "flexround", "CLE": "cle"}
     for row in OF_RUNS[name].rows():
         weights, activations = re.search(r"(?:-w(\d))?(?:a(\d))?(?:-fixed-s1|-no-s3-s4|-tuned)?$", row.recipe).groups()
-        assert row.bits in ("", f"{weights or 32}/{activations or 32}")
+        assert row.bits in ("", f"{weights or full}/{activations or full}")
         if "Ablation" not in row.method:
             assert {part for word, part in names.items() if word in row.method} == set(names.values()) & set(
                 row.recipe.split("-")
@@ -63,6 +64,22 @@ def test_language_and_generation_tables_show_what_section_and_column_say() -> No
     for cell in OF_RUNS["table06"].cells():
         assert cell.checkpoint == {"M": "gpt2-medium", "L": "gpt2-large"}[cell.row.section[-1]]
         assert (cell.task, cell.metrics) == ("webnlg", (cell.column.name.lower(),))
+
+
+@pytest.mark.parametrize(("number", "suffix"), [(7, ""), (19, ""), (20, "_5"), (21, ""), (22, "_5")])
+def test_common_sense_tables_show_what_section_and_column_say(number: int, suffix: str) -> None:
+    metrics = {"ARC-e": "arc_easy", "ARC-c": "arc_challenge", "OBQA": "openbookqa"}
+    for cell in OF_RUNS[f"table{number:02d}"].cells():
+        name = cell.column.name
+        metric = "ppl" if name == "WikiText2" else metrics.get(name, name.lower()) + suffix
+        assert (cell.task, cell.checkpoint, cell.metrics) == ("commonsense", cell.row.section.lower(), (metric,))
+
+
+@pytest.mark.parametrize("number", [23, 24])
+def test_lora_tables_show_what_section_and_column_say(number: int) -> None:
+    for cell in OF_RUNS[f"table{number}"].cells():
+        task = f"{cell.row.section.lower()}-lora"
+        assert (cell.task, cell.checkpoint, cell.metrics) == (task, cell.column.name.lower(), ("ppl",))
 
 
 def test_all_published_numbers_are_read() -> None:

@@ -22,10 +22,10 @@ def get_gate(wildcards):
     return layout.evaluated_dir(PLAN.gate(get_run(wildcards))) + "/metrics.json"
 
 
-def get_data_source(wildcards):
-    """Return the pinned source of a task's data, if it has one that is fetched."""
-    name = PLAN.scale.tasks[wildcards.task].source
-    return {"source": f"results/sources/{name}.json"} if name else {}
+def get_data_sources(wildcards):
+    """Return the pinned sources of a task's data."""
+    names = PLAN.scale.tasks[wildcards.task].sources
+    return [f"results/sources/{name}.json" for name in names]
 
 
 def get_weights(wildcards):

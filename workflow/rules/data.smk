@@ -22,7 +22,7 @@ rule fetch:
 
 rule data:
     input:
-        unpack(get_data_source),
+        sources=get_data_sources,
         code=lambda w: PLAN.code("data", PLAN.scale.tasks[w.task].module),
     output:
         manifest=layout.data_dir("{scale}", "{task}") + "/manifest.json",

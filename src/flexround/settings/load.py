@@ -275,8 +275,9 @@ def _check(params: Params, every_run: bool) -> None:
         unknown = [source for source in checkpoint.sources if source not in params.sources]
         errors += [f"{where}: source {suggest(source, params.sources)}" for source in unknown]
     for name, task in params.scale.tasks.items():
-        if task.source and task.source not in params.sources:
-            errors.append(f"scale {params.scale.name}: tasks.{name}: source {suggest(task.source, params.sources)}")
+        unknown = [source for source in task.sources if source not in params.sources]
+        where = f"scale {params.scale.name}: tasks.{name}"
+        errors += [f"{where}: source {suggest(source, params.sources)}" for source in unknown]
     for number, table in params.tables.items():
         for row in table.rows():
             errors += _attempt(f"params/tables/table{number:02d}.yaml", lambda r=row: params.recipe(r.recipe))

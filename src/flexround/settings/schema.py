@@ -188,7 +188,7 @@ class Task(Strict):
 
     module: str = Field(description="package.module:Class")
     options: dict[str, Any] = {}
-    source: str | None = Field(None, description="row of params/sources.yaml that is fetched before the data stage")
+    sources: tuple[str, ...] = Field((), description="rows of params/sources.yaml, fetched before the data stage")
 
 
 class Resources(Strict):

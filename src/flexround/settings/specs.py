@@ -1,5 +1,6 @@
 """Pydantic models of ``params/tables/`` and ``params/figures.yaml``: what the paper's tables and figures show."""
 
+import string
 from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
@@ -68,6 +69,14 @@ class Setting(Strict):
         return self
 
 
+class Erratum(Strict):
+    """What is wrong with numbers as the paper prints them: a note under the table. The numbers stay as they are."""
+
+    row: Count = Field(description="number of the row, from 1")
+    column: str | None = Field(None, description="name of the column; none: the whole row")
+    text: str = Field(description="LaTeX text of the note")
+
+
 class Table(Strict):
     """``params/tables/tableNN.yaml``: rows name recipes, columns name (task, checkpoint, metric).
 
@@ -90,6 +99,7 @@ class Table(Strict):
     tolerance: dict[str, Positive] = Field(
         {}, description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
     )
+    errata: tuple[Erratum, ...] = ()
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Table":
@@ -112,6 +122,23 @@ class Table(Strict):
                             "and only in one of them"
                         )
         return self
+
+    @model_validator(mode="after")
+    def _errata_of_cells(self) -> "Table":
+        names = {None, *(column.name for column in self.columns)}
+        for erratum in self.errata:
+            if erratum.row > len(self.rows()) or erratum.column not in names:
+                raise ValueError(f"errata: no row {erratum.row} with a column {erratum.column}")
+        return self
+
+    @property
+    def notes(self) -> list[tuple[str, Erratum]]:
+        """Return each erratum with the letter that points to it."""
+        return list(zip(string.ascii_lowercase, self.errata, strict=False))
+
+    def mark(self, row: int, column: str | None = None) -> str:
+        """Return the letter of the erratum of a cell or, without ``column``, of a whole row; nothing if it has none."""
+        return "".join(letter for letter, e in self.notes if (e.row, e.column) == (row, column))
 
     @property
     def method_at(self) -> int:

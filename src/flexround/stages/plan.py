@@ -88,7 +88,7 @@ def _jobs(
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
     """Yield which pinned inputs are not on disk, with what is known of their size."""
     wanted = [key for name in checkpoints for key in plan.params.checkpoint(name).sources]
-    wanted += [key for name in names if (key := plan.scale.tasks[name].source)]
+    wanted += [key for name in names for key in plan.scale.tasks[name].sources]
     lines: list[str] = []
     total = 0
     for source in (plan.params.sources[key] for key in dict.fromkeys(wanted)):

@@ -8,7 +8,8 @@ from flexround.settings.schema import Scale
 from flexround.settings.specs import Table
 from flexround.tables.grid import Entry, Grid, legend, optional, parse, plain, scale_note
 
-PAGE = """<!DOCTYPE html>
+PAGE = """{% macro note(letter) %}{% if letter %}<sup>{{ letter }}</sup>{% endif %}{% endmacro %}
+<!DOCTYPE html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
@@ -55,14 +56,15 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 {% for line in lines.list %}
 <tr>
 {% for name, _ in texts %}
-<th class="text" scope="row">{{ line[name] }}</th>
+<th class="text" scope="row">{{ line[name] }}{% if name == "method" %}{{ note(table.mark(line.row)) }}{% endif %}</th>
 {% endfor %}
 {% for cell, width in grid.cells(line) %}
 {% for entry in cell %}
 <td class="{{ entry.status }}" title="{{ hover(entry) }}"
 {%- if loop.last and width > 1 %} colspan="{{ width }}"{% endif %}>
 {%- if entry.best == "1" %}<b>{{ entry.value }}</b>{% else %}{{ entry.value or "\u2014" }}{% endif %}
-{%- if entry.status == "partial" %}\u2020{% endif %} <span class="paper">({{ entry.published }})</span>
+{%- if entry.status == "partial" %}\u2020{% endif %} <span class="paper">({{ entry.published }})
+{{- note(table.mark(line.row, entry.column)) }}</span>
 {%- if entry.delta %} <span class="delta">{{ "%+.2f" | format(entry.delta | float) }}</span>{% endif %}</td>
 {% endfor %}
 {% endfor %}
@@ -71,7 +73,11 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 </tbody>
 {% endfor %}
 </table>
-<footer><p>From table{{ grid.number }}.csv, sha256 {{ sha256 }}.</p></footer>
+<footer>
+{% for letter, erratum in table.notes %}
+<p>{{ note(letter) }} {{ plain(erratum.text) }}</p>
+{% endfor %}
+<p>From table{{ grid.number }}.csv, sha256 {{ sha256 }}.</p></footer>
 </body>
 </html>
 """
@@ -85,7 +91,7 @@ def render(text: str, table: Table, scale: Scale) -> str:
 
     Args:
         text: the table's CSV.
-        table: its caption.
+        table: its caption and errata.
         scale: named in the caption.
     """
     grid = parse(text)
@@ -97,6 +103,8 @@ def render(text: str, table: Table, scale: Scale) -> str:
         deltas=any(entry["delta"] for entry in grid.entries),
         texts=_texts(grid, table),
         hover=hover,
+        table=table,
+        plain=plain,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
 

@@ -13,7 +13,7 @@ from flexround.tables.grid import Entry, Grid, Heading, Line, legend, parse, sca
 from flexround.tables.published import DECIMALS
 
 HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pull the number columns apart
-DAGGER = r"\textsuperscript{\dag}"
+DAGGER = r"\dag"
 SLASH = r"@{~/~}"  # bold digits are wider than S reserves; a thin space would let them touch the slash
 ESCAPES = str.maketrans(
     {c: f"\\{c}" for c in "&%$#_{}"}
@@ -28,6 +28,7 @@ FRAGMENT = r"""% Made by: snakemake --cores all results/<< grid.scale >>/table<<
 \centering
 \small
 \sisetup{detect-weight, mode=text}
+\setlength{\tabcolsep}{5pt}
 \caption{<< caption >>}
 \label{<< label >>}
 \begin{tabular}{<< format >>}
@@ -41,6 +42,11 @@ FRAGMENT = r"""% Made by: snakemake --cores all results/<< grid.scale >>/table<<
 <% endfor %>
 \bottomrule
 \end{tabular}
+<% for letter, note in notes %>
+
+\smallskip
+{\footnotesize \textsuperscript{<< letter >>}~<< note >>\par}
+<% endfor %>
 \end{table*}
 """
 DOCUMENT = r"""\documentclass{article}
@@ -88,6 +94,7 @@ def render(text: str, table: Table, scale: Scale) -> str:
         format=_format(grid, table),
         header=[*table.descriptive, *map(_column_header, grid.columns, table.columns)],
         groups=_groups(grid, table),
+        notes=[(letter, erratum.text.strip()) for letter, erratum in table.notes],
     )
 
 
@@ -103,7 +110,7 @@ def escape(text: str) -> str:
 
 def _caption(grid: Grid, table: Table, scale: Scale) -> str:
     """Return the paper's caption, then whose numbers these are and what the marks mean."""
-    marks = legend(grid, best="Bold", partial=DAGGER, missing="---")
+    marks = legend(grid, best="Bold", partial=_superscript(DAGGER), missing="---")
     return " ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks]))
 
 
@@ -118,7 +125,7 @@ def _groups(grid: Grid, table: Table) -> list[tuple[str, list[list[str]]]]:
         lines = list(group)
         rule = inner if table.method_at and lines[0].section == section else r"\midrule"
         cells = [_descriptive(line, rows[line.row - 1] if rows else None, grid, table) for line in lines]
-        groups.append((rule, [left + _numbers(line, grid) for left, line in zip(cells, lines, strict=True)]))
+        groups.append((rule, [left + _numbers(line, grid, table) for left, line in zip(cells, lines, strict=True)]))
         section = lines[-1].section
     return groups
 
@@ -136,7 +143,8 @@ def _descriptive(line: Line, row: Row | None, grid: Grid, table: Table) -> list[
         cells.append(escape(line.bits.replace("/", " / ")))
     cells += row.extra if row else ()
     if table.descriptive:
-        cells.insert(table.method_at, row.label if row and row.label else escape(line.method))
+        method = row.label if row and row.label else escape(line.method)
+        cells.insert(table.method_at, method + _superscript(table.mark(line.row)))
     if len(cells) != len(table.descriptive):
         raise SettingsError(
             f"params/tables/table{table.number:02d}.yaml: row {line.row} has {len(cells)} descriptive cells for the "
@@ -145,12 +153,12 @@ def _descriptive(line: Line, row: Row | None, grid: Grid, table: Table) -> list[
     return cells
 
 
-def _numbers(line: Line, grid: Grid) -> list[str]:
+def _numbers(line: Line, grid: Grid, table: Table) -> list[str]:
     """Return one cell for each metric of each column, the last of a column over the width that is left."""
     texts = []
     for cell, width in grid.cells(line):
         *first, last = map(_number, cell)
-        last += _dagger(cell)
+        last += _marks(cell, table.mark(line.row, cell[0]["column"]))
         texts += [*first, rf"\multicolumn{{{width}}}{{c}}{{{last}}}" if width > 1 else last]
     return texts
 
@@ -162,9 +170,18 @@ def _number(entry: Entry) -> str:
     return r"\bfseries " + entry["value"] if entry["best"] == "1" else entry["value"]
 
 
-def _dagger(cell: tuple[Entry, ...]) -> str:
-    """Return the mark, without width, of a cell whose seeds are not all there; its metrics come from the same runs."""
-    return rf"\rlap{{{DAGGER}}}" if cell[0]["status"] == "partial" else ""
+def _marks(cell: tuple[Entry, ...], erratum: str) -> str:
+    """Return the marks, without width, of a cell with an erratum, or whose seeds are not all there.
+
+    A cell's metrics come from the same runs.
+    """
+    marks = erratum + (DAGGER if cell[0]["status"] == "partial" else "")
+    return rf"\rlap{{{_superscript(marks)}}}" if marks else ""
+
+
+def _superscript(marks: str) -> str:
+    """Return raised marks."""
+    return rf"\textsuperscript{{{marks}}}" if marks else ""
 
 
 def _format(grid: Grid, table: Table) -> str:
