@@ -74,7 +74,7 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     if lacking := [layer for layer in layers if layer not in names]:
         raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")
-    sizes = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
+    sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(derive("adapters", seed))
         return peft.get_peft_model(model, peft.LoraConfig(target_modules=list(layers), **sizes, **options))
