@@ -13,7 +13,7 @@ from typing import Any
 PACKAGE = Path(__file__).resolve().parent
 RECORDED = (
     *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),
-    *("peft", "numpy", "safetensors", "scikit-learn", "scipy", "sacrebleu"),
+    *("peft", "numpy", "safetensors", "scikit-learn", "scipy", "sacrebleu", "lm_eval"),
 )
 
 

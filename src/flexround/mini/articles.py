@@ -61,6 +61,13 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
     }
 
 
+def documents(count: int, seed: int) -> Rows:
+    """Make the stand-in for C4: whole articles without their headings, a row each, none of them twice."""
+    world = World()
+    source = Source(world, Generator(PCG64(derive("mini documents", seed))), tuple(world.categories))
+    return [{"text": " ".join(line.strip() for line in lines[3:])} for lines in islice(articles(source), count)]
+
+
 def articles(source: Source) -> Iterator[list[str]]:
     """Yield articles: a heading between blank lines, then a paragraph for the subject and each of some of its like."""
     seen: set[str] = set()

@@ -50,6 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
             "stderr": found.stderr,
             "n_examples": found.n_examples,
             "higher_is_better": found.higher_is_better,
+            "protocol": found.protocol,
             "inputs": {
                 "model": artifacts.read_manifest(source, verify=False)["files"],
                 "data": artifacts.read_manifest(arguments.data, verify=False)["files"],

@@ -33,6 +33,7 @@ class Evaluation:
         scores: per-example values of the metrics that are their mean, e.g. ``top1`` -> uint8 (N,) of 0 and 1.
         replicates: for the other metrics, their values on bootstrap resamples that all runs share: float64 (R,).
         predictions: what was predicted, for the record; arrays of any kind.
+        protocol: what else the numbers depend on, for the record: versions, hashes and seeds that JSON can hold.
     """
 
     metrics: dict[str, float]
@@ -42,6 +43,7 @@ class Evaluation:
     scores: dict[str, np.ndarray]
     replicates: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     predictions: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
+    protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
 
 
 class Inputs(NamedTuple):

@@ -32,6 +32,7 @@ class CorpusOptions(TextOptions):
     kinds: Literal["plain", "records"] = Field("plain", description="of lines, see flexround.mini.corpus (causal-lm)")
     vocabulary: Count
     verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
+    questions: Annotated[int, Field(ge=0, description="lines of answered multiple-choice questions (causal-lm)")] = 0
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -48,11 +49,12 @@ class Corpus(TextTask):
 
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Make the corpus: lines and the verdicts they end with, or pairs and whether the second follows the first."""
-        from flexround.mini import corpus, world
+        from flexround.mini import choices, corpus, world
 
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
-            lines = map(corpus.without_verdict, corpus.sentences(world.World(), count, seed, self.options.kinds))
+            plain = corpus.sentences(world.World(), count, seed, self.options.kinds)
+            lines = [*map(corpus.without_verdict, plain), *choices.lines(self.options.questions, seed)]
             return {"train": [{"text": line, "next": verdict} for line, verdict in lines]}
         made = corpus.pairs(world.World(), count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}

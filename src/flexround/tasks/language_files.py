@@ -13,7 +13,7 @@ from flexround.tasks import parquet_files
 log = logging.getLogger(__name__)
 
 FILES = {"wikitext2": ("wiki.{}.raw", "wiki.{}.tokens"), "ptb": ("ptb.{}.txt",)}  # the corpora's own, best first
-SPLITS = {"train": "train", "validation": "valid"}  # ours -> the one in their names
+SPLITS = {"train": "train", "validation": "valid", "test": "test"}  # ours -> the one in their names
 CONFIGURATION = "wikitext-2-raw-v1"
 
 

@@ -65,7 +65,7 @@ class LanguageModelling(TextTask):
         from flexround.tasks import language_files
 
         root = sources / (self.options.root or self.options.name)
-        return {split: language_files.read(root, self.options.name, split) for split in language_files.SPLITS}
+        return {split: language_files.read(root, self.options.name, split) for split in ("train", "validation")}
 
     def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
         """Hold out the first rows, not random ones: both parts are text that goes on from row to row."""
@@ -140,20 +140,11 @@ class LanguageModelling(TextTask):
             InputError: the model has fewer positions than a block, or the text is shorter than one.
             NumericalError: the perplexity is not finite.
         """
-        import torch
-
         from flexround.tasks import encode
 
-        encode.check_positions(model, self.options.block_size)
-        config: Any = model.config
-        size = max(1, min(batch, LOGITS // (self.options.block_size * config.vocab_size)))
         texts = (row["text"] for row in self.held_out(data)) if split == "heldout" else read_texts(data, split)
-        model.eval()
-        parts = []
-        with torch.no_grad():
-            for ids in self.blocks(texts, network, size, f"{data}, {split} text"):
-                parts.append(block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy())
-        losses = np.concatenate(parts)
+        tokenizer, where = encode.load(network / text.TOKENIZER), f"{data}, {split} text"
+        losses = text_losses(model, texts, tokenizer, self.options.block_size, device, batch, where)
         ppl = text_metrics.perplexity(losses)
         found = text.evaluation({"ppl": ppl}, {"ppl": len(losses)}, {f"{split}/loss": losses})
         return dataclasses.replace(found, higher_is_better={"ppl": False})
@@ -215,6 +206,44 @@ def choose(numbers: np.ndarray, available: int) -> np.ndarray:
         other = place + int(number) % (available - place)
         order[place], order[other] = order[other], order[place]
     return order[: len(numbers)]
+
+
+def text_losses(
+    model: Any,
+    texts: Iterable[str],
+    tokenizer: "Tokenizer",
+    size: int,
+    device: "torch.device",
+    batch: int,
+    what: str,
+) -> np.ndarray:
+    """Return the mean loss of each block of the texts in nats, float64 (N,); see ``blocks``.
+
+    Args:
+        model: causal language model on ``device``.
+        texts: read as they are needed.
+        tokenizer: loses its padding and truncation.
+        size: tokens of a block.
+        device: of the model.
+        batch: blocks at a time, fewer where their logits would take too much memory.
+        what: the texts, for the message.
+
+    Raises:
+        InputError: the model has fewer positions than a block, or there is not one block.
+    """
+    import torch
+
+    from flexround.tasks import encode
+
+    encode.check_positions(model, size)
+    count = max(1, min(batch, LOGITS // (size * model.config.vocab_size)))
+    model.eval()
+    with torch.no_grad():
+        parts = [
+            block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
+            for ids in blocks(texts, tokenizer, size, count, what)
+        ]
+    return np.concatenate(parts)
 
 
 def block_losses(model: "nn.Module", ids: "torch.Tensor") -> "torch.Tensor":

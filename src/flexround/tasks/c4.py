@@ -1,0 +1,87 @@
+"""Documents of C4 to calibrate on, from the shards ``c4-train.NNNNN-of-01024.json.gz`` of its English variant."""
+
+import gzip
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Literal
+
+import numpy as np
+
+from flexround.errors import InputError
+from flexround.seeding import derive
+
+SHARDS = 1024
+RELEASED = 0.01  # of the first shard, what the authors' code reads
+Rule = Literal["paper", "release"]
+
+
+def read(root: Path, rule: Rule, shards: int, count: int) -> list[dict[str, str]]:
+    """Read documents.
+
+    Args:
+        root: directory of the shards, or of their directory ``en``; JSON lines with or without gzip.
+        rule: ``paper``, random documents in random order; ``release``, the first 1 % of the first shard in its order.
+        shards: of ``paper``: the documents come from the first shards, all of which must be there.
+        count: of ``paper``: number of documents; all of them where there are fewer.
+
+    Returns:
+        Rows ``{"text": ...}``.
+
+    Raises:
+        InputError: missing or damaged shards, lines without a text.
+    """
+    files = [find(root, number) for number in range(shards if rule == "paper" else 1)]
+    total = sum(1 for path in files for _ in lines(path))
+    if not total:
+        raise InputError(f"{files[0]}: no documents; fetch it again")
+    if rule == "release":
+        chosen = np.arange(max(1, round(RELEASED * total)))
+    else:
+        chosen = np.random.default_rng(derive("c4 documents")).permutation(total)[:count]
+    wanted, found = set(chosen.tolist()), {}
+    for index, (where, line) in enumerate((f"{path}, line {n}", line) for path in files for n, line in lines(path)):
+        if index in wanted:
+            found[index] = {"text": document(line, where)}
+    return [found[index] for index in chosen.tolist()]
+
+
+def find(root: Path, number: int) -> Path:
+    """Return the file of a shard.
+
+    Raises:
+        InputError: it is missing.
+    """
+    name = f"c4-train.{number:05}-of-{SHARDS:05}.json"
+    for path in (root / "en" / f"{name}.gz", root / "en" / name, root / f"{name}.gz", root / name):
+        if path.is_file():
+            return path
+    raise InputError(f"{root}/en/{name}.gz: missing; params/sources.yaml says where to get C4")
+
+
+def lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a shard with their numbers from 1.
+
+    Raises:
+        InputError: the file is damaged or cut off.
+    """
+    try:
+        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+            yield from enumerate(file, start=1)
+    except (OSError, EOFError) as error:
+        raise InputError(f"{path}: damaged or not whole ({error}); fetch it again") from error
+
+
+def document(line: bytes, where: str) -> str:
+    """Return the text of a line.
+
+    Raises:
+        InputError: it has none.
+    """
+    try:
+        text = json.loads(line)["text"]
+    except (ValueError, KeyError, TypeError) as error:
+        raise InputError(f"{where}: not a document of C4 ({error!r}); fetch the shard again") from error
+    if not isinstance(text, str):
+        raise InputError(f"{where}: its text is {text!r}; fetch the shard again")
+    return text

@@ -1,0 +1,345 @@
+"""Common-sense reasoning: lm-eval's answers against plain loops, calibration on C4, and the whole chain."""
+
+import functools
+import gzip
+import json
+import math
+import random
+from pathlib import Path
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import stage_calls
+import torch
+from safetensors.numpy import load_file
+from tokenizers import Tokenizer, processors
+
+from flexround import artifacts
+from flexround.errors import InputError, SettingsError
+from flexround.mini import choices as mini
+from flexround.mini import tokenizers
+from flexround.models import transformer
+from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
+from flexround.tasks import c4, text
+from flexround.tasks.choices import KINDS
+from flexround.tasks.commonsense import Commonsense, MiniCommonsense
+
+SCALE = str(Path(__file__).with_name("commonsense_scale.yaml"))
+CPU = torch.device("cpu")
+NAMES = {"task": "commonsense", "checkpoint": "llama-7b"}
+SMALL = {"documents": 30, "val": 6, "questions": 9, "examples": 7, "shots": (0, 2), "block_size": 32, "test_block": 48}
+stage = functools.partial(stage_calls.call, scale=SCALE)
+
+
+@functools.cache
+def trained():
+    return tokenizers.train([query + answer for query, answer in mini.lines(300, 0)], "bpe", 400).to_str()
+
+
+def tokenizer(begin):
+    """Return a small tokenizer; ``begin``: it puts token 0 before each text, as LLaMA's does."""
+    made = Tokenizer.from_str(trained())
+    if begin:
+        special = [("<|endoftext|>", 0)]
+        made.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=special)
+    return made
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory):
+    out = tmp_path_factory.mktemp("data")
+    build(None).prepare(out, out)
+    return out
+
+
+@pytest.fixture
+def place(tmp_path, prepared):
+    """Make a random model, its tokenizer and the mini task's data."""
+    config = {"vocab_size": 400, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32}
+    config |= {"attention_types": [[["global", "local"], 1]], "window_size": 4, "initializer_range": 0.3}
+    artifacts.write_text(tmp_path / "tokenizer.json", tokenizer(begin=True).to_str())
+    model = transformer.gpt_neo("causal-lm", max_position_embeddings=512, **config)
+    return SimpleNamespace(model=model, network=tmp_path, data=prepared)
+
+
+def build(_, **options):
+    return MiniCommonsense(MiniCommonsense.Options(**(SMALL | options)))
+
+
+def evaluated(place, batch=16, **options):
+    return build(place, **options).evaluate(place.model, place.data, CPU, batch, place.network, "validation")
+
+
+def likelihood(place, context, continuation):
+    """Return the log likelihood of token ids after others by a plain forward pass."""
+    with torch.no_grad():
+        logits = place.model(torch.tensor([context + continuation])).logits[0].double().log_softmax(1)
+    places = range(len(context) - 1, len(context) + len(continuation) - 1)
+    return sum(logits[at, token].item() for at, token in zip(places, continuation, strict=True))
+
+
+def pairs(posed):
+    """Return each choice's context and continuation."""
+    if "continuation" in posed:
+        return [(choice, f" {posed['continuation']}") for choice in posed["choices"]]
+    return [(posed["query"], f" {choice}") for choice in posed["choices"]]
+
+
+def right(posed):
+    context, continuation = pairs(posed)[posed["gold"]]
+    return context + continuation
+
+
+def scores(place, name, examples, encode):
+    """Return ``acc`` and ``acc_norm`` of all questions of a data set."""
+    train = [KINDS[name].pose(row) for row in text.read_rows(place.data, f"{name}-train")]
+    found = []
+    for row, chosen in zip(text.read_rows(place.data, name), examples, strict=True):
+        posed = KINDS[name].pose(row)
+        before = "".join(f"{right(train[index])}\n\n" for index in chosen)
+        values = np.array([likelihood(place, *encode(before + first, second)) for first, second in pairs(posed)])
+        lengths = np.array([len(choice) for choice in posed["choices"]])
+        found.append([values.argmax() == posed["gold"], (values / lengths).argmax() == posed["gold"]])
+    return np.array(found).T
+
+
+# questions
+
+
+@pytest.mark.parametrize("version", ["0.3", "0.4"])
+def test_answers_are_those_of_plain_loops(place, version):
+    coder = tokenizer(begin=True)
+
+    def apart(context, continuation):
+        return [coder.encode(part, add_special_tokens=False).ids for part in (context, continuation)]
+
+    def together(context, continuation):
+        ids, length = coder.encode(context + continuation).ids, len(coder.encode(context).ids)
+        return ids[:length], ids[length:]
+
+    found = evaluated(place, version=version)
+    for name in KINDS:
+        for metric, shots in ((name, 0), (f"{name}_2", 2)):
+            examples = found.predictions[f"{metric}/examples"] if shots else [[]] * SMALL["questions"]
+            acc, acc_norm = scores(place, name, examples, apart if version == "0.3" else together)
+            np.testing.assert_array_equal(found.predictions[f"{metric}/acc"], acc)
+            if KINDS[name].metric == "acc_norm":
+                np.testing.assert_array_equal(found.predictions[f"{metric}/acc_norm"], acc_norm)
+                acc = acc_norm
+            assert found.metrics[metric] == pytest.approx(100 * acc.mean())
+            assert found.n_examples[metric] == SMALL["questions"]
+    assert found.higher_is_better["boolq_2"]
+    assert not found.higher_is_better["ppl"]
+
+
+def test_batches_change_nothing_but_rounding(place):
+    from lm_eval.api.instance import Instance
+    from lm_eval.models.huggingface import HFLM
+    from transformers import PreTrainedTokenizerFast
+
+    from flexround.tasks import harness
+
+    coder = tokenizer(begin=True)
+    rows = [KINDS[name].pose(row) for name in KINDS for row in text.read_rows(place.data, name)]
+    asked = [
+        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0) for posed in rows for pair in pairs(posed)
+    ]
+    fast = harness.Model(place.model, coder, "0.4", 16).loglikelihood(asked)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=coder, pad_token="<|endoftext|>", bos_token="<|endoftext|>")
+    plain = HFLM(pretrained=place.model, tokenizer=wrapped, batch_size=1, logits_cache=False)
+    slow = plain.loglikelihood(asked, disable_tqdm=True)
+    np.testing.assert_allclose([value for value, _ in fast], [value for value, _ in slow], rtol=1e-4, atol=1e-4)
+    assert [greedy for _, greedy in fast] == [greedy for _, greedy in slow]
+
+
+def test_batches_are_small_enough_for_their_logits(place, monkeypatch):
+    from flexround.tasks import harness
+
+    sizes = []
+    place.model.register_forward_pre_hook(
+        lambda _, args, kwargs: sizes.append(len(args[0] if args else kwargs["input_ids"])), with_kwargs=True
+    )
+    whole = evaluated(place, shots=(0,))
+    assert max(sizes) == 16
+    monkeypatch.setattr(harness, "LOGITS", 3 * 400 * 40)
+    sizes.clear()
+    assert evaluated(place, shots=(0,)).metrics == pytest.approx(whole.metrics)
+    assert max(sizes[-40:]) < 16
+
+
+def test_examples_are_drawn_as_each_version_of_lm_eval_does():
+    from flexround.tasks import harness
+
+    questions, train = [f"question {index}" for index in range(7)], [f"example {index}" for index in range(9)]
+    rnd = random.Random()
+    rnd.seed(42)
+    shuffled = list(questions)
+    rnd.shuffle(shuffled)
+    old = {question: rnd.sample(train, 3) for question in shuffled}
+    drawn = harness.draw(7, 9, 3, "0.3")
+    assert [[train[index] for index in row] for row in drawn] == [old[question] for question in questions]
+    rnd = random.Random(1234)
+    assert [[train[index] for index in row] for row in harness.draw(7, 9, 3, "0.4")] == [
+        rnd.sample(train, 3) for _ in questions
+    ]
+
+
+def test_what_decides_the_numbers_is_recorded(place):
+    import lm_eval
+
+    protocol = evaluated(place).protocol
+    assert protocol["lm_eval"] == lm_eval.__version__
+    assert protocol["asked_as"] == "0.3"
+    five = protocol["questions"]["piqa_2"]
+    assert five["shots"] == 2
+    assert five["example_seed"] == 42
+    assert five["version"] == "1.0"
+    assert protocol["questions"]["piqa"]["example_seed"] is None
+    hashes = {facts["definition_sha256"] for facts in protocol["questions"].values()}
+    assert len(hashes) == len(KINDS)
+    json.dumps(protocol)
+
+
+# perplexities
+
+
+def test_perplexities_are_those_of_plain_loops(place):
+    coder = tokenizer(begin=True)
+    coder.no_padding()
+    found = evaluated(place, shots=(0,))
+    rows = [row["text"] for row in text.read_rows(place.data, "validation")]
+    joined = "\n\n".join(row["text"] for row in text.read_rows(place.data, "test"))
+    protocols = {"ppl": (rows, 32), "ppl_48": ([joined], 48)}
+    for metric, (texts, size) in protocols.items():
+        ids = [token for one in texts for token in coder.encode(one).ids]
+        blocks = [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
+        losses = [-likelihood(place, block[:1], block[1:]) / (size - 1) for block in blocks]
+        assert found.metrics[metric] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
+        assert found.n_examples[metric] == len(blocks)
+        np.testing.assert_allclose(found.predictions[f"{metric}/loss"], losses, rtol=1e-4)
+
+
+# calibration
+
+
+def write_shard(root, number, texts):
+    path = root / f"en/c4-train.{number:05}-of-01024.json.gz"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(gzip.compress("".join(json.dumps({"text": one, "url": "x"}) + "\n" for one in texts).encode()))
+    return path
+
+
+def test_documents_of_c4(tmp_path):
+    first, second = ([f"{shard} {index}" for index in range(300)] for shard in "ab")
+    write_shard(tmp_path, 0, first)
+    write_shard(tmp_path, 1, second)
+    assert c4.read(tmp_path, "release", 1, 5) == [{"text": one} for one in first[:3]]
+    random_ones = [row["text"] for row in c4.read(tmp_path, "paper", 2, 200)]
+    assert len(set(random_ones)) == 200
+    assert set(random_ones) < {*first, *second}
+    assert random_ones != sorted(random_ones)
+    assert 60 < sum(one in first for one in random_ones) < 140
+    assert len(c4.read(tmp_path, "paper", 1, 1000)) == 300
+
+
+def test_damaged_and_missing_shards_are_named(tmp_path):
+    path = write_shard(tmp_path, 0, ["a"] * 300)
+    with pytest.raises(InputError, match=r"c4-train.00001-of-01024.json.gz: missing"):
+        c4.read(tmp_path, "paper", 2, 5)
+    whole = path.read_bytes()
+    path.write_bytes(whole[:-20])
+    with pytest.raises(InputError, match=r"json.gz: damaged or not whole"):
+        c4.read(tmp_path, "release", 1, 5)
+    path.write_bytes(gzip.compress(b'{"url": "x"}\n'))
+    with pytest.raises(InputError, match="line 1: not a document of C4"):
+        c4.read(tmp_path, "release", 1, 5)
+    path.write_bytes(gzip.compress(b""))
+    with pytest.raises(InputError, match="no documents"):
+        c4.read(tmp_path, "paper", 1, 5)
+
+
+@pytest.mark.parametrize("rule", ["paper", "release"])
+def test_calibration_samples_are_blocks_of_the_documents(place, monkeypatch, rule):
+    monkeypatch.setattr("flexround.tasks.commonsense.JOINED", 12)
+    task, coder = build(place, calibration=rule), tokenizer(begin=True)
+    coder.no_padding()
+    documents = [row["text"] for row in text.read_rows(place.data, "train")]
+    joined = 12 if rule == "release" else len(documents)
+    blocks = []
+    for start in range(0, len(documents), joined):
+        ids = [token for one in documents[start : start + joined] for token in coder.encode(one).ids]
+        blocks += [ids[at : at + 32] for at in range(0, len(ids) - 31, 32)]
+    drawn = task.calibration(place.data, 20, 0)
+    inputs = task.inputs(drawn, place.network)
+    assert inputs.x.shape == (20, *task.input_shape)
+    assert not inputs.x[:, 1].any()
+    found = inputs.x[:, 0].tolist()
+    if rule == "release":
+        assert found == blocks[:20]
+    else:
+        places = [blocks.index(block) for block in found]
+        assert len(set(places)) == 20
+        assert places != sorted(places)
+    with pytest.raises(InputError, match="samples=9999"):
+        task.inputs(task.calibration(place.data, 9999, 0), place.network)
+
+
+# bad input
+
+
+def test_a_tokenizer_that_does_not_begin_texts_is_refused(place):
+    artifacts.write_text(place.network / "tokenizer.json", tokenizer(begin=False).to_str())
+    message = "tokenizer.json: adds 0 tokens to a text, LLaMA's one at its beginning"
+    with pytest.raises(InputError, match=message):
+        evaluated(place)
+    task = build(place)
+    with pytest.raises(InputError, match=message):
+        task.inputs(task.calibration(place.data, 5, 0), place.network)
+    assert evaluated(place, begin=False, shots=(0,)).metrics["ppl"] > 1
+
+
+def test_too_few_examples_are_refused(place, tmp_path):
+    with pytest.raises(InputError, match="boolq: 1 training examples are too few for 2 shots; lower the option shots"):
+        build(place, examples=1).prepare(tmp_path / "other", tmp_path)
+    build(place, examples=0, shots=(0,)).prepare(tmp_path / "other", tmp_path)
+
+
+def test_missing_data_are_named(tmp_path):
+    with pytest.raises(InputError, match="commonsense: the validation split of boolq is missing"):
+        Commonsense(Commonsense.Options()).prepare(tmp_path / "data", tmp_path)
+
+
+def test_no_settings_are_chosen_on_it(place):
+    with pytest.raises(SettingsError, match="no settings are chosen on common-sense reasoning"):
+        build(place).evaluate(place.model, place.data, CPU, 4, place.network, "heldout")
+
+
+def test_blocks_longer_than_the_model_are_refused(place):
+    with pytest.raises(InputError, match="513: the model has 512 positions"):
+        evaluated(place, test_block=513)
+
+
+# the chain
+
+
+def test_from_the_data_to_a_quantized_evaluation(tmp_path):
+    for task in ("corpus", "commonsense"):
+        stage(data, task=task, out=tmp_path / task)
+    first, weights, samples, out = (tmp_path / name for name in ("pretrained", "weights", "samples", "quantized"))
+    stage(finetune, task="corpus", checkpoint="llama-7b", data=tmp_path / "corpus", out=first)
+    stage(finetune, **NAMES, data=tmp_path / "commonsense", pretrained=first, out=weights)
+    stage(calibrate, task="commonsense", data=tmp_path / "commonsense", samples=32, out=samples)
+    gate = tmp_path / "full/metrics.json"
+    stage(evaluate, **NAMES, recipe="full-precision", data=tmp_path / "commonsense", weights=weights, out=gate.parent)
+    recipe = {**NAMES, "recipe": "q-flexround-w8a8"}
+    stage(reconstruct, **recipe, weights=weights, samples=samples, state=tmp_path / "state", gate=gate, out=out)
+    stage(evaluate, **recipe, data=tmp_path / "commonsense", quantized=out, out=tmp_path / "low")
+    full, low = (artifacts.read_json(tmp_path / name / "metrics.json") for name in ("full", "low"))
+    metrics = {f"{name}{shots}" for name in KINDS for shots in ("", "_2")} | {"ppl", "ppl_48"}
+    assert set(full["metrics"]) == set(full["stderr"]) == set(full["n_examples"]) == metrics
+    assert low["metrics"]["ppl"] == pytest.approx(full["metrics"]["ppl"], rel=0.05)
+    assert low["metrics"]["ppl"] != full["metrics"]["ppl"]
+    assert low["protocol"] == full["protocol"]
+    stored = load_file(tmp_path / "low/predictions.safetensors")
+    assert 100 * stored["scores/piqa_2"].mean() == pytest.approx(low["metrics"]["piqa_2"])
