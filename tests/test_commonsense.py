@@ -19,9 +19,9 @@ from flexround import artifacts
 from flexround.errors import InputError, SettingsError
 from flexround.mini import choices as mini
 from flexround.mini import tokenizers
-from flexround.models import transformer
+from flexround.models import transformer, transformers_light
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
-from flexround.tasks import c4, text
+from flexround.tasks import c4, shared_prefix, text
 from flexround.tasks.choices import KINDS
 from flexround.tasks.commonsense import Commonsense, MiniCommonsense
 
@@ -133,39 +133,76 @@ def test_answers_are_those_of_plain_loops(place, version):
     assert not found.higher_is_better["ppl"]
 
 
-def test_batches_change_nothing_but_rounding(place):
+@pytest.fixture
+def llama():
+    """Make a random LLaMA that is sure of itself."""
+    modeling = transformers_light.load("llama")
+    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
+    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
+    special = {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
+    torch.manual_seed(0)
+    return modeling.LlamaForCausalLM(modeling.LlamaConfig(**sizes, **heads, **special)).eval()
+
+
+@pytest.mark.parametrize("positions", [512, 20])
+def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
     from lm_eval.api.instance import Instance
     from lm_eval.models.huggingface import HFLM
     from transformers import PreTrainedTokenizerFast
 
     from flexround.tasks import harness
 
+    llama.config.max_position_embeddings = positions  # longer requests lose their beginning
     coder = tokenizer(begin=True)
     rows = [KINDS[name].pose(row) for name in KINDS for row in text.read_rows(place.data, name)]
     asked = [
-        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0) for posed in rows for pair in pairs(posed)
+        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0, metadata=("one", number, 1))
+        for number, posed in enumerate(rows)
+        for pair in pairs(posed)
     ]
-    fast = harness.Model(place.model, coder, "0.4", 16).loglikelihood(asked)
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=coder, pad_token="<|endoftext|>", bos_token="<|endoftext|>")
-    plain = HFLM(pretrained=place.model, tokenizer=wrapped, batch_size=1, logits_cache=False)
-    slow = plain.loglikelihood(asked, disable_tqdm=True)
-    np.testing.assert_allclose([value for value, _ in fast], [value for value, _ in slow], rtol=1e-4, atol=1e-4)
-    assert [greedy for _, greedy in fast] == [greedy for _, greedy in slow]
-
-
-def test_batches_are_small_enough_for_their_logits(place, monkeypatch):
-    from flexround.tasks import harness
-
-    sizes = []
-    place.model.register_forward_pre_hook(
-        lambda _, args, kwargs: sizes.append(len(args[0] if args else kwargs["input_ids"])), with_kwargs=True
+    tokens = []
+    llama.base_model.register_forward_pre_hook(
+        lambda _, args, kwargs: tokens.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
-    whole = evaluated(place, shots=(0,))
-    assert max(sizes) == 16
-    monkeypatch.setattr(harness, "LOGITS", 3 * 400 * 40)
-    sizes.clear()
-    assert evaluated(place, shots=(0,)).metrics == pytest.approx(whole.metrics)
-    assert max(sizes[-40:]) < 16
+    fast = harness.Model(llama, coder, "0.4", 16).loglikelihood(asked)
+    shared, tokens[:] = sum(tokens), []
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=coder, pad_token="<|endoftext|>", bos_token="<|endoftext|>")
+    plain = HFLM(pretrained=llama, tokenizer=wrapped, batch_size=1, logits_cache=False)
+    slow = plain.loglikelihood(asked, disable_tqdm=True)
+    np.testing.assert_allclose([value for value, _ in fast], [value for value, _ in slow], rtol=1e-4, atol=1e-3)
+    assert [greedy for _, greedy in fast] == [greedy for _, greedy in slow]
+    if positions == 512:
+        assert shared < 0.7 * sum(tokens)
+
+
+def test_requests_are_packed_behind_their_common_prefix():
+    requests = [shared_prefix.Request([7, 8, 1, 2, 3], 3), shared_prefix.Request([7, 8, 1, 4], 2)]
+    packed = shared_prefix.pack(requests)
+    assert packed.ids == [7, 8, 1, 2]
+    assert packed.positions == [0, 1, 2, 3]
+    assert packed.branches == [-1, -1, -1, 0]
+    assert packed.places == [[1, 2, 3], [1, 2]]
+    requests = [shared_prefix.Request([7, 1, 2, 5], 1), shared_prefix.Request([7, 3, 4, 5, 6], 2)]
+    packed = shared_prefix.pack(requests)
+    assert packed.ids == [7, 1, 2, 3, 4, 5]
+    assert packed.positions == [0, 1, 2, 1, 2, 3]
+    assert packed.branches == [-1, 0, 0, 1, 1, 1]
+    assert packed.places == [[2], [4, 5]]
+
+
+def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
+    sizes = []
+    llama.base_model.register_forward_pre_hook(
+        lambda _, args, kwargs: sizes.append(kwargs["input_ids"].shape), with_kwargs=True
+    )
+    questions = [[shared_prefix.Request(list(range(1, length)), 1)] for length in (4, 12, 5, 11, 6, 10)]
+    whole = shared_prefix.likelihoods(llama, questions, 8)
+    assert sizes == [(6, 10)]
+    monkeypatch.setattr(shared_prefix, "TOKENS", 20)
+    parts = shared_prefix.likelihoods(llama, questions, 8)
+    assert sizes[1:] == [(2, 10), (2, 8), (2, 3)]
+    for (first,), (second,) in zip(whole, parts, strict=True):
+        assert first[0] == pytest.approx(second[0], rel=1e-4)
 
 
 def test_examples_are_drawn_as_each_version_of_lm_eval_does():

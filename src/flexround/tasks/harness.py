@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import io
+import itertools
 import logging
 import random
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ import lm_eval
 import numpy as np
 import tokenizers
 from datasets import Dataset
+from lm_eval.api.instance import Instance
 from lm_eval.api.samplers import ContextSampler
 from lm_eval.evaluator import evaluate
 from lm_eval.models.huggingface import HFLM
@@ -21,14 +23,13 @@ from lm_eval.tasks import TaskManager
 from transformers import PreTrainedTokenizerFast
 
 from flexround.settings.layout import PARAMS
-from flexround.tasks import choices
+from flexround.tasks import choices, shared_prefix
 from flexround.tasks.choice_files import read_lines
 from flexround.tasks.choices import Row, Version
 
 DEFINITIONS = PARAMS / "lm_eval"
 VERSION = lm_eval.__version__
 SEEDS: dict[Version, int] = {"0.3": 42, "0.4": 1234}  # of the few-shot examples in each version of lm-eval
-LOGITS = 2**27  # logits of one batch: 512 MiB, and as much for their logarithms
 
 logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of everything that is meant here
 
@@ -62,7 +63,7 @@ class Model(HFLM):
         some = tokenizer.id_to_token(0)  # lm-eval wants tokens to pad and begin with, and has no use for them here
         wrapper = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=some, bos_token=some)
         super().__init__(pretrained=model, tokenizer=wrapper, batch_size=batch)
-        self.version, self.limit = version, batch
+        self.version = version
         # Without the slow wrapper. A question's choices, which share the context, come one after the other.
         self.ids = functools.lru_cache(4)(lambda text: tokenizer.encode(text, add_special_tokens=version != "0.3").ids)
 
@@ -76,15 +77,22 @@ class Model(HFLM):
             return self.ids(context), self.ids(continuation)
         return super()._encode_pair(context, continuation)
 
-    def loglikelihood(self, requests: list[Any], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
-        """Return the log likelihood of each continuation, and whether it is the likeliest of all."""
-        return super().loglikelihood(requests, disable_tqdm=True)
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """Return the log likelihood of each continuation, and whether greedy search would choose it.
 
-    def _loglikelihood_tokens(self, requests: list[Any], *arguments: Any, **options: Any) -> list[tuple[float, bool]]:
-        """Choose batches whose logits fit into memory; lm-eval puts requests of similar length together."""
-        longest = max(len(context) + len(continuation) for _, context, continuation in requests)
-        self.batch_size_per_gpu = max(1, min(self.limit, LOGITS // (longest * self.config.vocab_size)))
-        return super()._loglikelihood_tokens(requests, *arguments, **options)
+        LLaMA reads the context of a question's choices once.
+        """
+        if self.config.model_type != "llama":
+            return super().loglikelihood(requests, disable_tqdm=True)
+        questions = [list(group) for _, group in itertools.groupby(requests, key=lambda request: request.doc_id)]
+        packed = [[self._request(*request.args) for request in question] for question in questions]
+        found = shared_prefix.likelihoods(self.model, packed, int(self.batch_size))
+        return list(itertools.chain(*found))
+
+    def _request(self, context: str, continuation: str) -> shared_prefix.Request:
+        """Encode a request; what is longer than the model's positions loses its beginning."""
+        before, after = self._encode_pair(context, continuation)
+        return shared_prefix.Request([*before, *after][-self.max_length - 1 :], len(after))
 
 
 class Drawn(ContextSampler):

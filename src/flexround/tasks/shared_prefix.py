@@ -1,0 +1,103 @@
+"""Log likelihoods of several continuations of one context by one pass over the context.
+
+The continuations stand behind the context one after the other, each at the positions right after it, and attend to it
+and to themselves alone. That gives what one pass for each gives, but for rounding, in models whose attention depends
+on positions alone and not on places in the sequence, such as LLaMA.
+"""
+
+import itertools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+
+TOKENS = 2**14  # of one batch, padding included
+
+
+class Request(NamedTuple):
+    """A continuation of a context: its token ids, the context's first, and how many are the continuation's."""
+
+    ids: list[int]
+    asked: int
+
+
+class Packed(NamedTuple):
+    """Requests of one question as one sequence.
+
+    Attributes:
+        ids: token ids, the common prefix first.
+        positions: of the tokens.
+        branches: -1 for the prefix, else the number of the request.
+        places: for each request where its continuation's tokens are predicted.
+    """
+
+    ids: list[int]
+    positions: list[int]
+    branches: list[int]
+    places: list[list[int]]
+
+
+def pack(requests: Sequence[Request]) -> Packed:
+    """Put the requests of a question behind their common prefix; the last tokens predict nothing and are left out."""
+    inputs = [request.ids[:-1] for request in requests]
+    columns = enumerate(zip(*inputs, strict=False))
+    prefix = next((place for place, tokens in columns if len(set(tokens)) > 1), min(map(len, inputs)))
+    made = Packed(inputs[0][:prefix], list(range(prefix)), [-1] * prefix, [])
+    for number, (request, ids) in enumerate(zip(requests, inputs, strict=True)):
+        shift = len(made.ids) - prefix
+        made.ids.extend(ids[prefix:])
+        made.positions.extend(range(prefix, len(ids)))
+        made.branches.extend([number] * (len(ids) - prefix))
+        places = range(len(ids) - request.asked, len(ids))
+        made.places.append([place if place < prefix else place + shift for place in places])
+    return made
+
+
+@torch.no_grad()
+def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) -> list[list[tuple[float, bool]]]:
+    """Return the log likelihood of every continuation, and whether each of its tokens is the likeliest.
+
+    Args:
+        model: LLaMA with a language-modelling head.
+        questions: the requests of each question.
+        batch: questions at once, fewer where they are long.
+    """
+    packed = [pack(requests) for requests in questions]
+    order = sorted(range(len(packed)), key=lambda index: -len(packed[index].ids))
+    found: list[list[tuple[float, bool]]] = [[] for _ in questions]
+    while order:
+        count = max(1, min(batch, TOKENS // len(packed[order[0]].ids)))
+        chosen, order = order[:count], order[count:]
+        hidden = forward(model, [packed[index] for index in chosen])
+        for index, states in zip(chosen, hidden, strict=True):
+            places = list(itertools.chain(*packed[index].places))
+            scores = model.get_output_embeddings()(states[places]).log_softmax(-1)
+            targets = [request.ids[-request.asked :] for request in questions[index]]
+            wanted = torch.tensor(list(itertools.chain(*targets)), device=scores.device)
+            values, hits = scores.gather(1, wanted[:, None])[:, 0].float().cpu(), (scores.argmax(1) == wanted).cpu()
+            parts = [len(target) for target in targets]
+            found[index] = [
+                (float(value.sum()), bool(hit.all()))
+                for value, hit in zip(values.split(parts), hits.split(parts), strict=True)
+            ]
+    return found
+
+
+def forward(model: Any, packed: Sequence[Packed]) -> Tensor:
+    """Return the last hidden states (N, T, H) of sequences, padded at their ends."""
+    length, device = max(len(one.ids) for one in packed), model.device
+
+    def padded(rows: list[list[int]], value: int) -> Tensor:
+        return torch.tensor([row + [value] * (length - len(row)) for row in rows], device=device)
+
+    branches = padded([one.branches for one in packed], -2)
+    from_, to = branches[:, :, None], branches[:, None, :]
+    seen = ((to == -1) | (from_ == to)) & torch.ones(length, length, dtype=torch.bool, device=device).tril()
+    mask = torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, torch.finfo(model.dtype).min)
+    return model.base_model(
+        input_ids=padded([one.ids for one in packed], 0),
+        position_ids=padded([one.positions for one in packed], 0),
+        attention_mask=mask[:, None],
+        use_cache=False,
+    )[0]
