@@ -24,6 +24,7 @@ from flexround.models.checkpoints import load_into, read_foreign
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.job import Job
 from flexround.reconstruct.state import State
+from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import Run, data_dir
 from flexround.settings.load import Params, hyper, load_params
 from flexround.surgery.fold_bn import fold_batch_norm
@@ -47,11 +48,12 @@ def run_one(params: Params, task: tasks.Task, base: nn.Module, recipe_name: str,
     recipe = params.recipe(recipe_name)
     settings, _ = hyper(params, Run("cifar10", "cifar10", "resnet20", recipe_name, seed))
     samples = task.inputs(task.calibration(DATA, settings.samples, seed), DATA).x
-    model, reference = copy.deepcopy(base), copy.deepcopy(base)
+    model = copy.deepcopy(base)
+    blocks = resnet20.blocks(model)
     job = Job(
         model=model,
-        blocks=resnet20.blocks(model),
-        reference=resnet20.blocks(reference),
+        blocks=blocks,
+        weights=Resident(blocks),
         recipe=recipe,
         hyper=settings,
         rounding=imports.load(params.rounding_target(recipe.rounding or "")),
@@ -60,7 +62,7 @@ def run_one(params: Params, task: tasks.Task, base: nn.Module, recipe_name: str,
     )
     start = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory, State(Path(directory) / "run", "bench").opened() as state:
-        _, records = reconstruct(job, samples, state)
+        records = reconstruct(job, samples, state)
     seconds = time.perf_counter() - start
     found = task.evaluate(model, DATA, torch.device("cpu"), 500, DATA, "validation")
     return {

@@ -18,7 +18,7 @@ from flexround.models import bert, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct.cache import Batches, cached
+from flexround.reconstruct.cache import Batches, Store
 from flexround.reconstruct.optimise import ReconstructionError
 from flexround.surgery import place
 from flexround.surgery.fold_bn import fold_batch_norm
@@ -118,7 +118,8 @@ def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
 
 def one_batch(x: Tensor, target: Tensor) -> Callable[[], tuple[Tensor, Tensor, None]]:
     """Return a source of always the same batch."""
-    batch = cached(x[:BATCH], x.device), cached(target[:BATCH], x.device)
+    store = Store(x.device)
+    batch = store.copy(x[:BATCH]), store.copy(target[:BATCH])
     return lambda: (batch[0].clone(), batch[1], None)  # a block may begin with an in-place operation
 
 
@@ -143,12 +144,12 @@ def main() -> None:
         factory, cut, inputs = NETWORKS[name]
         model = factory()
         totals = dict.fromkeys(("plain", "weights", "q"), 0.0)
-        x = cached(inputs(), torch.device("cpu"))
+        x = Store(torch.device("cpu")).copy(inputs())
         for index in range(len(cut(model))):
             variants = {kind: cut(copy.deepcopy(model))[index] for kind in totals}
             with torch.no_grad():
-                x = cached(variants["plain"].before(x), x.device)
-                target = cached(variants["plain"](x.clone()), x.device)
+                x = Store(x.device).copy(variants["plain"].before(x))
+                target = Store(x.device).copy(variants["plain"](x.clone()))
             learned = {"plain": [p for p in variants["plain"].module.parameters() if p.ndim > 1]}
             learned["weights"] = quantize_weights(variants["weights"], rounding)
             learned["q"] = quantize_weights(variants["q"], rounding) + quantize_activations(variants["q"], x)

@@ -2,7 +2,6 @@
 
 import dataclasses
 import errno
-import json
 import os
 import signal
 import subprocess
@@ -16,7 +15,6 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from flexround import artifacts
 from flexround.artifacts import atomic_write, read_json, read_manifest, sha256, write_json, write_manifest, write_text
 from flexround.errors import InputError
 from flexround.quant.grid import nearest_codes
@@ -219,11 +217,19 @@ def test_something_else_in_the_place_of_a_manifest_is_refused(listed, text):
 
 
 def quantized(directory, recipe, net=None, **hyper):
-    """Return the result of a short reconstruction and the network it left in memory."""
+    """Return the directory of the result of a short reconstruction and the network it left in memory."""
     job = toy.job(recipe, net=net, **{"iters": 8, "a_iters": 8} | hyper)
     with State(directory / "state", "f" * 16).opened() as state:
-        found, _ = reconstruct(job, toy.samples(), state)
-    return found, job.model
+        reconstruct(job, toy.samples(), state)
+        result.publish(directory / "out", state, {"note": 1})
+    return directory / "out", job.model
+
+
+def contents(directory):
+    """Return all tensors of a result, and the integer ranges of the quantized ones."""
+    manifest = read_manifest(directory)
+    tensors = {key: value for name in manifest["files"] for key, value in load_file(directory / name).items()}
+    return tensors, {key: grid for grids in manifest["grids"].values() for key, grid in grids.items()}
 
 
 def blank(**size):
@@ -240,31 +246,28 @@ def blank(**size):
 def test_a_stored_network_gives_the_same_bits(tmp_path, setting, scheme, granularity):
     recipe = toy.recipe(setting, "flexround", 3, 4)
     options = {"w_scheme": scheme, "a_scheme": scheme, "w_granularity": granularity}
-    found, model = quantized(tmp_path, recipe, **options)
-    result.save(tmp_path / "out", found, model, {"note": 1})
+    out, model = quantized(tmp_path, recipe, **options)
     fresh = blank()
-    loaded = result.load(tmp_path / "out", fresh, toy.blocks(fresh))
+    result.load(out, fresh, toy.blocks(fresh))
     x = 2 * torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         expected, outputs = model(x), fresh(x)
         assert not torch.equal(expected, toy.model()(x))
     assert torch.equal(expected, outputs)
-    assert loaded.keys() == found.keys()
-    assert len([key for key in found if key.startswith("activation/")]) == 5
+    loaded = result.unflatten(*contents(out))
+    assert len([key for key in loaded if key.startswith("activation/")]) == 5
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
             assert torch.equal(module.weight, fresh.get_submodule(name).weight), name
             assert torch.equal(module.weight, loaded[f"weight/{name}"].values()), name
-    assert read_manifest(tmp_path / "out")["note"] == 1
+    assert read_manifest(out)["note"] == 1
 
 
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
 @pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
 def test_what_is_stored_are_codes_in_their_range_with_steps_and_zero_points(tmp_path, scheme, granularity):
-    found, model = quantized(tmp_path, toy.recipe("B", "flexround", 3), w_scheme=scheme, w_granularity=granularity)
-    result.save(tmp_path / "out", found, model, {})
-    tensors = load_file(tmp_path / "out/model.safetensors")
-    grids = read_manifest(tmp_path / "out")["grids"]
+    out, _ = quantized(tmp_path, toy.recipe("B", "flexround", 3), w_scheme=scheme, w_granularity=granularity)
+    tensors, grids = contents(out)
     assert len(grids) == 6
     for key, grid in grids.items():
         name = key.partition("/")[2]
@@ -304,10 +307,9 @@ def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
 
 
 def test_an_unlearned_result_is_stored_too(tmp_path):
-    found, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), iters=0)
-    result.save(tmp_path / "out", found, model, {})
+    out, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), iters=0)
     fresh = blank()
-    result.load(tmp_path / "out", fresh, toy.blocks(fresh))
+    result.load(out, fresh, toy.blocks(fresh))
     with torch.no_grad():
         assert torch.equal(model(toy.samples()), fresh(toy.samples()))
 
@@ -316,15 +318,14 @@ def test_an_unlearned_result_is_stored_too(tmp_path):
 def stored(tmp_path_factory):
     """Return the directory of a stored result of the two-block network, weights and activations."""
     directory = tmp_path_factory.mktemp("stored")
-    found, model = quantized(directory, toy.recipe("Q", "flexround", 3, 4))
-    for name in ("out", "again"):
-        result.save(directory / name, found, model, {"seed": 0})
-    return directory / "out"
+    quantized(directory / "again", toy.recipe("Q", "flexround", 3, 4))
+    return quantized(directory, toy.recipe("Q", "flexround", 3, 4))[0]
 
 
 def test_storing_twice_gives_the_same_bytes(stored):
-    for name in ("model.safetensors", "manifest.json"):
-        assert (stored / name).read_bytes() == (stored.parent / "again" / name).read_bytes()
+    files = {path.name: path.read_bytes() for path in stored.iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (stored.parent / "again/out").iterdir()}
+    assert files.keys() == {"manifest.json", "rest.safetensors", *(f"weights-00{i}.safetensors" for i in range(4))}
 
 
 @pytest.mark.parametrize(
@@ -341,12 +342,11 @@ def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, n
 def test_a_weight_without_a_place_is_refused(tmp_path):
     net = toy.model()
     net.body[1].conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
-    found, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
-    result.save(tmp_path / "out", found, model, {})
+    out, _ = quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
     other = toy.model()
     other.body[1].conv2 = nn.Identity()
     with pytest.raises(InputError, match=r"another model; first differing tensors: .*body\.1\.conv2"):
-        result.load(tmp_path / "out", other, toy.blocks(other))
+        result.load(out, other, toy.blocks(other))
 
 
 def test_an_activation_without_a_place_is_refused(stored):
@@ -358,9 +358,9 @@ def test_an_activation_without_a_place_is_refused(stored):
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
 def test_a_damaged_result_is_refused(stored, tmp_path, damage):
-    for name in ("model.safetensors", "manifest.json"):
-        (tmp_path / name).write_bytes((stored / name).read_bytes())
-    victim = tmp_path / "model.safetensors"
+    for path in stored.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    victim = tmp_path / "weights-002.safetensors"
     content = victim.read_bytes()
     if damage == "delete":
         victim.unlink()
@@ -369,20 +369,26 @@ def test_a_damaged_result_is_refused(stored, tmp_path, damage):
     else:
         victim.write_bytes(content[:-100])
     model = blank()
-    with pytest.raises(InputError, match=r"model\.safetensors: "):
+    with pytest.raises(InputError, match=r"weights-002\.safetensors: "):
         result.load(tmp_path, model, toy.blocks(model))
     assert all((parameter == 9).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
 def test_a_result_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
-    found, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), iters=0)
-    model.head.bias.data[1] = bad
+    net = toy.model()
+    net.head.bias.data[1] = bad
     with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
-        result.save(tmp_path / "out", found, model, {})
+        quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
     assert not (tmp_path / "out").exists()
 
 
-def test_facts_of_a_result_are_plain_json(stored):
-    assert json.loads((stored / "manifest.json").read_text())["seed"] == 0
-    assert artifacts.read_manifest(stored)["files"].keys() == {"model.safetensors"}
+def test_a_result_replaces_an_older_one_and_is_linked_not_written(tmp_path):
+    out, _ = quantized(tmp_path, toy.recipe("B", "flexround", 3, 4))
+    assert len(list(out.glob("steps-*"))) == 4
+    with State(tmp_path / "state", "e" * 16).opened() as state:
+        reconstruct(toy.job(toy.recipe("B", "rtn", 3), iters=0), toy.samples(), state)
+        result.publish(out, state, {})
+        for name in read_manifest(out)["files"]:
+            assert (out / name).samefile(state.directory / name)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*read_manifest(out)["files"], "manifest.json"])

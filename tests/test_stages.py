@@ -243,7 +243,7 @@ class Scorer:
 
     def evaluate(self, model, data, device, batch, source, split):
         assert split == "heldout", "never the test set"
-        value = float((source / "model.safetensors").read_text())
+        value = float((source / "weights-000.safetensors").read_text())
         return tasks.Evaluation({"acc": value, "f1": 0.0}, {}, {}, {"acc": self.higher, "f1": True}, {})
 
 
@@ -253,14 +253,14 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(tmp_path, monkeypatch,
     monkeypatch.setattr(choose.network, "quantized", lambda *_: torch.nn.Identity())
     values = {"a": 70.0, "b": 71.0, "c": 71.0}
     for name, value in values.items():
-        artifacts.write_text(tmp_path / name / "model.safetensors", str(value))
-        artifacts.write_manifest(tmp_path / name, ["model.safetensors"], grids={}, run={"recipe": name})
+        artifacts.write_text(tmp_path / name / "weights-000.safetensors", str(value))
+        artifacts.write_manifest(tmp_path / name, ["weights-000.safetensors"], grids={}, run={"recipe": name})
     names = ["--task=imagenet", "--checkpoint=mobilenetv2-brecq", "--recipe=b-rtn-w4", "--scale", SMOKE]
     names += ["--networks", *(str(tmp_path / name / "manifest.json") for name in "abc")]
     names += ["--data", str(tmp_path), "--out", str(tmp_path / "out")]
     choose.run(choose.parser().parse_args(names))
     manifest = artifacts.read_manifest(tmp_path / "out")
-    assert float((tmp_path / "out/model.safetensors").read_text()) == values[expected]
+    assert float((tmp_path / "out/weights-000.safetensors").read_text()) == values[expected]
     assert manifest["selected"] == {"recipe": expected, "metric": "acc", "heldout": values}
     assert manifest["grids"] == {}
 

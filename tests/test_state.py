@@ -94,14 +94,14 @@ class Stop(Exception):
 
 
 def interrupted(directory, after, recipe, monkeypatch, fingerprint="f" * 16):
-    """Run until ``after`` blocks are committed, then raise."""
+    """Run until ``after`` blocks are committed, and what is in no block, then raise."""
     commit = State.commit
     calls = []
 
     def counting(self, *args):
         commit(self, *args)
         calls.append(1)
-        if len(calls) == after:
+        if len(calls) == after + 1:
             raise Stop
 
     with monkeypatch.context() as patch:
@@ -128,7 +128,10 @@ def test_finished_blocks_are_not_computed_again(tmp_path, after, monkeypatch):
 def test_state_is_removed_at_the_end_and_holds_one_carry_on_the_way(tmp_path, monkeypatch):
     recipe = toy.recipe()
     directory = interrupted(tmp_path, 3, recipe, monkeypatch)
-    assert len(list(directory.glob("*.carry.safetensors"))) == 1
+    assert {path.name for path in directory.glob("*.cache")} == {
+        "weights-002.full.cache",
+        "weights-002.quantized.cache",
+    }
     toy.run(toy.job(recipe), tmp_path)
     assert not (tmp_path / "run").exists()
 
@@ -153,11 +156,12 @@ def test_state_of_other_settings_is_not_used(tmp_path, monkeypatch, caplog):
     assert "not used" in caplog.text
 
 
+@pytest.mark.parametrize("file", ["weights-000.safetensors", "weights-001.full.cache"])
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete", "progress"])
-def test_damaged_state_is_rebuilt_with_a_message(tmp_path, damage, monkeypatch, caplog):
+def test_damaged_state_is_rebuilt_with_a_message(tmp_path, damage, file, monkeypatch, caplog):
     expected = toy.run(toy.job(toy.recipe()), tmp_path / "straight")[0]
     directory = interrupted(tmp_path, 2, toy.recipe(), monkeypatch)
-    victim = directory / (PROGRESS if damage == "progress" else "weights-000.safetensors")
+    victim = directory / (PROGRESS if damage == "progress" else file)
     content = victim.read_bytes()
     if damage == "delete":
         victim.unlink()

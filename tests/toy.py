@@ -11,8 +11,8 @@ from flexround import imports
 from flexround.models.blocks import Block, Site
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.job import Job
-from flexround.reconstruct.result import flatten
 from flexround.reconstruct.state import State
+from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper, Recipe
 
 ROUNDINGS = {
@@ -41,6 +41,8 @@ HYPER = {
     "batch": 16,
     "replacement": False,
     "mask_padding": True,
+    "precision": "float32",
+    "cache_dtype": "float32",
     "iters": 60,
     "lr": 3e-3,
     "schedule": "cosine",
@@ -114,18 +116,20 @@ def job(recipe, seed=0, net=None, **hyper):
     own = copy.deepcopy(net)
     settings = Hyper.model_validate(HYPER | hyper)
     rounding = imports.load(ROUNDINGS.get(recipe.rounding, recipe.rounding))
-    return Job(own, blocks(own), blocks(net), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
+    cut = blocks(own)
+    return Job(own, cut, Resident(cut), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
 
 
 def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):
     return Recipe(setting=setting, rounding=rounding, w_bits=w_bits, a_bits=a_bits, options=options)
 
 
-def run(job, directory, fingerprint="f" * 16, x=None):
-    """Reconstruct; return the result's tensors, the records and the model."""
+def run(job, directory, fingerprint="f" * 16, x=None, **limits):
+    """Reconstruct; return the result's tensors without the parameters stored as they are, the records and the model."""
     with State(Path(directory) / "run", fingerprint).opened() as state:
-        found, records = reconstruct(job, samples() if x is None else x, state)
-    return flatten(found)[0], records, job.model
+        records = reconstruct(job, samples() if x is None else x, state, **limits)
+        tensors = {key: value for entry in state.entries for key, value in state.tensors(entry).items()}
+    return {key: value for key, value in tensors.items() if ":" in key}, records, job.model
 
 
 if __name__ == "__main__":  # killed by tests/test_state.py

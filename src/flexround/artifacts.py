@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import shutil
 import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -105,6 +106,23 @@ def copy_existing(source: Path, target: Path, names: Iterable[str]) -> list[str]
     for name in found:
         write_bytes(target / name, (source / name).read_bytes())
     return found
+
+
+def link(source: Path, target: Path) -> None:
+    """Give a file a second name, or copy it where the file system has no such thing.
+
+    Raises:
+        InputError: the directory of ``target`` is not writable or the disk is full.
+    """
+
+    def write(temporary: Path) -> None:
+        temporary.unlink()
+        try:
+            os.link(source, temporary)
+        except OSError:
+            shutil.copyfile(source, temporary)
+
+    atomic_write(target, write)
 
 
 def write_manifest(directory: Path, files: list[str], **facts: Any) -> None:

@@ -9,26 +9,49 @@ from torch import nn
 from flexround import artifacts, imports
 from flexround.models.blocks import Block
 from flexround.models.checkpoints import load_into
+from flexround.models.shards import WHOLE, Shards
+from flexround.models.tensors import weightless
 from flexround.settings.schema import Checkpoint
 
 
 def architecture(checkpoint: Checkpoint, head: Mapping[str, Any]) -> nn.Module:
-    """Return the network in eval mode, weights as the factory leaves them; ``head`` is what the task asks for."""
-    return imports.load(checkpoint.model.factory)(**checkpoint.model.args, **head).eval()
+    """Return the network in eval mode; ``head`` is what the task asks for.
+
+    The weights are as the factory leaves them; there are none if the checkpoint is streamed.
+    """
+    factory = imports.load(checkpoint.model.factory)
+    if not checkpoint.streamed:
+        return factory(**checkpoint.model.args, **head).eval()
+    with weightless():
+        return factory(**checkpoint.model.args, **head).eval()
 
 
 def full_precision(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path) -> nn.Module:
-    """Return the network with the full-precision weights stored in ``directory``.
+    """Return the network with the full-precision weights stored in ``directory``, all in memory.
 
     Raises:
         InputError: damaged files or weights of another network.
     """
     from safetensors.torch import load_file
 
+    if checkpoint.streamed:
+        shards = streamed(checkpoint, head, directory)
+        shards.fill(shards.places)
+        return shards.model
     artifacts.read_manifest(directory)
     model = architecture(checkpoint, head)
-    load_into(model, load_file(directory / "model.safetensors"), str(directory / "model.safetensors"))
+    load_into(model, load_file(directory / WHOLE), str(directory / WHOLE))
     return model.eval()
+
+
+def streamed(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path) -> Shards:
+    """Return the files in ``directory`` that hold the weights of a network (their ``model``), which has none yet.
+
+    Raises:
+        InputError: damaged files or weights of another network.
+    """
+    artifacts.read_manifest(directory)
+    return Shards(directory, architecture(checkpoint, head))
 
 
 def cut(checkpoint: Checkpoint, model: nn.Module) -> list[Block]:

@@ -65,8 +65,8 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     unexpected = [name for name in state if name not in own]
     if missing or unexpected:
         raise InputError(
-            f"{where}: not a checkpoint of this {type(model).__name__} (missing: {_some(missing)}; unexpected: "
-            f"{_some(unexpected)}); check the architecture and the key_map of this checkpoint in params/scales"
+            f"{where}: not a checkpoint of this {type(model).__name__} (missing: {some(missing)}; unexpected: "
+            f"{some(unexpected)}); check the architecture and the key_map of this checkpoint in params/scales"
         )
     for name, value in state.items():
         if value.shape != own[name].shape:
@@ -140,7 +140,7 @@ def _unwrap(loaded: object) -> object:
     return loaded
 
 
-def _some(names: Iterable[str]) -> str:
+def some(names: Iterable[str]) -> str:
     """List the first few names."""
     listed = list(names)
     more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""

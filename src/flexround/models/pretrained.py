@@ -46,6 +46,7 @@ def load_pretrained(model: Any, directory: Path) -> None:
     number of labels, stays as it is and is named in the log.
 
     Args:
+        model: without weights it is only compared with the directory.
         directory: ``config.json`` and ``model.safetensors``, its shards with an index, or the same as
             ``pytorch_model.bin``, of which only tensors are read.
 
@@ -54,6 +55,8 @@ def load_pretrained(model: Any, directory: Path) -> None:
     """
     directory = Path(directory)
     _check_architecture(model.config, directory)
+    if next(model.parameters()).is_meta:  # streamed: its weights are read when they are needed
+        return
     # Not by its path: we read the files, so that the messages are ours and no pickle runs.
     state = _read_weights(directory)
     with torch.random.fork_rng(devices=()):  # it would draw a missing head from the global generator

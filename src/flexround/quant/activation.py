@@ -36,6 +36,8 @@ class ActivationQuantizer(nn.Module):
         """Return the quantized activations, shape and type of ``x``."""
         if not self.enabled:
             return x
+        if x.dtype in (torch.float16, torch.bfloat16):
+            x = x.float()  # codes need more digits than autocast leaves
         if self.generator is None or self.keep_probability >= 1:
             kept = None
         else:

@@ -1,32 +1,132 @@
 """Activations that flow from block to block, and batches drawn from them."""
 
-from collections.abc import Callable
+import dataclasses
+import logging
+import math
+import os
+import shutil
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
 
 import torch
 from torch import Tensor
 
+from flexround.errors import InputError
 from flexround.quant.activation import keep_mask
 
-ROOM = 0.5  # part of the free GPU memory the caches may take; the rest is for the block at work
+log = logging.getLogger(__name__)
+
+GPU_ROOM, HOST_ROOM = 0.5, 0.5  # parts of the free memory that the caches may take; the rest is for the block at work
+HELD = 3  # caches at a block: full-precision input, quantized input, output
+KEPT = 4  # caches on disk when a block is done: both inputs and both outputs
+SUFFIX = ".cache"
+GB = 1e9
 
 
-def cache_device(samples: Tensor, copies: int, device: torch.device) -> torch.device:
-    """Return where caches of ``copies`` times this tensor's bytes go: the GPU if they fit, else the host."""
-    if device.type != "cuda":
-        return device
-    free, _ = torch.cuda.mem_get_info(device)
-    return device if samples.nbytes * copies < ROOM * free else torch.device("cpu")
+@dataclasses.dataclass(frozen=True)
+class Store:
+    """Where caches lie.
+
+    Attributes:
+        device: the GPU, or the host.
+        dtype: of activations; whatever uses them computes in float32.
+        directory: of memory-mapped files, one a cache; None keeps them in memory.
+    """
+
+    device: torch.device
+    dtype: torch.dtype = torch.float32
+    directory: Path | None = None
+
+    def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+        """Return an uninitialised cache for values of ``dtype``; see ``mapped`` for its layout.
+
+        Raises:
+            InputError: no room on the disk.
+        """
+        dtype = self.dtype if dtype.is_floating_point else dtype
+        if self.directory is None:
+            layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
+            return torch.empty(shape, dtype=dtype, device=self.device, memory_format=layout)
+        handle, name = tempfile.mkstemp(dir=self.directory, suffix=SUFFIX)
+        try:  # reserved at once: a full disk would end the process in the middle of a block, without a word
+            os.posix_fallocate(handle, 0, math.prod(shape) * dtype.itemsize)
+        except OSError as error:
+            raise InputError(f"{self.directory}: no room for a cache ({error.strerror}); free space there") from error
+        finally:
+            os.close(handle)
+        return mapped(Path(name), shape, dtype)
+
+    def copy(self, x: Tensor) -> Tensor:
+        """Return a copy of ``x`` laid out as every cache is: the layout decides the last bits of what follows."""
+        return self.empty(x.shape, x.dtype).copy_(x)
 
 
-def empty(shape: torch.Size, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return an uninitialised cache; images lie channels last, which makes small convolutions up to 1.5 x faster."""
-    layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-    return torch.empty(shape, dtype=dtype, device=device, memory_format=layout)
+def mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
+    """Return the tensor whose memory is a file.
+
+    Images lie channels last, which makes small convolutions up to 1.5 x faster.
+    """
+    flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
+    return flat.view(shape) if len(shape) != 4 else flat.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
 
 
-def cached(x: Tensor, device: torch.device) -> Tensor:
-    """Return a copy of ``x`` laid out as every cache is: the layout decides the last bits of what follows."""
-    return empty(x.shape, x.dtype, device).copy_(x)
+def file_of(x: Tensor) -> Path | None:
+    """Return the file that is a cache's memory, if there is one."""
+    name = x.untyped_storage().filename if x.device.type == "cpu" else None
+    return Path(name) if name else None
+
+
+def pieces(x: Tensor) -> Iterator[memoryview]:
+    """Yield the bytes of a cache in the order in which they lie in memory, row by row."""
+    for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
+        yield memoryview(row.detach().contiguous().cpu().view(torch.uint8).numpy()).cast("B")
+
+
+def plan(
+    row: int, rows: int, device: torch.device, dtype: torch.dtype, directory: Path, host_bytes: int | None
+) -> Store:
+    """Choose where caches lie, by their bytes: on the GPU, in the host's memory, in memory-mapped files.
+
+    Args:
+        row: elements of the largest cache, one sample.
+        rows: samples.
+        device: where blocks run.
+        dtype: of the caches.
+        directory: for files, and for the state that lets a killed job go on.
+        host_bytes: of the host's memory that caches may take; None for a part of what is available.
+
+    Raises:
+        InputError: too little room on the disk.
+    """
+    one = row * rows * dtype.itemsize
+    there = sum(path.stat().st_size for path in directory.glob(f"*{SUFFIX}"))
+    free, on_disk = shutil.disk_usage(directory).free, KEPT * one
+    if free + there < on_disk:
+        raise InputError(
+            f"{directory}: caches and resume state need {on_disk} bytes, {free} are free; free space, choose another "
+            "--state, fewer samples, or a cache_dtype of half the size"
+        )
+    limit = int(HOST_ROOM * _available()) if host_bytes is None else host_bytes
+    if device.type == "cuda" and HELD * one < GPU_ROOM * torch.cuda.mem_get_info(device)[0]:
+        store, where = Store(device, dtype), "on the GPU"
+    elif HELD * one <= limit:
+        store, where = Store(torch.device("cpu"), dtype), "in memory"
+    else:
+        store, where = Store(torch.device("cpu"), dtype, directory), f"in files (limit of memory {limit / GB:.3g} GB)"
+    log.info(
+        "caches: %d x %.3g GB %s; resume state: %.3g GB of %.3g GB free", HELD, one / GB, where, on_disk / GB, free / GB
+    )
+    return store
+
+
+def _available() -> int:
+    """Return the bytes of memory that new work can take without swapping."""
+    try:
+        lines = Path("/proc/meminfo").read_text().splitlines()
+        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
+    except (OSError, StopIteration):
+        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @torch.no_grad()
@@ -36,20 +136,23 @@ def forward(
     mask: Tensor | None,
     batch: int,
     device: torch.device,
+    store: Store,
 ) -> Tensor:
-    """Run all rows of ``x`` (N, ...) and ``mask`` through ``module`` in batches; the result lies where ``x`` lies.
-
-    Each batch is copied, because a module may begin with an in-place operation.
-    """
+    """Run all rows of ``x`` (N, ...) and ``mask`` through ``module`` in batches; return the outputs in ``store``."""
     output = None
     for start in range(0, len(x), batch):
         rows = slice(start, start + batch)
-        part = module(x[rows].to(device, copy=True), None if mask is None else mask[rows].to(device))
+        part = module(on(device, x[rows]), None if mask is None else mask[rows].to(device))
         if output is None:  # one allocation: collecting parts and joining them would need the memory twice
-            output = empty(torch.Size((len(x), *part.shape[1:])), part.dtype, x.device)
-        output[start : start + batch] = part
+            output = store.empty(torch.Size((len(x), *part.shape[1:])), part.dtype)
+        output[rows] = part
     assert output is not None
     return output
+
+
+def on(device: torch.device, rows: Tensor) -> Tensor:
+    """Copy cached rows to a device; always a copy, because a module may begin with an in-place operation."""
+    return rows.to(device, torch.float32 if rows.is_floating_point() else rows.dtype, copy=True)
 
 
 class Batches:
@@ -96,9 +199,9 @@ class Batches:
             index = torch.randperm(count, generator=self.rows)[: self.size]
         length = None if self.lengths is None else int(self.lengths[index].max())
         index = index.to(self.target.device)
-        x, target = (self._rows(tensor, index, length) for tensor in (self.quantized, self.target))
+        x, target = (self._rows(tensor, index, length).float() for tensor in (self.quantized, self.target))
         if self.keep < 1:
-            full = self._rows(self.full, index, length)
+            full = self._rows(self.full, index, length).float()
             x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks))
         return x, target, None if self.mask is None else self._rows(self.mask, index.to(self.mask.device), length)
 

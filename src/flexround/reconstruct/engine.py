@@ -1,7 +1,7 @@
 """Block-by-block reconstruction for any adapter: the B setting (BRECQ) and the Q setting (QDrop).
 
 Activations flow from block to block through the carried caches; no prefix of the network is ever run again, and only
-the caches of one block boundary exist at a time.
+the caches of one block boundary exist at a time. What is found for a block is written when the block is done.
 """
 
 import logging
@@ -12,80 +12,126 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexround.reconstruct.cache import cache_device, cached
+from flexround.models.tensors import places, within
+from flexround.reconstruct import cache
 from flexround.reconstruct.job import Job
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
-from flexround.reconstruct.result import Result, apply, flatten, unflatten
+from flexround.reconstruct.result import Result, apply, check_finite, flatten, parameters, unflatten, weight_key
 from flexround.reconstruct.state import State
 
 log = logging.getLogger(__name__)
+REST = "rest"  # position of what is in no block
 
 
-def reconstruct(job: Job, samples: Tensor, state: State) -> tuple[Result, list[dict[str, Any]]]:
-    """Quantize ``job.model`` in place.
+def reconstruct(job: Job, samples: Tensor, state: State, host_bytes: int | None = None) -> list[dict[str, Any]]:
+    """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
 
     Args:
         job: model and settings.
-        samples: (N, ...) float32 inputs of the first block.
+        samples: (N, ...) inputs of the first block.
         state: opened state directory; finished blocks in it are not computed again.
+        host_bytes: of the host's memory that caches may take; None for a part of what is available.
 
     Returns:
-        The result, and one record per block and phase (errors, losses, seconds, peak memory in MB).
+        One record per block and phase (errors, losses, seconds, peak memory in MB).
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight that can't be quantized.
+        InputError: a weight that can't be quantized, or too little room on the disk for the caches.
     """
-    names = {module: name for name, module in job.model.named_modules()}
     job.model.requires_grad_(False)
-    for block in job.reference:
-        block.module.requires_grad_(False)
-    samples = cached(samples, cache_device(samples, 3, job.device))
-    result: Result = {}
-    records: list[dict[str, Any]] = []
-    for entry in state.entries:
-        apply_entry(job, state, entry, result, records)
-    phases: list[Phase] = [WeightPhase(job, names, samples)]
+    names = {module: name for name, module in job.model.named_modules()}
+    inside = [within(block.module, places(job.model)) for block in job.blocks]
+    row = max(shape.numel() for shape in boundaries(job, samples))
+    dtype = getattr(torch, job.hyper.cache_dtype)
+    store = cache.plan(row, len(samples), job.device, dtype, state.directory, host_bytes)
+    samples = store.copy(samples)
+    if not state.entries:
+        _commit_rest(job, inside, state)
+    phases: list[Phase] = [WeightPhase(job, names, samples, store)]
     if job.recipe.a_bits and not job.joint:
-        phases.append(StepPhase(job, names, samples))
+        phases.append(StepPhase(job, names, samples, store))
     for phase in phases:
         done = sum(entry["position"].startswith(f"{phase.name}/") for entry in state.entries)
         if done == len(job.blocks):
             continue
-        carry = phase.start() if done == 0 else {k: cached(v, samples.device) for k, v in state.carry().items()}
+        carry = phase.start() if done == 0 else state.carry(store)
         for index in range(done, len(job.blocks)):
-            found, carry, record = _timed(phase, index, carry)
-            result |= found
-            records.append(record)
-            tensors, facts = flatten(found)
-            position = f"{phase.name}/{index:03d}"
-            state.commit(position, tensors, carry, {"grids": facts, "record": record})
-    return result, records
+            with job.weights.block(index, again=phase is not phases[-1]):
+                found, carry, record = _timed(phase, index, carry, state)
+                tensors, grids = flatten(found)
+                if isinstance(phase, WeightPhase):
+                    plain = [name for name in inside[index] if weight_key(name.removesuffix(".weight")) not in found]
+                    tensors |= parameters(job.model, plain)
+            check_finite(tensors)
+            state.commit(_position(phase, index), tensors, carry, {"grids": grids, "record": record})
+    return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
 
 
-def apply_entry(job: Job, state: State, entry: dict[str, Any], result: Result, records: list[dict[str, Any]]) -> None:
-    """Put a finished block's result back into the model."""
-    found = unflatten(state.tensors(entry["position"]), entry["facts"]["grids"])
-    apply(found, job.model, job.blocks)
-    result |= found
-    records.append(entry["facts"]["record"])
+@torch.no_grad()
+def boundaries(job: Job, samples: Tensor) -> list[torch.Size]:
+    """Return the shapes of a row of activations: before and after the glue of each block, and at last the output."""
+    x, mask = cache.on(job.device, samples[:1]), None if job.mask is None else job.mask[:1].to(job.device)
+    shapes = [x.shape]
+    for block in job.blocks:
+        with job.weights.surroundings():
+            x = block.before(x)
+        shapes.append(x.shape)
+        if job.weights.alike:
+            return [*shapes, *[x.shape] * (2 * len(job.blocks) - 1)]
+        x = block(x, mask)
+        shapes.append(x.shape)
+    return shapes
 
 
-def _timed(phase: Phase, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
+def _commit_rest(job: Job, inside: list[list[str]], state: State) -> None:
+    """Write what is in no block, before anything is computed."""
+    quantized = {name for names in inside for name in names}
+    with job.weights.surroundings():
+        rest = parameters(job.model, [name for name in places(job.model) if name not in quantized])
+    state.commit(REST, rest, {}, {"grids": {}})
+
+
+def _position(phase: Phase, index: int) -> str:
+    return f"{phase.name}/{index:03d}"
+
+
+def _earlier(state: State, index: int) -> Result:
+    """Return what earlier phases found for a block."""
+    found: Result = {}
+    for entry in state.entries:
+        if entry["position"].endswith(f"/{index:03d}"):
+            found |= unflatten(state.tensors(entry), entry["facts"]["grids"])
+    return found
+
+
+def _timed(
+    phase: Phase, index: int, carry: dict[str, Tensor], state: State
+) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
     """Run one block of a phase; add seconds and peak memory to its record and log it in one line."""
-    on_gpu = phase.job.device.type == "cuda"
-    if on_gpu:
-        torch.cuda.reset_peak_memory_stats(phase.job.device)
+    job = phase.job
+    if job.device.type == "cuda":
+        torch.cuda.reset_peak_memory_stats(job.device)
     start = time.perf_counter()
-    found, carry, record = phase.block(index, carry)
-    if on_gpu:
-        torch.cuda.synchronize(phase.job.device)
+    phase.full_precision(index, carry)
+    apply(_earlier(state, index), job.model, [job.blocks[index]], job.device)
+    found, carry, record = phase.learn(index, carry)
+    wait(job.device)
     record["seconds"] = time.perf_counter() - start
-    record["peak_mb"] = (
-        torch.cuda.max_memory_allocated(phase.job.device) / 2**20
-        if on_gpu
-        else resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
-    )
+    record["peak_mb"] = peak_mb(job.device)
     numbers = " ".join(f"{key}={value:.4g}" for key, value in record.items() if isinstance(value, float))
-    log.info("%s %d/%d %s: %s", phase.name, index + 1, len(phase.job.blocks), record["block"], numbers)
+    log.info("%s %d/%d %s: %s", phase.name, index + 1, len(job.blocks), record["block"], numbers)
     return found, carry, record
+
+
+def wait(device: torch.device) -> None:
+    """Return when a GPU has done what it was told."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+
+
+def peak_mb(device: torch.device) -> float:
+    """Return the most memory that was in use: of the GPU since the last reset, else of the process ever."""
+    if device.type == "cuda":
+        return torch.cuda.max_memory_allocated(device) / 2**20
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -8,6 +8,7 @@ from torch import Tensor, nn
 
 from flexround.models.blocks import Block
 from flexround.quant.rounding import Rounding
+from flexround.reconstruct.weights import Weights
 from flexround.seeding import derive
 from flexround.settings.schema import Hyper, Recipe
 
@@ -17,9 +18,9 @@ class Job:
     """What is reconstructed and how.
 
     Attributes:
-        model: the model to quantize, on ``device``, in eval mode, BN folded; changed in place.
+        model: the model to quantize, on ``device`` or without weights, in eval mode, BN folded; changed in place.
         blocks: its blocks.
-        reference: blocks of an untouched full-precision copy.
+        weights: gives each block its full-precision weights.
         recipe, hyper: resolved settings.
         rounding: class of the rounding.
         seed_parts: identity that all generators derive from.
@@ -29,7 +30,7 @@ class Job:
 
     model: nn.Module
     blocks: Sequence[Block]
-    reference: Sequence[Block]
+    weights: Weights
     recipe: Recipe
     hyper: Hyper
     rounding: Callable[..., Rounding]
@@ -41,6 +42,11 @@ class Job:
     def joint(self) -> bool:
         """Whether weights and activation steps are learned together (Q with quantized activations)."""
         return self.recipe.setting == "Q" and self.recipe.a_bits is not None
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Type in which a block is computed while it is learned."""
+        return getattr(torch, self.hyper.precision)
 
     def weight_bits(self, index: int) -> int:
         """Bits of the weights in block ``index``: first and last layer have their own."""

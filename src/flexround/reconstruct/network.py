@@ -4,11 +4,15 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
 from torch import nn
 
 from flexround import imports
+from flexround.errors import SettingsError
 from flexround.models import build
+from flexround.models.blocks import Block
 from flexround.reconstruct import result
+from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint
 from flexround.surgery.preprocess import prepare
 
@@ -26,6 +30,26 @@ def prepared(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path, s
     groups = checkpoint.model.equalization
     prepare(model, steps, imports.load(groups)(model) if groups else None)
     return model.eval()
+
+
+def to_quantize(
+    checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path, steps: Sequence[str], device: torch.device
+) -> tuple[nn.Module, list[Block], Weights]:
+    """Return a prepared network, its blocks, and where their weights come from: memory, or its files if it is streamed.
+
+    Raises:
+        InputError: damaged or foreign weights.
+        SettingsError: surgery that this architecture does not offer, or any if it is streamed.
+    """
+    if not checkpoint.streamed:
+        model = prepared(checkpoint, head, directory, steps).to(device)
+        blocks = build.cut(checkpoint, model)
+        return model, blocks, Resident(blocks)
+    if steps:
+        raise SettingsError(f"preprocess: {', '.join(steps)} needs the whole network, and this checkpoint is streamed")
+    shards = build.streamed(checkpoint, head, directory)
+    blocks = build.cut(checkpoint, shards.model)
+    return shards.model, blocks, Streamed(shards, blocks, device)
 
 
 def quantized(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path, steps: Sequence[str]) -> nn.Module:

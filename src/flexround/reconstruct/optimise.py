@@ -77,6 +77,7 @@ def optimise(
     regularizers: Sequence[Callable[[float], Tensor | None]],
     annealing: Annealing,
     name: str,
+    precision: torch.dtype = torch.float32,
 ) -> Tensor:
     """Minimise the reconstruction error of one block.
 
@@ -89,6 +90,7 @@ def optimise(
         regularizers: called with β; their sum is weighted by ``annealing.weight``.
         annealing: schedule of β.
         name: the block's, for progress and errors.
+        precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
 
     Returns:
         (iterations,) losses without the regulariser.
@@ -99,17 +101,22 @@ def optimise(
     from tqdm import tqdm
 
     adam = torch.optim.Adam([{"params": list(group.parameters), "lr": group.lr} for group in groups], fused=True)
+    kind = batches.masks.device.type
+    scaler = torch.amp.GradScaler(kind, enabled=precision == torch.float16)  # else small gradients are lost
     losses: list[Tensor] = []
     progress = tqdm(range(iterations), desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
     for iteration in progress:
         _set_rates(adam, groups, iteration / iterations)
         x, target, mask = batches.draw()
-        loss = error(block(x, mask), target, mask)
+        with torch.autocast(kind, precision, enabled=precision != torch.float32):
+            prediction = block(x, mask)
+        loss = error(prediction.float(), target, mask)
         losses.append(loss.detach())
         beta = annealing.beta(iteration / iterations) if annealing.weight else None
         adam.zero_grad(set_to_none=True)
-        _total(loss, regularizers, beta, annealing.weight).backward()
-        adam.step()
+        scaler.scale(_total(loss, regularizers, beta, annealing.weight)).backward()
+        scaler.step(adam)
+        scaler.update()
         if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
             _check_finite(losses, name)
             progress.set_postfix(loss=f"{losses[-1].item():.3e}")

@@ -1,7 +1,7 @@
 """What is done to one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -11,7 +11,7 @@ from flexround.errors import SettingsError
 from flexround.models.blocks import Block, identity
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct.cache import Batches, forward
+from flexround.reconstruct.cache import Batches, Store, forward, on
 from flexround.reconstruct.job import Job
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
@@ -22,40 +22,57 @@ LOSS_WINDOW = 10  # iterations averaged for the loss before and after
 
 
 class Phase:
-    """One sweep over the blocks."""
+    """One sweep over the blocks; what it carries on is taken out of ``carry`` as it is used, to be freed."""
 
     name = ""
 
-    def __init__(self, job: Job, names: dict[nn.Module, str], samples: Tensor) -> None:
-        self.job, self.names, self.samples = job, names, samples
+    def __init__(self, job: Job, names: dict[nn.Module, str], samples: Tensor, store: Store) -> None:
+        self.job, self.names, self.samples, self.store = job, names, samples, store
 
     def start(self) -> dict[str, Tensor]:
         """Return the carried activations before the first block."""
         raise NotImplementedError
 
-    def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        """Work on one block; return its result, what is carried on, and its record."""
+    def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
+        """Work on one block after ``full_precision``; return its result, what is carried on, and its record."""
         raise NotImplementedError
+
+    def full_precision(self, index: int, carry: dict[str, Tensor]) -> None:
+        """Replace ``full`` by the input of a block, which is still or again in full precision; add its ``target``."""
+        block = self.job.blocks[index]
+        carry["full"] = self.before(block, carry["full"])
+        carry["target"] = self.forward(block, carry["full"])
 
     def before(self, block: Block, x: Tensor) -> Tensor:
         """Run the glue before a block over cached rows."""
         if block.before is identity:
             return x
-        return forward(lambda rows, _: block.before(rows), x, None, self.job.hyper.batch, self.job.device)
+        hyper = self.job.hyper
+        with self.job.weights.surroundings():
+            return forward(lambda rows, _: block.before(rows), x, None, hyper.batch, self.job.device, self.store)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Run a block over the first cached rows, all of them as a rule."""
-        return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device)
+        """Run a block over all cached rows."""
+        return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
 
     def loss(self, p: float) -> ReconstructionError:
         """Return the error that is minimised and reported."""
         return ReconstructionError(p, self.job.hyper.mask_padding)
 
-    def error(self, prediction: Tensor, target: Tensor) -> float:
-        """Return the reconstruction error of the first rows."""
-        rows, mask = slice(0, ERROR_SAMPLES), self.job.mask
-        kept = None if mask is None else mask[rows].to(target.device)
-        return self.loss(self.job.hyper.loss_p)(prediction[rows], target[rows], kept).item()
+    def error(self, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
+        """Return the reconstruction error of the first rows; ``predict`` is called with rows and their mask."""
+        job, total, count = self.job, 0.0, min(ERROR_SAMPLES, len(target))
+        for start in range(0, count, job.hyper.batch):
+            rows = slice(start, min(start + job.hyper.batch, count))
+            mask = None if job.mask is None else job.mask[rows].to(job.device)
+            with torch.no_grad():
+                part = predict(rows, mask)
+            total += self.loss(job.hyper.loss_p)(part, on(job.device, target[rows]), mask).item() * len(part)
+        return total / count
+
+    def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
+        """Return the reconstruction error of a block as it is."""
+        return self.error(lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
 
     def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
         """Fix the initial steps of a block's sites on ``x``, each on inputs quantized upstream; return the output."""
@@ -68,7 +85,7 @@ class Phase:
             kept = mask if hyper.mask_padding else None
             place.attach_quantizer(site, place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept))
         with torch.no_grad():  # one batch, so that every site sees all rows at once
-            output = block(x.to(self.job.device, copy=True), mask).to(x.device)
+            output = block(on(self.job.device, x), mask)
         for site in block.sites:
             observer = place.attached_quantizer(site)
             place.attach_quantizer(site, observer.quantizer)  # type: ignore[arg-type]
@@ -106,27 +123,27 @@ class WeightPhase(Phase):
     def start(self) -> dict[str, Tensor]:
         return {"full": self.samples, "quantized": self.samples}
 
-    def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        job = self.job
-        block, reference = job.blocks[index], job.reference[index]
-        full, quantized = self.before(reference, carry["full"]), self.before(block, carry["quantized"])
-        target = self.forward(reference, full)
+    def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
+        job, block = self.job, self.job.blocks[index]
+        full, target = carry.pop("full"), carry.pop("target")
+        quantized = self.before(block, carry.pop("quantized"))
         layers = place.weight_layers(block)
         roundings = [self._rounding(index, layer) for layer in layers]
         originals = self._bake_nearest(layers, roundings)
         if job.joint:
             self.calibrate_sites(index, quantized[: job.hyper.a_init_samples])
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
-        record["error_rtn"] = self.error(self.forward(block, quantized[:ERROR_SAMPLES]), target)
+        record["error_rtn"] = self.block_error(block, quantized, target)
         self._attach(layers, roundings, originals)
         if job.hyper.iters and (index > 0 or job.hyper.reconstruct_stem):
             record |= self._learn(block, roundings, full, quantized, target)
-            record["error_soft"] = self.error(self.forward(block, quantized[:ERROR_SAMPLES]), target)
+            record["error_soft"] = self.block_error(block, quantized, target)
         found = self._harden(layers)
         if job.joint:
             found |= self.steps(block)
+        del full  # a cache less while the output becomes one
         output = self.forward(block, quantized)
-        record["error_hard"] = self.error(output, target)
+        record["error_hard"] = self.error(lambda rows, _: on(job.device, output[rows]), target)
         return found, {"full": target, "quantized": output}, record
 
     def _rounding(self, index: int, layer: nn.Module) -> Rounding:
@@ -147,11 +164,12 @@ class WeightPhase(Phase):
             place.bake(layer, nearest_codes(weight, rounding.grid) * rounding.grid.step)
         return originals
 
-    def _attach(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding], originals: Sequence[Tensor]) -> None:
-        """Put the original weights back, below their roundings."""
+    def _attach(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding], originals: list[Tensor]) -> None:
+        """Put the original weights back, below their roundings; ``originals`` is then empty, its memory free."""
         for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
             place.bake(layer, weight)
             place.attach_rounding(layer, rounding)
+        originals.clear()
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
@@ -182,7 +200,7 @@ class WeightPhase(Phase):
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
-        losses = optimise(block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name)
+        losses = optimise(block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision)
         self.freeze_steps(block)
         return _ends(losses)
 
@@ -206,14 +224,12 @@ class StepPhase(Phase):
     def start(self) -> dict[str, Tensor]:
         return {"full": self.samples, "initial": self.samples[: self.job.hyper.a_init_samples]}
 
-    def block(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        job, hyper = self.job, self.job.hyper
-        block, reference = job.blocks[index], job.reference[index]
-        full = self.before(reference, carry["full"])
-        target = self.forward(reference, full)
-        initial = self.calibrate_sites(index, self.before(block, carry["initial"]))
+    def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
+        job, hyper, block = self.job, self.job.hyper, self.job.blocks[index]
+        full, target = carry.pop("full"), carry.pop("target")
+        initial = self.store.copy(self.calibrate_sites(index, self.before(block, carry.pop("initial"))))
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
-        record["error_initial"] = self.error(self.forward(block, full[:ERROR_SAMPLES]), target)
+        record["error_initial"] = self.block_error(block, full, target)
         if hyper.a_iters and block.sites and (index > 0 or hyper.reconstruct_stem):
             batches = Batches(
                 full,
@@ -229,10 +245,11 @@ class StepPhase(Phase):
             )
             groups = self.step_group(block)
             none = Annealing(0.0, 0.0, 1.0, 1.0)
-            losses = optimise(block, batches, groups, hyper.a_iters, self.loss(hyper.a_loss_p), [], none, block.name)
+            loss = self.loss(hyper.a_loss_p)
+            losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
             self.freeze_steps(block)
             record |= _ends(losses)
-        record["error_hard"] = self.error(self.forward(block, full[:ERROR_SAMPLES]), target)
+        record["error_hard"] = self.block_error(block, full, target)
         return self.steps(block), {"full": target, "initial": initial}, record
 
 

@@ -11,9 +11,11 @@ from torch import Tensor, nn
 from flexround import artifacts
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
+from flexround.models.tensors import places, put
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Grid
-from flexround.surgery.place import attach_quantizer, bake
+from flexround.reconstruct.state import State
+from flexround.surgery.place import attach_quantizer
 
 WEIGHT, ACTIVATION, PARAMETER = "weight", "activation", "parameter"
 
@@ -82,7 +84,7 @@ def unflatten(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Result:
     return result
 
 
-def apply(result: Result, model: nn.Module, blocks: Iterable[Block]) -> None:
+def apply(result: Result, model: nn.Module, blocks: Iterable[Block], device: torch.device) -> None:
     """Write a result into a model: dequantized weights, quantizers at their sites."""
     modules = dict(model.named_modules())
     names = {module: name for name, module in modules.items()}
@@ -90,66 +92,93 @@ def apply(result: Result, model: nn.Module, blocks: Iterable[Block]) -> None:
     for key, stored in result.items():
         kind, _, rest = key.partition("/")
         if kind == WEIGHT:
-            bake(modules[rest], stored.values().to(modules[rest].weight.device))
+            put((modules[rest], "weight"), stored.values().to(device))
         else:
-            device = next(model.parameters()).device
-            grid = Grid(stored.grid.step.to(device), stored.grid.zero_point, stored.grid.qmin, stored.grid.qmax)
+            grid = dataclasses.replace(stored.grid, step=stored.grid.step.to(device))
             attach_quantizer(sites[key], ActivationQuantizer(grid))
 
 
-def save(
-    directory: Path, result: Result, model: nn.Module, facts: dict[str, Any], companions: Sequence[str] = ()
-) -> None:
-    """Write ``model.safetensors`` (codes, steps, zero points, all other parameters) and ``manifest.json``.
-
-    ``companions`` are other files of the directory that belong to the network.
+def parameters(model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
+    """Return tensors of a model that are stored as they are, by key; copies, because tied ones must not share memory.
 
     Raises:
-        InputError: a value is NaN or Inf, or the directory can't be written.
+        InputError: a value is NaN or Inf.
     """
-    from safetensors.torch import save_file
+    found = places(model)
+    tensors = {f"{PARAMETER}/{name}": getattr(*found[name]).detach().cpu().contiguous().clone() for name in names}
+    check_finite(tensors)
+    return tensors
 
-    tensors, grids = flatten(result)
-    quantized = {key.partition("/")[2] + ".weight" for key in result if key.startswith(f"{WEIGHT}/")}
-    for name, value in model.state_dict().items():
-        if name not in quantized and not name.endswith("_quantizer.raw_step"):
-            # A copy, because tied tensors must not share memory.
-            tensors[f"{PARAMETER}/{name}"] = value.detach().cpu().contiguous().clone()
+
+def check_finite(tensors: dict[str, Tensor]) -> None:
+    """Refuse to store NaN and Inf.
+
+    Raises:
+        InputError: naming the tensor.
+    """
     for key, value in tensors.items():
-        if not torch.isfinite(value.float()).all():
-            raise InputError(f"{directory}: {key} holds NaN or Inf and is not stored")
-    artifacts.atomic_write(directory / "model.safetensors", lambda path: save_file(tensors, path))
-    artifacts.write_manifest(directory, ["model.safetensors", *companions], grids=grids, **facts)
+        if value.is_floating_point() and not torch.isfinite(value).all():
+            raise InputError(f"{key} holds NaN or Inf and is not stored; look for them in the checkpoint")
 
 
-def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> Result:
-    """Read a stored result into ``model``, whose weights may be anything but whose structure must be the same.
+def publish(directory: Path, state: State, facts: dict[str, Any], companions: Sequence[str] = ()) -> None:
+    """Make the files of a finished state the result: one of every block and phase, and ``manifest.json``.
+
+    They are linked, not written again, and what a kill leaves behind can be published again.
+
+    Args:
+        directory: of the result.
+        state: of which every block is finished.
+        facts: for the manifest, which also holds the integer range of each tensor by file (``grids``).
+        companions: other files of the directory that belong to the network.
+
+    Raises:
+        InputError: the directory can't be written.
+    """
+    files = [entry["file"] for entry in state.entries]
+    for path in [directory / "manifest.json", *directory.glob("*.safetensors")]:
+        path.unlink(missing_ok=True)
+    for name in files:
+        artifacts.link(state.directory / name, directory / name)
+    grids = {entry["file"]: entry["facts"]["grids"] for entry in state.entries}
+    artifacts.write_manifest(directory, [*files, *companions], grids=grids, **facts)
+
+
+def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> None:
+    """Read a stored result into ``model``, whose weights may be anything or nothing, whose structure must be the same.
 
     Raises:
         InputError: damaged files, or tensors that don't fit the model.
     """
     from safetensors.torch import load_file
 
-    manifest = artifacts.read_manifest(directory)
-    tensors = load_file(directory / "model.safetensors")
-    result = unflatten(tensors, manifest["grids"])
-    parameters = {key.partition("/")[2]: value for key, value in tensors.items() if key.startswith(f"{PARAMETER}/")}
+    grids = artifacts.read_manifest(directory)["grids"]
     blocks = list(blocks)
-    if differing := _differing(result, parameters, model, blocks):
+    if differing := _differing(directory, grids, model, blocks):
         raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(differing[:3])}")
-    model.load_state_dict(parameters, strict=False)
-    apply(result, model, blocks)
-    return result
+    found = places(model)
+    for file, of_file in grids.items():
+        tensors = load_file(directory / file)
+        for key, value in tensors.items():
+            if key.startswith(f"{PARAMETER}/"):
+                put(found[key.partition("/")[2]], value)
+        apply(unflatten(tensors, of_file), model, blocks, torch.device("cpu"))
 
 
-def _differing(result: Result, parameters: dict[str, Tensor], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
+def _differing(directory: Path, grids: dict[str, Any], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
     """Return the tensors that the model or the stored result has alone, or in another shape."""
-    stored = {name: value.shape for name, value in parameters.items()}
-    for key, value in result.items():
-        if value.codes is not None:
-            stored[key.partition("/")[2] + ".weight"] = value.codes.shape
-    wanted = {name: value.shape for name, value in model.state_dict().items()}
+    from safetensors import safe_open
+
+    stored: dict[str, tuple[int, ...]] = {}
+    for name in grids:
+        with safe_open(directory / name, framework="pt") as file:
+            for key in file.keys():  # noqa: SIM118 (it is no dict)
+                kind, _, rest = key.partition("/")
+                if kind == PARAMETER or key.endswith(":codes"):
+                    stored[rest.replace(":codes", ".weight")] = tuple(file.get_slice(key).get_shape())
+    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     names = {module: name for name, module in model.named_modules()}
     sites = {site_key(names, site) for block in blocks for site in block.sites}
-    lost = [key for key in result if key.startswith(f"{ACTIVATION}/") and key not in sites]
+    quantized = (key for of_file in grids.values() for key in of_file if key.startswith(f"{ACTIVATION}/"))
+    lost = [key for key in quantized if key not in sites]
     return sorted(name for name in stored.keys() | wanted if stored.get(name) != wanted.get(name)) + lost

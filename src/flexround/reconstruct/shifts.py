@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-from safetensors.numpy import load_file
+from safetensors import safe_open
 
 from flexround import artifacts
 from flexround.errors import InputError, suggest
@@ -30,14 +30,15 @@ def weight_codes(directory: Path, module: str, weight: np.ndarray) -> WeightCode
         InputError: no such quantized weight, or another shape.
     """
     grids = artifacts.read_manifest(directory)["grids"]
+    files = {key: file for file, of_file in grids.items() for key in of_file}
     key = f"weight/{module}"
-    if key not in grids:
-        known = [name.partition("/")[2] for name in grids if name.startswith("weight/")]
+    if key not in files:
+        known = [name.partition("/")[2] for name in files if name.startswith("weight/")]
         raise InputError(f"{directory}: quantized weight {suggest(module, known)}")
-    tensors = load_file(directory / "model.safetensors")
-    codes, zero_point = tensors[f"{key}:codes"].astype(np.int64), tensors[f"{key}:zero_point"]
+    with safe_open(directory / files[key], framework="np") as file:
+        codes, zero_point, step = (file.get_tensor(f"{key}:{part}") for part in ("codes", "zero_point", "initial_step"))
     if codes.shape != weight.shape:
         raise InputError(f"{directory}: {module} has shape {codes.shape}, the checkpoint's is {weight.shape}")
-    nearest = np.rint(weight / tensors[f"{key}:initial_step"]) + zero_point
-    nearest = np.clip(nearest, grids[key]["qmin"], grids[key]["qmax"]).astype(np.int64)
-    return WeightCodes(codes.ravel(), nearest.ravel())
+    limits = grids[files[key]][key]
+    nearest = np.clip(np.rint(weight / step) + zero_point, limits["qmin"], limits["qmax"])
+    return WeightCodes(codes.astype(np.int64).ravel(), nearest.astype(np.int64).ravel())

@@ -13,10 +13,12 @@ from pathlib import Path
 from typing import Any
 
 import filelock
+import torch
 from torch import Tensor
 
 from flexround import artifacts
 from flexround.errors import InputError
+from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, pieces
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
@@ -26,13 +28,15 @@ class State:
     """The finished blocks of one reconstruction and the activations carried to the next.
 
     Attributes:
-        entries: one dict per finished block: ``position`` (phase/block), ``files`` (sha256 by name), ``facts``.
+        entries: one dict per finished block: ``position`` (phase/block), ``file``, its ``sha256``, ``facts``.
+        carried: one dict per carried cache: ``file``, its ``sha256``, ``shape``, ``dtype``.
     """
 
     def __init__(self, directory: Path, fingerprint: str) -> None:
         self.directory = directory / fingerprint[:16]
         self.fingerprint = fingerprint
         self.entries: list[dict[str, Any]] = []
+        self.carried: dict[str, dict[str, Any]] = {}
 
     @contextmanager
     def opened(self) -> Iterator["State"]:
@@ -54,6 +58,7 @@ class State:
             ) from error
         with lock:
             self._read()
+            self._drop_caches()
             yield self
         shutil.rmtree(self.directory.parent, ignore_errors=True)
 
@@ -67,7 +72,8 @@ class State:
         try:
             progress = artifacts.read_json(self.directory / PROGRESS)
             foreign = progress["fingerprint"] != self.fingerprint
-            damaged = None if foreign else self._first_damage(progress["entries"])
+            files = [*progress["entries"], *progress["carried"].values()]
+            damaged = None if foreign else self._first_damage(files)
         except (InputError, KeyError, TypeError) as error:
             foreign, damaged = False, f"{PROGRESS} is not readable ({error})"
         if foreign:
@@ -79,48 +85,75 @@ class State:
             log.warning("%s: damaged state (%s); starting this run again from its first block", self.directory, damaged)
             (self.directory / PROGRESS).unlink()
             return
-        self.entries = progress["entries"]
+        self.entries, self.carried = progress["entries"], progress["carried"]
         log.info("resuming after block %s", self.entries[-1]["position"])
 
-    def _first_damage(self, entries: list[dict[str, Any]]) -> str | None:
-        """Return what is wrong with the files of the entries, or None."""
-        for entry in entries:
-            for name, digest in entry["files"].items():
-                path = self.directory / name
-                if not path.exists():
-                    return f"{name} is missing"
-                if artifacts.sha256(path) != digest:
-                    return f"{name} has changed"
+    def _first_damage(self, files: list[dict[str, Any]]) -> str | None:
+        """Return what is wrong with the files, or None."""
+        for facts in files:
+            path = self.directory / facts["file"]
+            if not path.exists():
+                return f"{path.name} is missing"
+            if artifacts.sha256(path) != facts["sha256"]:
+                return f"{path.name} has changed"
         return None
 
     def commit(
         self, position: str, tensors: dict[str, Tensor], carry: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
-        """Record a finished block: its results, and the activations that replace those carried so far."""
+        """Record a finished block: its results, and the activations that replace those carried so far.
+
+        Args:
+            position: ``phase/block``, or another word.
+            tensors: on the CPU, written as they are.
+            carry: caches; what is a file in this directory stays that file.
+            facts: reproducible values but for the record.
+        """
         from safetensors.torch import save_file
 
         stem = position.replace("/", "-")
-        files = {}
-        for name, content in ((f"{stem}.safetensors", tensors), (f"{stem}.carry.safetensors", carry)):
-            cpu = {key: value.detach().cpu().contiguous() for key, value in content.items()}
-            artifacts.atomic_write(self.directory / name, functools.partial(save_file, cpu))
-            files[name] = artifacts.sha256(self.directory / name)
-        for entry in self.entries:  # only the newest carry is needed
-            entry["files"] = {name: digest for name, digest in entry["files"].items() if ".carry." not in name}
-        self.entries.append({"position": position, "files": files, "facts": facts})
-        artifacts.write_json(self.directory / PROGRESS, {"fingerprint": self.fingerprint, "entries": self.entries})
-        for path in self.directory.glob("*.carry.safetensors"):
-            if path.name not in files:
+        file = f"{stem}.safetensors"
+        artifacts.atomic_write(self.directory / file, functools.partial(save_file, tensors))
+        self.carried = {name: self._keep(f"{stem}.{name}{SUFFIX}", value) for name, value in carry.items()}
+        digest = artifacts.sha256(self.directory / file)
+        self.entries.append({"position": position, "file": file, "sha256": digest, "facts": facts})
+        progress = {"fingerprint": self.fingerprint, "entries": self.entries, "carried": self.carried}
+        artifacts.write_json(self.directory / PROGRESS, progress)
+        self._drop_caches()
+
+    def _drop_caches(self) -> None:
+        """Delete the caches that are not carried on."""
+        kept = {facts["file"] for facts in self.carried.values()}
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            if path.name not in kept:
                 path.unlink()
 
-    def tensors(self, position: str) -> dict[str, Tensor]:
+    def _keep(self, name: str, value: Tensor) -> dict[str, Any]:
+        """Make sure that a cache is in a file of this directory; return what is needed to read it back."""
+        path = file_of(value)
+        if path is None or not path.parent.samefile(self.directory):
+            path = self.directory / name
+            artifacts.atomic_write(path, functools.partial(_write, value))
+        shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
+        return {"file": path.name, "sha256": artifacts.sha256(path), "shape": shape, "dtype": kind}
+
+    def tensors(self, entry: dict[str, Any]) -> dict[str, Tensor]:
         """Return the results of a finished block."""
         from safetensors.torch import load_file
 
-        return load_file(self.directory / f"{position.replace('/', '-')}.safetensors")
+        return load_file(self.directory / entry["file"])
 
-    def carry(self) -> dict[str, Tensor]:
+    def carry(self, store: Store) -> dict[str, Tensor]:
         """Return the activations carried out of the last finished block."""
-        from safetensors.torch import load_file
+        found = {}
+        for name, facts in self.carried.items():
+            file = mapped(self.directory / facts["file"], torch.Size(facts["shape"]), getattr(torch, facts["dtype"]))
+            found[name] = file if store.directory == self.directory else store.copy(file)
+        return found
 
-        return load_file(self.directory / f"{self.entries[-1]['position'].replace('/', '-')}.carry.safetensors")
+
+def _write(value: Tensor, path: Path) -> None:
+    """Write a cache as it lies in memory."""
+    with open(path, "wb") as file:
+        for piece in pieces(value):
+            file.write(piece)

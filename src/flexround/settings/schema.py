@@ -81,6 +81,9 @@ class Hyper(Strict):
     reg_warmup: Annotated[float, Field(ge=0, lt=1)]
     reg_beta_start: Positive
     reg_beta_end: Positive
+    # what it is computed in
+    precision: Literal["float32", "bfloat16", "float16"]
+    cache_dtype: Literal["float32", "bfloat16", "float16"]
     # activation steps (ptq_spec 6.1, 6.2)
     a_iters: Annotated[int, Field(ge=0)]
     a_lr: Positive
@@ -165,6 +168,11 @@ class Checkpoint(Strict):
     adapter: str | None = Field(
         None, description="row of params/sources.yaml: a LoRA adapter that is merged into the weights of `source`"
     )
+    streamed: bool = Field(
+        False,
+        description="whether its weights are read block by block, from the safetensors of a directory, because they "
+        "don't fit in memory; for networks whose blocks are all alike",
+    )
     key_map: str | None = Field(
         None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
     )
@@ -175,6 +183,8 @@ class Checkpoint(Strict):
             raise ValueError("give source or pretrain, not both")
         if self.adapter and not self.source:
             raise ValueError("adapter needs source, the base model that it changes")
+        if self.streamed and not self.source:
+            raise ValueError("streamed needs a source: a network that is trained from its start is in memory")
         return self
 
     @property

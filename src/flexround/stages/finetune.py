@@ -11,6 +11,7 @@ from flexround.devices import lease
 from flexround.errors import SettingsError
 from flexround.models import build
 from flexround.models.checkpoints import load_body, load_into, read_foreign
+from flexround.models.shards import Shards
 from flexround.settings.load import Params, load_params
 from flexround.settings.schema import Checkpoint
 from flexround.stages import cli
@@ -48,6 +49,12 @@ def run(arguments: argparse.Namespace) -> None:
     elif checkpoint.pretrain not in (None, arguments.task):
         facts |= take_over(model, arguments.pretrained, arguments.out)
     settings = params.train(arguments.task, arguments.checkpoint)
+    if checkpoint.source and checkpoint.streamed:
+        shards = Shards(arguments.sources / params.sources[checkpoint.source].file, model)
+        if settings is None:
+            link(shards, arguments.out, **facts)
+            return
+        shards.fill(shards.places)
     if settings is not None:
         if arguments.data is None:
             raise SettingsError(f"{arguments.checkpoint} is trained on {arguments.task}: give --data")
@@ -92,6 +99,14 @@ def take_over(model: "nn.Module", pretrained: Path | None, out: Path) -> dict[st
     load_body(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
     artifacts.copy_existing(pretrained, out, tasks.COMPANIONS)
     return {"pretrained": manifest["files"]}
+
+
+def link(shards: Shards, out: Path, **facts: Any) -> None:
+    """Give the files of weights that are used as they come a second name, and write the manifest."""
+    for path in shards.files:
+        artifacts.link(path, out / path.name)
+    companions = [name for name in tasks.COMPANIONS if (out / name).exists()]
+    artifacts.write_manifest(out, [*(path.name for path in shards.files), *companions], **facts)
 
 
 def save(model: "nn.Module", out: Path, **facts: Any) -> None:

@@ -1,25 +1,28 @@
 """Quantize one run: reconstruct block by block, write integer codes, steps and zero points."""
 
 import argparse
-import copy
+import dataclasses
 import json
 import logging
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from flexround import artifacts, imports, provenance, tasks
 from flexround.devices import lease
 from flexround.errors import InputError
-from flexround.models import build
 from flexround.reconstruct import network, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.job import Job
+from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.state import State
 from flexround.seeding import derive
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper
-from flexround.settings.schema import Gate
+from flexround.settings.load import Params, hyper
+from flexround.settings.schema import Gate, Hyper
 from flexround.stages import cli
+
+if TYPE_CHECKING:
+    import torch
 
 log = logging.getLogger(__name__)
 
@@ -31,6 +34,12 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--samples", type=Path, required=True, help="directory of the calibration samples")
     arguments.add_argument("--gate", type=Path, required=True, help="metrics.json of the full-precision checkpoint")
     arguments.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    arguments.add_argument(
+        "--cache-mb", type=int, help="host memory for activations; half of what is free if not given"
+    )
+    arguments.add_argument(
+        "--preflight", action="store_true", help="say what memory and time it will take, and write nothing"
+    )
     arguments.add_argument("--out", type=Path, required=True, help="directory of the result")
     return arguments
 
@@ -39,37 +48,26 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     cli.threads(arguments.threads)
     params, identity = cli.identify(arguments)
-    recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
+    recipe = params.recipe(identity.recipe)
     if not recipe.setting:
         raise InputError(f"recipe {identity.recipe} quantizes nothing; evaluate the checkpoint instead")
     settings, sources = hyper(params, identity)
     log.info("%s: %s", identity, settings.model_dump_json())
     check_gate(params.gate(identity.task, identity.checkpoint), arguments.gate)
     target = params.rounding_target(recipe.rounding or "")
-    samples_manifest = artifacts.read_manifest(arguments.samples)
-    weights_manifest = artifacts.read_manifest(arguments.weights, verify=False)
-    inputs = {"weights": weights_manifest["files"], "samples": samples_manifest["files"]}
-    task = tasks.named(params.scale, identity.task)
+    inputs = {
+        "weights": artifacts.read_manifest(arguments.weights, verify=False)["files"],
+        "samples": artifacts.read_manifest(arguments.samples)["files"],
+    }
     with lease() as device:
-        model = network.prepared(checkpoint, task.head, arguments.weights, recipe.preprocess).to(device)
-        samples = task.inputs(_load_samples(arguments.samples, settings.samples), arguments.weights)
-        if settings.mask_padding:
-            samples = samples.trimmed()
-        reference = copy.deepcopy(model)
-        job = Job(
-            model=model,
-            blocks=build.cut(checkpoint, model),
-            reference=build.cut(checkpoint, reference),
-            recipe=recipe,
-            hyper=settings,
-            rounding=imports.load(target),
-            seed_parts=(identity.task, identity.checkpoint, identity.recipe, identity.seed),
-            device=device,
-            mask=samples.mask,
-        )
-        fingerprint = _fingerprint(identity, job, inputs, target, str(device.type))
+        job, samples = _job(params, identity, settings, arguments, device)
+        if arguments.preflight:
+            log.info("%s: %s", identity, json.dumps(dataclasses.asdict(preflight(job, samples))))
+            return
+        fingerprint = _fingerprint(identity, job, inputs, target)
         with State(arguments.state / str(identity), fingerprint).opened() as state:
-            found, records = reconstruct(job, samples.x, state)
+            host_bytes = None if arguments.cache_mb is None else arguments.cache_mb * 2**20
+            records = reconstruct(job, samples, state, host_bytes)
             facts = {
                 "run": vars(identity),
                 "recipe": recipe.model_dump(mode="json"),
@@ -79,7 +77,7 @@ def run(arguments: argparse.Namespace) -> None:
                 "inputs": inputs,
             }
             companions = artifacts.copy_existing(arguments.weights, arguments.out, tasks.COMPANIONS)
-            result.save(arguments.out, found, model, facts, companions)
+            result.publish(arguments.out, state, facts, companions)
             record = {"blocks": records, "environment": provenance.environment(device)}
             artifacts.write_json(arguments.out / "record.json", record)
 
@@ -98,6 +96,30 @@ def check_gate(gate: Gate, metrics: Path) -> None:
         )
 
 
+def _job(
+    params: Params, identity: Run, settings: Hyper, arguments: argparse.Namespace, device: "torch.device"
+) -> tuple[Job, "torch.Tensor"]:
+    """Return what is reconstructed and how, and the inputs of its first block."""
+    recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
+    task = tasks.named(params.scale, identity.task)
+    model, blocks, weights = network.to_quantize(checkpoint, task.head, arguments.weights, recipe.preprocess, device)
+    samples = task.inputs(_load_samples(arguments.samples, settings.samples), arguments.weights)
+    if settings.mask_padding:
+        samples = samples.trimmed()
+    job = Job(
+        model=model,
+        blocks=blocks,
+        weights=weights,
+        recipe=recipe,
+        hyper=settings,
+        rounding=imports.load(params.rounding_target(recipe.rounding or "")),
+        seed_parts=(identity.task, identity.checkpoint, identity.recipe, identity.seed),
+        device=device,
+        mask=samples.mask,
+    )
+    return job, samples.x
+
+
 def _load_samples(directory: Path, count: int) -> dict[str, Any]:
     """Read the calibration samples.
 
@@ -113,7 +135,7 @@ def _load_samples(directory: Path, count: int) -> dict[str, Any]:
     return samples
 
 
-def _fingerprint(identity: Run, job: Job, inputs: dict[str, Any], target: str, device: str) -> str:
+def _fingerprint(identity: Run, job: Job, inputs: dict[str, Any], target: str) -> str:
     """Return a hash of everything that decides the bits of the result, for the state directory."""
     import torch
 
@@ -124,7 +146,7 @@ def _fingerprint(identity: Run, job: Job, inputs: dict[str, Any], target: str, d
         json.dumps(inputs, sort_keys=True),
         provenance.code_hash(__spec__.name if __spec__ else __name__, target.partition(":")[0]),
         torch.__version__,
-        device,
+        str(job.device.type),
     ]
     return f"{derive(*parts):016x}"
 

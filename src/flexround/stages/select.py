@@ -37,7 +37,8 @@ def run(arguments: argparse.Namespace) -> None:
             sources[recipe] = source
     best = (max if found.higher_is_better[metric] else min)(values, key=lambda name: values[name])
     manifest = artifacts.read_manifest(sources[best])
-    artifacts.copy_existing(sources[best], arguments.out, manifest["files"])
+    for name in manifest["files"]:
+        artifacts.link(sources[best] / name, arguments.out / name)
     chosen = {"recipe": best, "metric": metric, "heldout": values}
     artifacts.write_json(arguments.out / "manifest.json", manifest | {"run": vars(identity), "selected": chosen})
     log.info("%s: %s of %s", identity, best, values)

@@ -1,0 +1,160 @@
+"""Weights that stay in their files until they are needed: safetensors, whole or in shards with an index."""
+
+import contextlib
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexround.errors import InputError
+from flexround.models.checkpoints import some
+from flexround.models.tensors import places, put
+
+WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
+_FLOATS = ("F32", "F16", "BF16")
+_COMPUTED = ".rotary_emb.inv_freq"  # old LLaMA files hold these buffers, which the model computes
+CPU = torch.device("cpu")
+
+
+class Shards:
+    """The weights of one model in their files, which are checked against the model when this is made.
+
+    Args:
+        directory: holds ``model.safetensors``, or the shards that ``model.safetensors.index.json`` names.
+        model: whose tensors are filled; may be without weights.
+
+    Raises:
+        InputError: a missing or damaged file, a wrong index, or tensors that are missing, left over, of another shape
+            or type; only headers are read for it.
+    """
+
+    def __init__(self, directory: Path, model: nn.Module) -> None:
+        self.model, self._directory = model, directory
+        self.places = places(model)
+        headers = _headers(directory)
+        groups: dict[int, list[str]] = {}
+        for name, place in self.places.items():
+            groups.setdefault(id(getattr(*place)), []).append(name)
+        # Of tied tensors, files hold one or all.
+        self._stored = {
+            name: [other for other in group if other in headers] for group in groups.values() for name in group
+        }
+        self._files = {name: path for name, (path, _, _) in headers.items()}
+        missing = [name for name, stored in self._stored.items() if not stored]
+        unexpected = [name for name in headers if name not in self.places and not name.endswith(_COMPUTED)]
+        if missing or unexpected:
+            raise InputError(
+                f"{directory}: not a checkpoint of this {type(model).__name__} (missing: {some(missing)}; unexpected: "
+                f"{some(unexpected)}); check the files, the index and the model's arguments in params/scales"
+            )
+        for name, place in self.places.items():
+            if name in headers:
+                _check(name, *headers[name], getattr(*place))
+
+    @property
+    def files(self) -> list[Path]:
+        """The files that the weights are in, and their index if there is one."""
+        index = [self._directory / INDEX] if (self._directory / INDEX).is_file() else []
+        return index + sorted(set(self._files.values()))
+
+    def fill(self, names: Iterable[str], device: torch.device = CPU) -> None:
+        """Give tensors of the model their values, in float32, which holds all half precisions exactly.
+
+        Raises:
+            InputError: a damaged file, NaN or Inf, or tied tensors that differ.
+        """
+        by_file: dict[Path, list[str]] = {}
+        for name in names:
+            by_file.setdefault(self._files[self._stored[name][0]], []).append(name)
+        done: dict[str, Tensor] = {}
+        for path, wanted in by_file.items():
+            with _opened(path) as file:  # and closed at once: what was read of a mapped file counts as memory in use
+                for name in wanted:
+                    first = self._stored[name][0]
+                    if first not in done:
+                        done[first] = _read(file, path, first, device)
+                    put(self.places[name], done[first])
+        for name, value in done.items():
+            self._compare_tied(name, value)
+
+    def empty(self, names: Iterable[str]) -> None:
+        """Take the values away again."""
+        for name in names:
+            put(self.places[name], getattr(*self.places[name]).detach().to("meta"))
+
+    def _compare_tied(self, name: str, value: Tensor) -> None:
+        """Refuse files that hold different values for tensors that the settings tie."""
+        for other in self._stored[name][1:]:
+            path = self._files[other]
+            with _opened(path) as file:
+                if not torch.equal(_read(file, path, other, value.device), value):
+                    raise InputError(
+                        f"{path}: {other} differs from {name}, to which the settings tie it; "
+                        "set tie_word_embeddings: false in the model's arguments"
+                    )
+
+
+def _check(name: str, path: Path, shape: list[int], kind: str, wanted: Tensor) -> None:
+    """Compare shape and type of a stored tensor with what the model has."""
+    if tuple(shape) != tuple(wanted.shape):
+        raise InputError(
+            f"{path}: {name} has shape {tuple(shape)}, the model needs {tuple(wanted.shape)}; check the arguments of "
+            "the model's factory in params/scales"
+        )
+    if wanted.is_floating_point() and kind not in _FLOATS:
+        raise InputError(f"{path}: {name} is {kind}; only {', '.join(_FLOATS)} can be read: convert the file")
+
+
+def _read(file: Any, path: Path, name: str, device: torch.device) -> Tensor:
+    """Read a tensor into memory of its own: safetensors returns the mapped file."""
+    value = file.get_tensor(name)
+    value = value.to(device, torch.float32 if value.is_floating_point() else value.dtype, copy=True)
+    if not torch.isfinite(value).all():
+        raise InputError(f"{path}: {name} holds NaN or Inf; the file is damaged or its training diverged")
+    return value
+
+
+def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:
+    """Return file, shape and type of every stored tensor."""
+    index = directory / INDEX
+    named = _read_index(index) if index.is_file() else {}
+    if not named and not (directory / WHOLE).is_file():
+        raise InputError(f"{directory}: neither {WHOLE} nor {INDEX}: only safetensors can be read piece by piece")
+    found: dict[str, tuple[Path, list[int], str]] = {}
+    for path in sorted(set(named.values())) or [directory / WHOLE]:
+        with _opened(path) as file:
+            for name in file.keys():  # noqa: SIM118 (it is no dict)
+                part = file.get_slice(name)
+                found[name] = path, part.get_shape(), part.get_dtype()
+    for name, path in named.items():
+        if name not in found or found[name][0] != path:
+            raise InputError(f"{index}: {path.name} does not hold {name}, as it says; fetch index and shards again")
+    return found
+
+
+def _read_index(index: Path) -> dict[str, Path]:
+    """Return the file of each tensor that an index names."""
+    try:
+        named = json.loads(index.read_text())["weight_map"].items()
+        # By its last component: an index must not lead out of the directory.
+        return {name: index.parent / Path(file).name for name, file in named}
+    except (ValueError, KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{index}: not an index of shards: {error}; fetch it again") from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; what is wrong with it is an error of the user's."""
+    from safetensors import SafetensorError, safe_open
+
+    if not path.is_file():
+        raise InputError(f"{path}: missing; fetch the directory again")
+    try:
+        file = safe_open(path, framework="pt")
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error
+    with file:
+        yield file

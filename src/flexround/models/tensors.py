@@ -1,0 +1,50 @@
+"""Where the tensors of a model are, and models without weights, whose tensors come one by one."""
+
+import contextlib
+from collections.abc import Iterator
+
+from torch import Tensor, nn
+
+Place = tuple[nn.Module, str]  # a module and the name of its parameter or buffer
+
+
+def places(model: nn.Module) -> dict[str, Place]:
+    """Return where each tensor of ``model.state_dict()`` is, by its name there; tied tensors have several."""
+    return {
+        f"{prefix}.{leaf}" if prefix else leaf: (module, leaf)
+        for prefix, module in model.named_modules(remove_duplicate=False)
+        for leaf, value in (*module._parameters.items(), *module._buffers.items())
+        if value is not None and leaf not in module._non_persistent_buffers_set
+    }
+
+
+def within(module: nn.Module, found: dict[str, Place]) -> list[str]:
+    """Return the names of the tensors that ``module`` and its submodules hold."""
+    inside = set(module.modules())
+    return [name for name, (owner, _) in found.items() if owner in inside]
+
+
+def put(place: Place, value: Tensor) -> None:
+    """Replace a parameter or buffer, also one without values, into which nothing can be copied."""
+    module, leaf = place
+    setattr(module, leaf, nn.Parameter(value, requires_grad=False) if leaf in module._parameters else value)
+
+
+@contextlib.contextmanager
+def weightless() -> Iterator[None]:
+    """Give the models made inside parameters without values (on the ``meta`` device).
+
+    Buffers are computed as ever: rotary frequencies and the like are in no file.
+    """
+    register = nn.Module.register_parameter
+
+    def register_empty(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.detach().to("meta"), requires_grad=False)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = register_empty  # type: ignore[method-assign,assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]

@@ -1,0 +1,92 @@
+"""What a reconstruction will take, from its largest block at work for a moment; nothing is written."""
+
+import dataclasses
+import time
+from collections.abc import Sequence
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from flexround.models.blocks import Block
+from flexround.quant.rounding import Rounding
+from flexround.reconstruct import cache, engine
+from flexround.reconstruct.job import Job
+from flexround.reconstruct.phases import WeightPhase
+
+ITERATIONS = 3
+FORWARDS = 2  # runs of a block over all samples: full-precision output, quantized output
+
+
+@dataclasses.dataclass(frozen=True)
+class Forecast:
+    """What was found.
+
+    Attributes:
+        block: name of the largest block.
+        peak_mb: most memory in use, caches excluded: of the GPU, else of the process.
+        iteration_seconds: of one iteration on a batch of the real size.
+        hours: of the whole job, as if all blocks were the largest.
+    """
+
+    block: str
+    peak_mb: float
+    iteration_seconds: float
+    hours: float
+
+
+class _Rehearsal(WeightPhase):
+    """Learns twice: first to warm up, then against the clock."""
+
+    seconds = 0.0
+
+    def _learn(
+        self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
+    ) -> dict[str, Any]:
+        super()._learn(block, roundings, full, quantized, target)
+        start = time.perf_counter()
+        record = super()._learn(block, roundings, full, quantized, target)
+        self.seconds = time.perf_counter() - start  # the losses have been fetched: a GPU is done
+        return record
+
+
+def preflight(job: Job, samples: Tensor) -> Forecast:
+    """Run the largest block on random activations, through all that is done to a block.
+
+    Args:
+        job: model and settings; a model in memory is of no use afterwards.
+        samples: (N, ...) inputs of the first block.
+    """
+    sizes = [sum(weight.numel() for weight in block.module.parameters()) for block in job.blocks]
+    index = sizes.index(max(sizes))
+    hyper = job.hyper
+    rows = min(len(samples), max(hyper.batch, hyper.a_init_samples if job.recipe.a_bits else 0))
+    short = hyper.model_copy(update={"iters": ITERATIONS, "reconstruct_stem": True})
+    mask = None if job.mask is None else job.mask[:rows]
+    rehearsal = dataclasses.replace(job, hyper=short, mask=mask)
+    x = _inputs(job, samples, index, rows)
+    names = {module: name for name, module in job.model.named_modules()}
+    phase = _Rehearsal(rehearsal, names, x, cache.Store(job.device, getattr(torch, hyper.cache_dtype)))
+    with job.weights.block(index, again=False):
+        start = time.perf_counter()
+        carry = phase.start()
+        phase.full_precision(index, carry)
+        engine.wait(job.device)
+        forward_seconds = time.perf_counter() - start
+        phase.learn(index, carry)
+        engine.wait(job.device)
+        fixed = time.perf_counter() - start - 2 * phase.seconds
+    one = phase.seconds / ITERATIONS
+    iterations = hyper.iters + (hyper.a_iters if job.recipe.a_bits and not job.joint else 0)
+    passes = FORWARDS * forward_seconds * len(samples) / rows
+    hours = len(job.blocks) * (fixed + iterations * one + passes) / 3600
+    return Forecast(job.blocks[index].name, engine.peak_mb(job.device), one, hours)
+
+
+def _inputs(job: Job, samples: Tensor, index: int, rows: int) -> Tensor:
+    """Return rows of what arrives at a block: samples, or random numbers in the place of activations."""
+    if index == 0:
+        return samples[:rows].to(job.device)
+    row = engine.boundaries(job, samples)[2 * index]
+    generator = job.generator("preflight", job.blocks[index].name)
+    return torch.randn(rows, *row[1:], generator=generator).to(job.device)

@@ -1,0 +1,342 @@
+"""A model that is never whole in memory: its files, one block at a time, and where the activations lie."""
+
+import json
+import os
+import shutil
+import signal
+from pathlib import Path
+
+import pytest
+import test_state
+import torch
+import toy
+from safetensors.torch import save_file
+from torch.optim.optimizer import register_optimizer_step_pre_hook
+
+from flexround import imports
+from flexround.errors import InputError, SettingsError
+from flexround.models import gpt_neo, opt, transformer
+from flexround.models.shards import INDEX, Shards
+from flexround.models.tensors import places, weightless
+from flexround.reconstruct import cache, engine, result
+from flexround.reconstruct.cache import Store
+from flexround.reconstruct.job import Job
+from flexround.reconstruct.preflight import preflight
+from flexround.reconstruct.state import State
+from flexround.reconstruct.weights import Resident, Streamed
+from flexround.settings.schema import Hyper
+
+CPU = torch.device("cpu")
+CONFIG = {"vocab_size": 40, "hidden_size": 16, "num_layers": 4, "num_heads": 2, "intermediate_size": 24}
+CONFIG |= {"attention_types": [[["global", "local"], 2]], "window_size": 4, "max_position_embeddings": 12}
+HYPER = toy.HYPER | {"samples": 12, "batch": 4, "iters": 8, "a_iters": 8, "a_init_samples": 6}
+HYPER |= {"stem_bits": "low", "head_bits": "low", "head_input_bits": "low", "w_scheme": "asymmetric"}
+
+
+def model(**config):
+    torch.set_num_threads(1)
+    return transformer.gpt_neo("causal-lm", seed=5, initializer_range=0.3, **CONFIG | config)
+
+
+def shells(**config):
+    with weightless():
+        return model(**config)
+
+
+def tokens():
+    ids = torch.randint(40, (12, 1, 12), generator=torch.Generator().manual_seed(2))
+    return torch.cat([ids, torch.zeros_like(ids)], 1)
+
+
+def store(directory, state, shards=3):
+    """Write tensors as the hub does: shards and an index."""
+    names = sorted(state)
+    files = {name: f"model-{number % shards:05d}.safetensors" for number, name in enumerate(names)}
+    directory.mkdir(exist_ok=True)
+    for file in set(files.values()):
+        part = {name: state[name].contiguous().clone() for name in names if files[name] == file}
+        save_file(part, directory / file)
+    (directory / INDEX).write_text(json.dumps({"weight_map": files}))
+    return directory
+
+
+@pytest.fixture
+def files(tmp_path):
+    return store(tmp_path / "files", model().state_dict())
+
+
+def job(source, recipe, **hyper):
+    """Return a job on a model in memory, or streamed from a directory."""
+    if isinstance(source, Path):
+        shards = Shards(source, shells())
+        blocks = gpt_neo.blocks(shards.model)
+        whole, weights = shards.model, Streamed(shards, blocks, CPU)
+    else:
+        whole, blocks = source, gpt_neo.blocks(source)
+        weights = Resident(blocks)
+    settings = Hyper.model_validate(HYPER | hyper)
+    rounding = imports.load(toy.ROUNDINGS[recipe.rounding])
+    return Job(whole, blocks, weights, recipe, settings, rounding, ("gpt", 0), CPU)
+
+
+def published(made, directory, **limits):
+    """Reconstruct, and return the bytes of every file of the result."""
+    with State(directory / "state/run", "f" * 16).opened() as state:
+        engine.reconstruct(made, tokens(), state, **limits)
+        result.publish(directory / "out", state, {})
+    return {path.name: path.read_bytes() for path in (directory / "out").iterdir()}
+
+
+RECIPES = [toy.recipe("Q", "flexround", 4, 8), toy.recipe("B", "adaround", 3), toy.recipe("B", "flexround", 4, 8)]
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B"])
+def test_streamed_and_resident_give_the_same_files(tmp_path, files, recipe):
+    expected = published(job(model(), recipe), tmp_path / "resident")
+    assert published(job(files, recipe), tmp_path / "streamed") == expected
+    assert len(expected) == 2 + 4 * (1 if recipe.setting == "Q" or not recipe.a_bits else 2)
+
+
+def test_one_block_has_weights_at_a_time(tmp_path, files, monkeypatch):
+    made = job(files, RECIPES[0])
+    seen = []
+    timed = engine._timed
+
+    def filled():
+        found = places(made.model).items()
+        return [name for name, place in found if not (getattr(*place).is_meta or name.endswith("raw_step"))]
+
+    def looking(phase, index, *rest):
+        held = filled()
+        seen.append((index, {name.split(".")[2] for name in held}, len(held)))
+        return timed(phase, index, *rest)
+
+    monkeypatch.setattr(engine, "_timed", looking)
+    published(made, tmp_path)
+    assert [index for index, _, _ in seen] == [0, 1, 2, 3]
+    each = len([name for name in model().state_dict() if ".h.0." in name])
+    assert all(found == {str(index)} and count == each for index, found, count in seen)
+    assert not filled()
+
+
+def test_a_stored_result_fills_a_model_without_weights(tmp_path, files):
+    whole = model()
+    published(job(whole, RECIPES[0]), tmp_path)
+    loaded = shells()
+    result.load(tmp_path / "out", loaded, gpt_neo.blocks(loaded))
+    ids = tokens()[:, 0]
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, whole(ids).logits)
+        assert not torch.equal(loaded(ids).logits, model()(ids).logits)
+
+
+# files
+
+
+@pytest.mark.parametrize("kind", [torch.float16, torch.bfloat16])
+def test_half_precision_is_read_exactly(tmp_path, kind):
+    state = {name: value.to(kind) for name, value in model().state_dict().items()}
+    shards = Shards(store(tmp_path / "half", state), shells())
+    shards.fill(shards.places, CPU)
+    for name, value in shards.model.state_dict().items():
+        assert value.dtype == torch.float32
+        assert torch.equal(value, state[name].float()), name
+
+
+def test_buffers_that_no_file_holds_are_computed():
+    whole, empty = model(), shells()
+    assert all(value.is_meta for value in empty.parameters())
+    assert len(list(whole.buffers())) == len(list(empty.buffers())) > 0
+    assert all(torch.equal(a, b) for a, b in zip(whole.buffers(), empty.buffers(), strict=True))
+
+
+def test_tied_embeddings_may_be_stored_once(tmp_path):
+    state = model().state_dict()
+    state.pop("lm_head.weight")
+    shards = Shards(store(tmp_path / "tied", state), shells())
+    shards.fill(shards.places, CPU)
+    assert torch.equal(shards.model.lm_head.weight, state["transformer.wte.weight"])
+    with pytest.raises(InputError, match=r"missing: lm_head\.weight;"):
+        Shards(tmp_path / "tied", shells(tie_word_embeddings=False))
+
+
+def test_tied_embeddings_that_differ_are_refused(tmp_path):
+    state = model(tie_word_embeddings=False).state_dict()
+    shards = Shards(store(tmp_path / "untied", state), shells())
+    with pytest.raises(InputError, match="to which the settings tie it; set tie_word_embeddings: false"):
+        shards.fill(shards.places, CPU)
+
+
+def change(index, **changes):
+    content = json.loads(index.read_text())
+    content["weight_map"] |= changes
+    index.write_text(json.dumps(content))
+
+
+def test_files_that_do_not_fit_are_refused_before_anything_is_read(tmp_path, files):
+    def refused(match, damage, **config):
+        directory = tmp_path / "damaged"
+        shutil.copytree(files, directory)
+        damage(directory)
+        with pytest.raises(InputError, match=match):
+            Shards(directory, shells(**config))
+        shutil.rmtree(directory)
+
+    first, second = "model-00000.safetensors", "model-00001.safetensors"
+    name = "transformer.h.1.ln_1.bias"
+    refused("00000.safetensors: missing; fetch", lambda d: (d / first).unlink())
+    refused("not a whole safetensors file", lambda d: (d / first).write_bytes((d / first).read_bytes()[:-9]))
+    refused("not an index of shards", lambda d: (d / INDEX).write_text("{}"))
+    refused(
+        rf"index.json: .* does not hold {name}",
+        lambda d: change(d / INDEX, **{name: first if name in held(d / second) else second}),
+    )
+    refused("neither model.safetensors nor", lambda d: (d / INDEX).unlink())
+    refused(
+        r"unexpected: transformer\.h\.[23]", lambda d: None, num_layers=2, attention_types=[[["global", "local"], 1]]
+    )
+    refused(r"has shape \(24, 16\), the model needs \(32, 16\)", lambda d: None, intermediate_size=32)
+    whole = model().state_dict()
+    del whole[name]
+    refused(rf"missing: {name}; unexpected: none", lambda d: store(d, whole))
+
+
+def held(path):
+    from safetensors import safe_open
+
+    with safe_open(path, framework="pt") as file:
+        return set(file.keys())
+
+
+def test_nan_in_a_file_is_named_when_it_is_read(tmp_path):
+    state = model().state_dict()
+    state["transformer.h.2.mlp.c_fc.weight"][0, 0] = float("nan")
+    made = job(store(tmp_path / "nan", state), RECIPES[0])
+    with pytest.raises(InputError, match=r"safetensors: transformer\.h\.2\.mlp\.c_fc\.weight holds NaN or Inf"):
+        published(made, tmp_path)
+
+
+def test_blocks_that_differ_are_not_streamed(tmp_path):
+    config = {"vocab_size": 40, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "ffn_dim": 24}
+    whole = transformer.opt("causal-lm", max_position_embeddings=12, **config)
+    whole.model.decoder.layers[1].fc1 = torch.nn.Linear(16, 30)
+    shards = Shards(store(tmp_path / "opt", whole.state_dict()), whole)
+    with pytest.raises(SettingsError, match=r"block layers\.1 differs from layers\.0: set `streamed: false`"):
+        Streamed(shards, opt.blocks(whole), CPU)
+
+
+# resume
+
+
+@pytest.mark.parametrize("limits", [{}, {"host_bytes": 0}], ids=["memory", "files"])
+@pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
+def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, files, recipe, limits):
+    expected = published(job(files, recipe), tmp_path / "straight")
+    for moment in (3, 17, 29, 38):
+        code = test_state.killed_after(moment, lambda: published(job(files, recipe), tmp_path / "killed", **limits))
+        assert code == -signal.SIGKILL
+    assert published(job(files, recipe), tmp_path / "killed", **limits) == expected
+
+
+def test_what_memory_began_files_may_end(tmp_path, monkeypatch):
+    recipe = toy.recipe("B", "flexround", 3, 4)
+    expected = toy.run(toy.job(recipe), tmp_path / "straight")[0]
+    test_state.interrupted(tmp_path / "s", 2, recipe, monkeypatch)
+    found = toy.run(toy.job(recipe), tmp_path / "s", host_bytes=0)[0]
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+# caches
+
+
+def test_caches_in_files_lie_as_those_in_memory(tmp_path):
+    for shape in ((5, 3, 4, 2), (5, 7, 3)):
+        x = torch.arange(torch.Size(shape).numel(), dtype=torch.float32).view(shape)
+        memory, file = Store(CPU).copy(x), Store(CPU, directory=tmp_path).copy(x)
+        assert memory.stride() == file.stride()
+        assert torch.equal(memory, file)
+        path = cache.file_of(file)
+        assert path.parent.samefile(tmp_path)
+        assert cache.file_of(memory) is None
+        assert path.read_bytes() == b"".join(cache.pieces(memory))
+        assert torch.equal(cache.mapped(path, x.shape, x.dtype), x)
+
+
+def test_the_place_of_caches_follows_from_their_bytes(tmp_path, caplog):
+    caplog.set_level("INFO")
+    needed = cache.HELD * 10 * 100 * 4
+    assert cache.plan(100, 10, CPU, torch.float32, tmp_path, needed).directory is None
+    assert "3 x 4e-06 GB in memory" in caplog.text
+    assert cache.plan(100, 10, CPU, torch.float32, tmp_path, needed - 1).directory == tmp_path
+    assert cache.plan(100, 10, CPU, torch.bfloat16, tmp_path, needed // 2).directory is None
+    assert cache.plan(100, 10, CPU, torch.float32, tmp_path, None).directory is None
+    huge = 10**15
+    with pytest.raises(InputError, match=rf"need {16 * huge} bytes, \d+ are free"):
+        cache.plan(huge, 1, CPU, torch.float32, tmp_path, None)
+
+
+def test_a_full_disk_is_told_not_a_crash(tmp_path, monkeypatch):
+    def full(*_):
+        raise OSError(28, os.strerror(28))
+
+    monkeypatch.setattr(os, "posix_fallocate", full)
+    with pytest.raises(InputError, match=r"no room for a cache .No space left"):
+        Store(CPU, directory=tmp_path).empty(torch.Size((2, 3)), torch.float32)
+
+
+@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
+def test_half_precision_caches_change_little(tmp_path, kind):
+    recipe = toy.recipe("Q", "flexround", 4, 8)
+    full, records, _ = toy.run(toy.job(recipe), tmp_path / "full")
+    half, other, _ = toy.run(toy.job(recipe, cache_dtype=kind), tmp_path / "half")
+    codes = [key for key in full if key.endswith(":codes")]
+    changed = sum((full[key] != half[key]).sum().item() for key in codes)
+    assert 0 < changed < 0.2 * sum(full[key].numel() for key in codes)
+    assert other[1]["error_hard"] == pytest.approx(records[1]["error_hard"], rel=0.2)
+
+
+# precision
+
+
+@pytest.mark.parametrize("kind", ["bfloat16", "float16"])
+def test_autocast_learns_as_well_and_keeps_masters_in_float32(tmp_path, kind):
+    recipe = toy.recipe("Q", "flexround", 3, 8)
+    nearest = toy.run(toy.job(toy.recipe("Q", "rtn", 3, 8), iters=0), tmp_path / "rtn")[1]
+    full = toy.run(toy.job(recipe, iters=150), tmp_path / "full")[1]
+    seen = set()
+    hook = register_optimizer_step_pre_hook(
+        lambda adam, *_: seen.update(p.grad.dtype for group in adam.param_groups for p in group["params"])
+    )
+    tensors, half, _ = toy.run(toy.job(recipe, iters=150, precision=kind), tmp_path / kind)
+    hook.remove()
+    assert seen == {torch.float32}
+    assert all(value.dtype == torch.float32 for key, value in tensors.items() if key.endswith("step"))
+    for mine, other, rtn in list(zip(half, full, nearest, strict=True))[1:3]:
+        assert mine["loss_after"] != other["loss_after"]
+        assert mine["error_hard"] < 0.9 * rtn["error_hard"]
+        assert mine["error_hard"] == pytest.approx(other["error_hard"], rel=0.25)
+
+
+# preflight
+
+
+@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B"])
+def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
+    made = job(files, recipe)
+    found = preflight(made, tokens())
+    assert found.block == "h.0"
+    assert found.peak_mb > 10
+    iterations = 4 * HYPER["iters"] + (4 * HYPER["a_iters"] if recipe.setting == "B" and recipe.a_bits else 0)
+    assert found.hours * 3600 > iterations * found.iteration_seconds > 0
+    assert [path.name for path in tmp_path.iterdir()] == ["files"]
+
+
+def test_preflight_takes_the_largest_block_and_what_arrives_there():
+    net = toy.model(channels=8)
+    net.body[1].conv1 = torch.nn.Conv2d(8, 16, 3, padding=1)
+    net.body[1].conv2 = torch.nn.Conv2d(16, 8, 3, padding=1)
+    made = toy.job(toy.recipe("Q", "flexround", 3, 4), net=net)
+    assert preflight(made, toy.samples()).block == "body.1"
+    shapes = engine.boundaries(toy.job(toy.recipe(), net=net), toy.samples())
+    expected = [(1, 3, 8, 8)] * 2 + [(1, 8, 8, 8)] * 5 + [(1, 8), (1, 5)]
+    assert [tuple(shape) for shape in shapes] == expected
