@@ -98,10 +98,11 @@ def test_a_task_from_its_data_to_a_quantized_evaluation(chain, task, checkpoint)
     places = {"state": chain.root / "state", "gate": gate, "out": out}
     stage(reconstruct, **names, weights=chain.weights(task, checkpoint), samples=chain.samples(task), **places)
     manifest = artifacts.read_manifest(out)
-    weights = [key for key in manifest["grids"] if key.startswith("weight/")]
-    sites = [key for key in manifest["grids"] if not key.startswith("weight/")]
+    grids = {key: grid for of_file in manifest["grids"].values() for key, grid in of_file.items()}
+    weights = [key for key in grids if key.startswith("weight/")]
+    sites = [key for key in grids if not key.startswith("weight/")]
     assert (len(weights), len(sites)) == (12, 8), "six linears and four inputs in each of two layers"
-    assert all(manifest["grids"][key]["qmax"] - manifest["grids"][key]["qmin"] == 255 for key in weights + sites)
+    assert all(grids[key]["qmax"] - grids[key]["qmin"] == 255 for key in weights + sites)
     quantized, _ = chain.evaluated(task, checkpoint, "q-flexround-w8a8", quantized=out)
     for metric in METRICS[task]:
         assert abs(quantized["metrics"][metric] - found["metrics"][metric]) < 12
