@@ -90,8 +90,8 @@ def test_what_is_missing_is_named(tmp_path):
         read(tmp_path, "ptb", "validation")
     with pytest.raises(SettingsError, match=r"'wikitext'.*did you mean 'wikitext2'"):
         read(tmp_path, "wikitext", "train")
-    with pytest.raises(SettingsError, match=r"'test'.*validation"):
-        read(tmp_path, "ptb", "test")
+    with pytest.raises(SettingsError, match=r"'dev'.*validation"):
+        read(tmp_path, "ptb", "dev")
 
 
 # the mini corpora

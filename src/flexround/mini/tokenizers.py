@@ -7,7 +7,8 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from flexround.errors import SettingsError, suggest
 
-SPECIAL = {"wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "bpe": ("<|endoftext|>",)}
+END = "<|endoftext|>"
+SPECIAL = {"wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "bpe": (END,), "bpe-begin": (END,)}
 
 
 def train(sentences: Sequence[str], kind: str, size: int) -> tokenizers.Tokenizer:
@@ -16,7 +17,8 @@ def train(sentences: Sequence[str], kind: str, size: int) -> tokenizers.Tokenize
     Args:
         sentences: the corpus.
         kind: ``wordpiece``, BERT's: lower case, pairs as ``[CLS] first [SEP] second [SEP]`` with types 0 and 1, padded
-            with ``[PAD]``; or ``bpe``, GPT-2's: on bytes, nothing added, padded with ``<|endoftext|>``.
+            with ``[PAD]``; or ``bpe``, GPT-2's: on bytes, nothing added, padded with ``<|endoftext|>``; or
+            ``bpe-begin``, the same with ``<|endoftext|>`` before each text, as LLaMA has its ``<s>``.
         size: greatest number of tokens. The special ones come first, so the padding token has id 0.
 
     Raises:
@@ -24,7 +26,7 @@ def train(sentences: Sequence[str], kind: str, size: int) -> tokenizers.Tokenize
     """
     if kind not in SPECIAL:
         raise SettingsError(f"tokenizer kind {suggest(kind, SPECIAL)}")
-    tokenizer = {"wordpiece": _wordpiece, "bpe": _bpe}[kind](sentences, size)
+    tokenizer = {"wordpiece": _wordpiece, "bpe": _bpe, "bpe-begin": _bpe_begin}[kind](sentences, size)
     if (found := tokenizer.get_vocab_size()) > size:
         raise SettingsError(f"tokenizer size {size}: special tokens and single characters alone are {found}")
     tokenizer.enable_padding(pad_id=0, pad_token=SPECIAL[kind][0])
@@ -78,4 +80,12 @@ def _bpe(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(sentences, trainer)
+    return tokenizer
+
+
+def _bpe_begin(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
+    """Train GPT-2's pipeline and let it begin each text."""
+    tokenizer = _bpe(sentences, size)
+    begun = processors.TemplateProcessing(single=f"{END} $A", pair=f"{END} $A $B:1", special_tokens=[(END, 0)])
+    tokenizer.post_processor = processors.Sequence([tokenizer.post_processor, begun])
     return tokenizer

@@ -24,7 +24,7 @@ OWN = {  # the authors' files: of the training examples, and of those that are e
     "arc_challenge": (("ARC-Challenge-Train.jsonl",), ("ARC-Challenge-Test.jsonl",)),
     "openbookqa": (("train.jsonl",), ("test.jsonl",)),
 }
-POSED = {name: (f"{name}.jsonl",) for name in KINDS}
+POSED: dict[str, tuple[str, ...]] = {name: (f"{name}.jsonl",) for name in KINDS}
 POSED["openbookqa"] += ("openbook_qa.jsonl",)
 POSED["hellaswag"] += ("hellaswag_val_full.txt", "hellaswag_val_full.txt.bz2")
 LETTERS = "ABCDEFGH"

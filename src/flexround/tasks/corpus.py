@@ -19,7 +19,6 @@ if TYPE_CHECKING:
 
     from flexround.tasks.encode import Encoded
 
-KINDS = {"pretraining": "wordpiece", "causal-lm": "bpe"}
 MASKED = 0.15  # Devlin et al. 2019, section 3.1: of these 80 % become [MASK], 10 % a random token, 10 % stay
 IGNORED = -100  # label of a token that is not predicted
 
@@ -33,6 +32,7 @@ class CorpusOptions(TextOptions):
     vocabulary: Count
     verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
     questions: Annotated[int, Field(ge=0, description="lines of answered multiple-choice questions (causal-lm)")] = 0
+    tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
     seed: Annotated[int, Field(ge=0)] = 0
 
 
@@ -66,7 +66,7 @@ class Corpus(TextTask):
         super().prepare(out, sources)
         joint = "" if self.options.objective == "causal-lm" else " "
         lines = [f"{row['text']}{joint}{row['next']}" for row in text.read_rows(out, "train")]
-        trained = tokenizers.train(lines, KINDS[self.options.objective], self.options.vocabulary)
+        trained = tokenizers.train(lines, self.options.tokenizer, self.options.vocabulary)
         write_text(out / text.TOKENIZER, trained.to_str(pretty=True))
         write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
 
