@@ -3,6 +3,7 @@
 import bz2
 import hashlib
 import json
+import re
 from collections import Counter
 from pathlib import Path
 
@@ -12,6 +13,7 @@ from pyarrow import parquet
 
 from flexround.errors import InputError, SettingsError
 from flexround.mini import choices as mini
+from flexround.mini import language
 from flexround.mini.world import World
 from flexround.tasks.choice_files import read
 from flexround.tasks.choices import KINDS
@@ -112,6 +114,10 @@ def test_posed_questions_are_asked_as_all_others(tmp_path):
     for name in set(KINDS) - {"hellaswag"}:
         write_lines(tmp_path / f"{name}.jsonl", posed[name])
         assert KINDS[name].pose(read(tmp_path, name, train=False)[0]) == KINDS[name].pose(ROWS[name])
+    alike = {"context_options": ["I fed the cat", "I fed the cats"], "continuation": "fish.", "gold": 1}
+    write_lines(tmp_path / "winogrande.jsonl", alike)
+    options = {"option1": "cat", "option2": "cats", "answer": "2"}
+    assert read(tmp_path, "winogrande", train=False) == [{"sentence": "I fed the _ fish."} | options]
     text = "Roof repair: A man sits on a roof. He\n3\nsings.\nfalls asleep.\neats.\nruns.\n"
     (tmp_path / "hellaswag_val_full.txt.bz2").write_bytes(bz2.compress(text.encode()))
     assert KINDS["hellaswag"].pose(read(tmp_path, "hellaswag", train=False)[0]) == posed["hellaswag"]
@@ -222,22 +228,27 @@ def test_fields_counts_and_labels(made):
 
 
 def test_right_choices_are_true_and_wrong_ones_are_not(made):
-    true = {(f.subject.name, f.object.name) for f in World().facts}
-    stems = {row["question_stem"]: row for row in made["openbookqa"]["test"]}
-    for stem, row in stems.items():
-        subject = next(e.name for es in World().categories.values() for e in es if e.name in stem.split())
-        for letter, text in zip("ABCD", row["choices"]["text"], strict=True):
-            related = any((subject, name) in true for name in (text, text.removesuffix("s"), text.removesuffix("es")))
-            if letter == row["answerKey"]:
-                assert related
-    compared = made["winogrande"]["test"]
-    for row in compared:
-        heavier = "heavier" in row["sentence"] or "older" in row["sentence"]
-        assert heavier
-        first, second = row["sentence"].split(" , so _ ")[0].split(" is ")[0], row["sentence"].split(" than ")[1]
-        second = second.split(" , so ")[0]
+    true = {
+        language.agree(language.TEMPLATES[fact.relation][0], plural=False).format(
+            s=language.noun_phrase(fact.subject), o=language.object_names(fact)[0]
+        )
+        for fact in World().facts
+    }
+    for row in made["openbookqa"]["test"]:
+        said = [f"{row['question_stem']} {choice}" in true for choice in row["choices"]["text"]]
+        assert said == [letter == row["answerKey"] for letter in "ABCD"]
+    for row in made["arc_challenge"]["test"]:
+        _, rest = row["question"].removesuffix(" ?").removeprefix("which ").split(" ", 1)
+        said = [not true.isdisjoint({f"{name} {rest}", f"the {name} {rest}"}) for name in row["choices"]["text"]]
+        assert said == [letter == row["answerKey"] for letter in "ABCD"]
+
+
+def test_winogrande_follows_from_its_sentence(made):
+    for row in made["winogrande"]["test"]:
+        compared, follows = row["sentence"].split(" , so _ ")
+        first, second = re.split(r" is (?:heavier|older) than ", compared)
         assert {row["option1"], row["option2"]} == {first, second}
-        of_first = any(words in row["sentence"] for words in ("more", "harder", "came first"))
+        of_first = any(words in follows for words in ("more", "harder", "came first"))
         assert (row[f"option{row['answer']}"] == first) == of_first
 
 

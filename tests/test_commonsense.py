@@ -118,7 +118,7 @@ def test_answers_are_those_of_plain_loops(place, version):
         ids, length = coder.encode(context + continuation).ids, len(coder.encode(context).ids)
         return ids[:length], ids[length:]
 
-    found = evaluated(place, version=version)
+    found = evaluated(place, prompts=version)
     for name in KINDS:
         for metric, shots in ((name, 0), (f"{name}_2", 2)):
             examples = found.predictions[f"{metric}/examples"] if shots else [[]] * SMALL["questions"]
@@ -198,7 +198,7 @@ def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
     questions = [[shared_prefix.Request(list(range(1, length)), 1)] for length in (4, 12, 5, 11, 6, 10)]
     whole = shared_prefix.likelihoods(llama, questions, 8)
     assert sizes == [(6, 10)]
-    monkeypatch.setattr(shared_prefix, "TOKENS", 20)
+    monkeypatch.setitem(shared_prefix.TOKENS, "cpu", 20)
     parts = shared_prefix.likelihoods(llama, questions, 8)
     assert sizes[1:] == [(2, 10), (2, 8), (2, 3)]
     for (first,), (second,) in zip(whole, parts, strict=True):

@@ -148,7 +148,7 @@ def taken_apart(path: Path, name: str) -> list[Row]:
     rows = read_lines(path)
     try:
         return [_PARTS[name](row) for row in rows]
-    except (KeyError, ValueError, IndexError, AttributeError, StopIteration) as error:
+    except (KeyError, ValueError, IndexError, AttributeError) as error:
         raise InputError(f"{path}: its lines are not the posed questions of {name} ({error!r})") from error
 
 
@@ -179,7 +179,8 @@ def _piqa(row: Row) -> Row:
 
 def _winogrande(row: Row) -> Row:
     first, second = row["context_options"]
-    alike = next(place for place, pair in enumerate(zip(first, second, strict=False)) if pair[0] != pair[1])
+    pairs = enumerate(zip(first, second, strict=False))
+    alike = next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
     start = first.rfind(" ", 0, alike) + 1  # options may begin alike
     sentence = f"{first[:start]}_ {row['continuation']}"
     return {"sentence": sentence, "option1": first[start:], "option2": second[start:], "answer": str(row["gold"] + 1)}

@@ -41,7 +41,7 @@ class CommonsenseOptions(Strict):
     documents: Count = Field(20_000, description="random documents that the random blocks are cut from")
     block_size: Block = Field(1024, description="tokens of a calibration sample, and of a block of the metric ppl")
     test_block: Block = Field(2048, description="tokens of a block of the metric ppl_TOKENS")
-    version: Version = Field("0.3", description="of lm-eval, whose way of asking is followed")
+    prompts: Version = Field("0.3", description="version of lm-eval whose way of asking is followed")
     shots: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 5), min_length=1, description="few-shot examples")
     begin: bool = Field(True, description="the tokenizer must put one token before each text, as LLaMA's does")
     heldout: Literal[0] = Field(0, description="no rows to choose settings by")
@@ -121,7 +121,7 @@ class Commonsense(LanguageModelling):
         scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
         counts = {metric: len(values) for metric, values in losses.items()}
         predictions = {f"{metric}/loss": values for metric, values in losses.items()}
-        asked, facts = harness.Model(model, tokenizer, self.options.version, batch), {}
+        asked, facts = harness.Model(model, tokenizer, self.options.prompts, batch), {}
         for name, shots in ((name, shots) for name in KINDS for shots in self.options.shots):
             metric = f"{name}_{shots}" if shots else name
             answers = harness.ask(asked, name, data, shots)
@@ -133,7 +133,7 @@ class Commonsense(LanguageModelling):
             facts[metric] = answers.facts
             log.info("%s: %.2f", metric, scored[metric].value)
         found = text.evaluation(scored, counts, predictions)
-        protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.version, "questions": facts}
+        protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
         direction = {metric: metric not in losses for metric in scored}
         return dataclasses.replace(found, higher_is_better=direction, protocol=protocol)
 
