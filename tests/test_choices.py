@@ -16,7 +16,7 @@ from flexround.mini import choices as mini
 from flexround.mini import language
 from flexround.mini.world import World
 from flexround.tasks.choice_files import read
-from flexround.tasks.choices import KINDS
+from flexround.tasks.choices import KINDS, answered
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "commonsense"
 SHA256 = "8b3e31458e2f1cd2e199adf141c44690164459274de36567779484a3833d6bc2"
@@ -210,7 +210,7 @@ def made():
 
 
 def test_the_bytes_are_the_same_on_every_machine(made):
-    text = json.dumps([made, mini.lines(50, 0)], sort_keys=True)
+    text = json.dumps([made, mini.lines(50, 0, answered)], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest() == SHA256
 
 
@@ -260,7 +260,7 @@ def test_boolq_follows_from_its_passage(made):
 
 
 def test_lines_are_questions_as_they_are_asked():
-    lines = mini.lines(400, 0)
+    lines = mini.lines(400, 0, answered)
     counts = Counter((text + answer).count("\n\n") + 1 for text, answer in lines)
     assert set(counts) == set(range(1, 7))
     assert all(answer.startswith(" ") and answer.strip() for _, answer in lines)

@@ -22,7 +22,7 @@ from flexround.mini import tokenizers
 from flexround.models import transformer, transformers_light
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
 from flexround.tasks import c4, shared_prefix, text
-from flexround.tasks.choices import KINDS
+from flexround.tasks.choices import KINDS, answered
 from flexround.tasks.commonsense import Commonsense, MiniCommonsense
 
 SCALE = str(Path(__file__).with_name("commonsense_scale.yaml"))
@@ -34,7 +34,7 @@ stage = functools.partial(stage_calls.call, scale=SCALE)
 
 @functools.cache
 def trained():
-    return tokenizers.train([query + answer for query, answer in mini.lines(300, 0)], "bpe", 400).to_str()
+    return tokenizers.train([query + answer for query, answer in mini.lines(300, 0, answered)], "bpe", 400).to_str()
 
 
 def tokenizer(begin):
@@ -86,18 +86,14 @@ def pairs(posed):
     return [(posed["query"], f" {choice}") for choice in posed["choices"]]
 
 
-def right(posed):
-    context, continuation = pairs(posed)[posed["gold"]]
-    return context + continuation
-
-
 def scores(place, name, examples, encode):
     """Return ``acc`` and ``acc_norm`` of all questions of a data set."""
-    train = [KINDS[name].pose(row) for row in text.read_rows(place.data, f"{name}-train")]
+    train = [pairs(KINDS[name].pose(row)) for row in text.read_rows(place.data, f"{name}-train")]
+    right = [KINDS[name].pose(row)["gold"] for row in text.read_rows(place.data, f"{name}-train")]
     found = []
     for row, chosen in zip(text.read_rows(place.data, name), examples, strict=True):
         posed = KINDS[name].pose(row)
-        before = "".join(f"{right(train[index])}\n\n" for index in chosen)
+        before = "".join("".join(train[index][right[index]]) + "\n\n" for index in chosen)
         values = np.array([likelihood(place, *encode(before + first, second)) for first, second in pairs(posed)])
         lengths = np.array([len(choice) for choice in posed["choices"]])
         found.append([values.argmax() == posed["gold"], (values / lengths).argmax() == posed["gold"]])

@@ -16,7 +16,6 @@ from flexround.mini import language
 from flexround.mini.glue_pairs import Source
 from flexround.mini.world import ORDERS, RELATIONS, VALUES, Fact, World, pick
 from flexround.seeding import derive
-from flexround.tasks.choices import KINDS
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -53,7 +52,7 @@ def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
     """Make one data set.
 
     Args:
-        name: as in ``flexround.tasks.choices.KINDS``.
+        name: as in ``BUILDERS``.
         train: examples to draw few-shot examples from.
         test: questions to evaluate on.
         seed: of the questions; the world is always the same.
@@ -64,34 +63,31 @@ def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
     Raises:
         InputError: no such data set.
     """
-    if name not in KINDS:
-        raise InputError(f"mini choices: data set {suggest(name, KINDS)}")
+    if name not in BUILDERS:
+        raise InputError(f"mini choices: data set {suggest(name, BUILDERS)}")
     made = examples(name, _source("mini choices", name, seed))
     return {split: list(islice(made, count)) for split, count in (("test", test), ("train", train))}
 
 
-def lines(count: int, seed: int) -> list[tuple[str, str]]:
+def lines(count: int, seed: int, ask: Callable[[str, Row], tuple[str, str]]) -> list[tuple[str, str]]:
     """Make text to pretrain on: one to ``JOINED`` answered questions of one data set, as they are asked.
 
+    Args:
+        count: of the lines.
+        seed: of the questions.
+        ask: from the name of a data set and a row to a question and its answer.
+
     Returns:
-        Texts up to the last answer, and the answer with the space before it.
+        Texts up to the last answer, and that answer.
     """
     source = _source("mini answers", seed)
-    made = {name: examples(name, source) for name in KINDS}
-    return [_line(pick(source.rng, tuple(KINDS)), made, 1 + int(source.rng.integers(JOINED))) for _ in range(count)]
-
-
-def _line(name: str, made: dict[str, Iterator[Row]], count: int) -> tuple[str, str]:
-    """Return ``count`` answered questions and the last one's answer apart."""
-    *before, (query, answer) = (answered(name, row) for row in islice(made[name], count))
-    return "".join(f"{first}{second}\n\n" for first, second in before) + query, answer
-
-
-def answered(name: str, row: Row) -> tuple[str, str]:
-    """Return a question as lm-eval asks it, and its answer with the space before it."""
-    posed = KINDS[name].pose(row)
-    right = posed["choices"][posed["gold"]]
-    return (right, f" {posed['continuation']}") if "continuation" in posed else (posed["query"], f" {right}")
+    made = {name: examples(name, source) for name in BUILDERS}
+    found = []
+    for _ in range(count):
+        name, joined = pick(source.rng, tuple(BUILDERS)), 1 + int(source.rng.integers(JOINED))
+        *before, (query, answer) = (ask(name, row) for row in islice(made[name], joined))
+        found.append(("".join(f"{first}{second}\n\n" for first, second in before) + query, answer))
+    return found
 
 
 def examples(name: str, source: Source) -> Iterator[Row]:

@@ -88,3 +88,10 @@ KINDS = {
     "arc_challenge": _EXAM,
     "openbookqa": Kind(("question_stem", "choices", "answerKey"), "test", "acc_norm", openbookqa),
 }
+
+
+def answered(name: str, row: Row) -> tuple[str, str]:
+    """Return a question of a data set as lm-eval asks it, and its answer with the space before it."""
+    posed = KINDS[name].pose(row)
+    right = posed["choices"][posed["gold"]]
+    return (right, f" {posed['continuation']}") if "continuation" in posed else (posed["query"], f" {right}")

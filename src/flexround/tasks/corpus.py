@@ -50,11 +50,12 @@ class Corpus(TextTask):
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Make the corpus: lines and the verdicts they end with, or pairs and whether the second follows the first."""
         from flexround.mini import choices, corpus, world
+        from flexround.tasks.choices import answered
 
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
             plain = corpus.sentences(world.World(), count, seed, self.options.kinds)
-            lines = [*map(corpus.without_verdict, plain), *choices.lines(self.options.questions, seed)]
+            lines = [*map(corpus.without_verdict, plain), *choices.lines(self.options.questions, seed, answered)]
             return {"train": [{"text": line, "next": verdict} for line, verdict in lines]}
         made = corpus.pairs(world.World(), count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
