@@ -97,6 +97,20 @@ def test_the_quick_import_differs_in_nothing_but_time(tmp_path):
     ]
 
 
+@pytest.mark.parametrize("name", ["opt", "gpt2", "llama"])
+def test_the_other_models_are_imported_quickly_too(name):
+    found = python(f"""
+        import logging, sys
+        logging.basicConfig(level="INFO", stream=sys.stdout)
+        import torch
+        from flexround.models import transformers_light
+        before = set(sys.modules)
+        transformers_light.load("{name}")
+        print([m for m in set(sys.modules) - before if m.split(".")[0] in ("torchvision", "scipy", "sympy")])
+    """)
+    assert found == "[]\n"
+
+
 def test_falls_back_to_the_plain_import(monkeypatch):
     def fail():
         sys.modules["transformers.half_imported"] = ModuleType("half")

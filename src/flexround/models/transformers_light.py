@@ -26,6 +26,8 @@ _STAND_INS = (
     "scipy.optimize",  # losses of object detectors
     "transformers.image_transforms",
     "transformers.processing_utils",  # torchvision
+    "transformers.image_utils",  # torchvision; LLaMA's configuration asks for a type of it, and for one of the next
+    "transformers.video_utils",
 )
 _INDEXED = ("transformers", "transformers.models")
 
