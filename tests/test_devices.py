@@ -173,3 +173,24 @@ def test_memory_that_is_freed_and_taken_again_is_not_returned_in_between():
     command = [sys.executable, "-c", PAGE_FAULTS]
     faults = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
     assert faults < 100, "10 x 16 MB taken anew would be 40,000 pages"
+
+
+RESIDENT = """
+import torch
+from flexround import devices
+devices.keep_freed_memory()
+def resident():
+    return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))
+blocks = [torch.ones(2**20) for _ in range(50)]
+del blocks
+kept = resident()
+devices.return_freed_memory()
+print(kept - resident())
+"""
+
+
+@pytest.mark.skipif(not hasattr(ctypes.CDLL(None), "malloc_trim"), reason="not glibc")
+def test_memory_that_is_kept_can_be_returned():
+    command = [sys.executable, "-c", RESIDENT]
+    kilobytes = int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+    assert kilobytes > 150 * 1024, "of 200 MB"

@@ -12,6 +12,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from flexround import devices
 from flexround.models.tensors import places, within
 from flexround.reconstruct import cache
 from flexround.reconstruct.job import Job
@@ -65,6 +66,7 @@ def reconstruct(job: Job, samples: Tensor, state: State, host_bytes: int | None 
                     tensors |= parameters(job.model, plain)
             check_finite(tensors)
             state.commit(_position(phase, index), tensors, carry, {"grids": grids, "record": record})
+            devices.return_freed_memory()
     return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
 
 

@@ -12,7 +12,7 @@ from flexround.settings.schema import Hyper, Recipe
 FLOP_PER_SECOND = 62.4e12  # 40 % of an A100's TF32 peak
 SECONDS_PER_LAUNCHED_ITERATION = 4e-3  # one block, eager PyTorch on a GPU; a planning value, not a measurement
 CACHES = 3  # full-precision input, quantized input, target
-FLOAT = 4
+BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -41,9 +41,9 @@ def reconstruction_seconds(network: Network, recipe: Recipe, hyper: Hyper) -> fl
 
 def cache_bytes(network: Network, hyper: Hyper) -> int:
     """Return the bytes of the activation caches at the widest block boundary."""
-    return CACHES * hyper.samples * network.largest * FLOAT
+    return CACHES * hyper.samples * network.largest * BYTES[hyper.cache_dtype]
 
 
 def state_bytes(network: Network, hyper: Hyper) -> int:
     """Return the bytes on disk that one unfinished reconstruction needs: two carried activations, old and new."""
-    return 4 * hyper.samples * network.largest * FLOAT
+    return 4 * hyper.samples * network.largest * BYTES[hyper.cache_dtype]
