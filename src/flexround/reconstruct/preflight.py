@@ -60,13 +60,15 @@ def preflight(job: Job, samples: Tensor) -> Forecast:
     sizes = [sum(weight.numel() for weight in block.module.parameters()) for block in job.blocks]
     index = sizes.index(max(sizes))
     hyper = job.hyper
+    job.model.requires_grad_(False)
     rows = min(len(samples), max(hyper.batch, hyper.a_init_samples if job.recipe.a_bits else 0))
     short = hyper.model_copy(update={"iters": ITERATIONS, "reconstruct_stem": True})
     mask = None if job.mask is None else job.mask[:rows]
     rehearsal = dataclasses.replace(job, hyper=short, mask=mask)
-    x = _inputs(job, samples, index, rows)
+    store = cache.Store(job.device, getattr(torch, hyper.cache_dtype))
+    x = store.copy(_inputs(job, samples, index, rows))
     names = {module: name for name, module in job.model.named_modules()}
-    phase = _Rehearsal(rehearsal, names, x, cache.Store(job.device, getattr(torch, hyper.cache_dtype)))
+    phase = _Rehearsal(rehearsal, names, x, store)
     with job.weights.block(index, again=False):
         start = time.perf_counter()
         carry = phase.start()
