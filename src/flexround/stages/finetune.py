@@ -55,6 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
             link(shards, arguments.out, **facts)
             return
         shards.fill(shards.places)
+        model.requires_grad_(True)
     if settings is not None:
         if arguments.data is None:
             raise SettingsError(f"{arguments.checkpoint} is trained on {arguments.task}: give --data")
