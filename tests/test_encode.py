@@ -235,3 +235,14 @@ def test_training_is_the_same_in_every_process(kind, request):
 def test_impossible_tokenizers_are_refused(kind, size, message):
     with pytest.raises(SettingsError, match=message):
         mini.train(CORPUS, kind, size)
+
+
+def test_a_begin_stands_before_each_text_and_pair():
+    begun = mini.train(CORPUS, "bpe-begin", 320)
+    plain = mini.train(CORPUS, "bpe", 320)
+    assert begun.encode("").ids == [0]
+    assert begun.encode(FIRST[0]).ids == [0, *plain.encode(FIRST[0]).ids]
+    pair = begun.encode(FIRST[0], SECOND[0])
+    assert pair.ids == [0, *plain.encode(FIRST[0]).ids, *plain.encode(SECOND[0]).ids]
+    assert pair.type_ids == [0] * (1 + len(plain.encode(FIRST[0]).ids)) + [1] * len(plain.encode(SECOND[0]).ids)
+    assert begun.token_to_id("<|endoftext|>") == 0

@@ -5,6 +5,7 @@ rule evaluate:
     input:
         network=get_network,
         data=layout.data_dir("{scale}", "{task}") + "/manifest.json",
+        files=lambda w: PLAN.task_files(w.task),
         code=lambda w: PLAN.code("evaluate", *PLAN.model_targets(w.task, w.checkpoint)),
     output:
         metrics=layout.evaluated_dir(ANY) + "/metrics.json",

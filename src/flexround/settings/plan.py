@@ -181,6 +181,11 @@ class Plan:
         named = [model.factory, model.blocks, model.equalization, settings.loader, settings.key_map]
         return [target for target in (*named, self.scale.tasks[task].module) if target]
 
+    def task_files(self, task: str) -> list[str]:
+        """Return the files of the project that a task's evaluation reads."""
+        pattern = self.scale.tasks[task].files
+        return sorted(str(path.relative_to(ROOT)) for path in ROOT.glob(pattern)) if pattern else []
+
     def origins(self, task: str, checkpoint: str) -> dict[str, str]:
         """Return the files a network is made from: any of ``data``, ``source``, ``adapter`` and ``pretrained``."""
         settings = self.params.checkpoint(checkpoint)

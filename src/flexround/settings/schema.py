@@ -199,6 +199,7 @@ class Task(Strict):
     module: str = Field(description="package.module:Class")
     options: dict[str, Any] = {}
     sources: tuple[str, ...] = Field((), description="rows of params/sources.yaml, fetched before the data stage")
+    files: str | None = Field(None, description="pattern of further files its evaluation reads, within the project")
 
 
 class Resources(Strict):

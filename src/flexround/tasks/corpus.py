@@ -8,6 +8,7 @@ from pydantic import Field
 
 from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
 from flexround.errors import SettingsError
+from flexround.seeding import derive
 from flexround.settings.load import validate
 from flexround.settings.schema import Count
 from flexround.tasks import Evaluation, Split, encode, text
@@ -28,10 +29,11 @@ class CorpusOptions(TextOptions):
 
     objective: Literal["pretraining", "causal-lm"] = Field(description="kind of the head")
     texts: Count
-    kinds: Literal["plain", "records"] = Field("plain", description="of lines, see flexround.mini.corpus (causal-lm)")
+    kinds: Literal["plain", "facts", "records"] = Field("plain", description="of lines (causal-lm)")
     vocabulary: Count
     verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
     questions: Annotated[int, Field(ge=0, description="lines of answered multiple-choice questions (causal-lm)")] = 0
+    packed: bool = Field(False, description="lines are mixed, joined and cut into inputs of max_length (causal-lm)")
     tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -89,10 +91,12 @@ class Corpus(TextTask):
         encode.check_vocabulary(model, tokenizer, network / text.TOKENIZER)
         rows = text.read_rows(data, "train")
         encoded = self.encode(rows, network)
+        if self.options.packed:
+            encoded = pack(encoded, np.random.default_rng(derive("packed corpus", checked.seed)).permutation(len(rows)))
         arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
-        # BERT's label 0 is "the second text follows"
-        arrays["random"] = np.array([not row.get("follows", True) for row in rows], np.int64)
         hide = Hide(tokenizer) if self.options.objective == "pretraining" else None
+        if hide is not None:  # BERT's label 0 is "the second text follows"
+            arrays["random"] = np.array([not row["follows"] for row in rows], np.int64)
 
         def loss(model: Any, batch: dict[str, "torch.Tensor"], generator: "torch.Generator") -> "torch.Tensor":
             arguments = text.arguments(batch)
@@ -109,6 +113,19 @@ class Corpus(TextTask):
     ) -> Evaluation:
         """Refuse: nothing in the paper is evaluated on it."""
         raise SettingsError("the pretraining corpus is not evaluated; name one of the tasks that follow it")
+
+
+def pack(encoded: "Encoded", order: np.ndarray) -> "Encoded":
+    """Join the real tokens of all rows in this order and cut them into rows without padding; the tail is dropped."""
+    from flexround.tasks.encode import Encoded
+
+    real, size = encoded.mask[order], encoded.ids.shape[1]
+    whole = int(real.sum()) // size
+    ids, types, mask = (
+        values[order][real][: whole * size].reshape(whole, size)
+        for values in (encoded.ids, encoded.types, encoded.mask)
+    )
+    return Encoded(ids, types, mask)
 
 
 def causal_loss(
