@@ -121,11 +121,8 @@ def pack(encoded: "Encoded", order: np.ndarray) -> "Encoded":
 
     real, size = encoded.mask[order], encoded.ids.shape[1]
     whole = int(real.sum()) // size
-    ids, types, mask = (
-        values[order][real][: whole * size].reshape(whole, size)
-        for values in (encoded.ids, encoded.types, encoded.mask)
-    )
-    return Encoded(ids, types, mask)
+    columns = (encoded.ids, encoded.types, encoded.mask)
+    return Encoded(*(values[order][real][: whole * size].reshape(whole, size) for values in columns))
 
 
 def causal_loss(
