@@ -19,7 +19,7 @@ from flexround.tasks.choice_files import read
 from flexround.tasks.choices import KINDS, answered
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "commonsense"
-SHA256 = "8b3e31458e2f1cd2e199adf141c44690164459274de36567779484a3833d6bc2"
+SHA256 = "8a44be446c28261881f33871acdc1e868546b0b15083e2c09781cc69d535c05e"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
 ROWS = {  # one example of each data set in the fields of the hub
     "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},
@@ -71,6 +71,11 @@ def test_titles_of_hellaswag_end_with_a_full_stop():
     assert KINDS["hellaswag"].pose(row)["query"] == "Roof repair: How to sing. Breathe. Do it."
 
 
+def test_more_questions_than_there_are_is_an_error():
+    with pytest.raises(InputError, match=r"piqa has not many more than .* examples; ask for fewer"):
+        mini.make("piqa", 20_000, 10, seed=0)
+
+
 # files
 
 
@@ -80,10 +85,15 @@ def test_parquet_of_the_hub(tmp_path, name):
     folder.mkdir()
     split = "test" if name in ("arc_easy", "arc_challenge", "openbookqa") else "validation"
     row = ROWS[name] | {"idx": 7}
+    folder = folder / {"winogrande": "winogrande_xl", "boolq": "data"}.get(name, "")
+    folder.mkdir(exist_ok=True)
     if name == "boolq":  # as in SuperGLUE
         row["label"] = int(row.pop("answer"))
     for file, rows in ((f"{split}-00000-of-00001.parquet", [row]), ("train.parquet", [row, row])):
         parquet.write_table(pa.Table.from_pylist(rows), folder / file)
+    if name == "piqa":  # its files are named after it
+        for file in folder.iterdir():
+            file.rename(folder / f"piqa_{file.name}")
     assert read(tmp_path, name, train=False) == [stored(ROWS[name], name)]
     assert len(read(tmp_path, name, train=True)) == 2
 

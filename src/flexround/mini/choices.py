@@ -45,6 +45,7 @@ ENDING = {  # OpenBookQA: relation -> how a sentence begins that its object ends
     if template.endswith("{o}")
 }
 LETTERS = "ABCD"
+PATIENCE = 1000  # examples in a row that were there before
 JOINED = 6  # most examples of a line that a mini model is pretrained on, as many as a five-shot prompt has
 
 
@@ -81,23 +82,28 @@ def lines(count: int, seed: int, ask: Callable[[str, Row], tuple[str, str]]) -> 
         Texts up to the last answer, and that answer.
     """
     source = _source("mini answers", seed)
-    made = {name: examples(name, source) for name in BUILDERS}
     found = []
     for _ in range(count):
         name, joined = pick(source.rng, tuple(BUILDERS)), 1 + int(source.rng.integers(JOINED))
-        *before, (query, answer) = (ask(name, row) for row in islice(made[name], joined))
+        *before, (query, answer) = (ask(name, BUILDERS[name](source)) for _ in range(joined))
         found.append(("".join(f"{first}{second}\n\n" for first, second in before) + query, answer))
     return found
 
 
 def examples(name: str, source: Source) -> Iterator[Row]:
-    """Yield examples of a data set, none of them twice."""
+    """Yield examples of a data set, none of them twice.
+
+    Raises:
+        InputError: there are hardly any others.
+    """
     seen: set[str] = set()
     while True:
-        row = BUILDERS[name](source)
-        if str(row) not in seen:
-            seen.add(str(row))
-            yield row
+        made = (BUILDERS[name](source) for _ in range(PATIENCE))
+        row = next((row for row in made if str(row) not in seen), None)
+        if row is None:
+            raise InputError(f"mini choices: {name} has not many more than {len(seen)} examples; ask for fewer")
+        seen.add(str(row))
+        yield row
 
 
 def boolq(source: Source) -> Row:

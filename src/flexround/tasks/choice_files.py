@@ -81,7 +81,7 @@ def checked(row: Row, name: str, where: str) -> Row:
 def _read(root: Path, name: str, train: bool) -> tuple[Path, list[Row]]:
     """Return where the examples were found, and their rows."""
     split = "train" if train else KINDS[name].split
-    if shards := parquet_files.find(root / name, split):
+    if shards := _shards(root / name, split):
         return shards[0], [named(row) for row in parquet_files.read(shards, ())]
     own = [root / name / file for file in OWN[name][0 if train else 1]]
     posed = [] if train else [root / file for file in POSED[name]]
@@ -93,6 +93,13 @@ def _read(root: Path, name: str, train: bool) -> tuple[Path, list[Row]]:
     raise InputError(
         f"{root}: the {split} split of {name} is missing. Put {name}/{split}.parquet or {places} there{needed}"
     )
+
+
+def _shards(directory: Path, split: str) -> list[Path]:
+    """Return the parquet files of a split, in the folder of one of the hub's configurations or in none."""
+    folders = [directory, *sorted(path for path in directory.glob("*") if path.is_dir())]
+    found = (parquet_files.find(folder, stem) for folder in folders for stem in (split, f"{directory.name}_{split}"))
+    return next((shards for shards in found if shards), [])
 
 
 def named(row: Row) -> Row:

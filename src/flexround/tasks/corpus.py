@@ -33,6 +33,7 @@ class CorpusOptions(TextOptions):
     vocabulary: Count
     verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
     questions: Annotated[int, Field(ge=0, description="lines of answered multiple-choice questions (causal-lm)")] = 0
+    documents: Annotated[int, Field(ge=0, description="articles, see flexround.mini.articles (causal-lm)")] = 0
     packed: bool = Field(False, description="lines are mixed, joined and cut into inputs of max_length (causal-lm)")
     tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
     seed: Annotated[int, Field(ge=0)] = 0
@@ -51,13 +52,14 @@ class Corpus(TextTask):
 
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Make the corpus: lines and the verdicts they end with, or pairs and whether the second follows the first."""
-        from flexround.mini import choices, corpus, world
+        from flexround.mini import articles, choices, corpus, world
         from flexround.tasks.choices import answered
 
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
             plain = corpus.sentences(world.World(), count, seed, self.options.kinds)
             lines = [*map(corpus.without_verdict, plain), *choices.lines(self.options.questions, seed, answered)]
+            lines += [(row["text"], "") for row in articles.documents(self.options.documents, seed)]
             return {"train": [{"text": line, "next": verdict} for line, verdict in lines]}
         made = corpus.pairs(world.World(), count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
