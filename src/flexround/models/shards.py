@@ -66,17 +66,12 @@ class Shards:
         Raises:
             InputError: a damaged file, NaN or Inf, or tied tensors that differ.
         """
-        by_file: dict[Path, list[str]] = {}
-        for name in names:
-            by_file.setdefault(self._files[self._stored[name][0]], []).append(name)
         done: dict[str, Tensor] = {}
-        for path, wanted in by_file.items():
-            with _opened(path) as file:  # and closed at once: what was read of a mapped file counts as memory in use
-                for name in wanted:
-                    first = self._stored[name][0]
-                    if first not in done:
-                        done[first] = _read(file, path, first, device)
-                    put(self.places[name], done[first])
+        for name in names:
+            first = self._stored[name][0]
+            if first not in done:
+                done[first] = self._read(first, device)
+            put(self.places[name], done[first])
         for name, value in done.items():
             self._compare_tied(name, value)
 
@@ -85,16 +80,28 @@ class Shards:
         for name in names:
             put(self.places[name], getattr(*self.places[name]).detach().to("meta"))
 
+    def _read(self, name: str, device: torch.device) -> Tensor:
+        """Read a tensor into memory of its own.
+
+        safetensors returns the mapped file, whose pages count as memory in use until it is closed.
+        """
+        path = self._files[name]
+        with _opened(path) as file:
+            value = file.get_tensor(name)
+            kind = torch.float32 if value.is_floating_point() else value.dtype
+            value = value.to(device, kind, copy=True)
+        if not torch.isfinite(value).all():
+            raise InputError(f"{path}: {name} holds NaN or Inf; the file is damaged or its training diverged")
+        return value
+
     def _compare_tied(self, name: str, value: Tensor) -> None:
         """Refuse files that hold different values for tensors that the settings tie."""
         for other in self._stored[name][1:]:
-            path = self._files[other]
-            with _opened(path) as file:
-                if not torch.equal(_read(file, path, other, value.device), value):
-                    raise InputError(
-                        f"{path}: {other} differs from {name}, to which the settings tie it; "
-                        "set tie_word_embeddings: false in the model's arguments"
-                    )
+            if not torch.equal(self._read(other, value.device), value):
+                raise InputError(
+                    f"{self._files[other]}: {other} differs from {name}, to which the settings tie it; "
+                    "set tie_word_embeddings: false in the model's arguments"
+                )
 
 
 def _check(name: str, path: Path, shape: list[int], kind: str, wanted: Tensor) -> None:
@@ -106,15 +113,6 @@ def _check(name: str, path: Path, shape: list[int], kind: str, wanted: Tensor) -
         )
     if wanted.is_floating_point() and kind not in _FLOATS:
         raise InputError(f"{path}: {name} is {kind}; only {', '.join(_FLOATS)} can be read: convert the file")
-
-
-def _read(file: Any, path: Path, name: str, device: torch.device) -> Tensor:
-    """Read a tensor into memory of its own: safetensors returns the mapped file."""
-    value = file.get_tensor(name)
-    value = value.to(device, torch.float32 if value.is_floating_point() else value.dtype, copy=True)
-    if not torch.isfinite(value).all():
-        raise InputError(f"{path}: {name} holds NaN or Inf; the file is damaged or its training diverged")
-    return value
 
 
 def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:
