@@ -8,7 +8,7 @@ from torch import nn
 
 from flexround.errors import InputError
 from flexround.mini import models as mini
-from flexround.models import checkpoints
+from flexround.models import checkpoints, transformer
 
 
 @pytest.fixture
@@ -194,3 +194,32 @@ def test_brecq_mobilenetv2_on_torchvision_names_is_refused_later():
 def test_brecq_resnet_has_torchvision_names():
     state = mini.resnet18(8).state_dict()
     checkpoints.load_into(mini.resnet18(8, seed=1), checkpoints.brecq_resnet(state), "file")
+
+
+SIZES = {"vocab_size": 20, "hidden_size": 8, "num_layers": 1, "num_heads": 1, "attention_types": [[["global"], 1]]}
+
+
+def gpt_neo(seed, head="causal-lm"):
+    return transformer.gpt_neo(head, seed=seed, tie_word_embeddings=False, pad_token_id=0, **SIZES)
+
+
+def test_a_pretrained_language_model_keeps_its_head():
+    first, second = gpt_neo(1), gpt_neo(2)
+    checkpoints.load_known(second, first.state_dict(), "here")
+    for name, value in first.state_dict().items():
+        assert torch.equal(value, second.state_dict()[name]), name
+
+
+def test_another_head_stays_as_it_is():
+    first, second = gpt_neo(1), gpt_neo(2, head="classification")
+    score = second.score.weight.detach().clone()
+    checkpoints.load_known(second, first.state_dict(), "here")
+    assert torch.equal(second.score.weight, score)
+    assert torch.equal(second.transformer.wte.weight, first.transformer.wte.weight)
+
+
+def test_a_body_must_be_whole():
+    state = gpt_neo(1).state_dict()
+    del state["transformer.ln_f.weight"]
+    with pytest.raises(InputError, match=r"missing: transformer.ln_f.weight"):
+        checkpoints.load_known(gpt_neo(2), state, "here")

@@ -63,9 +63,14 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
 
 def documents(count: int, seed: int) -> Rows:
     """Make the stand-in for C4: whole articles without their headings, a row each, none of them twice."""
+    return [{"text": " ".join(line.strip() for line in lines[3:])} for lines in pages(count, seed)]
+
+
+def pages(count: int, seed: int) -> list[list[str]]:
+    """Make articles, a list of their lines each, none of them twice."""
     world = World()
     source = Source(world, Generator(PCG64(derive("mini documents", seed))), tuple(world.categories))
-    return [{"text": " ".join(line.strip() for line in lines[3:])} for lines in islice(articles(source), count)]
+    return list(islice(articles(source), count))
 
 
 def articles(source: Source) -> Iterator[list[str]]:

@@ -133,6 +133,6 @@ QUIZZES = (  # task, its verdicts, the label of agreement
 )
 KINDS: dict[str, tuple[Callable[[Source], str], ...]] = {
     "plain": (truth, story, dialogue, quiz, quiz, quiz, review),
-    "facts": (*[truth] * 6, story, dialogue, quiz, review),
+    "facts": (*[truth] * 3, review),
     "records": (truth, story, dialogue, review, *[record] * 8),
 }

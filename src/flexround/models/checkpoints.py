@@ -36,10 +36,11 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     return {name.removeprefix(prefix): value for name, value in state.items()}
 
 
-def load_body(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
-    """Load a pretrained network of the same kind into ``model``, whose head and pooler may be new.
+def load_known(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:
+    """Load a pretrained network of the same kind into ``model``; a head or pooler that it lacks stays as it is.
 
-    Transformers keep everything but the head under ``base_model_prefix``.
+    Transformers keep everything but the head under ``base_model_prefix``. Of one head of both, a language model's, the
+    weights are taken too.
 
     Raises:
         InputError: anything else is missing or has another shape.
@@ -47,8 +48,8 @@ def load_body(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     prefix = f"{model.base_model_prefix}."
     own = model.state_dict()
     new = {name for name in own if not name.startswith(prefix) or name.startswith(f"{prefix}pooler.")}
-    body = {name: value for name, value in state.items() if name in own and name.startswith(prefix)}
-    load_into(model, {name: own[name] for name in new} | body, where)
+    known = {name: value for name, value in state.items() if name in own}
+    load_into(model, {name: own[name] for name in new} | known, where)
 
 
 def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None:

@@ -10,7 +10,7 @@ from flexround import artifacts, imports, sources, tasks
 from flexround.devices import lease
 from flexround.errors import SettingsError
 from flexround.models import build
-from flexround.models.checkpoints import load_body, load_into, read_foreign
+from flexround.models.checkpoints import load_into, load_known, read_foreign
 from flexround.models.shards import Shards
 from flexround.settings.load import Params, load_params
 from flexround.settings.schema import Checkpoint
@@ -91,13 +91,13 @@ def verified(params: Params, name: str, directory: Path) -> tuple[Path, dict[str
 
 
 def take_over(model: "nn.Module", pretrained: Path | None, out: Path) -> dict[str, Any]:
-    """Load the body of a network that was pretrained here, and what lies beside it; return facts for the manifest."""
+    """Load a network that was pretrained here, and what lies beside it; return facts for the manifest."""
     from safetensors.torch import load_file
 
     if pretrained is None:
         raise SettingsError("this checkpoint is pretrained first: give --pretrained")
     manifest = artifacts.read_manifest(pretrained)
-    load_body(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
+    load_known(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
     artifacts.copy_existing(pretrained, out, tasks.COMPANIONS)
     return {"pretrained": manifest["files"]}
 

@@ -34,7 +34,7 @@ class CorpusOptions(TextOptions):
     verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
     questions: Annotated[int, Field(ge=0, description="lines of answered multiple-choice questions (causal-lm)")] = 0
     documents: Annotated[int, Field(ge=0, description="articles, see flexround.mini.articles (causal-lm)")] = 0
-    packed: bool = Field(False, description="lines are mixed, joined and cut into inputs of max_length (causal-lm)")
+    packed: bool = Field(False, description="all is mixed, joined and cut into inputs of max_length (causal-lm)")
     tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
     seed: Annotated[int, Field(ge=0)] = 0
 
@@ -59,8 +59,11 @@ class Corpus(TextTask):
         if self.options.objective == "causal-lm":
             plain = corpus.sentences(world.World(), count, seed, self.options.kinds)
             lines = [*map(corpus.without_verdict, plain), *choices.lines(self.options.questions, seed, answered)]
-            lines += [(row["text"], "") for row in articles.documents(self.options.documents, seed)]
-            return {"train": [{"text": line, "next": verdict} for line, verdict in lines]}
+            parts = [[line] for line in lines]
+            parts += [[(line, "") for line in page] for page in articles.pages(self.options.documents, seed)]
+            if self.options.packed:
+                np.random.default_rng(derive("packed corpus", seed)).shuffle(parts)
+            return {"train": [{"text": line, "next": verdict} for part in parts for line, verdict in part]}
         made = corpus.pairs(world.World(), count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
 
@@ -94,7 +97,7 @@ class Corpus(TextTask):
         rows = text.read_rows(data, "train")
         encoded = self.encode(rows, network)
         if self.options.packed:
-            encoded = pack(encoded, np.random.default_rng(derive("packed corpus", checked.seed)).permutation(len(rows)))
+            encoded = pack(encoded)
         arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
         hide = Hide(tokenizer) if self.options.objective == "pretraining" else None
         if hide is not None:  # BERT's label 0 is "the second text follows"
@@ -117,14 +120,14 @@ class Corpus(TextTask):
         raise SettingsError("the pretraining corpus is not evaluated; name one of the tasks that follow it")
 
 
-def pack(encoded: "Encoded", order: np.ndarray) -> "Encoded":
-    """Join the real tokens of all rows in this order and cut them into rows without padding; the tail is dropped."""
+def pack(encoded: "Encoded") -> "Encoded":
+    """Join the real tokens of all rows and cut them into rows without padding; the tail is dropped."""
     from flexround.tasks.encode import Encoded
 
-    real, size = encoded.mask[order], encoded.ids.shape[1]
+    real, size = encoded.mask, encoded.ids.shape[1]
     whole = int(real.sum()) // size
     columns = (encoded.ids, encoded.types, encoded.mask)
-    return Encoded(*(values[order][real][: whole * size].reshape(whole, size) for values in columns))
+    return Encoded(*(values[real][: whole * size].reshape(whole, size) for values in columns))
 
 
 def causal_loss(

@@ -1,5 +1,6 @@
 """Training of low-rank adapters (LoRA, by peft) that are merged into the weights afterwards."""
 
+import importlib
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -71,6 +72,8 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
     import peft
     import torch
 
+    if torch.distributed.is_available():  # peft takes it for imported, as it is by the slow import of transformers
+        importlib.import_module("torch.distributed.tensor")
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     if lacking := [layer for layer in layers if layer not in names]:
         raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")
