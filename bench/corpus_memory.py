@@ -25,7 +25,8 @@ def measure(articles: int) -> None:
     devices.keep_freed_memory()  # as every stage does
     task = MiniLanguageModelling(MiniLanguageOptions(name="wikitext2", train=100, val=articles, block_size=64))
     sizes = {"vocab_size": 500, "hidden_size": 64, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 64}
-    model = transformer.gpt_neo("causal-lm", attention_types=[[["global", "local"], 1]], **sizes)
+    ends = {"bos_token_id": 0, "eos_token_id": 0}
+    model = transformer.gpt_neo("causal-lm", attention_types=[[["global", "local"], 1]], **sizes, **ends)
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory)
         # Prepared in another process: making the text takes memory, evaluating it is what is measured.
