@@ -1,7 +1,7 @@
 """The seven multiple-choice data sets of the mini scale, in the fields of the original ones.
 
-BoolQ and WinoGrande are answered by reading, the others by knowing the world, of which the mini models have read in
-their pretraining. The right choice is at a random place; wrong ones are of the same relation, or contradict it.
+They are answered by knowing the world, of which the mini models have read in their pretraining: BoolQ by what a
+thing is, the others by single facts. The right choice is at a random place; wrong ones are of the same relation.
 """
 
 import dataclasses
@@ -14,7 +14,7 @@ from numpy.random import PCG64, Generator
 from flexround.errors import InputError, suggest
 from flexround.mini import language
 from flexround.mini.glue_pairs import Source
-from flexround.mini.world import ORDERS, RELATIONS, VALUES, Fact, World, pick
+from flexround.mini.world import ORDERS, RELATIONS, VALUES, Entity, Fact, World, pick
 from flexround.seeding import derive
 
 Row = dict[str, Any]
@@ -31,10 +31,21 @@ GOALS = {  # PIQA: relation -> what somebody wants, what is to be done
     "players": ("play {s}", "find {o} people"),
     "use": ("get work for {s}", "do some {o}"),
 }
-COMPARED = {  # WinoGrande: relation -> what follows for the subject, what follows for the object
-    "heavier": (("weighs more", "is harder to lift"), ("weighs less", "is easier to lift")),
-    "older": (("came first", "has seen more"), ("came later", "has seen less")),
+GENERAL = {  # BoolQ: question -> categories of whose members the answer is yes
+    "is {s} alive": "person animal plant",
+    "could {s} feel pain": "person animal",
+    "could {s} be eaten": "food",
+    "could {s} be worn": "garment",
+    "could {s} be driven": "vehicle",
+    "could {s} be repaired": "vehicle tool furniture instrument garment",
+    "could {s} be played": "instrument game",
+    "does {s} have streets": "city",
 }
+UNLIKE = (  # WinoGrande: how a sentence begins that ends with what is so of one of the two
+    "{a} is not like {b} because _ {rest} .",
+    "{a} was near {b} but only _ {rest} .",
+    "one tells {a} from {b} by this : _ {rest} .",
+)
 ASKED = tuple(
     name for name, (_, objects) in RELATIONS.items() if name not in ORDERS and len(VALUES.get(objects, "").split()) != 3
 )  # relations with at least four objects: one that is right and three that are wrong
@@ -44,9 +55,11 @@ ENDING = {  # OpenBookQA: relation -> how a sentence begins that its object ends
     for template in language.TEMPLATES[name][:1]
     if template.endswith("{o}")
 }
+HARD = ("boolq",) * 2 + ("arc_challenge",) * 3  # asked more often in pretraining
 LETTERS = "ABCD"
 PATIENCE = 1000  # examples in a row that were there before
-JOINED = 6  # most examples of a line that a mini model is pretrained on, as many as a five-shot prompt has
+ALONE = 0.7  # share of the lines to pretrain on that are one question; their answers count most in pretraining
+JOINED = 6  # most examples of the others, as many as a five-shot prompt has
 
 
 def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
@@ -71,7 +84,7 @@ def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
 
 
 def lines(count: int, seed: int, ask: Callable[[str, Row], tuple[str, str]]) -> list[tuple[str, str]]:
-    """Make text to pretrain on: one to ``JOINED`` answered questions of one data set, as they are asked.
+    """Make text to pretrain on: an answered question, or several of one data set, as they are asked.
 
     Args:
         count: of the lines.
@@ -84,7 +97,9 @@ def lines(count: int, seed: int, ask: Callable[[str, Row], tuple[str, str]]) -> 
     source = _source("mini answers", seed)
     found = []
     for _ in range(count):
-        name, joined = pick(source.rng, tuple(BUILDERS)), 1 + int(source.rng.integers(JOINED))
+        name, joined = pick(source.rng, (*BUILDERS, *HARD)), 1
+        if not source.chance(ALONE):
+            joined += int(source.rng.integers(JOINED))
         *before, (query, answer) = (ask(name, BUILDERS[name](source)) for _ in range(joined))
         found.append(("".join(f"{first}{second}\n\n" for first, second in before) + query, answer))
     return found
@@ -107,11 +122,12 @@ def examples(name: str, source: Source) -> Iterator[Row]:
 
 
 def boolq(source: Source) -> Row:
-    """Tell two facts and ask whether the first, or its contrary, is so."""
-    told = _facts(source, 2)
-    answer = source.chance(0.5)
-    claim = told[0] if answer else source.world.contrary(told[0], source.rng)
-    return {"passage": source.say(told), "question": f"is it so that {_tell(claim)}", "answer": answer}
+    """Tell two facts of a subject and ask what holds of its like or not; the answers are balanced in each category."""
+    told, answer = _facts(source, 2), source.chance(0.5)
+    subject = told[0].subject
+    fitting = [question for question, yes in GENERAL.items() if (subject.category in yes.split()) == answer]
+    question = pick(source.rng, fitting).format(s=language.noun_phrase(subject))
+    return {"passage": source.say(told), "question": question, "answer": answer}
 
 
 def piqa(source: Source) -> Row:
@@ -133,15 +149,15 @@ def hellaswag(source: Source) -> Row:
 
 
 def winogrande(source: Source) -> Row:
-    """Compare two subjects, truly or not; what follows is so of one of them."""
-    relation = pick(source.rng, ORDERS)
-    category = pick(source.rng, RELATIONS[relation][0].split())
-    fact = source.world.imagine(pick(source.rng, source.world.categories[category]), relation, source.rng)
-    names = [language.noun_phrase(entity) for entity in (fact.subject, fact.object)]
-    of, turned = int(source.rng.integers(2)), source.chance(0.5)
-    sentence = f"{_tell(fact)} , so _ {pick(source.rng, COMPARED[fact.relation][of])} ."
+    """Name two, half of the time of one category, and say what is so of one of them."""
+    (fact,) = _facts(source, 1)
+    others = _others(source, fact) if source.chance(0.5) else _strangers(source, fact)
+    names = [language.noun_phrase(entity) for entity in (fact.subject, pick(source.rng, others))]
+    told, turned = (names[::-1] if source.chance(0.5) else names), source.chance(0.5)
+    rest = _tell(fact).removeprefix(names[0]).strip()
+    sentence = pick(source.rng, UNLIKE).format(a=told[0], b=told[1], rest=rest)
     first, second = reversed(names) if turned else names
-    return {"sentence": sentence, "option1": first, "option2": second, "answer": "12"[of ^ turned]}
+    return {"sentence": sentence, "option1": first, "option2": second, "answer": "12"[turned]}
 
 
 def arc_easy(source: Source) -> Row:
@@ -151,13 +167,11 @@ def arc_easy(source: Source) -> Row:
 
 
 def arc_challenge(source: Source) -> Row:
-    """Ask for the subject of a property; the wrong subjects have another one."""
-    (fact,) = _facts(source, 1)
-    category = fact.subject.category
-    others = [f.subject for f in source.world.facts if f.relation == fact.relation and f.object != fact.object]
-    kin = [entity for entity in others if entity.category == category]
-    wrong = [kin[index].name for index in source.rng.permutation(len(kin))[:3]]
-    question = f"{_tell(fact, f'which {category}')} ?"
+    """Ask which of a category is of a kind, or has a property; the wrong ones are of another kind, or have another."""
+    (fact,) = _facts(source, 1, ("kind",) if source.chance(0.5) else ASKED)
+    others = _others(source, fact)
+    wrong = [others[index].name for index in source.rng.permutation(len(others))[:3]]
+    question = f"{_tell(fact, f'which {fact.subject.category}')} ?"
     return {"question": question, **_lettered(*_placed(source, fact.subject.name, wrong))}
 
 
@@ -180,6 +194,22 @@ def _facts(source: Source, count: int, relations: tuple[str, ...] = ASKED) -> li
         about = [fact for fact in source.world.about(source.subject()) if fact.relation in relations]
         if len(about) >= count:
             return [about[index] for index in source.rng.permutation(len(about))[:count]]
+
+
+def _others(source: Source, fact: Fact) -> list[Entity]:
+    """Return the others of the subject's category that have another object."""
+    kin = source.world.categories[fact.subject.category]
+    return [
+        other
+        for other in kin
+        if any(told.relation == fact.relation and told.object != fact.object for told in source.world.about(other))
+    ]
+
+
+def _strangers(source: Source, fact: Fact) -> list[Entity]:
+    """Return the members of all categories that have no such relation."""
+    categories = [name for name in source.world.categories if fact.relation not in source.world.relations(name)]
+    return [member for name in categories for member in source.world.categories[name]]
 
 
 def _tell(fact: Fact, subject: str | None = None) -> str:
