@@ -1,7 +1,7 @@
 """Seconds per reconstruction iteration, summed over a network's units, against plain forward + backward + Adam.
 
-The real torchvision networks at 64 px and one layer of BERT-base at 128 tokens, batch 32; random weights (the time does
-not depend on them). Both kinds of reconstruction draw their batches from a cache, Q mixes and drops; plain training
+The real torchvision networks at 64 px and one layer of BERT-base at 128 tokens, batch 32, and one LLaMA layer of hidden
+size 1024 at 256 tokens, batch 2; random weights (the time does not depend on them). Both kinds of reconstruction draw their batches from a cache, Q mixes and drops; plain training
 has its one batch for nothing.
 """
 
@@ -14,7 +14,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround import devices, imports
-from flexround.models import bert, mobilenetv2, resnet, transformer
+from flexround.models import bert, llama, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
@@ -23,17 +23,17 @@ from flexround.reconstruct.optimise import ReconstructionError
 from flexround.surgery import place
 from flexround.surgery.fold_bn import fold_batch_norm
 
-KEEP, BATCH, ROWS = 0.5, 32, 128
+KEEP = 0.5
 
 
 def images() -> Tensor:
-    """Return random images."""
-    return torch.randn(ROWS, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+    """Return 128 random images."""
+    return torch.randn(128, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
 
-def tokens() -> Tensor:
+def tokens(rows: int, length: int) -> Tensor:
     """Return random token ids of type 0."""
-    ids = torch.randint(30_000, (ROWS, 1, 128), generator=torch.Generator().manual_seed(0))
+    ids = torch.randint(30_000, (rows, 1, length), generator=torch.Generator().manual_seed(0))
     return torch.cat([ids, torch.zeros_like(ids)], dim=1)
 
 
@@ -53,11 +53,21 @@ def layer() -> nn.Module:
     return transformer.bert("classification", num_hidden_layers=1)
 
 
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable[[], Tensor]]] = {
-    "resnet18": (folded(resnet.resnet18), resnet.blocks, images),
-    "resnet50": (folded(resnet.resnet50), resnet.blocks, images),
-    "mobilenetv2": (folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images),
-    "bert-base": (layer, bert.blocks, tokens),
+def llama_layer() -> nn.Module:
+    """Return a LLaMA with one layer, of the size at which the authors' code was timed."""
+    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16}
+    return transformer.llama("causal-lm", num_hidden_layers=1, **sizes)
+
+
+# factory, blocks, inputs, batch
+NETWORKS: dict[
+    str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable[[], Tensor], int]
+] = {
+    "resnet18": (folded(resnet.resnet18), resnet.blocks, images, 32),
+    "resnet50": (folded(resnet.resnet50), resnet.blocks, images, 32),
+    "mobilenetv2": (folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 32),
+    "bert-base": (layer, bert.blocks, lambda: tokens(128, 128), 32),
+    "llama": (llama_layer, llama.blocks, lambda: tokens(8, 256), 2),
 }
 
 
@@ -101,12 +111,12 @@ def quantize_weights(block: Block, rounding: Callable[..., Rounding]) -> list[nn
     return learned
 
 
-def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
+def quantize_activations(block: Block, x: Tensor, batch: int) -> list[nn.Parameter]:
     """Put LSQ steps with dropping at a block's sites; return the steps."""
     for site in block.sites:
         place.attach_quantizer(site, place.Observer(Scheme(4), "minmax", 2.4))
     with torch.no_grad():
-        block(x[:BATCH].clone())
+        block(x[:batch].clone())
     learned = []
     for site in block.sites:
         quantizer = place.attached_quantizer(site).quantizer
@@ -116,17 +126,17 @@ def quantize_activations(block: Block, x: Tensor) -> list[nn.Parameter]:
     return learned
 
 
-def one_batch(x: Tensor, target: Tensor) -> Callable[[], tuple[Tensor, Tensor, None]]:
+def one_batch(x: Tensor, target: Tensor, batch: int) -> Callable[[], tuple[Tensor, Tensor, None]]:
     """Return a source of always the same batch."""
     store = Store(x.device)
-    batch = store.copy(x[:BATCH]), store.copy(target[:BATCH])
-    return lambda: (batch[0].clone(), batch[1], None)  # a block may begin with an in-place operation
+    inputs, outputs = store.copy(x[:batch]), store.copy(target[:batch])
+    return lambda: (inputs.clone(), outputs, None)  # a block may begin with an in-place operation
 
 
-def drawn(x: Tensor, target: Tensor, keep: float) -> Callable[[], tuple[Tensor, Tensor, Tensor | None]]:
+def drawn(x: Tensor, target: Tensor, keep: float, batch: int) -> Callable[[], tuple[Tensor, Tensor, Tensor | None]]:
     """Return a source of random batches, mixed with probability 1 - ``keep``."""
     rows, masks = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
-    return Batches(x, x, target, None, False, BATCH, keep, replacement=True, rows=rows, masks=masks).draw
+    return Batches(x, x, target, None, False, batch, keep, replacement=True, rows=rows, masks=masks).draw
 
 
 def main() -> None:
@@ -141,7 +151,7 @@ def main() -> None:
     devices.keep_freed_memory()
     rounding = imports.load(arguments.rounding)
     for name in arguments.networks:
-        factory, cut, inputs = NETWORKS[name]
+        factory, cut, inputs, batch = NETWORKS[name]
         model = factory()
         totals = dict.fromkeys(("plain", "weights", "q"), 0.0)
         x = Store(torch.device("cpu")).copy(inputs())
@@ -152,8 +162,9 @@ def main() -> None:
                 target = Store(x.device).copy(variants["plain"](x.clone()))
             learned = {"plain": [p for p in variants["plain"].module.parameters() if p.ndim > 1]}
             learned["weights"] = quantize_weights(variants["weights"], rounding)
-            learned["q"] = quantize_weights(variants["q"], rounding) + quantize_activations(variants["q"], x)
-            draws = {"plain": one_batch(x, target), "weights": drawn(x, target, 1.0), "q": drawn(x, target, KEEP)}
+            learned["q"] = quantize_weights(variants["q"], rounding) + quantize_activations(variants["q"], x, batch)
+            draws = {"plain": one_batch(x, target, batch), "weights": drawn(x, target, 1.0, batch)}
+            draws["q"] = drawn(x, target, KEEP, batch)
             for kind, block in variants.items():
                 totals[kind] += measure(stepper(block, draws[kind], learned[kind]), arguments.repeats)
             x = target
