@@ -1,8 +1,8 @@
 """Seconds per reconstruction iteration, summed over a network's units, against plain forward + backward + Adam.
 
 The real torchvision networks at 64 px and one layer of BERT-base at 128 tokens, batch 32, and one LLaMA layer of hidden
-size 1024 at 256 tokens, batch 2; random weights (the time does not depend on them). Both kinds of reconstruction draw their batches from a cache, Q mixes and drops; plain training
-has its one batch for nothing.
+size 1024 at 256 tokens, batch 2; random weights (the time does not depend on them). Both kinds of reconstruction draw
+their batches from a cache, Q mixes and drops; plain training has its one batch for nothing.
 """
 
 import argparse
@@ -60,9 +60,7 @@ def llama_layer() -> nn.Module:
 
 
 # factory, blocks, inputs, batch
-NETWORKS: dict[
-    str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable[[], Tensor], int]
-] = {
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable[[], Tensor], int]] = {
     "resnet18": (folded(resnet.resnet18), resnet.blocks, images, 32),
     "resnet50": (folded(resnet.resnet50), resnet.blocks, images, 32),
     "mobilenetv2": (folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 32),

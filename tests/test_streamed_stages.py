@@ -8,12 +8,18 @@ from pathlib import Path
 import pytest
 import stage_calls
 import test_streaming
+import torch
 import yaml
 from safetensors.torch import load_file
+from torch import nn
 
 from flexround import artifacts
 from flexround.errors import SettingsError
 from flexround.models import build
+from flexround.quant.activation import ActivationQuantizer
+from flexround.quant.grid import Scheme
+from flexround.quant.search import initial_grid
+from flexround.reconstruct import network
 from flexround.settings import schema
 from flexround.settings.load import load_params, read_yaml
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
@@ -52,7 +58,9 @@ def sources(tmp_path, monkeypatch):
     return tmp_path / "sources"
 
 
-def test_from_the_source_to_a_quantized_evaluation(tmp_path, scale, sources):
+@pytest.fixture
+def made(tmp_path, scale, sources):
+    """Run all stages; return the directory of ``weights``, ``quantized``, ``full`` and ``low``."""
     stage = functools.partial(stage_calls.call, scale=scale, **NAMES)
     prepared, weights, samples, out = (tmp_path / name for name in ("data", "weights", "samples", "quantized"))
     stage_calls.call(data, scale=scale, task="wikitext2", out=prepared)
@@ -71,9 +79,36 @@ def test_from_the_source_to_a_quantized_evaluation(tmp_path, scale, sources):
     assert not (tmp_path / "state").exists()
     reconstruct.run(reconstruct.parser().parse_args(command))
     stage(evaluate, recipe="q-flexround-w8a8", data=prepared, quantized=out, out=tmp_path / "low")
-    full, low = (artifacts.read_json(tmp_path / name / "metrics.json")["metrics"]["ppl"] for name in ("full", "low"))
+    return tmp_path
+
+
+def test_from_the_source_to_a_quantized_evaluation(made):
+    full, low = (artifacts.read_json(made / name / "metrics.json")["metrics"]["ppl"] for name in ("full", "low"))
     assert low != full
     assert low == pytest.approx(full, rel=0.05)
+
+
+@pytest.mark.parametrize("recipe", ["full-precision", "q-flexround-w8a8"])
+def test_evaluation_in_half_precision(tmp_path, scale, made, recipe):
+    content = read_yaml(Path(scale))
+    content["checkpoints"]["gpt-neo-125m"]["evaluated"] = "bfloat16"
+    lower = tmp_path / "lower.yaml"
+    lower.write_text(yaml.safe_dump(content))
+    place = {"quantized": made / "quantized"} if recipe.startswith("q") else {"weights": made / "weights"}
+    stage_calls.call(
+        evaluate, scale=str(lower), recipe=recipe, data=made / "data", out=tmp_path / "half", **place, **NAMES
+    )
+    half = artifacts.read_json(tmp_path / "half/metrics.json")
+    full = artifacts.read_json(made / ("low" if recipe.startswith("q") else "full") / "metrics.json")
+    assert (half["precision"], full["precision"]) == ("bfloat16", "float32")
+    assert half["metrics"]["ppl"] != full["metrics"]["ppl"]
+    assert half["metrics"]["ppl"] == pytest.approx(full["metrics"]["ppl"], rel=0.01)
+
+
+def test_lower_precision_leaves_activation_steps():
+    model = nn.Sequential(nn.Linear(2, 2), ActivationQuantizer(initial_grid(torch.ones(4), Scheme(8))))
+    network.lower(model, "float16")
+    assert [parameter.dtype for parameter in model.parameters()] == [torch.float16, torch.float16, torch.float32]
 
 
 def test_surgery_on_a_streamed_network_is_refused(tmp_path, scale, sources):

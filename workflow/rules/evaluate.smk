@@ -16,10 +16,10 @@ rule evaluate:
     threads: PLAN.resources("evaluate").threads
     resources:
         gpu=PLAN.resources("evaluate").gpu,
-        mem_mb=PLAN.resources("evaluate").mem_mb,
-        runtime=PLAN.resources("evaluate").runtime,
+        mem_mb=lambda w: PLAN.resources("evaluate", w.checkpoint).mem_mb,
+        runtime=lambda w: PLAN.resources("evaluate", w.checkpoint).runtime,
     params:
-        settings=lambda w: PLAN.settings(get_run(w)),
+        settings=lambda w: PLAN.evaluation(get_run(w)),
         scale=SCALE_FILE,
         option=lambda w: (
             "--quantized" if PLAN.params.recipe(w.recipe).quantized else "--weights"

@@ -15,8 +15,8 @@ rule finetune:
     threads: PLAN.resources("finetune").threads
     resources:
         gpu=PLAN.resources("finetune").gpu,
-        mem_mb=PLAN.resources("finetune").mem_mb,
-        runtime=PLAN.resources("finetune").runtime,
+        mem_mb=lambda w: PLAN.resources("finetune", w.checkpoint).mem_mb,
+        runtime=lambda w: PLAN.resources("finetune", w.checkpoint).runtime,
     params:
         settings=lambda w: PLAN.training(w.task, w.checkpoint),
         scale=SCALE_FILE,

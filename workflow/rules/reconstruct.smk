@@ -18,8 +18,8 @@ rule reconstruct:
     threads: PLAN.resources("reconstruct").threads
     resources:
         gpu=PLAN.resources("reconstruct").gpu,
-        mem_mb=PLAN.resources("reconstruct").mem_mb,
-        runtime=PLAN.resources("reconstruct").runtime,
+        mem_mb=lambda w: PLAN.resources("reconstruct", w.checkpoint).mem_mb,
+        runtime=lambda w: PLAN.resources("reconstruct", w.checkpoint).runtime,
     params:
         settings=lambda w: PLAN.settings(get_run(w)),
         scale=SCALE_FILE,
@@ -46,8 +46,8 @@ rule select:
     threads: PLAN.resources("evaluate").threads
     resources:
         gpu=PLAN.resources("evaluate").gpu,
-        mem_mb=PLAN.resources("evaluate").mem_mb,
-        runtime=PLAN.resources("evaluate").runtime,
+        mem_mb=lambda w: PLAN.resources("evaluate", w.checkpoint).mem_mb,
+        runtime=lambda w: PLAN.resources("evaluate", w.checkpoint).runtime,
     params:
         scale=SCALE_FILE,
     shell:

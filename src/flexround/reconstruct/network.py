@@ -11,6 +11,7 @@ from flexround import imports
 from flexround.errors import SettingsError
 from flexround.models import build
 from flexround.models.blocks import Block
+from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import result
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint
@@ -62,3 +63,23 @@ def quantized(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path, 
     prepare(model, [step for step in steps if step in STRUCTURAL])
     result.load(directory, model, build.cut(checkpoint, model))
     return model.eval()
+
+
+def lower(model: nn.Module, precision: str) -> nn.Module:
+    """Store the weights in a lower precision, in place; activation steps stay float32.
+
+    Args:
+        model: network on any device.
+        precision: name of a floating type of torch; ``float32`` changes nothing.
+    """
+    kind = getattr(torch, precision)
+    for module in model.modules():
+        if not isinstance(module, ActivationQuantizer):
+            for parameter in module.parameters(recurse=False):
+                parameter.data = parameter.data.to(kind)
+    return model
+
+
+def products(precision: str, device: torch.device) -> torch.autocast:
+    """Return the context in which a network of ``lower`` precision computes; softmax and sums stay float32."""
+    return torch.autocast(device.type, getattr(torch, precision), enabled=precision != "float32")

@@ -120,6 +120,11 @@ class Plan:
             parts.append(hyper(self.params, run)[0].model_dump_json())
         return "\n".join(parts)
 
+    def evaluation(self, run: Run) -> str:
+        """Return ``settings`` of a run, and the precision of its evaluation if it is not float32."""
+        precision = self.params.checkpoint(run.checkpoint).evaluated
+        return self.settings(run) + ("" if precision == "float32" else f"\n{precision}")
+
     def samples_dir(self, run: Run) -> str:
         """Return the directory of the calibration samples of a run."""
         return layout.calibration_dir(run.scale, run.task, hyper(self.params, run)[0].samples, run.seed)
@@ -129,9 +134,15 @@ class Plan:
         gpus = self.resources(stage).gpu
         return f"torchrun --standalone --nproc-per-node {gpus} -m" if gpus > 1 else "python -m"
 
-    def resources(self, stage: str) -> Resources:
-        """Return threads, gpu, memory and minutes of a stage."""
-        return self.scale.resources[stage]  # type: ignore[index]
+    def resources(self, stage: str, checkpoint: str | None = None) -> Resources:
+        """Return threads, gpu, memory and minutes of a stage, at least what a checkpoint needs."""
+        found: Resources = self.scale.resources[stage]  # type: ignore[index]
+        if checkpoint is None:
+            return found
+        large = self.params.checkpoint(checkpoint)
+        minutes = large.runtime if stage == "reconstruct" else None
+        more = {"mem_mb": max(found.mem_mb, large.mem_mb or 0), "runtime": max(found.runtime, minutes or 0)}
+        return found.model_copy(update=more)
 
     @functools.cache  # noqa: B019
     def sources(self, stage: str, *targets: str) -> list[str]:
@@ -203,7 +214,8 @@ class Plan:
     def training(self, task: str, checkpoint: str) -> str:
         """Return what a fine-tuned network depends on in params, as JSON: the rerun trigger of its rule."""
         settings = self.params.checkpoint(checkpoint)
-        return settings.model_dump_json() + json.dumps(self.params.train(task, checkpoint), sort_keys=True)
+        kept = settings.model_dump_json(exclude={"evaluated", "mem_mb", "runtime"})
+        return kept + json.dumps(self.params.train(task, checkpoint), sort_keys=True)
 
     def rounding_targets(self, run: Run) -> list[str]:
         """Return the code of a run's rounding."""

@@ -173,6 +173,11 @@ class Checkpoint(Strict):
         description="whether its weights are read block by block, from the safetensors of a directory, because they "
         "don't fit in memory; for networks whose blocks are all alike",
     )
+    evaluated: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="type of its weights and matrix products in evaluation, quantized or not"
+    )
+    mem_mb: Count | None = Field(None, description="memory of the host for its jobs, where the scale's is too little")
+    runtime: Count | None = Field(None, description="minutes of its reconstruction, where the scale's are too few")
     key_map: str | None = Field(
         None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
     )

@@ -41,9 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise SettingsError(f"recipe {identity.recipe} needs {needed}")
     with lease() as device:
         load = network.quantized if recipe.quantized else network.prepared
-        model = load(checkpoint, task.head, source, recipe.preprocess).to(device)
+        model = network.lower(load(checkpoint, task.head, source, recipe.preprocess), checkpoint.evaluated).to(device)
         start = time.perf_counter()
-        found = task.evaluate(model, arguments.data, device, cli.BATCH, source, "validation")
+        with network.products(checkpoint.evaluated, device):
+            found = task.evaluate(model, arguments.data, device, cli.BATCH, source, "validation")
         facts = {
             "run": vars(identity),
             "metrics": found.metrics,
@@ -51,6 +52,7 @@ def run(arguments: argparse.Namespace) -> None:
             "n_examples": found.n_examples,
             "higher_is_better": found.higher_is_better,
             "protocol": found.protocol,
+            "precision": checkpoint.evaluated,
             "inputs": {
                 "model": artifacts.read_manifest(source, verify=False)["files"],
                 "data": artifacts.read_manifest(arguments.data, verify=False)["files"],

@@ -73,10 +73,10 @@ def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) 
         hidden = forward(model, [packed[index] for index in chosen])
         for index, states in zip(chosen, hidden, strict=True):
             places = list(itertools.chain(*packed[index].places))
-            scores = model.get_output_embeddings()(states[places]).log_softmax(-1)
+            scores = model.get_output_embeddings()(states[places]).float().log_softmax(-1)
             targets = [request.ids[-request.asked :] for request in questions[index]]
             wanted = torch.tensor(list(itertools.chain(*targets)), device=scores.device)
-            values, hits = scores.gather(1, wanted[:, None])[:, 0].float().cpu(), (scores.argmax(1) == wanted).cpu()
+            values, hits = scores.gather(1, wanted[:, None])[:, 0].cpu(), (scores.argmax(1) == wanted).cpu()
             parts = [len(target) for target in targets]
             found[index] = [
                 (float(value.sum()), bool(hit.all()))
