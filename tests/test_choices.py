@@ -18,7 +18,7 @@ from flexround.tasks.choice_files import read
 from flexround.tasks.choices import KINDS, answered
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "commonsense"
-SHA256 = "ef402216723b4f85eeab48c76e9e004533f04b54d16daf60535d537a20ec26c3"
+SHA256 = "070b7b3b186698f12082a98d5ac9ed06bcc8b446f16dde2e27f6d430ff734068"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
 ROWS = {  # one example of each data set in the fields of the hub
     "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},

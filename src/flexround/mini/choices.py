@@ -55,7 +55,10 @@ ENDING = {  # OpenBookQA: relation -> how a sentence begins that its object ends
     for template in language.TEMPLATES[name][:1]
     if template.endswith("{o}")
 }
-HARD = ("boolq",) * 2 + ("arc_challenge",) * 3  # asked more often in pretraining
+KINDS_ASKED = (
+    0.75  # share of ARC-challenge that asks for a kind; a property of a subject is hardly ever found backwards
+)
+HARD = ("boolq",) * 2 + ("arc_challenge",) * 4  # asked more often in pretraining
 LETTERS = "ABCD"
 PATIENCE = 1000  # examples in a row that were there before
 ALONE = 0.7  # share of the lines to pretrain on that are one question; their answers count most in pretraining
@@ -168,7 +171,7 @@ def arc_easy(source: Source) -> Row:
 
 def arc_challenge(source: Source) -> Row:
     """Ask which of a category is of a kind, or has a property; the wrong ones are of another kind, or have another."""
-    (fact,) = _facts(source, 1, ("kind",) if source.chance(0.5) else ASKED)
+    (fact,) = _facts(source, 1, ("kind",) if source.chance(KINDS_ASKED) else ASKED)
     others = _others(source, fact)
     wrong = [others[index].name for index in source.rng.permutation(len(others))[:3]]
     question = f"{_tell(fact, f'which {fact.subject.category}')} ?"
