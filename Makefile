@@ -51,4 +51,4 @@ plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3
 	python -m flexround.stages.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
 
 clean: ## remove everything computed here, downloads included; .venv stays
-	rm -rf results/mini results/sources results/table* results/figure* logs benchmarks .code .state .snakemake
+	rm -rf results/mini results/sources results/table* results/figure* results/claims* results/errata.csv logs benchmarks .code .state .snakemake

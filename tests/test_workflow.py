@@ -82,6 +82,12 @@ def test_a_second_run_does_nothing(project):
     assert project.planned("results/table10.csv") == {}
 
 
+def test_claims_need_every_table_and_figure_7(project):
+    planned = project.planned("results/claims.csv")
+    assert (planned["evaluate"], planned["claims"], planned["publish_claims"]) == (4, 1, 1), "two methods, two sizes"
+    assert "tabulate" not in planned
+
+
 def test_any_first_targets_find_the_hashes_of_their_code(project):
     shutil.rmtree(project.root / ".code")
     runs = ("full-precision/seed0", "b-rtn-w4/seed1")

@@ -87,6 +87,14 @@ def get_figure_runs(wildcards):
     )
 
 
+def get_claim_runs(wildcards):
+    """Return the evaluations that the paper's claims are judged by: those of all complete tables and of figure 7."""
+    number = PLAN.params.figures.sample_size.number
+    runs = [run for table in PLAN.complete_tables() for run in PLAN.table_runs(table)]
+    runs += PLAN.figure_runs(number) if number in PLAN.complete_figures() else []
+    return [layout.evaluated_dir(run) + "/metrics.json" for run in dict.fromkeys(runs)]
+
+
 def get_origins(wildcards):
     """Return what a full-precision network is made from, by name."""
     return PLAN.origins(wildcards.task, wildcards.checkpoint)

@@ -83,3 +83,49 @@ rule publish_figure:
         runtime=1,
     shell:
         "cp {input.pdf} {input.png} results/ 2> {log}"
+
+
+rule claims:
+    input:
+        runs=get_claim_runs,
+        specs=expand("params/tables/table{table:02d}.yaml", table=PLAN.params.tables),
+        figures="params/figures.yaml",
+        claims="params/claims.yaml",
+        published=["params/published.csv", "params/published_figure7.csv"],
+        code=PLAN.code("claims"),
+    output:
+        claims="results/{scale}/claims.csv",
+        errata="results/{scale}/errata.csv",
+        html="results/{scale}/claims.html",
+    log:
+        "logs/{scale}/claims.log",
+    benchmark:
+        "benchmarks/{scale}/claims.jsonl"
+    resources:
+        mem_mb=PLAN.resources("tabulate").mem_mb,
+        runtime=PLAN.resources("tabulate").runtime,
+    params:
+        seeds=PLAN.seeds,
+        scale=SCALE_FILE,
+        settings=PLAN.scale.figures.model_dump_json(),
+    shell:
+        "python -m flexround.stages.claims --scale {params.scale} --seeds {params.seeds}"
+        " --evaluated results --out $(dirname {output.claims}) 2> {log}"
+
+
+rule publish_claims:
+    input:
+        claims=f"results/{SCALE}/claims.csv",
+        errata=f"results/{SCALE}/errata.csv",
+        html=f"results/{SCALE}/claims.html",
+    output:
+        claims="results/claims.csv",
+        errata="results/errata.csv",
+        html="results/claims.html",
+    log:
+        "logs/publish-claims.log",
+    resources:
+        mem_mb=100,
+        runtime=1,
+    shell:
+        "cp {input.claims} {input.errata} {input.html} results/ 2> {log}"

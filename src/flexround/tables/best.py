@@ -32,11 +32,15 @@ class Lead:
     p_value: float | None
 
     @property
+    def noise(self) -> float:
+        """How large ``value`` may be by chance: ``Z`` standard errors, or either spread over seeds if that is more."""
+        return max(Z * self.stderr, self.cell.spread or 0.0, self.rival.spread or 0.0)
+
+    @property
     def wins(self) -> bool:
-        """Whether the cell is better by more than ``Z`` standard errors and either spread over seeds, and p agrees."""
+        """Whether the cell is better by more than the noise, and p agrees."""
         margin = self.value if self.cell.trials[0].higher_is_better else -self.value
-        noise = max(Z * self.stderr, self.cell.spread or 0.0, self.rival.spread or 0.0)
-        return round(margin - noise, EXACT) > 0 and (self.p_value is None or self.p_value < ALPHA)
+        return round(margin - self.noise, EXACT) > 0 and (self.p_value is None or self.p_value < ALPHA)
 
 
 def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
@@ -55,10 +59,18 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
     return {cell.key: _lead(cell, contest) for contest in settled for cell in contest}
 
 
-def _lead(cell: Cell, contest: list[Cell]) -> Lead:
-    """Return the lead of a cell of a complete contest."""
-    better = max if cell.trials[0].higher_is_better else min
-    rival = better((other for other in contest if other is not cell), key=lambda other: other.median)
+def between(cell: Cell, rival: Cell) -> Lead:
+    """Return how a cell stands against another; both have trials.
+
+    Raises:
+        InputError: they were evaluated on different numbers of examples, or have stale per-example scores.
+    """
     value = round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
     one, other = cell.median_trial, rival.median_trial
     return Lead(cell, rival, value, standard_error(one, other), p_value(one, other))
+
+
+def _lead(cell: Cell, contest: list[Cell]) -> Lead:
+    """Return the lead of a cell of a complete contest."""
+    better = max if cell.trials[0].higher_is_better else min
+    return between(cell, better((other for other in contest if other is not cell), key=lambda other: other.median))

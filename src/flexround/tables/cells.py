@@ -22,6 +22,7 @@ class Cell:
         group: number of the group of rows between two rules, from 1.
         compare: whether the cell can be the best of its group.
         run: the first of the cell's runs.
+        metric: of the run's task; the key has the table's name for it.
         expected: how many seeds a complete cell has.
         trials: the evaluated seeds, by seed.
     """
@@ -30,6 +31,7 @@ class Cell:
     group: int
     compare: bool
     run: Run
+    metric: str
     expected: int
     trials: tuple[Trial, ...]
 
@@ -81,11 +83,11 @@ def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int,
         count = seeds if recipes[row.recipe].quantized else 1
         for _, column, task, checkpoint, metrics in table.row_cells(row):
             run = Run(scale, task, checkpoint, row.recipe, 0)
-            trials = _trials(run, metrics, count, root)
+            trials = trials_of(run, metrics, count, root)
             for metric in metrics:
                 name = table.metric_names.get(metric, metric)
                 key = Key(table.number, number, row.section, row.method, row.bits, column.name, name)
-                cells.append(Cell(key, group, compare, run, count, trials[metric]))
+                cells.append(Cell(key, group, compare, run, metric, count, trials[metric]))
     return cells
 
 
@@ -98,8 +100,12 @@ def _rows(table: Table) -> Iterator[tuple[int, int, bool, Row]]:
             yield number, group_number, group.compare, row
 
 
-def _trials(first: Run, metrics: Sequence[str], count: int, root: Path) -> dict[str, tuple[Trial, ...]]:
-    """Return the evaluated trials of each metric of a cell, by seed."""
+def trials_of(first: Run, metrics: Sequence[str], count: int, root: Path) -> dict[str, tuple[Trial, ...]]:
+    """Return the evaluated trials of each metric of a run, by seed, of at most ``count`` seeds.
+
+    Raises:
+        InputError: an evaluated run that can't be used, or seeds with different numbers of examples.
+    """
     runs = [dataclasses.replace(first, seed=seed) for seed in range(count)]
     contents = [(run, content) for run in runs if (content := read_run(run, root)) is not None]
     trials = {m: tuple(trial(content, run, root, m) for run, content in contents) for m in metrics}

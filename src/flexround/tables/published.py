@@ -1,13 +1,14 @@
 """The paper's own numbers: ``params/published.csv`` and ``params/published_figure7.csv``."""
 
 import csv
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from flexround.errors import InputError
 from flexround.settings.layout import PARAMS
 
+N = TypeVar("N", int, float)
 TABLES = PARAMS / "published.csv"
 FIGURE7 = PARAMS / "published_figure7.csv"
 DECIMALS = 2  # of every result in the paper's tables
@@ -41,18 +42,16 @@ def load(path: Path = TABLES) -> dict[Key, float]:
     Raises:
         InputError: the file is missing, a line isn't a number, or a key is there twice.
     """
-    numbers: dict[Key, float] = {}
-    for line, fields in enumerate(_read(path), start=2):
-        try:
-            table, row = int(fields["table"]), int(fields["row"])
-            key = Key(table, row, *(fields[name] for name in Key._fields[2:]))
-            value = float(fields["value"])
-        except (KeyError, ValueError) as error:
-            raise InputError(f"{path}: line {line}: {error}; restore the file from git") from error
-        if key in numbers:
-            raise InputError(f"{path}: line {line}: {key} is there twice; restore the file from git")
-        numbers[key] = value
-    return numbers
+    return _column(path, "value", float)
+
+
+def load_bold(path: Path = TABLES) -> frozenset[Key]:
+    """Read which numbers the paper prints in bold.
+
+    Raises:
+        InputError: as :func:`load`.
+    """
+    return frozenset(key for key, bold in _column(path, "bold", int).items() if bold)
 
 
 def lookup(numbers: Mapping[Key, float], key: Key) -> float:
@@ -82,6 +81,22 @@ def load_figure7(path: Path = FIGURE7) -> list[Point]:
         ]
     except (KeyError, ValueError) as error:
         raise InputError(f"{path}: {error}; restore the file from git") from error
+
+
+def _column(path: Path, name: str, convert: Callable[[str], N]) -> dict[Key, N]:
+    """Return one column of the published numbers."""
+    found: dict[Key, N] = {}
+    for line, fields in enumerate(_read(path), start=2):
+        try:
+            table, row = int(fields["table"]), int(fields["row"])
+            key = Key(table, row, *(fields[field] for field in Key._fields[2:]))
+            value = convert(fields[name])
+        except (KeyError, ValueError) as error:
+            raise InputError(f"{path}: line {line}: {error}; restore the file from git") from error
+        if key in found:
+            raise InputError(f"{path}: line {line}: {key} is there twice; restore the file from git")
+        found[key] = value
+    return found
 
 
 def _read(path: Path) -> list[dict[str, str]]:
