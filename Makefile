@@ -7,7 +7,7 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test lint format lock plan clean
+.PHONY: help install test docs lint format lock plan clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -30,6 +30,10 @@ FORCE:
 
 test: $(INSTALLED) ## run the tests
 	pytest
+
+docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
+	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
+	cp site/README.html site/index.html
 
 lint: $(INSTALLED) ## ruff, snakefmt, mypy
 	ruff check .

@@ -6,21 +6,19 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 
 from flexround.errors import FlexRoundError
-from flexround.settings import layout
-from flexround.settings.load import load_params
+from flexround.settings import layout, own
 from flexround.settings.plan import Plan
 from snakemake.exceptions import WorkflowError
 
+SCALE_FILE = str(config.get("scale", "mini"))
 try:
-    PLAN = Plan(
-        load_params(str(config.get("scale", "mini"))), config.get("seeds"), dict(config)
-    )
+    OWN, PARAMS = own.configured(SCALE_FILE, config.get("own"))
+    PLAN = Plan(PARAMS, config.get("seeds"), dict(config))
 except FlexRoundError as error:
     raise WorkflowError(str(error))
 
 PLAN.write_code()
 SCALE = PLAN.scale.name
-SCALE_FILE = str(config.get("scale", "mini"))
 
 
 wildcard_constraints:
@@ -42,6 +40,7 @@ include: "workflow/rules/finetune.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/reconstruct.smk"
 include: "workflow/rules/evaluate.smk"
+include: "workflow/rules/own.smk"
 include: "workflow/rules/tabulate.smk"
 
 

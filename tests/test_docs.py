@@ -30,6 +30,12 @@ def test_make_targets_in_the_readme_exist():
         assert target == "results" or re.search(rf"^{target}:", makefile, re.MULTILINE), target
 
 
+def test_the_shown_rounding_is_the_one_that_is_tested():
+    shown = re.findall(r"```\w+\n(.*?)```", (ROOT / "docs/own-rounding.md").read_text(), re.DOTALL)
+    examples = ROOT / "examples/own_rounding"
+    assert shown == [(examples / f"my_rounding.{suffix}").read_text() for suffix in ("py", "yaml")]
+
+
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
 def test_recipes_and_scripts_that_the_pages_name_exist(page):
     text = page.read_text()

@@ -210,7 +210,7 @@ def test_every_stage_is_known_here():
 
 # which part may import which
 
-BASE = {"artifacts", "compiler", "devices", "errors", "imports", "provenance", "seeding", "settings", "sources"}
+BASE = {"artifacts", "compiler", "devices", "errors", "imports", "own", "provenance", "seeding", "settings", "sources"}
 PARTS = {
     "quant": {"quant"},
     "models": {"models"},

@@ -72,6 +72,12 @@ def get_table_runs(wildcards):
     ]
 
 
+def get_table_launcher(wildcards):
+    """Return how the stage of a table is started: with the user's file where that adds rows to the table."""
+    owned = any(row.table == int(wildcards.table) for row in OWN.rows)
+    return "python -m" + (' flexround.own "$FLEXROUND_OWN"' if owned else "")
+
+
 def get_figure_runs(wildcards):
     """Return what a figure is drawn from."""
     number = int(wildcards.figure)

@@ -22,8 +22,9 @@ rule tabulate:
         seeds=PLAN.seeds,
         scale=SCALE_FILE,
         settings=lambda w: PLAN.table_settings(int(w.table)),
+        launch=get_table_launcher,
     shell:
-        "python -m flexround.stages.tabulate --scale {params.scale} --table {wildcards.table}"
+        "{params.launch} flexround.stages.tabulate --scale {params.scale} --table {wildcards.table}"
         " --seeds {params.seeds} --evaluated results --out $(dirname {output.csv}) 2> {log}"
 
 

@@ -13,9 +13,10 @@ from flexround.seeding import derive
 from flexround.settings import layout
 from flexround.settings.layout import FULL_PRECISION, ROOT, Run
 from flexround.settings.load import Params, hyper
+from flexround.settings.own import OwnRow
 from flexround.settings.schema import Resources
 
-CONFIG_KEYS = ("scale", "seeds")
+CONFIG_KEYS = ("scale", "seeds", "own")
 
 
 class Plan:
@@ -24,7 +25,7 @@ class Plan:
     Args:
         params: validated settings.
         seeds: trials per quantized run, or None for the scale's number.
-        config: Snakemake's config; only ``scale`` and ``seeds`` are known.
+        config: Snakemake's config; only ``scale``, ``seeds`` and ``own`` are known.
 
     Raises:
         SettingsError: an unknown config key or a number of seeds that is not a positive whole number.
@@ -87,10 +88,10 @@ class Plan:
         return all(task in self.scale.tasks and name in self.scale.checkpoints for task, name in pairs)
 
     def table_settings(self, number: int) -> str:
-        """Return what a table of settings shows, as JSON: the rerun trigger of its rule; empty for all others."""
+        """Return what a table shows that is in no run, as JSON: settings, rows of the user's. A rerun trigger."""
         table = self.params.tables[number]
         if not table.settings:
-            return ""
+            return "".join(row.model_dump_json() for row in table.rows() if isinstance(row, OwnRow))
         options = {task: self.scale.tasks[task].options for task in table.tasks if task in self.scale.tasks}
         recipes = dict.fromkeys(setting.recipe for setting in table.settings if setting.recipe)
         runs = [Run(self.scale.name, *pair, recipe, 0) for recipe in recipes for pair in table.pairs()]

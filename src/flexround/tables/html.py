@@ -63,8 +63,9 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 <td class="{{ entry.status }}" title="{{ hover(entry) }}"
 {%- if loop.last and width > 1 %} colspan="{{ width }}"{% endif %}>
 {%- if entry.best == "1" %}<b>{{ entry.value }}</b>{% else %}{{ entry.value or "\u2014" }}{% endif %}
-{%- if entry.status == "partial" %}\u2020{% endif %} <span class="paper">({{ entry.published }})
-{{- note(table.mark(line.row, entry.column)) }}</span>
+{%- if entry.status == "partial" %}\u2020{% endif %}
+{%- if entry.published %} <span class="paper">({{ entry.published }})
+{{- note(table.mark(line.row, entry.column)) }}</span>{% endif %}
 {%- if entry.delta %} <span class="delta">{{ "%+.2f" | format(entry.delta | float) }}</span>{% endif %}</td>
 {% endfor %}
 {% endfor %}

@@ -50,7 +50,8 @@ def _texts(grid: Grid) -> list[str]:
 def _cell(entries: tuple[Entry, ...]) -> str:
     """Return e.g. ``91.20*/99.60 (70.28/89.44)``: our metrics with their marks, then the paper's."""
     ours = "/".join(_marked(entry) for entry in entries)
-    return f"{ours} ({'/'.join(entry['published'] for entry in entries)})"
+    published = "/".join(entry["published"] for entry in entries)
+    return f"{ours} ({published})" if entries[0]["published"] else ours
 
 
 def _marked(entry: Entry) -> str:

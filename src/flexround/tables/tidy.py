@@ -32,7 +32,7 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
         scale: says whether its numbers may be compared with the published ones.
 
     Raises:
-        InputError: a cell has no published number.
+        InputError: a cell of the paper's has no published number.
         SettingsError: a metric has no tolerance.
     """
     cells = list(cells)
@@ -40,7 +40,7 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
     return write(
         _identity(cell)
         | _measured(cell)
-        | _comparison(cell, lookup(numbers, cell.key), table, scale.comparable)
+        | _comparison(cell, None if cell.own else lookup(numbers, cell.key), table, scale.comparable)
         | _significance(found.get(cell.key))
         for cell in cells
     )
@@ -56,7 +56,7 @@ def write(entries: Iterable[Mapping[str, str | int]]) -> str:
 
 
 def status(cell: Cell, delta: float | None, tolerance: float) -> str:
-    """Return how a cell stands; ``delta`` is None where the scale's numbers aren't comparable with the paper's."""
+    """Return how a cell stands; ``delta`` is None where there is no comparison with the paper."""
     if not cell.trials:
         return "missing"
     if not cell.complete:
@@ -87,13 +87,13 @@ def _measured(cell: Cell) -> dict[str, str | int]:
     }
 
 
-def _comparison(cell: Cell, published: float, table: Table, comparable: bool) -> dict[str, str]:
-    """Return the published value, and how far off the cell is where that may be said."""
+def _comparison(cell: Cell, published: float | None, table: Table, comparable: bool) -> dict[str, str]:
+    """Return the published value if there is one, and how far off the cell is where that may be said."""
     metric = cell.key.metric
     if metric not in table.tolerance:
         raise SettingsError(f"params/tables/table{table.number:02d}.yaml: tolerance {suggest(metric, table.tolerance)}")
     value = cell.value if comparable else None
-    delta = None if value is None else round(value, DECIMALS) - published  # as a reader would
+    delta = None if value is None or published is None else round(value, DECIMALS) - published  # as a reader would
     return {
         "published": _number(published),
         "delta": _number(delta),

@@ -1,0 +1,233 @@
+"""A rounding and a network of the user's own, from files outside the project: the documented examples."""
+
+import csv
+import importlib
+import json
+import shutil
+from pathlib import Path
+
+import pytest
+import table_runs
+import torch
+import yaml
+from stage_calls import call
+
+from flexround.errors import SettingsError
+from flexround.models import blocks as protocol
+from flexround.settings import own
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
+from flexround.tables import cells, html, latex, published, terminal, tidy
+
+EXAMPLE = ROOT / "examples/own_rounding"
+NUDGE = "b-nudge-w4"
+
+
+@pytest.fixture(scope="module")
+def mini():
+    return load_params("mini", every_run=False)
+
+
+@pytest.fixture
+def home(tmp_path, monkeypatch):
+    """A directory of the user's with the example in it, on the Python path."""
+    for path in EXAMPLE.iterdir():
+        shutil.copy(path, tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    importlib.invalidate_caches()
+    return tmp_path
+
+
+def merged(mini, home, **changes):
+    """Return the settings with the example, changed."""
+    file = home / "my_rounding.yaml"
+    file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
+    return own.merge(mini, own.read(file), file)
+
+
+def mistakes(mini, home, **changes):
+    """Return the lines of the one message about a changed example."""
+    with pytest.raises(SettingsError) as caught:
+        merged(mini, home, **changes)
+    lines = str(caught.value).splitlines()
+    assert all(line.startswith(f"{home / 'my_rounding.yaml'}: ") for line in lines)
+    return lines
+
+
+# what is added
+
+
+def test_the_new_row_stands_last_in_table_2_and_the_papers_rows_are_what_they_were(mini, home):
+    before, after = mini.tables[2], merged(mini, home).tables[2]
+    assert after.groups[:-1] == before.groups
+    assert [row.recipe for row in after.rows()][len(before.rows()) :] == [NUDGE]
+    assert merged(mini, home).tables[3] is mini.tables[3]
+
+
+def test_runs_that_exist_keep_what_they_depend_on(mini, home):
+    before, after = Plan(mini), Plan(merged(mini, home))
+    assert set(after.table_runs(2)) - set(before.table_runs(2)) == set(
+        after.trials("imagenet", "resnet18-brecq", NUDGE)
+    ) | {run for name in ("resnet50-brecq", "mobilenetv2-brecq") for run in after.trials("imagenet", name, NUDGE)}
+    for run in before.table_runs(2):
+        assert after.settings(run) == before.settings(run)
+        targets = before.model_targets(run.task, run.checkpoint)
+        assert after.sources("reconstruct", *targets) == before.sources("reconstruct", *targets)
+    assert after.table_settings(3) == before.table_settings(3)
+    assert after.table_settings(2) != before.table_settings(2)
+
+
+def test_a_run_depends_on_the_users_module(mini, home):
+    plan = Plan(merged(mini, home))
+    run = Run("mini", "imagenet", "resnet18-brecq", NUDGE, 0)
+    assert str(home / "my_rounding.py") in plan.sources("reconstruct", *plan.rounding_targets(run))
+
+
+@pytest.fixture
+def made(mini, home):
+    """Table 2 from made-up runs: the user's row has 930 of 1000 right, every other one 900."""
+    params = merged(mini, home)
+    table = params.tables[2]
+    scores = {row.recipe: table_runs.hits(930 if row.recipe == NUDGE else 900) for row in table.rows()}
+    for run in Plan(params).table_runs(2):
+        table_runs.write_run(home / "results", run, scores[run.recipe], table_runs.METRICS)
+    found = cells.collect(table, params.recipes.recipes, "mini", 1, home / "results")
+    return tidy.to_csv(found, published.load(), table, params.scale), table, params.scale
+
+
+def test_the_csv_has_its_numbers_without_published_ones(made):
+    lines = [line for line in csv.DictReader(made[0].splitlines()) if line["recipe"] == NUDGE]
+    assert {(line["value"], line["published"], line["delta"], line["status"]) for line in lines} == {
+        ("93.00", "", "", "computed")
+    }
+    assert {(line["row"], line["method"], line["bits"]) for line in lines} == {("11", "B + Nudge", "4/32")}
+
+
+def test_it_competes_with_the_rows_of_its_bits(made):
+    lines = list(csv.DictReader(made[0].splitlines()))
+    assert {line["recipe"] for line in lines if line["best"] == "1"} == {NUDGE}
+    assert {line["rival"] for line in lines if line["bits"] == "4/32" and line["recipe"] != NUDGE} == {"B + Nudge"}
+    assert {line["rival"] for line in lines if line["bits"] == "3/32"}.isdisjoint({"B + Nudge"})
+
+
+def test_every_rendering_shows_it_and_no_empty_brackets(made):
+    page, tex, text = html.render(*made), latex.render(*made), terminal.render(made[0], made[2])
+    assert all("B + Nudge" in rendering for rendering in (page, tex, text))
+    assert "93.00" in tex.partition("B + Nudge")[2].partition("\\\\")[0]
+    assert "()" not in page + text
+    assert "(/)" not in text
+
+
+# what is wrong in a file
+
+
+def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
+    lines = mistakes(
+        mini,
+        home,
+        recipes={
+            "b-flexround-w4": {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4},
+            "a": {"setting": "B", "rounding": "my_roundin:Nudge", "w_bits": 4},
+            "b": {"setting": "B", "rounding": "my_rounding:Nudg", "w_bits": 4},
+            "c": {"setting": "B", "rounding": "flexruond", "w_bits": 4},
+            "d": {"select": ["b-rtn-w4"]},
+            "e": {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4, "hyper": {"itters": 3, "lr": -1}},
+        },
+        rows=[
+            {"table": 33, "recipe": "e", "method": "E"},
+            {"table": 13, "recipe": "e", "method": "E"},
+            {"table": 15, "recipe": "e", "method": "E"},
+            {"table": 2, "recipe": "b-nugde-w4", "method": "E", "bits": "4/32"},
+            {"table": 3, "recipe": "e", "method": "E", "bits": "4/4"},
+            {"table": 10, "recipe": "e", "method": "E", "bits": "4/32"},
+        ],
+    )
+    expected = (
+        "recipes.b-flexround-w4: the project has a recipe of this name",
+        "recipes.a: rounding 'my_roundin:Nudge': no module 'my_roundin'",
+        "has no class 'Nudg' (did you mean 'Nudge'?",
+        "recipes.c: rounding 'flexruond' (did you mean 'flexround'?",
+        "recipes.d: give setting, rounding and w_bits",
+        "rows: table '33'",
+        "rows: table 13 shows settings",
+        "rows: table 15, E: section = '': give it as the table's rows do",
+        "rows: table 10, E: bits = '4/32': the table has none",
+        "rows: table 2, E: 'b-nugde-w4'",
+        "recipes.e: itters: unknown key 'itters' (did you mean 'iters'?",
+        "recipes.e: lr",
+    )
+    for text in expected:
+        assert any(text in line for line in lines), (text, lines)
+
+
+@pytest.mark.parametrize(
+    ("changes", "expected"),
+    [
+        ({"recipe": {}}, "recipe: unknown key 'recipe' (did you mean 'recipes'?"),
+        ({"rows": [{"table": 2, "recipe": NUDGE}]}, "rows.0.method: this key is required"),
+        ({"recipes": {"B/Nudge": {}}}, "String should match pattern"),
+    ],
+)
+def test_a_key_that_is_wrong_is_named(mini, home, changes, expected):
+    assert any(expected in line for line in mistakes(mini, home, **changes))
+
+
+def test_a_syntax_error_in_the_users_module_is_named_with_its_line(mini, home):
+    (home / "my_rounding.py").write_text("class Nudge(:\n")
+    assert any("my_rounding.py: line 1: " in line for line in mistakes(mini, home))
+
+
+def test_a_file_that_is_not_there_is_one_message(mini, home):
+    with pytest.raises(SettingsError, match=r"nothing.yaml: missing"):
+        own.read(home / "nothing.yaml")
+
+
+# networks
+
+
+@pytest.fixture
+def squeezenet(monkeypatch):
+    """The module of the example network."""
+    monkeypatch.syspath_prepend(str(ROOT / "examples/squeezenet"))
+    return importlib.import_module("squeezenet")
+
+
+def test_the_blocks_of_the_example_equal_the_network(squeezenet):
+    model = squeezenet.squeezenet().eval()
+    blocks = squeezenet.blocks(model)
+    x = torch.randn(2, 3, 32, 32, generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        assert torch.equal(protocol.run(blocks, x), model(x))
+    assert len(blocks) == 10
+    held = [id(parameter) for block in blocks for parameter in block.module.parameters()]
+    assert held == [id(parameter) for parameter in model.parameters()]
+
+
+@pytest.fixture
+def small(tmp_path, monkeypatch):
+    """The path of the example's scale with little to do."""
+    monkeypatch.chdir(tmp_path)
+    scale = yaml.safe_load((ROOT / "examples/squeezenet/squeezenet.yaml").read_text())
+    scale["tasks"]["digits"]["options"] = {"train": 256, "val": 100}
+    scale["train"][0]["set"] |= {"epochs": 1}
+    scale["gates"] = [{"metric": "top1", "min": 0, "max": 100}]
+    scale["hyper"][0]["set"] |= {"samples": 32, "iters": 3, "a_iters": 2}
+    (tmp_path / "small.yaml").write_text(yaml.safe_dump(scale))
+    return tmp_path / "small.yaml"
+
+
+def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, small):
+    task = {"scale": small, "task": "digits"}
+    call(data, **task, out="data")
+    call(finetune, **task, checkpoint="squeezenet", data="data", out="weights")
+    call(calibrate, **task, data="data", samples=32, seed=0, out="samples")
+    network = task | {"checkpoint": "squeezenet"}
+    call(evaluate, **network, recipe="full-precision", weights="weights", data="data", out="full")
+    recipe = network | {"recipe": "b-flexround-w4a4"}
+    call(reconstruct, **recipe, weights="weights", samples="samples", gate="full/metrics.json", out="quantized")
+    call(evaluate, **recipe, quantized="quantized", data="data", out="evaluated")
+    blocks = json.loads(Path("quantized/record.json").read_text())["blocks"]
+    assert len(blocks) == 2 * 10, "weights, then activation steps"
+    assert json.loads(Path("evaluated/metrics.json").read_text())["n_examples"] == {"top1": 100, "top5": 100}
