@@ -3,11 +3,14 @@
 PYTHON ?= python3
 SCALE ?= mini
 CONFIG ?=
+REMOTE ?=
+ENTRIES ?=
 BIN := .venv/bin
 INSTALLED := .venv/installed
+PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test docs lint format lock plan clean
+.PHONY: help install test docs lint format lock plan remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -53,6 +56,28 @@ lock: ## pin the newest versions again
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper
 	python -m flexround.stages.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
+
+remote: $(INSTALLED)
+ifneq ($(REMOTE),)
+	dvc remote add --local --force --default storage $(REMOTE)
+endif
+
+pull: remote ## fetch published results, all or ENTRIES="glue squad" (docs/storage.md), from REMOTE=directory or URL
+	dvc fetch $(PULLED)
+	python -m flexround.stages.stored --cache $$(dvc cache dir) $(PULLED)
+	dvc checkout $(PULLED)
+	python -m flexround.stages.records --scale $(SCALE) restore
+	python -m flexround.stages.verify --scale $(SCALE)
+
+push: remote verify ## publish results that are complete, current and whole; then commit dvc.lock
+	@snakemake --dry-run --config scale=$(SCALE) | tee /dev/stderr | grep -q "Nothing to be done" \
+		|| { echo "not published: make what is listed above first (snakemake --cores all)" >&2; exit 1; }
+	python -m flexround.stages.records --scale $(SCALE) save
+	dvc commit --force --no-relink
+	dvc push
+
+verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
+	python -m flexround.stages.verify --scale $(SCALE)
 
 clean: ## remove everything computed here, downloads included; .venv stays
 	rm -rf results/mini results/sources results/table* results/figure* results/claims* results/errata.csv logs benchmarks .code .state .snakemake

@@ -50,3 +50,4 @@ rule all:
         expand("results/table{table}.csv", table=PLAN.complete_tables()),
         expand("results/figure{figure}.pdf", figure=PLAN.complete_figures()),
         "results/claims.csv",
+        f"results/{SCALE}/metrics.json",

@@ -52,6 +52,25 @@ rule figure:
         " --out $(dirname {output.pdf}) > {log} 2>&1"
 
 
+rule summary:
+    input:
+        tables=expand(
+            "results/{{scale}}/table{table}.csv", table=PLAN.complete_tables()
+        ),
+        code=PLAN.code("summary"),
+    output:
+        json="results/{scale}/metrics.json",
+    log:
+        "logs/{scale}/summary.log",
+    benchmark:
+        "benchmarks/{scale}/summary.jsonl"
+    resources:
+        mem_mb=PLAN.resources("tabulate").mem_mb,
+        runtime=PLAN.resources("tabulate").runtime,
+    shell:
+        "python -m flexround.stages.summary --tables {input.tables} --out {output.json} > {log} 2>&1"
+
+
 rule publish_table:
     input:
         csv=f"results/{SCALE}/table{{table}}.csv",

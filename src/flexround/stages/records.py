@@ -1,0 +1,90 @@
+"""Keep Snakemake's records of how results were made with the results, and put them back after a pull.
+
+A record holds the parameters, the command and the sha256 of each input of an output. With the records, Snakemake knows
+what pulled results were made from, whatever the times of the files: it has nothing to do, and it still reruns what has
+changed since they were published. ``snakemake --touch`` would declare results of older code to be those of this code.
+"""
+
+import argparse
+import base64
+import logging
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from flexround.errors import InputError
+from flexround.settings.load import load_params
+from flexround.stages import cli
+
+METADATA = Path(".snakemake/metadata")
+COPIED = ("table*", "figure*", "claims*", "errata*")  # of the scale's outputs, those that also lie in results/
+
+log = logging.getLogger(__name__)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one (mini)")
+    arguments.add_argument("action", choices=["save", "restore"], help="to results/SCALE/records, or from there")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the stage on the results below the working directory."""
+    results = Path("results") / load_params(arguments.scale, every_run=False).scale.name
+    action = save if arguments.action == "save" else restore
+    action(results, results / "records")
+
+
+def save(results: Path, kept: Path) -> None:
+    """Copy the records of the outputs that exist.
+
+    Raises:
+        InputError: an output has no record.
+    """
+    records = {output: record for output, record in _records() if output.is_relative_to(results) and output.exists()}
+    unknown = [output for output in _outputs(results) if output not in records]
+    if unknown:
+        raise InputError(
+            f"{unknown[0]} and {len(unknown) - 1} more: Snakemake has no record of making them; "
+            "delete them or make them again"
+        )
+    shutil.rmtree(kept, ignore_errors=True)
+    for record in records.values():
+        target = kept / record.relative_to(METADATA)
+        target.parent.mkdir(parents=True, exist_ok=True)
+        shutil.copyfile(record, target)
+    log.info("%s: %d records", kept, len(records))
+
+
+def restore(results: Path, kept: Path) -> None:
+    """Give the records back to Snakemake, and ``results/`` its copies of the scale's tables and figures.
+
+    Raises:
+        InputError: there are no records.
+    """
+    if not kept.is_dir():
+        raise InputError(f"{kept}: missing; make pull fetches it")
+    shutil.copytree(kept, METADATA, dirs_exist_ok=True)
+    METADATA.with_name("incomplete").mkdir(exist_ok=True)  # Snakemake takes records without it for an old format
+    for file in (file for pattern in COPIED for file in results.glob(pattern)):
+        shutil.copyfile(file, results.parent / file.name)
+
+
+def _records() -> Iterator[tuple[Path, Path]]:
+    """Yield output, record: a record's name is its output's path in base64, over several directories if it is long."""
+    for record in METADATA.rglob("*"):
+        if record.is_file():
+            parts = (part.removeprefix("@") for part in record.relative_to(METADATA).parts)
+            yield Path(base64.urlsafe_b64decode("".join(parts)).decode()), record
+
+
+def _outputs(results: Path) -> list[Path]:
+    """Return the outputs that must have a record: tables and figures, and what lies beside each result."""
+    deep = [path for name in ("manifest.json", "metrics.json") for path in results.glob(f"*/**/{name}")]
+    return sorted([path for path in results.iterdir() if path.is_file()] + deep)
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())

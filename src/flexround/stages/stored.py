@@ -1,0 +1,71 @@
+"""Compare DVC's copies of results with dvc.lock: name each file whose copy is missing or damaged.
+
+DVC trusts its cache, and a checkout that lacks one file removes the whole directory it belongs to. So this runs after
+``dvc fetch`` and before ``dvc checkout``. Damaged copies are deleted from the cache, to be fetched again.
+"""
+
+import argparse
+import hashlib
+import json
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from flexround.errors import InputError, SettingsError, suggest
+from flexround.settings.load import read_yaml
+from flexround.stages import cli
+
+LOCK = Path("dvc.lock")
+FAILED = 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument(
+        "--cache", type=Path, default=Path(".dvc/cache"), help="what dvc cache dir says (.dvc/cache)"
+    )
+    arguments.add_argument("entries", nargs="*", help="entries of dvc.yaml; all if none is given")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Print a line for each file whose copy is wrong; any ends it with 1.
+
+    Raises:
+        InputError: nothing has been published.
+        SettingsError: an unknown entry.
+    """
+    if not LOCK.exists():
+        raise InputError(f"{LOCK}: missing; nothing is published yet (make push)")
+    stages = read_yaml(LOCK)["stages"]
+    for entry in arguments.entries:
+        if entry not in stages:
+            raise SettingsError(f"{LOCK}: {suggest(entry, stages)}")
+    outs = [out for entry in arguments.entries or stages for out in stages[entry]["outs"]]
+    objects = arguments.cache / "files" / "md5"
+    problems = [problem for out in outs for problem in _problems(objects, out["path"], out["md5"])]
+    sys.stdout.writelines(f"{problem}\n" for problem in problems)
+    if problems:
+        sys.stdout.write(
+            f"{len(problems)} copies missing or damaged: make pull again; what is still named then is wrong in the "
+            "remote: delete it there, and make push where the results are whole\n"
+        )
+        sys.exit(FAILED)
+
+
+def _problems(objects: Path, path: str, md5: str) -> Iterator[str]:
+    """Yield what is wrong with the copy of a file, or of a directory and the files in it."""
+    copy = objects / md5[:2] / md5[2:]
+    if not copy.exists():
+        yield f"{path}: no copy, files/md5/{md5[:2]}/{md5[2:]} could not be fetched"
+    elif hashlib.md5(copy.read_bytes(), usedforsecurity=False).hexdigest() != md5.removesuffix(".dir"):
+        copy.unlink()
+        yield f"{path}: damaged, its copy files/md5/{md5[:2]}/{md5[2:]} has another md5"
+    elif md5.endswith(".dir"):
+        for file in json.loads(copy.read_text()):
+            yield from _problems(objects, f"{path}/{file['relpath']}", file["md5"])
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())
