@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test docs lint format lock plan remote pull push verify clean
+.PHONY: help install test docs lint format lock plan report paper status remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -79,5 +79,15 @@ push: remote verify ## publish results that are complete, current and whole; the
 verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
 	python -m flexround.stages.verify --scale $(SCALE)
 
+report: $(INSTALLED) ## one HTML page of every table and figure that is there, results/report.html (SCALE=paper)
+	python -m flexround.stages.report --scale $(SCALE) --out results/report.html
+
+paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
+	python -m flexround.stages.paper --scale $(SCALE) --out results/paper.pdf
+
+status: $(INSTALLED) ## the README's status table from results/reference, and its figure from results/SCALE/claims.csv
+	python -m flexround.stages.status --scale $(SCALE) --page README.md \
+		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
+
 clean: ## remove everything computed here, downloads included; .venv stays
-	rm -rf results/mini results/sources results/table* results/figure* results/claims* results/errata.csv logs benchmarks .code .state .snakemake
+	rm -rf results/mini results/sources results/table* results/figure* results/claims* results/errata* results/report* results/paper* logs benchmarks .code .state .snakemake

@@ -42,6 +42,7 @@ include: "workflow/rules/reconstruct.smk"
 include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/own.smk"
 include: "workflow/rules/tabulate.smk"
+include: "workflow/rules/report.smk"
 
 
 rule all:

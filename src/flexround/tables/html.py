@@ -102,7 +102,7 @@ def render(text: str, table: Table, scale: Scale) -> str:
         note=scale_note(scale),
         legend=legend(grid, best="Bold", partial="\u2020", missing="\u2014"),
         deltas=any(entry["delta"] for entry in grid.entries),
-        texts=_texts(grid, table),
+        texts=texts(grid, table),
         hover=hover,
         table=table,
         plain=plain,
@@ -110,7 +110,7 @@ def render(text: str, table: Table, scale: Scale) -> str:
     )
 
 
-def _texts(grid: Grid, table: Table) -> list[tuple[str, str]]:
+def texts(grid: Grid, table: Table) -> list[tuple[str, str]]:
     """Return what stands left of the numbers, each with its header."""
     names = optional(grid)
     if table.descriptive:

@@ -1,0 +1,63 @@
+"""A made-up project directory for the tests of the report."""
+
+import base64
+import json
+from pathlib import Path
+
+from table_runs import OF_RUNS, fill, hits
+
+from flexround.settings import layout
+from flexround.settings.layout import Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.tables import published, settings
+
+PLAN = Plan(load_params("mini"))
+SCORES = {recipe: hits(800) for recipe in ("b-adaround-w4a4", "q-adaround-w4a4", "b-adaround-w3a3", "q-adaround-w3a3")}
+SCORES |= {recipe.replace("adaround", "flexround"): hits(850) for recipe in SCORES} | {"full-precision": hits(990)}
+RUN = Run("mini", "imagenet", "resnet18-brecq", "q-flexround-w4a4", 0)
+LOG = "12:00:01 block a\nWarning: /somewhere/else\n12:00:02 block </script> b\n"
+PIXEL = base64.b64decode(
+    "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
+)
+
+
+def write(path: Path, content: object) -> None:
+    """Write text, or anything else as JSON."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(content if isinstance(content, str) else json.dumps(content))
+
+
+def table3(root: Path) -> str:
+    """Write the runs of table 3 and return its CSV."""
+    text = fill(root / "results", OF_RUNS["table03"], SCORES)
+    for path in root.glob("results/mini/evaluated/*/*/*/*/metrics.json"):
+        content = json.loads(path.read_text())
+        content |= {"seconds": 2.0, "environment": {"python": "3.11", "device": "CPU", "packages": {"torch": "2"}}}
+        path.write_text(json.dumps(content))
+    return text
+
+
+def fill_root(root: Path) -> None:
+    """Write tables 3 and 13 of made-up runs, one of them with everything that a real one leaves behind."""
+    mini = root / "results/mini"
+    write(mini / "table3.csv", table3(root))
+    write(mini / "table13.csv", settings.to_csv(PLAN.params.tables[13], PLAN.params, published.load()))
+    write(mini / "claims.csv", "claim,margin,verdict\n<b>bold</b>,1.00,holds\nplain,,not run\nplain,2.00,holds\n")
+    (mini / "figure3.png").write_bytes(PIXEL)
+    blocks = [
+        {"block": name, "phase": "weights", "seconds": 1.5, "peak_mb": 700.0, "error_rtn": 0.123456} for name in "ab"
+    ]
+    quantized = layout.quantized_dir(RUN)
+    write(root / quantized / "record.json", {"blocks": blocks, "environment": {"device": "CPU"}})
+    facts = {"recipe": {"setting": "Q", "w_bits": 4}, "hyper": {"lr": 0.1}, "hyper_sources": {"lr": "section 9"}}
+    write(root / quantized / "manifest.json", facts)
+    write(root / "logs/mini" / Path(quantized).relative_to("results/mini").with_suffix(".log"), LOG)
+    samples = layout.calibration_dir("mini", "imagenet", 1024, 0)
+    write(root / samples / "manifest.json", {"samples": 1024, "seed": 0, "files": {}})
+    weights = layout.checkpoint_dir("mini", "imagenet", "resnet18-brecq")
+    write(root / weights / "manifest.json", {"train": {"settings": {"label_smoothing": 0.0, "long" * 20: "name" * 20}}})
+    write(
+        root / "benchmarks" / Path(samples).relative_to("results").with_suffix(".jsonl"),
+        '{"s": 3.5, "max_rss": 90.5}\n',
+    )

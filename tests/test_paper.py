@@ -1,0 +1,181 @@
+"""The document of all tables, and the status table and figure of the README."""
+
+import re
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+from table_runs import OF_RUNS, fill, hits
+
+from flexround.errors import InputError
+from flexround.report import document, leads, overview, status
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.stages import status as stage
+from flexround.tables import figure_style, latex, published, settings
+
+ROOT = Path(__file__).resolve().parent.parent
+PLAN = Plan(load_params("mini"))
+TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Tables 4 and 14, and a figure."""
+    root = tmp_path_factory.mktemp("work")
+    mini = root / "results/mini"
+    texts = {4: fill(root / "runs", OF_RUNS["table04"], TABLE4)}
+    texts[14] = settings.to_csv(PLAN.params.tables[14], PLAN.params, published.load())
+    mini.mkdir(parents=True)
+    for number, text in texts.items():
+        (mini / f"table{number}.csv").write_text(text)
+        (mini / f"table{number}.tex").write_text(latex.render(text, PLAN.params.tables[number], PLAN.scale))
+    drawn = figure_style.new_figure(2, 1, "dot", "mini")
+    figure_style.save(drawn, mini / "figure3")
+    return root
+
+
+def test_the_order_has_every_table_and_figure_once():
+    items = [item for part in document.parts() for item in part.items]
+    expected = [*(f"table{n}" for n in PLAN.params.tables), *(f"figure{n}" for n in PLAN.figures)]
+    assert sorted(items) == sorted(expected)
+    tables = [item for item in items if item.startswith("table")]
+    assert tables == sorted(tables, key=lambda name: int(name.removeprefix("table")))
+
+
+def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
+    text = document.source(root, PLAN, "mini")
+    body = text[text.index(r"\tableofcontents") :]
+    captions = re.findall(r"\\label\{(tab:[^}]+)\}|\\includegraphics\{(\w+)\}|^(\w+~\d+): not made", body, re.MULTILINE)
+    order = [next(filter(None, found)) for found in captions]
+    names = [
+        item.replace("table", "Table~").replace("figure", "Figure~") for part in document.parts() for item in part.items
+    ]
+    made = {"Figure~3": "figure3", "Table~4": "tab:glue", "Table~14": "tab:glue-ft"}
+    assert order == [made.get(name, name) for name in names]
+    assert body.count(r"\setcounter{table}") == 2
+    assert r"\setcounter{table}{3}" in body
+    first = text[: text.index(r"\tableofcontents")]
+    assert "3 of 29 tables and figures" in first
+    assert "Table~3" in first
+    assert "Table~4" not in first
+    assert "not the paper's numbers" in first
+    assert document.source(root, PLAN, "mini") == text
+    assert str(root) not in text
+
+
+def test_a_table_is_scaled_only_as_a_whole():
+    fragment = r"a \begin{tabular}{l} \makecell{x} \end{tabular} b"
+    assert document.fitted(fragment) == rf"a {document.FIT}\begin{{tabular}}{{l}} \makecell{{x}} \end{{tabular}}}} b"
+
+
+@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX")
+def test_the_document_compiles_to_the_same_bytes(root, tmp_path):
+    source = tmp_path / "paper.tex"
+    (tmp_path / "mini").symlink_to(root / "results/mini")
+    source.write_text(document.source(root, PLAN, "mini"))
+    document.compile_pdf(source)
+    once = source.with_suffix(".pdf").read_bytes()
+    document.compile_pdf(source)
+    assert source.with_suffix(".pdf").read_bytes() == once
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["mini", "paper.pdf", "paper.tex"]
+
+
+def test_without_latex_the_message_says_what_to_install(tmp_path, monkeypatch):
+    monkeypatch.setattr(shutil, "which", lambda _: None)
+    with pytest.raises(InputError, match="texlive-science"):
+        document.compile_pdf(tmp_path / "paper.tex")
+
+
+def test_a_missing_package_is_named(tmp_path, monkeypatch):
+    log = b"(./paper.tex\n! LaTeX Error: File `siunitx.sty' not found.\n"
+    monkeypatch.setattr(shutil, "which", lambda _: "/bin/pdflatex")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 1, log, b""))
+    with pytest.raises(InputError, match=r"siunitx.sty' not found. Install it"):
+        document.compile_pdf(tmp_path / "paper.tex")
+
+
+def standings(root: Path) -> list[overview.Standing]:
+    return [overview.standing(table, root / "results/mini") for table in PLAN.params.tables.values()]
+
+
+def test_the_status_table_has_a_line_for_every_table(root):
+    text = status.markdown(standings(root), PLAN.scale)
+    lines = [line for line in text.splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + 24
+    assert lines[0] == "| table | about | status | cells | FlexRound best |"
+    assert "| 4 | GLUE | computed | 75 | 25 of 25 |" in lines
+    assert "| 3 | ImageNet | not run | -- | -- |" in lines
+
+
+def test_a_comparable_scale_has_the_farthest_cell(root):
+    text = status.markdown(standings(root), PLAN.scale.model_copy(update={"comparable": True}))
+    assert "| farthest from the paper |" in text
+
+
+def test_only_what_is_between_the_markers_is_replaced():
+    page = f"above\n{status.BEGIN}\nold\n{status.END}\nbelow\n"
+    assert status.replaced(page, r"\1 new" + "\n") == f"above\n{status.BEGIN}\n\\1 new\n{status.END}\nbelow\n"
+    with pytest.raises(InputError, match="0 places"):
+        status.replaced("nothing", "new\n")
+
+
+def test_the_readme_shows_the_status_of_the_reference_results():
+    reference = ROOT / "results/reference"
+    if not list(reference.glob("table*.csv")):
+        pytest.skip("no reference results yet")
+    found = [overview.standing(table, reference) for _, table in sorted(PLAN.params.tables.items())]
+    readme = (ROOT / "README.md").read_text()
+    assert status.replaced(readme, status.markdown(found, PLAN.scale)) == readme, "run: make status"
+
+
+CLAIMS = """place,section,column,metric,bits,recipe,other_recipe,criterion,margin,noise,verdict
+table 2,,R18,top1,4/32,b-flexround-w4,b-adaround-w4,better,1.50,0.50,holds
+table 2,,R18,top1,4/32,b-flexround-w4,b-adaround-w4,better,1.50,0.50,holds
+table 2,,R18,top1,4/32,b-flexround-w4,b-adaquant-w4,better,9.00,0.50,holds
+table 10,,R18,top1,4/32,q-flexround-w4-tuned,q-adaround-w4,better,-0.10,0.20,inside the noise
+table 10,,R50,top1,4/32,q-flexround-w4,q-adaround-w4,better,,,not run
+table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,better,-1.00,0.00,does not hold
+table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,0.00,holds
+"""
+
+
+def test_leads_are_those_over_adaround_each_cell_once():
+    assert leads.read(CLAIMS) == [
+        leads.Lead("table 2", 3.0, "holds"),
+        leads.Lead("table 10", -0.5, "inside the noise"),
+        leads.Lead("table 10", -leads.REACH, "does not hold"),
+    ]
+    with pytest.raises(InputError, match="nowhere"):
+        leads.read(CLAIMS.splitlines()[0])
+
+
+def test_the_figure_has_a_line_for_each_table_in_order():
+    axes = leads.draw(leads.read(CLAIMS), "mini").axes[0]
+    assert [label.get_text() for label in axes.get_yticklabels()] == ["Table 2", "Table 10"]
+    points = [(x, round(y)) for collection in axes.collections for x, y in collection.get_offsets()]
+    assert sorted(points) == [(-leads.REACH, 1), (-0.5, 1), (3.0, 0)]
+    assert "  0    1    1" in [text.get_text() for text in axes.texts]
+
+
+def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
+    page, claims = tmp_path / "README.md", tmp_path / "claims.csv"
+    page.write_text(f"{status.BEGIN}\n{status.END}\n")
+    claims.write_text(CLAIMS)
+    options = [
+        "--tables",
+        root / "results/mini",
+        "--page",
+        page,
+        "--claims",
+        claims,
+        "--figure",
+        tmp_path / "f/leads.png",
+    ]
+    stage.run(stage.parser().parse_args(list(map(str, options))))
+    assert "| 4 | GLUE | computed |" in page.read_text()
+    assert (tmp_path / "f/leads.png").read_bytes().startswith(b"\x89PNG")
+    claims.unlink()
+    with pytest.raises(InputError, match="make results/claims"):
+        stage.run(stage.parser().parse_args(list(map(str, options))))

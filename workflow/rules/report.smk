@@ -1,0 +1,69 @@
+"""The whole scale as one HTML page and as one PDF. `make report` and `make paper` do the same with what is there."""
+
+
+rule report:
+    input:
+        tables=expand(
+            "results/{{scale}}/table{table}.csv", table=PLAN.complete_tables()
+        ),
+        figures=expand(
+            "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
+        ),
+        assets=expand("src/flexround/report/page.{type}", type=["html", "css", "js"]),
+        code=PLAN.code("report"),
+    output:
+        page="results/{scale}/report.html",
+    log:
+        "logs/{scale}/report.log",
+    benchmark:
+        "benchmarks/{scale}/report.jsonl"
+    resources:
+        mem_mb=PLAN.resources("tabulate").mem_mb,
+        runtime=PLAN.resources("tabulate").runtime,
+    params:
+        scale=SCALE_FILE,
+    shell:
+        "python -m flexround.stages.report --scale {params.scale} --out {output.page} > {log} 2>&1"
+
+
+rule paper:
+    input:
+        tables=expand(
+            "results/{{scale}}/table{table}.tex", table=PLAN.complete_tables()
+        ),
+        figures=expand(
+            "results/{{scale}}/figure{figure}.pdf", figure=PLAN.complete_figures()
+        ),
+        order="params/paper.yaml",
+        template="src/flexround/report/document.tex",
+        code=PLAN.code("paper"),
+    output:
+        pdf="results/{scale}/paper.pdf",
+        tex="results/{scale}/paper.tex",
+    log:
+        "logs/{scale}/paper.log",
+    benchmark:
+        "benchmarks/{scale}/paper.jsonl"
+    resources:
+        mem_mb=PLAN.resources("tabulate").mem_mb,
+        runtime=PLAN.resources("tabulate").runtime,
+    params:
+        scale=SCALE_FILE,
+    shell:
+        "python -m flexround.stages.paper --scale {params.scale} --out {output.pdf} > {log} 2>&1"
+
+
+rule publish_document:
+    input:
+        f"results/{SCALE}/{{document}}",
+    output:
+        "results/{document}",
+    log:
+        "logs/publish-{document}.log",
+    wildcard_constraints:
+        document="report.html|paper.pdf",
+    resources:
+        mem_mb=100,
+        runtime=1,
+    shell:
+        "cp {input} {output} 2> {log}"
