@@ -9,6 +9,7 @@ rule report:
         figures=expand(
             "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
         ),
+        claims="results/{scale}/claims.csv",
         assets=expand("src/flexround/report/page.{type}", type=["html", "css", "js"]),
         code=PLAN.code("report"),
     output:

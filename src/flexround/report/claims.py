@@ -5,13 +5,13 @@ import itertools
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from flexround.settings.layout import PARAMS
-from flexround.settings.load import read_yaml
+from flexround.errors import InputError, suggest
+from flexround.tables import claim_specs
+from flexround.tables.claim_specs import Claim
+from flexround.tables.claims import VERDICTS
 
-SPECS = PARAMS / "claims.yaml"
-VERDICTS = ("holds", "inside the noise", "does not hold", "not run")
 HIDDEN = ("claim", "stderr", "scale", "task", "checkpoint", "recipe", "other_recipe")  # said once, or in the tables
 
 
@@ -26,19 +26,21 @@ class Judged(NamedTuple):
     lines: list[list[str]]
 
 
-def read(path: Path, specs: Path = SPECS) -> list[Judged]:
+def read(path: Path) -> list[Judged]:
     """Return all claims in the order of the file; none if it isn't made.
 
     Args:
         path: ``claims.csv``.
-        specs: the claims in words.
+
+    Raises:
+        InputError: it has a claim that ``params/claims.yaml`` lacks.
     """
     if not path.exists():
         return []
-    words = read_yaml(specs)["claims"] if specs.exists() else {}
+    words = claim_specs.load().claims
     reader = csv.DictReader(path.read_text().splitlines())
     groups = itertools.groupby(reader, key=lambda line: line["claim"])
-    return [_judged(name, words.get(name, {}), list(lines)) for name, lines in groups]
+    return [_judged(name, words, path, list(lines)) for name, lines in groups]
 
 
 def total(claims: Sequence[Judged]) -> dict[str, int]:
@@ -46,11 +48,13 @@ def total(claims: Sequence[Judged]) -> dict[str, int]:
     return {verdict: sum(claim.counts.get(verdict, 0) for claim in claims) for verdict in VERDICTS}
 
 
-def _judged(name: str, words: Mapping[str, Any], lines: list[dict[str, str]]) -> Judged:
+def _judged(name: str, words: Mapping[str, Claim], path: Path, lines: list[dict[str, str]]) -> Judged:
     """Return a claim from its lines; columns in which it has nothing are left out, the verdict comes first."""
+    if name not in words:
+        raise InputError(f"{path}: claim {suggest(name, words)}; make it again")
     found = Counter(line["verdict"] for line in lines)
     counts = {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
     used = [column for column in lines[0] if column not in HIDDEN and any(line[column] for line in lines)]
     header = ["verdict", *(column for column in used if column != "verdict")]
     rows = [[line[column] for column in header] for line in lines]
-    return Judged(name, words.get("text", ""), words.get("where", ""), counts, header, rows)
+    return Judged(name, words[name].text, words[name].where, counts, header, rows)

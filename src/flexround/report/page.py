@@ -19,7 +19,7 @@ from flexround.tables.grid import Entry, Grid, Line
 
 HERE = Path(__file__).parent
 MARKS = dict(zip(STATES, "✓≈✗●◐–○", strict=True))  # no state is told by its colour alone
-MARKS |= dict(zip(claims.VERDICTS, "✓≈✗○", strict=True))
+MARKS |= dict(zip(claims.VERDICTS, "✓✗≈○", strict=True))
 _ENVIRONMENT = jinja2.Environment(
     loader=jinja2.FileSystemLoader(HERE),
     autoescape=True,
