@@ -161,11 +161,13 @@ class Plan:
         """Return a file that lists the sha256 of every source file a stage depends on, for the rule's inputs.
 
         One small file instead of some forty: Snakemake looks at every input of every waiting job again and again. It is
-        written only when its content changes, so an edit, and nothing else, makes it newer than the stage's outputs.
+        written only when its content changes, so an edit, and nothing else, makes it newer than the stage's outputs: a
+        user's module may be moved.
         """
         name = "-".join([stage, *(target.partition(":")[0].replace(".", "_") for target in targets)])
         path = Path(layout.CODE) / f"{derive(name):016x}-{stage}.txt"
-        lines = [f"{_hash(file)}  {file}\n" for file in self.sources(stage, *targets)]
+        names = {file: Path(file).name if Path(file).is_absolute() else file for file in self.sources(stage, *targets)}
+        lines = [f"{_hash(file)}  {name}\n" for file, name in names.items()]
         if not path.exists() or path.read_text() != "".join(lines):
             artifacts.write_text(path, "".join(lines))
         return str(path)
