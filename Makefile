@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test docs lint format lock plan report paper status remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan report paper status remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -37,6 +37,11 @@ test: $(INSTALLED) ## run the tests
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
 	cp site/README.html site/index.html
+
+regress: $(INSTALLED) ## compare numbers with results/reference (ALL=1: every table that is there)
+	python -m flexround.stages.sentinels
+	$(if $(ALL),,snakemake --cores all regress)
+	python -m flexround.stages.regress $(if $(ALL),--all)
 
 lint: $(INSTALLED) ## ruff, snakefmt, mypy
 	ruff check .

@@ -43,6 +43,7 @@ include: "workflow/rules/evaluate.smk"
 include: "workflow/rules/own.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/report.smk"
+include: "workflow/rules/regress.smk"
 
 
 rule all:

@@ -1,0 +1,105 @@
+"""Sentinels: small exact numbers that show a defect which is lost in the noise of a table's accuracies.
+
+Their tolerance is three times the furthest that they moved when they were computed with one and two threads on networks
+and inputs changed by some millionths (``VARIANTS``), and at least ``FLOOR`` of their value: what a machine that rounds
+differently may change. Seeds are not varied: other draws are other numbers, and are to be noticed.
+"""
+
+import csv
+import functools
+import io
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import NamedTuple
+
+import torch
+
+from flexround.errors import InputError
+from flexround.regress.probes import arithmetic, data, engine
+
+Probe = Callable[[int], dict[str, float]]
+VARIANTS = ((1, 1), (1, 2), (1, 3), (2, 4))  # threads and number of the change; (1, 0) gives the values
+MARGIN = 3.0
+FLOOR = 1e-5
+COLUMNS = ("name", "value", "tolerance", "largest_deviation")
+
+PROBES: dict[str, Probe] = {
+    "search": arithmetic.search,
+    "dropping": arithmetic.dropping,
+    "surgery": arithmetic.surgery,
+    "metrics": arithmetic.metrics,
+    "perplexity": data.perplexity,
+    "questions": data.questions,
+    **{f"calibration-{name}": functools.partial(data.calibration, name) for name in data.TASKS},
+    **{recipe: functools.partial(engine.probe, recipe) for recipe in engine.RECIPES},
+}
+
+
+class Sentinel(NamedTuple):
+    """What is expected of one number: its value, how far it may be off, and how far it was in other variants."""
+
+    value: float
+    tolerance: float
+    deviation: float
+
+
+def compute(names: Iterable[str], threads: int = 1, variant: int = 0) -> dict[str, float]:
+    """Return the numbers of some probes by ``probe/name``."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return {f"{name}/{key}": float(value) for name in names for key, value in PROBES[name](variant).items()}
+    finally:
+        torch.set_num_threads(before)
+
+
+def measure(names: Iterable[str] = PROBES) -> dict[str, Sentinel]:
+    """Compute the numbers of some probes in all variants."""
+    names = list(names)
+    values = compute(names)
+    others = [compute(names, threads, variant) for threads, variant in VARIANTS]
+    found = {}
+    for name, value in values.items():
+        deviation = max(abs(other[name] - value) for other in others)
+        found[name] = Sentinel(value, max(MARGIN * deviation, FLOOR * max(1.0, abs(value))), deviation)
+    return found
+
+
+def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[str]:
+    """Return a line for each number of some probes that is not as expected, missing or unknown."""
+    names = list(names)
+    found = compute(names)
+    wanted = {name: sentinel for name, sentinel in expected.items() if name.partition("/")[0] in names}
+    lines = [f"sentinel {name}: not in the reference" for name in found.keys() - wanted]
+    lines += [f"sentinel {name}: missing" for name in wanted.keys() - found]
+    for name in sorted(wanted.keys() & found):
+        value, tolerance, _ = wanted[name]
+        if not abs(found[name] - value) <= tolerance:  # also where it is NaN
+            lines.append(f"sentinel {name}: {found[name]:.7g}, reference {value:.7g}, tolerance {tolerance:.1g}")
+    return lines
+
+
+def to_csv(sentinels: dict[str, Sentinel]) -> str:
+    """Return sentinels as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows([name, *(f"{number:.9g}" for number in sentinel)] for name, sentinel in sentinels.items())
+    return text.getvalue()
+
+
+def read(path: Path) -> dict[str, Sentinel]:
+    """Read sentinels.
+
+    Raises:
+        InputError: missing or damaged.
+    """
+    try:
+        with open(path, encoding="utf-8", newline="") as file:
+            return {
+                line["name"]: Sentinel(*(float(line[name]) for name in COLUMNS[1:])) for line in csv.DictReader(file)
+            }
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; restore it from git") from error
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: {error!r}; restore it from git") from error

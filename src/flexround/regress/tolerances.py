@@ -1,0 +1,115 @@
+"""How far a cell may move from its reference, from the measured spread of runs.
+
+Two spreads are measured: of runs that differ in their seed alone, and of runs that differ in nothing but the order of
+floating-point sums, networks trained anew included, as on another machine. Both are taken relative to a cell's noise,
+the standard error on its test set, so that cells with few runs, or none, can borrow the spread of cells alike.
+
+    sd = noise x the larger of the two pooled relative spreads, or the spread of the cell's own seeds if that is larger
+    tolerance = max(4 x sqrt(2) x sd, one test example or 0.01)
+
+sqrt(2) because both the reference and what is compared with it vary; 4 because some hundred cells are compared at once
+and sd itself is known from few runs. Spreads are pooled, not taken cell by cell: that of three seeds is often near zero
+by chance. Full precision has one seed, so only the second spread is its own.
+"""
+
+import math
+import statistics
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from flexround.settings.schema import Recipe
+from flexround.tables.cells import Cell
+from flexround.tables.evaluated import Trial
+
+SDS = 4.0
+DIGIT = 0.01  # the last one of a table
+ENOUGH = 4  # degrees of freedom that a spread is taken from
+OWN = 2  # degrees of freedom from which a cell's own spread counts
+EXACT = 6  # decimals of a number; the rest is floating-point error
+Kind = tuple[str, ...]  # family, setting, bits of the weights, metric
+
+
+class Spread(NamedTuple):
+    """Squared deviations of a cell's runs relative to its noise, their sum and degrees of freedom."""
+
+    kind: Kind
+    squares: float
+    dof: int
+
+
+class Allowed(NamedTuple):
+    """The standard deviation of a cell, its tolerance, and where they are from; in the unit of the cell."""
+
+    sd: float
+    tolerance: float
+    source: str
+
+
+class Pool:
+    """Spreads of many cells, pooled over those of equal kind, or of equal first parts of it where those are few."""
+
+    def __init__(self, spreads: Iterable[Spread]) -> None:
+        self._sums: dict[Kind, tuple[float, int]] = {}
+        for spread in spreads:
+            for length in range(len(spread.kind) + 1):
+                squares, dof = self._sums.get(spread.kind[:length], (0.0, 0))
+                self._sums[spread.kind[:length]] = squares + spread.squares, dof + spread.dof
+
+    def relative(self, kind: Kind) -> tuple[float, str] | None:
+        """Return the relative standard deviation of a kind and what it is pooled over; None if too little is known."""
+        for length in range(len(kind), -1, -1):
+            squares, dof = self._sums.get(kind[:length], (0.0, 0))
+            if dof >= ENOUGH:
+                return math.sqrt(squares / dof), f"{' '.join(kind[:length]) or 'all'} ({dof} df)"
+        return None
+
+
+def kind(cell: Cell, family: str, recipes: Mapping[str, Recipe]) -> Kind:
+    """Return what a cell's spread depends on, the most important first."""
+    recipe = recipes[cell.run.recipe]
+    recipe = recipes[recipe.select[0]] if recipe.select else recipe
+    return family, recipe.setting or "full precision", f"W{recipe.w_bits or 32}", cell.trials[0].metric
+
+
+def noise(trial: Trial) -> float:
+    """Return the standard error of a trial on its test set, and at least the smallest step it can move by."""
+    return max(trial.stderr or 0.0, step(trial))
+
+
+def step(trial: Trial) -> float:
+    """Return one test example in percent, and at least the last digit of a table."""
+    return max(100.0 / trial.n_examples, DIGIT) if trial.higher_is_better else DIGIT
+
+
+def of_seeds(cell: Cell, kind: Kind) -> Spread:
+    """Return the spread of a cell over its seeds."""
+    values = [trial.value for trial in cell.trials]
+    mean, unit = statistics.fmean(values), noise(cell.trials[0])
+    return Spread(kind, sum(((value - mean) / unit) ** 2 for value in values), len(values) - 1)
+
+
+def of_rounding(cell: Cell, other: Cell, kind: Kind) -> Spread:
+    """Return the spread between a cell and the same one computed with sums in another order."""
+    difference = (cell.trials[0].value - other.trials[0].value) / noise(cell.trials[0])
+    return Spread(kind, difference**2 / 2, 1)
+
+
+def allowed(cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool) -> Allowed:
+    """Return the tolerance of a cell with trials.
+
+    Args:
+        cell: value, noise and seeds.
+        kind: of the cell.
+        quantized: whether seeds matter to it at all.
+        seeds: spreads over seeds.
+        rounding: spreads over nothing but rounding.
+    """
+    unit, found = noise(cell.trials[0]), []
+    for name, pool in (("seeds", seeds if quantized else None), ("rounding", rounding)):
+        if pool and (relative := pool.relative(kind)):
+            found.append((unit * relative[0], f"{name}: {relative[1]}"))
+    if len(cell.trials) - 1 >= OWN:
+        found.append((statistics.stdev(trial.value for trial in cell.trials), f"own {len(cell.trials)} seeds"))
+    sd, source = max(found, key=lambda one: round(one[0], EXACT)) if found else (unit, "test set")
+    limit = max(SDS * math.sqrt(2) * sd, step(cell.trials[0]))
+    return Allowed(sd, math.ceil(round(limit / DIGIT, EXACT)) * DIGIT, source)

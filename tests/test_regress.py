@@ -1,0 +1,252 @@
+"""Tolerances from spreads worked out by hand, cells that moved, and the stages that make and use a reference."""
+
+import csv
+import json
+import math
+import shutil
+
+import numpy as np
+import pytest
+import stage_calls
+import table_runs
+from table_runs import SPECS, hits
+
+from flexround.errors import InputError, SettingsError
+from flexround.regress import compare, sentinels, subset
+from flexround.regress.compare import Number
+from flexround.regress.sentinels import Sentinel
+from flexround.regress.tolerances import Pool, Spread
+from flexround.settings.layout import Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.stages import reference, regress
+from flexround.tables import cells, published, tidy
+from flexround.tables.published import Key
+
+KEY = Key(12, 2, "", "Q + AdaRound", "8/8", "BERT-Base", "f1")
+RUN = Run("mini", "squad", "bert-base", "q-adaround-w8a8", 0)
+RIGHT = {"full-precision": 900, "q-adaround-w8a8": 700, "q-flexround-w8a8": 740}
+
+
+def number(value, n_examples="1000"):
+    return Number(value, n_examples, RUN)
+
+
+def moved(found, tolerance=0.5, reference="70.00"):
+    return compare.moved({KEY: found}, {KEY: number(reference)}, {KEY: tolerance})
+
+
+@pytest.mark.parametrize(("value", "reported"), [("70.50", 0), ("69.50", 0), ("70.51", 1), ("69.49", 1), ("", 1)])
+def test_a_cell_that_moves_by_more_than_its_tolerance_in_either_direction_is_reported(value, reported):
+    assert len(moved(number(value))) == reported
+
+
+def test_a_report_names_cell_values_tolerance_and_manifest():
+    (found,) = moved(number("69.00"))
+    assert regress.report(found, load_params("mini", every_run=False)) == (
+        "table 12, row 2 (Q + AdaRound 8/8), column BERT-Base, f1: 69.00, reference 70.00 (-1.00), tolerance 0.50; "
+        "results/mini/quantized/squad/bert-base/q-adaround-w8a8/seed0/manifest.json"
+    )
+
+
+def test_another_test_set_is_reported_whatever_the_value():
+    (found,) = moved(number("70.00", "999"))
+    assert "on 999 test examples, reference on 1000" in str(found)
+
+
+def test_a_cell_without_reference_is_an_error():
+    with pytest.raises(InputError, match=r"lacks number or tolerance of 1 cells.*Q \+ AdaRound"):
+        compare.moved({KEY: number("1")}, {}, {})
+
+
+# tolerances
+
+
+def test_spreads_are_pooled_over_the_most_alike_cells_that_suffice():
+    kinds = [("glue", "Q", "W8", "acc"), ("glue", "Q", "W8", "f1"), ("glue", "B", "W4", "acc")]
+    pool = Pool([Spread(kinds[0], 8.0, 4), Spread(kinds[1], 1.0, 2), Spread(kinds[2], 5.0, 1)])
+    assert pool.relative(kinds[0]) == (pytest.approx(math.sqrt(2)), "glue Q W8 acc (4 df)")
+    assert pool.relative(kinds[1]) == (pytest.approx(math.sqrt(9 / 6)), "glue Q W8 (6 df)")
+    assert pool.relative(kinds[2]) == (pytest.approx(math.sqrt(14 / 7)), "glue (7 df)")
+    assert pool.relative(("squad", "Q", "W8", "f1")) == (pytest.approx(math.sqrt(2)), "all (7 df)")
+    assert Pool([Spread(kinds[0], 8.0, 3)]).relative(kinds[0]) is None
+
+
+def squad(root, counts=RIGHT, seeds=(0,), scale="mini"):
+    """Write the runs of table 12, of each seed with more right answers, and return its CSV."""
+    for seed in seeds:
+        for checkpoint in ("bert-base", "bert-large"):
+            for recipe, count in counts.items():
+                if seed == 0 or recipe != "full-precision":
+                    run = Run(scale, "squad", checkpoint, recipe, seed)
+                    table_runs.write_run(root, run, hits(count + 10 * seed), ["f1", "em"])
+    found = cells.collect(SPECS["table12"], params().recipes.recipes, scale, 1, root)
+    text = tidy.to_csv(found, published.load(), SPECS["table12"], table_runs.scale())
+    (root / scale / "table12.csv").write_text(text)
+    return text
+
+
+def params():
+    return load_params("mini", every_run=False)
+
+
+def made(root, **options):
+    """Return the lines of the tolerances by recipe."""
+    stage_calls.call(reference, results=root, out=root / "reference", **options)
+    lines = csv.DictReader((root / "reference/tolerances.csv").read_text().splitlines())
+    return {(line["method"], line["column"]): line for line in lines}
+
+
+def test_tolerances_are_four_sds_of_a_difference(tmp_path):
+    squad(tmp_path, seeds=(0, 1, 2))
+    lines = made(tmp_path)
+    quantized = lines["Q + AdaRound", "BERT-Base"]  # 70, 71, 72: one point apart
+    assert quantized == quantized | {"n_seeds": "3", "sd": "1.00", "source": "seeds: squad Q W8 f1 (8 df)"}
+    assert float(quantized["tolerance"]) == pytest.approx(4 * math.sqrt(2), abs=0.01)
+    full = lines["Full-precision", "BERT-Base"]  # stderr 1.4
+    assert full == full | {"n_seeds": "1", "sd": "1.40", "source": "test set"}
+
+
+def test_full_precision_takes_the_spread_of_rounding(tmp_path):
+    squad(tmp_path, seeds=(0, 1, 2))
+    squad(tmp_path, {recipe: count + 20 for recipe, count in RIGHT.items()}, scale="threads2")
+    lines = made(tmp_path, rounding="threads2")
+    full = lines["Full-precision", "BERT-Base"]  # two points apart: sd sqrt(2)
+    assert full == full | {"sd": "1.41", "tolerance": "8.00", "source": "rounding: squad (6 df)"}
+    assert lines["Q + AdaRound", "BERT-Base"]["source"] == "rounding: squad Q W8 f1 (4 df)"
+
+
+def test_no_tolerance_is_less_than_a_test_example(tmp_path):
+    squad(tmp_path, seeds=(0, 1, 2))
+    for path in tmp_path.glob("mini/evaluated/squad/*/q-*/seed[12]/metrics.json"):
+        shutil.copy(path.parents[1] / "seed0/metrics.json", path)
+        path.write_text(path.read_text().replace('"seed": 0', f'"seed": {path.parent.name[-1]}'))
+    assert made(tmp_path)["Q + AdaRound", "BERT-Base"]["tolerance"] == "0.10"
+
+
+def test_a_table_with_missing_cells_is_no_reference(tmp_path):
+    squad(tmp_path)
+    path = tmp_path / "mini/table12.csv"
+    path.write_text(path.read_text().replace("74.00", ""))
+    with pytest.raises(InputError, match="is missing; a reference holds every cell"):
+        made(tmp_path)
+
+
+# the check
+
+
+@pytest.fixture
+def place(tmp_path, monkeypatch):
+    """Make results and their reference, of SQuAD alone."""
+    squad(tmp_path, seeds=(0, 1, 2))
+    made(tmp_path)
+    only = subset.load()
+    only = only.model_copy(update={"families": {"squad": only.families["squad"]}})
+    monkeypatch.setattr(subset, "load", lambda: only)
+    return tmp_path
+
+
+def regressed(root, *flags):
+    """Return the exit code of the check."""
+    arguments = regress.parser().parse_args([f"--results={root}", f"--reference={root / 'reference'}", *flags])
+    try:
+        regress.run(arguments)
+    except SystemExit as error:
+        return error.code
+    return 0
+
+
+def evaluated(root, recipe):
+    return root / f"mini/evaluated/squad/bert-base/{recipe}/seed0/metrics.json"
+
+
+@pytest.mark.parametrize(("delta", "code"), [(5.0, 0), (-5.0, 0), (6.0, 1), (-6.0, 1)])
+def test_runs_of_the_subset_are_compared_both_ways(place, capsys, delta, code):
+    assert regressed(place) == 0
+    assert "3 cells of 1 tables compared with the reference, 0 moved" in capsys.readouterr().out
+    path = evaluated(place, "q-adaround-w8a8")
+    content = json.loads(path.read_text())
+    content["metrics"]["f1"] += delta
+    path.write_text(json.dumps(content))
+    (path.parent / "predictions.safetensors").unlink()
+    assert regressed(place) == code
+    assert ("q-adaround-w8a8/seed0/manifest.json" in capsys.readouterr().out) == bool(code)
+
+
+def test_a_missing_run_of_the_subset_is_no_skip(place, capsys):
+    evaluated(place, "full-precision").unlink()
+    assert regressed(place) == 1
+    out = capsys.readouterr().out
+    assert "table 12, row 1 (Full-precision 32/32), column BERT-Base, f1: missing, reference 90.00; " in out
+    assert "results/mini/checkpoints/squad/bert-base/manifest.json" in out
+
+
+def test_all_compares_the_tables_as_they_are(place, capsys):
+    path = place / "mini/table12.csv"
+    path.write_text(path.read_text().replace("74.00", "84.00"))
+    assert regressed(place) == 0, "the subset is compared by its runs"
+    assert regressed(place, "--all") == 1
+    assert "6 cells of 1 tables compared with the reference, 2 moved" in capsys.readouterr().out
+
+
+def test_a_line_lost_from_a_table_is_missing(place, capsys):
+    path = place / "mini/table12.csv"
+    path.write_text("\n".join(line for line in path.read_text().splitlines() if "BERT-Large" not in line))
+    assert regressed(place, "--all") == 1
+    assert capsys.readouterr().out.count("missing, reference") == 3
+
+
+# the subset
+
+
+def test_every_family_has_runs_that_its_tables_show():
+    plan, chosen = Plan(load_params("mini")), subset.load()
+    shown = {number: set(plan.table_runs(number)) for number in plan.complete_tables()}
+    runs = chosen.runs("mini")
+    tables = {number for number, of_table in shown.items() if of_table & set(runs)}
+    for name, family in chosen.families.items():
+        own = {run for run in runs if run.task in {member.task for member in family.runs}}
+        assert any(own & of_table for of_table in shown.values()), name
+        assert all(chosen.family(run.task) == name for run in own)
+    assert {task for of_table in shown.values() for task in {chosen.family(run.task) for run in of_table}} == set(
+        chosen.families
+    )
+    assert len(tables) >= 12
+    for run in runs:
+        assert any(run in of_table for of_table in shown.values()), f"{run} is in no table"
+
+
+def test_a_task_in_no_family_is_named():
+    with pytest.raises(SettingsError, match="task 'speech' is in no family"):
+        subset.load().family("speech")
+
+
+# sentinels
+
+
+def test_a_sentinel_is_reported_off_both_ways_missing_unknown_and_not_finite(monkeypatch):
+    values = {"low": -1.1, "high": 1.1, "kept": 1.0, "nan": np.nan, "new": 0.0}
+    monkeypatch.setattr(sentinels, "PROBES", {"probe": lambda variant: values})
+    expected = {f"probe/{name}": Sentinel(1.0, 0.05, 0.0) for name in ("low", "high", "kept", "nan", "lost")}
+    lines = sentinels.check(expected, ["probe"])
+    assert sorted(line.split(":")[0] for line in lines) == [
+        f"sentinel probe/{name}" for name in ("high", "lost", "low", "nan", "new")
+    ]
+    assert "sentinel probe/high: 1.1, reference 1, tolerance 0.05" in lines
+
+
+def test_a_sentinels_tolerance_is_thrice_its_largest_deviation(monkeypatch):
+    probe = {0: {"a": 5.0}, 1: {"a": 5.1}, 2: {"a": 4.8}, 3: {"a": 5.0}, 4: {"a": 5.0}}
+    monkeypatch.setattr(sentinels, "PROBES", {"probe": probe.__getitem__})
+    found = sentinels.measure(["probe"])["probe/a"]
+    assert found == Sentinel(5.0, pytest.approx(0.6), pytest.approx(0.2))
+    monkeypatch.setattr(sentinels, "PROBES", {"probe": lambda variant: {"a": 500.0}})
+    assert sentinels.measure(["probe"])["probe/a"].tolerance == pytest.approx(5e-3)
+
+
+def test_sentinels_are_read_as_they_were_written(tmp_path):
+    expected = {"a/b": Sentinel(1.5, 0.25, 0.125), "c/d-e/f": Sentinel(-1e-7, 1e-5, 0.0)}
+    (tmp_path / "s.csv").write_text(sentinels.to_csv(expected))
+    assert sentinels.read(tmp_path / "s.csv") == expected
+    with pytest.raises(InputError, match="missing; restore it from git"):
+        sentinels.read(tmp_path / "none.csv")
