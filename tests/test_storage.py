@@ -298,12 +298,13 @@ def test_an_interrupted_push_and_pull_are_continued(published, tmp_path):
     project.run("dvc", "remote", "add", "--local", "--force", "--default", "storage", str(remote(project)))
     whole = names(project.root / ".dvc/cache/files")
     assert 0 < len(project.killed(remote(project), "dvc", "push")) < len(whole)
-    project.make("push")
+    project.run("dvc", "push")
     assert whole <= names(remote(project))
     clone = cloned(project, tmp_path)
     clone.run("dvc", "remote", "add", "--local", "--default", "storage", str(remote(project)))
     assert 0 < len(clone.killed(clone.root / ".dvc/cache/files", "dvc", "fetch")) < len(whole)
-    clone.make("pull")
+    clone.run("dvc", "fetch")
+    clone.stage("stored")
     assert whole <= names(clone.root / ".dvc/cache/files")
 
 
