@@ -67,12 +67,13 @@ def dropped_to_zero(patch):
 
 
 def zero_point_off_by_one(patch):
-    real = search._Candidates.grid
+    real = place.initial_grid
 
-    def grid(self, index, zero_point):
-        return real(self, index, zero_point + 1 if self.planar else zero_point)
+    def grid(x, scheme, *arguments):
+        found = real(x, scheme, *arguments)
+        return found if scheme.symmetric else dataclasses.replace(found, zero_point=found.zero_point + 1)
 
-    patch.setattr(search._Candidates, "grid", grid)
+    patch.setattr(place, "initial_grid", grid)
 
 
 def not_folded(patch):
@@ -135,13 +136,13 @@ def half_equalized(patch):
 
 
 MUTATIONS = {  # defect -> what plants it, a sentinel that must be reported
-    "FlexRound without s3": (without("d3"), "b-flexround-w3/error"),
-    "FlexRound without s4": (without("d4"), "b-flexround-w3/error"),
+    "FlexRound without s3": (without("d3"), "b-flexround-w3/moved"),
+    "FlexRound without s4": (without("d4"), "b-flexround-w3/moved"),
     "AdaRound without its regulariser": (no_regularizer, "b-adaround-w3/hard"),
     "first layer not 8 bit": (first_layer_low, "b-rtn-w3/bits_first"),
     "dropped activations are zero, unscaled": (dropped_to_zero, "dropping/sum"),
     "wrong zero point": (zero_point_off_by_one, "q-rtn-w4a8/zero"),
-    "BN not folded": (not_folded, "surgery/folded/norms"),
+    "BN not folded": (not_folded, "surgery"),
     "s3 along the input of Conv1D": (transposed_s3, "q-flexround-w4a8/error"),
     "calibrated on the dev set": (calibrated_on_dev, "calibration-glue/from_train"),
     "BLEU without lower-casing": (case_counts, "metrics/bleu_all"),
@@ -163,4 +164,8 @@ def test_a_planted_defect_is_reported(monkeypatch, expected, name):
 
 
 def test_without_a_defect_nothing_is_reported(expected):
-    assert sentinels.check(expected) == []
+    assert sentinels.check(expected, {sentinel.partition("/")[0] for _, sentinel in MUTATIONS.values()}) == []
+
+
+def test_the_reference_has_the_sentinels_of_every_probe(expected):
+    assert {name.partition("/")[0] for name in expected} == sentinels.PROBES.keys()

@@ -137,6 +137,9 @@ def published(tmp_path_factory):
         for directory in ("results", "results/smoke"):
             (root / directory / name).write_text("recipe,metric,value,n_examples\nx,top1,1.00,9\n")
     (root / "results/smoke/metrics.json").write_text('{"cells": {"computed": 24}}')
+    for name in ("claims.csv", "claims.html", "errata.csv"):
+        for directory in ("results", "results/smoke"):
+            (root / directory / name).write_text("claim\n")
     project = Clone(root)
     project.run("ln", "-s", sys.prefix, ".venv")
     project.snakemake("--touch", "--forceall", "--quiet", "all")

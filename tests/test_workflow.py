@@ -211,6 +211,7 @@ def own(tmp_path):
 
 
 def test_a_rounding_of_the_users_own_gets_a_row_and_nothing_else_is_computed(project, own):
+    project.snakemake("results/table10.csv")
     config = [f"own={own}"]
     expected = {"own_reconstruct": 2, "own_evaluate": 2, "tabulate": 1, "publish_table": 1}
     assert project.planned("results/table10.csv", config=config) == expected

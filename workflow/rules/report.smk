@@ -56,9 +56,9 @@ rule paper:
 
 rule publish_document:
     input:
-        f"results/{SCALE}/{{document}}",
+        document=f"results/{SCALE}/{{document}}",
     output:
-        "results/{document}",
+        document="results/{document}",
     log:
         "logs/publish-{document}.log",
     wildcard_constraints:
@@ -67,4 +67,4 @@ rule publish_document:
         mem_mb=100,
         runtime=1,
     shell:
-        "cp {input} {output} 2> {log}"
+        "cp {input.document} {output.document} 2> {log}"

@@ -14,7 +14,7 @@ from typing import NamedTuple
 
 import torch
 
-from flexround.errors import InputError
+from flexround.errors import FlexRoundError, InputError
 from flexround.regress.probes import arithmetic, data, engine
 
 Probe = Callable[[int], dict[str, float]]
@@ -66,12 +66,17 @@ def measure(names: Iterable[str] = PROBES) -> dict[str, Sentinel]:
 
 
 def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[str]:
-    """Return a line for each number of some probes that is not as expected, missing or unknown."""
+    """Return a line for each number of some probes that is unexpected, missing or unknown, or of a probe that fails."""
+    lines, found = [], {}
     names = list(names)
-    found = compute(names)
+    for name in names:
+        try:
+            found |= compute([name])
+        except FlexRoundError as error:
+            lines.append(f"sentinel {name}: {error}")
     wanted = {name: sentinel for name, sentinel in expected.items() if name.partition("/")[0] in names}
-    lines = [f"sentinel {name}: not in the reference" for name in found.keys() - wanted]
-    lines += [f"sentinel {name}: missing" for name in wanted.keys() - found]
+    lines += [f"sentinel {name}: not in the reference" for name in sorted(found.keys() - wanted)]
+    lines += [f"sentinel {name}: missing" for name in sorted(wanted.keys() - found)]
     for name in sorted(wanted.keys() & found):
         value, tolerance, _ = wanted[name]
         if not abs(found[name] - value) <= tolerance:  # also where it is NaN

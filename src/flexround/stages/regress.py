@@ -21,7 +21,9 @@ def parser() -> argparse.ArgumentParser:
         "--all", action="store_true", help="every tableN.csv of the scale, not the runs of params/regress.yaml"
     )
     arguments.add_argument("--results", type=Path, default=Path("results"), help="directory with SCALE/")
-    arguments.add_argument("--reference", type=Path, default=Path("results/reference"))
+    arguments.add_argument(
+        "--reference", type=Path, default=Path("results/reference"), help="directory of tables and tolerances"
+    )
     return arguments
 
 

@@ -11,7 +11,9 @@ from flexround.stages import cli
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--reference", type=Path, default=Path("results/reference/sentinels.csv"))
+    arguments.add_argument(
+        "--reference", type=Path, default=Path("results/reference/sentinels.csv"), help="the CSV of the sentinels"
+    )
     arguments.add_argument("--write", action="store_true", help="measure them and their variation anew")
     return arguments
 

@@ -19,7 +19,7 @@ from flexround.tasks import bleu, images, squad_metric, text_metrics
 
 STEPS: tuple[Preprocess, ...] = ("replace_relu6", "cross_layer_equalization", "absorb_high_biases")
 SENTENCES = (
-    ("The Eiffel Tower is in Paris.", ("The Eiffel Tower stands in Paris, France.", "Paris has the Eiffel Tower.")),
+    ("the Eiffel tower is in Paris.", ("The Eiffel Tower stands in Paris, France.", "Paris has the Eiffel Tower.")),
     ("Alan Bean was born in Wheeler and flew on Apollo 12.", ("Alan Bean was born in Wheeler; he was on Apollo 12.",)),
     ("The club Ajax plays in Amsterdam.<|endoftext|> More", ("Ajax is a club that plays in Amsterdam.",)),
 )
