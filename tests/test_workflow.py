@@ -82,6 +82,47 @@ def test_a_second_run_does_nothing(project):
     assert project.planned("results/table10.csv") == {}
 
 
+@pytest.fixture
+def own(tmp_path):
+    """The example's rounding in a directory of the user's, with a row in table 10."""
+    shutil.copy2(ROOT / "examples/own_rounding/my_rounding.py", tmp_path)
+    file = tmp_path / "my rounding.yaml"
+    file.write_text(
+        'recipes:\n  b-nudge-w4: {setting: B, rounding: "my_rounding:Nudge", w_bits: 4}\n'
+        "rows:\n  - {table: 10, recipe: b-nudge-w4, method: B + Nudge}\n"
+    )
+    return file
+
+
+def test_a_rounding_of_the_users_own_gets_a_row_and_nothing_else_is_computed(project, own):
+    config = [f"own={own}"]
+    expected = {"own_reconstruct": 2, "own_evaluate": 2, "tabulate": 1, "publish_table": 1}
+    assert project.planned("results/table10.csv", config=config) == expected
+    project.snakemake("results/table10.csv", config=config)
+    rows = [r for r in csv.DictReader((project.root / "results/table10.csv").open()) if r["recipe"] == "b-nudge-w4"]
+    assert {(row["method"], row["published"], row["status"]) for row in rows} == {("B + Nudge", "", "computed")}
+    for suffix in ("tex", "html"):
+        assert "B + Nudge" in (project.root / f"results/table10.{suffix}").read_text()
+    assert project.planned("results/table10.csv", config=config) == {}
+
+    moved = shutil.copytree(own.parent, own.parent / "moved") / own.name
+    assert project.planned("results/table10.csv", config=[f"own={moved}"]) == {}, (
+        "where the file lies is of no interest"
+    )
+    own.with_name("my_rounding.py").write_text(own.with_name("my_rounding.py").read_text() + "# edited\n")
+    assert project.planned("results/table10.csv", config=config) == expected
+
+    project.snakemake("results/table10.csv")
+    assert "nudge" not in (project.root / "results/table10.csv").read_text()
+
+
+def test_a_mistake_in_the_users_file_is_one_message(project, own):
+    own.write_text(own.read_text().replace("my_rounding:Nudge", "my_rounding:Nugde"))
+    done = project.snakemake("-n", "results/table10.csv", config=[f"own={own}"], check=False)
+    assert done.returncode != 0
+    assert "has no class 'Nugde' (did you mean 'Nudge'?" in done.stdout + done.stderr
+
+
 def test_claims_need_every_table_and_figure_7(project):
     planned = project.planned("results/claims.csv")
     assert (planned["evaluate"], planned["claims"], planned["publish_claims"]) == (4, 1, 1), "two methods, two sizes"
@@ -196,45 +237,3 @@ def test_parsing_imports_neither_torch_nor_pandas(project):
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=project.root, capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
-
-
-@pytest.fixture
-def own(tmp_path):
-    """The example's rounding in a directory of the user's, with a row in table 10."""
-    shutil.copy2(ROOT / "examples/own_rounding/my_rounding.py", tmp_path)
-    file = tmp_path / "my rounding.yaml"
-    file.write_text(
-        'recipes:\n  b-nudge-w4: {setting: B, rounding: "my_rounding:Nudge", w_bits: 4}\n'
-        "rows:\n  - {table: 10, recipe: b-nudge-w4, method: B + Nudge}\n"
-    )
-    return file
-
-
-def test_a_rounding_of_the_users_own_gets_a_row_and_nothing_else_is_computed(project, own):
-    project.snakemake("results/table10.csv")
-    config = [f"own={own}"]
-    expected = {"own_reconstruct": 2, "own_evaluate": 2, "tabulate": 1, "publish_table": 1}
-    assert project.planned("results/table10.csv", config=config) == expected
-    project.snakemake("results/table10.csv", config=config)
-    rows = [r for r in csv.DictReader((project.root / "results/table10.csv").open()) if r["recipe"] == "b-nudge-w4"]
-    assert {(row["method"], row["published"], row["status"]) for row in rows} == {("B + Nudge", "", "computed")}
-    for suffix in ("tex", "html"):
-        assert "B + Nudge" in (project.root / f"results/table10.{suffix}").read_text()
-    assert project.planned("results/table10.csv", config=config) == {}
-
-    moved = shutil.copytree(own.parent, own.parent / "moved") / own.name
-    assert project.planned("results/table10.csv", config=[f"own={moved}"]) == {}, (
-        "where the file lies is of no interest"
-    )
-    own.with_name("my_rounding.py").write_text(own.with_name("my_rounding.py").read_text() + "# edited\n")
-    assert project.planned("results/table10.csv", config=config) == expected
-
-    project.snakemake("results/table10.csv")
-    assert "nudge" not in (project.root / "results/table10.csv").read_text()
-
-
-def test_a_mistake_in_the_users_file_is_one_message(project, own):
-    own.write_text(own.read_text().replace("my_rounding:Nudge", "my_rounding:Nugde"))
-    done = project.snakemake("-n", "results/table10.csv", config=[f"own={own}"], check=False)
-    assert done.returncode != 0
-    assert "has no class 'Nugde' (did you mean 'Nudge'?" in done.stdout + done.stderr
