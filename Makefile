@@ -62,7 +62,12 @@ lock: ## pin the newest versions again
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper
 	python -m flexround.stages.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
 
+# DVC remembers which files it has looked at. A killed run leaves half a list, and the next one then skips the rest and
+# reports success: so each pull and push starts with an empty list, in a directory of its own.
+export DVC_SITE_CACHE_DIR := $(CURDIR)/.dvc/tmp/site
+
 remote: $(INSTALLED)
+	rm -rf $(DVC_SITE_CACHE_DIR)
 ifneq ($(REMOTE),)
 	dvc remote add --local --force --default storage $(REMOTE)
 endif

@@ -7,6 +7,7 @@ import json
 import os
 import re
 import shutil
+import signal
 import subprocess
 import sys
 from pathlib import Path
@@ -37,7 +38,31 @@ RUN = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
 HEAVY = f"{RUN}/model.safetensors"
 RECIPE = "\n  b-adaround-w4: {", "\n  b-adaround-w4: {hyper: {reg_weight: 0.5}, "
 CELL = ("b-flexround-w4", "top1", "mobilenetv2-brecq")
+CLAIMS = ("claims.csv", "claims.html", "errata.csv")
 TABLE = ("table10.csv", "table10.tex", "table10.html")
+KILLED_COLLECTING = """
+import os, sys
+from dvc.cli import main
+from dvc_data.index import collect
+first = collect._collect_from_index
+def die(cache, *rest, **options):
+    first(cache, *rest, **options)
+    cache.commit()
+    os.kill(os.getpid(), 9)
+collect._collect_from_index = die
+main(sys.argv[1:])
+"""
+KILLED_COPYING = """
+import os, sys
+from dvc.cli import main
+replace, left = os.replace, [40]
+def die(source, target):
+    left[0] -= "files/md5" in str(target)
+    left[0] or os.kill(os.getpid(), 9)
+    replace(source, target)
+os.replace = die
+main(sys.argv[1:])
+"""
 STORAGE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 EDIT = "\nimport", "\n# edited\nimport"
 
@@ -49,20 +74,12 @@ class Clone:
         self.root = root
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         self.environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path}
+        self.environment["DVC_SITE_CACHE_DIR"] = str(root / ".dvc/tmp/site")  # as in the Makefile
 
     def run(self, *command, check=True):
         done = subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
-
-    def killed(self, watched, *command):
-        """Start a command, kill it once there is a file in a directory; return the files' names."""
-        process = subprocess.Popen(command, cwd=self.root, env=self.environment, stdout=subprocess.DEVNULL)
-        while process.poll() is None and not names(watched):
-            pass
-        process.kill()
-        process.wait()
-        return names(watched)
 
     def make(self, target, *arguments, check=True):
         return self.run("make", "-o", ".venv/installed", target, "SCALE=smoke.yaml", *arguments, check=check)
@@ -133,7 +150,7 @@ def published(tmp_path_factory):
     (root / ".gitignore").write_text((ROOT / ".gitignore").read_text() + ".venv\n")
     for number, directory in enumerate(served(Plan(load_params(str(root / "smoke.yaml"))))):
         write_result(root, directory, number)
-    for name in ("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png", *TABLE):
+    for name in ("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png", *TABLE, *CLAIMS):
         for directory in ("results", "results/smoke"):
             (root / directory / name).write_text("recipe,metric,value,n_examples\nx,top1,1.00,9\n")
     (root / "results/smoke/metrics.json").write_text('{"cells": {"computed": 24}}')
@@ -300,15 +317,24 @@ def test_an_interrupted_push_and_pull_are_continued(published, tmp_path):
     project = Clone(tmp_path / "project")
     project.run("dvc", "remote", "add", "--local", "--force", "--default", "storage", str(remote(project)))
     whole = names(project.root / ".dvc/cache/files")
-    assert 0 < len(project.killed(remote(project), "dvc", "push")) < len(whole)
-    project.run("dvc", "push")
+    assert project.run(sys.executable, "-c", KILLED_COPYING, "push", check=False).returncode == -signal.SIGKILL
+    assert 0 < len(names(remote(project))) < len(whole)
+    project.make("push")
     assert whole <= names(remote(project))
     clone = cloned(project, tmp_path)
     clone.run("dvc", "remote", "add", "--local", "--default", "storage", str(remote(project)))
-    assert 0 < len(clone.killed(clone.root / ".dvc/cache/files", "dvc", "fetch")) < len(whole)
-    clone.run("dvc", "fetch")
-    clone.stage("stored")
+    assert clone.run(sys.executable, "-c", KILLED_COPYING, "fetch", check=False).returncode == -signal.SIGKILL
+    assert 0 < len(names(clone.root / ".dvc/cache/files")) < len(whole)
+    clone.make("pull")
     assert whole <= names(clone.root / ".dvc/cache/files")
+
+
+def test_a_fetch_killed_while_it_collects_hides_nothing_from_the_next_pull(published, clone):
+    clone.run("dvc", "remote", "add", "--local", "--default", "storage", str(remote(published)))
+    assert clone.run(sys.executable, "-c", KILLED_COLLECTING, "fetch", check=False).returncode == -signal.SIGKILL
+    clone.make("pull")
+    assert (clone.root / HEAVY).exists()
+    assert (clone.root / "results/smoke/metrics.json").exists()
 
 
 def test_every_output_of_the_mini_scale_is_stored_once(published):

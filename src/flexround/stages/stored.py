@@ -48,8 +48,8 @@ def run(arguments: argparse.Namespace) -> None:
     sys.stdout.writelines(f"{problem}\n" for problem in problems)
     if problems:
         sys.stdout.write(
-            f"{len(problems)} copies missing or damaged: make pull again; what is still named then is wrong in the "
-            "remote: delete it there, and make push where the results are whole\n"
+            f"{len(problems)} copies missing or damaged: make pull again; what is still named then is damaged in the "
+            "remote: overwrite it there with the copy in .dvc/cache of a clone that is whole\n"
         )
         sys.exit(FAILED)
 
