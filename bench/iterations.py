@@ -56,6 +56,7 @@ def layer() -> nn.Module:
 def llama_layer() -> nn.Module:
     """Return a LLaMA with one layer, of the size at which the authors' code was timed."""
     sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16}
+    sizes |= {"vocab_size": 64}  # plain training would learn the embedding too
     return transformer.llama("causal-lm", num_hidden_layers=1, **sizes)
 
 
@@ -65,7 +66,7 @@ NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Bl
     "resnet50": (folded(resnet.resnet50), resnet.blocks, images, 32),
     "mobilenetv2": (folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 32),
     "bert-base": (layer, bert.blocks, lambda: tokens(128, 128), 32),
-    "llama": (llama_layer, llama.blocks, lambda: tokens(8, 256), 2),
+    "llama": (llama_layer, llama.blocks, lambda: tokens(8, 256) % 64, 2),
 }
 
 
