@@ -67,7 +67,8 @@ def measure(names: Iterable[str] = PROBES) -> dict[str, Sentinel]:
 
 def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[str]:
     """Return a line for each number of some probes that is unexpected, missing or unknown, or of a probe that fails."""
-    lines, found = [], {}
+    lines: list[str] = []
+    found: dict[str, float] = {}
     names = list(names)
     for name in names:
         try:
