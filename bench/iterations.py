@@ -60,6 +60,8 @@ def llama_layer() -> nn.Module:
     return transformer.llama("causal-lm", num_hidden_layers=1, **sizes)
 
 
+SCHEMES = {"llama": Scheme(8, symmetric=False, axis=0)}  # of the weights, as the paper has them; 4 bit symmetric else
+
 # factory, blocks, inputs, batch
 NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable[[], Tensor], int]] = {
     "resnet18": (folded(resnet.resnet18), resnet.blocks, images, 32),
@@ -97,13 +99,13 @@ def stepper(
     return step
 
 
-def quantize_weights(block: Block, rounding: Callable[..., Rounding]) -> list[nn.Parameter]:
+def quantize_weights(block: Block, rounding: Callable[..., Rounding], scheme: Scheme) -> list[nn.Parameter]:
     """Put a rounding on each weight of a block; return what is learned."""
     block.module.requires_grad_(False)
     learned = []
     for layer in place.weight_layers(block):
         weight = layer.weight.detach()
-        grid = place.weight_grid(block.name, weight, Scheme(4), "mse", 2.4)
+        grid = place.weight_grid(block.name, weight, scheme, "mse", 2.4)
         made = rounding(weight, grid, place.weight_axes(layer))
         place.attach_rounding(layer, made)
         learned += [parameter for parameter in made.parameters() if parameter.requires_grad]
@@ -151,6 +153,7 @@ def main() -> None:
     rounding = imports.load(arguments.rounding)
     for name in arguments.networks:
         factory, cut, inputs, batch = NETWORKS[name]
+        scheme = SCHEMES.get(name, Scheme(4))
         model = factory()
         totals = dict.fromkeys(("plain", "weights", "q"), 0.0)
         x = Store(torch.device("cpu")).copy(inputs())
@@ -160,8 +163,9 @@ def main() -> None:
                 x = Store(x.device).copy(variants["plain"].before(x))
                 target = Store(x.device).copy(variants["plain"](x.clone()))
             learned = {"plain": [p for p in variants["plain"].module.parameters() if p.ndim > 1]}
-            learned["weights"] = quantize_weights(variants["weights"], rounding)
-            learned["q"] = quantize_weights(variants["q"], rounding) + quantize_activations(variants["q"], x, batch)
+            learned["weights"] = quantize_weights(variants["weights"], rounding, scheme)
+            learned["q"] = quantize_weights(variants["q"], rounding, scheme)
+            learned["q"] += quantize_activations(variants["q"], x, batch)
             draws = {"plain": one_batch(x, target, batch), "weights": drawn(x, target, 1.0, batch)}
             draws["q"] = drawn(x, target, KEEP, batch)
             for kind, block in variants.items():

@@ -1,12 +1,14 @@
 """Grids and the step search against their formulas and a brute-force oracle."""
 
 import itertools
+import math
 
 import pytest
 import torch
 from tensors import randn
 
-from flexround.quant.grid import Scheme, grid_from_range, nearest_codes
+from flexround.quant import search
+from flexround.quant.grid import Scheme, clip, grid_from_range, nearest_codes
 from flexround.quant.search import initial_grid, mean_error
 
 
@@ -124,6 +126,36 @@ def test_per_channel_search_equals_the_search_of_each_channel_alone():
         alone = initial_grid(x[row : row + 1], Scheme(3, symmetric=False, axis=0))
         torch.testing.assert_close(together.step[row], alone.step[0])
         assert together.zero_point[row] == alone.zero_point[0]
+
+
+@pytest.mark.parametrize("bits", [2, 4, 8])
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_passing_over_hopeless_ranges_and_searching_in_chunks_change_nothing(monkeypatch, bits, symmetric):
+    x = randn(12, 300) ** 3
+    x[4:8] = x[4:8].abs()  # a chunk of one-sided channels in a two-sided tensor
+    scheme = Scheme(bits, symmetric, axis=0)
+    monkeypatch.setattr(search, "MARGIN", math.inf)
+    everything = initial_grid(x, scheme)
+    monkeypatch.undo()
+    tried = []
+    real = search.mean_error
+    monkeypatch.setattr(search, "mean_error", lambda *arguments: tried.append(1) or real(*arguments))
+    monkeypatch.setattr(search, "CHUNK", 4 * 300)
+    chunks = initial_grid(x, scheme)
+    assert torch.equal(chunks.step, everything.step)
+    assert torch.equal(chunks.zero_point, everything.zero_point)
+    if bits == 8 and not symmetric:
+        assert len(tried) / 3 < 100  # of 125 and the pattern's
+
+
+@pytest.mark.parametrize("bounds", [(-8, 7), (torch.tensor([[-8.0], [-3.0]]), torch.tensor([[7.0], [12.0]]))])
+def test_clip_equals_torchs_clamp_with_numbers_and_tensors(bounds):
+    x = 10 * randn(2, 100)
+    expected = torch.clamp(x, *bounds)
+    assert torch.equal(clip(x, *bounds), expected)
+    assert not torch.equal(x, expected)
+    assert clip(x, *bounds, out=x) is x
+    assert torch.equal(x, expected)
 
 
 def test_search_beats_min_max_with_an_outlier():

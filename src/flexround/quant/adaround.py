@@ -4,7 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import GAMMA, ZETA, RectifiedSigmoidRound, RoundingRegularizer
-from flexround.quant.grid import Grid
+from flexround.quant.grid import Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
 
@@ -27,7 +27,7 @@ class AdaRound(Rounding):
     @torch.no_grad()
     def codes(self, weight: Tensor) -> Tensor:
         """Return clamp(⌊W / s1⌋ + 1[α >= 0])."""
-        return (self.floor + (self.alpha >= 0)).clamp_(self.low, self.high)
+        return clip(self.floor + (self.alpha >= 0), self.low, self.high)
 
     def regularizer(self, beta: float) -> Tensor:
         """Return Σ (1 - |2 h(α) - 1|^β)."""

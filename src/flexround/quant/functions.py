@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-Bound = Any  # a number, or a tensor shaped like the step: torch.clamp's overloads take either but not their union
+from flexround.quant.grid import Bound, clip
 
 
 class DivideRound(Function):
@@ -43,7 +43,7 @@ class DivideRound(Function):
         scale = scale.exp() if d2 is None else torch.sub(scale, d2).exp_()
         u = weight * scale
         rounded = u.round()
-        code = rounded.clamp(low, high)
+        code = clip(rounded, low, high)
         inside = torch.eq(rounded, code, out=rounded)
         quantized = code.mul_(s1)
         slope = scale.mul(inside).mul_(s1) if ctx.needs_input_grad[0] else None
@@ -100,7 +100,7 @@ class RectifiedSigmoidRound(Function):
         sigmoid = alpha.sigmoid()
         h = stretch(sigmoid)
         code = h.add(floor)
-        clipped = code.clamp(low, high)
+        clipped = clip(code, low, high)
         slope = stretch_slope(sigmoid, h).mul_(torch.eq(code, clipped, out=code)).mul_(step)
         ctx.save_for_backward(slope)
         return clipped.mul_(step)
@@ -160,7 +160,7 @@ class StepQuantize(Function):
     def forward(ctx: Any, x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Tensor | None) -> Tensor:
         """Return x̂, shape of ``x``; ``kept`` is a float mask of 0 and 1 or None to keep everything."""
         u = x / step
-        code = u.round().clamp_(low, high)
+        code = clip(u.round(), low, high)
         if kept is None:
             slope = code - u
             quantized = code.mul_(step)

@@ -6,6 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+Bound = Any  # a number, or a tensor shaped like the step: torch.clamp's overloads take either but not their union
 MIN_STEP = 1e-8  # the step of an all-zero tensor or channel: it then quantizes to zero exactly
 
 
@@ -46,7 +47,7 @@ class Grid:
     qmax: int
 
     @property
-    def bounds(self) -> tuple[Any, Any]:
+    def bounds(self) -> tuple[Bound, Bound]:
         """``(low, high)``: numbers for one grid per tensor (faster clamps), else tensors shaped like ``step``."""
         if self.zero_point.ndim == 0:
             zero_point = self.zero_point.item()
@@ -95,4 +96,13 @@ def channel_range(x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
 def nearest_codes(x: Tensor, grid: Grid) -> Tensor:
     """Round-to-nearest codes clamp(round(x / step), low, high); float tensor of whole numbers, shape of ``x``."""
     low, high = grid.bounds
-    return torch.div(x, grid.step).round_().clamp_(low, high)
+    scaled = torch.div(x, grid.step).round_()
+    return clip(scaled, low, high, out=scaled)
+
+
+def clip(x: Tensor, low: Bound, high: Bound, out: Tensor | None = None) -> Tensor:
+    """Clip ``x`` to numbers or tensors; as ``torch.clamp``, which on a CPU is 8 times slower with tensors."""
+    if not isinstance(low, Tensor):
+        return torch.clamp(x, low, high, out=out)
+    clipped = torch.maximum(x, low, out=out)
+    return torch.minimum(clipped, high, out=clipped)

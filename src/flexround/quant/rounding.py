@@ -9,7 +9,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
-from flexround.quant.grid import Grid
+from flexround.quant.grid import Grid, clip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -55,7 +55,7 @@ class Rounding(nn.Module):
 
         The default recovers them from ``forward``, which must then return values on the grid.
         """
-        return (self.forward(weight) / self.step()).round_().clamp_(self.low, self.high)
+        return clip((self.forward(weight) / self.step()).round_(), self.low, self.high)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Return the learnable parameters by name of their learning rate; one group ``all`` by default."""

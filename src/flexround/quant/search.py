@@ -5,12 +5,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
-from flexround.quant.grid import Grid, Scheme, channel_range, code_range, grid_from_range
+from flexround.quant.grid import Grid, Scheme, channel_range, clip, code_range, grid_from_range
 
 CANDIDATES = 100  # ranges tried by the exact search: the full range times 1/100 ... 100/100
 COARSE = 4  # the fast search first tries every fourth of them
 NEAR, NEAR_PART = (0, -1, 1, -2, 2), 16  # with zero points off the natural one by these sixteenths of all codes
 PATTERN = (8, 4, 2, 1)  # then moves by these amounts as long as that helps
+MARGIN = 1.001  # of float32 sums, before a range counts as worse
+CHUNK = 2**20  # weights searched at a time, of whole channels: the passes over them stay in the caches
 
 
 def initial_grid(x: Tensor, scheme: Scheme, method: str = "mse", p: float = 2.4) -> Grid:
@@ -31,19 +33,35 @@ def initial_grid(x: Tensor, scheme: Scheme, method: str = "mse", p: float = 2.4)
         raise ValueError(f"{int((~torch.isfinite(x)).sum())} of {x.numel()} values are NaN or Inf")
     x = x.detach().float()
     low, high = channel_range(x, scheme.axis)
-    negatives = bool(low.min() < 0)
+    negatives, positives = bool(low.min() < 0), bool(high.max() > 0)
     if method == "minmax":
         return grid_from_range(low, high, scheme, negatives)
     search = {"mse": _fast, "mse-exact": _exact}.get(method)
     if search is None:
         raise ValueError(f"method {method!r}: choose minmax, mse or mse-exact")
-    return search(x, _Candidates(low, high, scheme, negatives), p)
+    grids = []
+    for part in _parts(x, scheme.axis):
+        candidates = _Candidates(*channel_range(part, scheme.axis), scheme, negatives, positives)
+        grids.append(search(part, candidates, p))
+    if len(grids) == 1:
+        return grids[0]
+    steps, zero_points = ([getattr(grid, name) for grid in grids] for name in ("step", "zero_point"))
+    axis = scheme.axis or 0
+    return Grid(torch.cat(steps, axis), torch.cat(zero_points, axis), grids[0].qmin, grids[0].qmax)
+
+
+def _parts(x: Tensor, axis: int | None) -> tuple[Tensor, ...]:
+    """Split a tensor with one grid per channel into groups of channels; each channel's search is its own."""
+    if axis is None:
+        return (x,)
+    return x.split(max(1, CHUNK * x.shape[axis] // x.numel()), axis)
 
 
 def mean_error(x: Tensor, grid: Grid, axis: int | None, p: float) -> Tensor:
     """Return mean |x - x_hat|^p per tensor, shape (), or per channel, shape of the step."""
     low, high = grid.bounds
-    error = (x / grid.step).round_().clamp_(low, high).mul_(grid.step).sub_(x)
+    error = (x / grid.step).round_()
+    clip(error, low, high, out=error).mul_(grid.step).sub_(x)
     error = error.square_() if p == 2 else error.abs_().pow_(p)
     if axis is None:
         return error.mean()
@@ -53,14 +71,14 @@ def mean_error(x: Tensor, grid: Grid, axis: int | None, p: float) -> Tensor:
 class _Candidates:
     """The two coordinates searched over, each a tensor shaped like the step: range index 1..100 and zero point.
 
-    One-sided and symmetric tensors have one coordinate (the range); asymmetric two-sided ones have both.
+    One-sided and symmetric tensors have one coordinate (the range); asymmetric two-sided ones have both. Whether there
+    are negatives and positives is of the whole tensor, whichever of its channels are searched here.
     """
 
-    def __init__(self, low: Tensor, high: Tensor, scheme: Scheme, negatives: bool) -> None:
+    def __init__(self, low: Tensor, high: Tensor, scheme: Scheme, negatives: bool, positives: bool) -> None:
         self.low, self.high, self.scheme, self.negatives = low, high, scheme, negatives
         self.levels = 2**scheme.bits - 1
-        two_sided = bool(low.min() < 0) and bool(high.max() > 0)
-        self.planar = not scheme.symmetric and two_sided
+        self.planar = not scheme.symmetric and negatives and positives
 
     def natural_zero_point(self) -> Tensor:
         """The zero point of the min-max grid, from which the fast search starts."""
@@ -83,6 +101,7 @@ class _Best:
         self.index = torch.full_like(candidates.low, CANDIDATES)
         self.zero_point = candidates.natural_zero_point()
         self.error = torch.full_like(candidates.low, torch.inf)
+        self.clipped = torch.zeros_like(candidates.low)  # what clipping alone costs the last candidate, from below
 
     def offer(self, index: Tensor, zero_point: Tensor) -> bool:
         """Try a candidate; keep it in the channels where it is better. Returns whether it was anywhere."""
@@ -90,11 +109,19 @@ class _Best:
         zero_point = zero_point.clamp(0, self.candidates.levels)
         grid = self.candidates.grid(index, zero_point)
         error = mean_error(self.x, grid, self.candidates.scheme.axis, self.p)
+        self.clipped = error - (grid.step / 2) ** self.p
         better = error < self.error
         self.error = torch.where(better, error, self.error)
         self.index = torch.where(better, index, self.index)
         self.zero_point = torch.where(better, zero_point, self.zero_point)
         return bool(better.any())
+
+    def smaller_is_worse(self) -> bool:
+        """Whether no range within the last candidate's, zero point unchanged, can win in any channel.
+
+        Within the bounds an error is at most half a step; the rest is clipping, which only grows as the range shrinks.
+        """
+        return bool((self.clipped > MARGIN * self.error).all())
 
     def grid(self) -> Grid:
         """Return the grid of the best candidate."""
@@ -119,6 +146,8 @@ def _fast(x: Tensor, candidates: _Candidates, p: float) -> Grid:
     for zero_point in [natural + near * shift for near in (NEAR if candidates.planar else [0])]:
         for index in range(CANDIDATES, 0, -COARSE):
             best.offer(torch.full_like(best.index, index), zero_point)
+            if best.smaller_is_worse():
+                break
     for size in PATTERN:
         for index_move, zero_point_move in _moves(size, candidates):
             while best.offer(best.index + index_move, best.zero_point + zero_point_move):
