@@ -5,6 +5,7 @@ import os
 import shutil
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import test_state
@@ -262,7 +263,7 @@ def test_caches_in_files_lie_as_those_in_memory(tmp_path):
         assert torch.equal(cache.mapped(path, x.shape, x.dtype), x)
 
 
-def test_the_place_of_caches_follows_from_their_bytes(tmp_path, caplog):
+def test_the_place_of_caches_follows_from_their_bytes(tmp_path, caplog, monkeypatch):
     caplog.set_level("INFO")
     needed = cache.HELD * 10 * 100 * 4
     assert cache.plan(100, 10, CPU, torch.float32, tmp_path, needed).directory is None
@@ -270,6 +271,13 @@ def test_the_place_of_caches_follows_from_their_bytes(tmp_path, caplog):
     assert cache.plan(100, 10, CPU, torch.float32, tmp_path, needed - 1).directory == tmp_path
     assert cache.plan(100, 10, CPU, torch.bfloat16, tmp_path, needed // 2).directory is None
     assert cache.plan(100, 10, CPU, torch.float32, tmp_path, None).directory is None
+    gpu = torch.device("cuda")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * needed + 2, 3 * needed))
+    assert str(cache.plan(100, 10, gpu, torch.float32, tmp_path, needed)) == "on the GPU"
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * needed, 3 * needed))
+    host = cache.plan(100, 10, gpu, torch.float32, tmp_path, needed)
+    assert (str(host), host.device, host.pinned) == ("in page-locked memory", CPU, True)
+    assert str(cache.plan(100, 10, gpu, torch.float32, tmp_path, needed - 1)) == "in files"
     huge = 10**15
     with pytest.raises(InputError, match=rf"need {16 * huge} bytes, \d+ are free"):
         cache.plan(huge, 1, CPU, torch.float32, tmp_path, None)
@@ -323,20 +331,26 @@ def test_autocast_learns_as_well_and_keeps_masters_in_float32(tmp_path, kind):
 @pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B"])
 def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     made = job(files, recipe)
-    found = preflight(made, tokens())
-    assert found.block == "h.0"
+    found = preflight(made, tokens(), tmp_path / "state")
+    assert (found.block, found.caches) == ("h.0", "in memory")
     assert found.peak_mb > 10
     iterations = 4 * HYPER["iters"] + (4 * HYPER["a_iters"] if recipe.setting == "B" and recipe.a_bits else 0)
     assert found.hours * 3600 > iterations * found.iteration_seconds > 0
     assert [path.name for path in tmp_path.iterdir()] == ["files"]
 
 
-def test_preflight_takes_the_largest_block_and_what_arrives_there():
+def test_preflight_tells_of_a_disk_without_room(tmp_path, files, monkeypatch):
+    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
+    with pytest.raises(InputError, match="10 are free"):
+        preflight(job(files, RECIPES[0]), tokens(), tmp_path / "state")
+
+
+def test_preflight_takes_the_largest_block_and_what_arrives_there(tmp_path):
     net = toy.model(channels=8)
     net.body[1].conv1 = torch.nn.Conv2d(8, 16, 3, padding=1)
     net.body[1].conv2 = torch.nn.Conv2d(16, 8, 3, padding=1)
     made = toy.job(toy.recipe("Q", "flexround", 3, 4), net=net)
-    assert preflight(made, toy.samples()).block == "body.1"
+    assert preflight(made, toy.samples(), tmp_path).block == "body.1"
     shapes = engine.boundaries(toy.job(toy.recipe(), net=net), toy.samples())
     expected = [(1, 3, 8, 8)] * 2 + [(1, 8, 8, 8)] * 5 + [(1, 8), (1, 5)]
     assert [tuple(shape) for shape in shapes] == expected

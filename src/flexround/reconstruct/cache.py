@@ -32,11 +32,18 @@ class Store:
         device: the GPU, or the host.
         dtype: of activations; whatever uses them computes in float32.
         directory: of memory-mapped files, one a cache; None keeps them in memory.
+        pinned: whether the host's memory is page-locked, from where a GPU copies without a detour.
     """
 
     device: torch.device
     dtype: torch.dtype = torch.float32
     directory: Path | None = None
+    pinned: bool = False
+
+    def __str__(self) -> str:
+        if self.directory is not None:
+            return "in files"
+        return "on the GPU" if self.device.type == "cuda" else "in page-locked memory" if self.pinned else "in memory"
 
     def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
         """Return an uninitialised cache for values of ``dtype``; see ``mapped`` for its layout.
@@ -47,7 +54,7 @@ class Store:
         dtype = self.dtype if dtype.is_floating_point else dtype
         if self.directory is None:
             layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-            return torch.empty(shape, dtype=dtype, device=self.device, memory_format=layout)
+            return torch.empty(shape, dtype=dtype, device=self.device, memory_format=layout, pin_memory=self.pinned)
         handle, name = tempfile.mkstemp(dir=self.directory, suffix=SUFFIX)
         try:  # reserved at once: a full disk would end the process in the middle of a block, without a word
             os.posix_fallocate(handle, 0, math.prod(shape) * dtype.itemsize)
@@ -86,14 +93,14 @@ def pieces(x: Tensor) -> Iterator[memoryview]:
 def plan(
     row: int, rows: int, device: torch.device, dtype: torch.dtype, directory: Path, host_bytes: int | None
 ) -> Store:
-    """Choose where caches lie, by their bytes: on the GPU, in the host's memory, in memory-mapped files.
+    """Choose where caches lie, by their bytes: on the GPU, in the host's memory, in memory-mapped files; write nothing.
 
     Args:
         row: elements of the largest cache, one sample.
         rows: samples.
         device: where blocks run.
         dtype: of the caches.
-        directory: for files, and for the state that lets a killed job go on.
+        directory: for files, and for the state that lets a killed job go on; may not exist yet.
         host_bytes: of the host's memory that caches may take; None for a part of what is available.
 
     Raises:
@@ -101,7 +108,8 @@ def plan(
     """
     one = row * rows * dtype.itemsize
     there = sum(path.stat().st_size for path in directory.glob(f"*{SUFFIX}"))
-    free, on_disk = shutil.disk_usage(directory).free, KEPT * one
+    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    free, on_disk = shutil.disk_usage(existing).free, KEPT * one
     if free + there < on_disk:
         raise InputError(
             f"{directory}: caches and resume state need {on_disk} bytes, {free} are free; free space, choose another "
@@ -109,13 +117,14 @@ def plan(
         )
     limit = int(HOST_ROOM * _available()) if host_bytes is None else host_bytes
     if device.type == "cuda" and HELD * one < GPU_ROOM * torch.cuda.mem_get_info(device)[0]:
-        store, where = Store(device, dtype), "on the GPU"
+        store = Store(device, dtype)
     elif HELD * one <= limit:
-        store, where = Store(torch.device("cpu"), dtype), "in memory"
+        store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda")
     else:
-        store, where = Store(torch.device("cpu"), dtype, directory), f"in files (limit of memory {limit / GB:.3g} GB)"
+        store = Store(torch.device("cpu"), dtype, directory)
     log.info(
-        "caches: %d x %.3g GB %s; resume state: %.3g GB of %.3g GB free", HELD, one / GB, where, on_disk / GB, free / GB
+        "caches: %d x %.3g GB %s (limit of the host's memory %.3g GB); resume state: %.3g GB of %.3g GB free",
+        *(HELD, one / GB, store, limit / GB, on_disk / GB, free / GB),
     )
     return store
 

@@ -7,6 +7,7 @@ the caches of one block boundary exist at a time. What is found for a block is w
 import logging
 import resource
 import time
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -43,9 +44,7 @@ def reconstruct(job: Job, samples: Tensor, state: State, host_bytes: int | None 
     job.model.requires_grad_(False)
     names = {module: name for name, module in job.model.named_modules()}
     inside = [within(block.module, places(job.model)) for block in job.blocks]
-    row = max(shape.numel() for shape in boundaries(job, samples))
-    dtype = getattr(torch, job.hyper.cache_dtype)
-    store = cache.plan(row, len(samples), job.device, dtype, state.directory, host_bytes)
+    store = place_caches(job, samples, state.directory, host_bytes)
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
@@ -68,6 +67,12 @@ def reconstruct(job: Job, samples: Tensor, state: State, host_bytes: int | None 
             state.commit(_position(phase, index), tensors, carry, {"grids": grids, "record": record})
             devices.return_freed_memory()
     return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
+
+
+def place_caches(job: Job, samples: Tensor, directory: Path, host_bytes: int | None) -> cache.Store:
+    """Choose where the activations of a job lie; see ``cache.plan``."""
+    row = max(shape.numel() for shape in boundaries(job, samples))
+    return cache.plan(row, len(samples), job.device, getattr(torch, job.hyper.cache_dtype), directory, host_bytes)
 
 
 @torch.no_grad()

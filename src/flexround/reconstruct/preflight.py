@@ -3,6 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -27,12 +28,14 @@ class Forecast:
         peak_mb: most memory in use, caches excluded: of the GPU, else of the process.
         iteration_seconds: of one iteration on a batch of the real size.
         hours: of the whole job, as if all blocks were the largest.
+        caches: where the activations will lie.
     """
 
     block: str
     peak_mb: float
     iteration_seconds: float
     hours: float
+    caches: str
 
 
 class _Rehearsal(WeightPhase):
@@ -50,13 +53,19 @@ class _Rehearsal(WeightPhase):
         return record
 
 
-def preflight(job: Job, samples: Tensor) -> Forecast:
+def preflight(job: Job, samples: Tensor, directory: Path, host_bytes: int | None = None) -> Forecast:
     """Run the largest block on random activations, through all that is done to a block.
 
     Args:
         job: model and settings; a model in memory is of no use afterwards.
         samples: (N, ...) inputs of the first block.
+        directory: of the job's state.
+        host_bytes: of the host's memory that caches may take; None for a part of what is available.
+
+    Raises:
+        InputError: too little room on the disk.
     """
+    caches = engine.place_caches(job, samples, directory, host_bytes)
     sizes = [sum(weight.numel() for weight in block.module.parameters()) for block in job.blocks]
     index = sizes.index(max(sizes))
     hyper = job.hyper
@@ -82,7 +91,7 @@ def preflight(job: Job, samples: Tensor) -> Forecast:
     iterations = hyper.iters + (hyper.a_iters if job.recipe.a_bits and not job.joint else 0)
     passes = FORWARDS * forward_seconds * len(samples) / rows
     hours = len(job.blocks) * (fixed + iterations * one + passes) / 3600
-    return Forecast(job.blocks[index].name, engine.peak_mb(job.device), one, hours)
+    return Forecast(job.blocks[index].name, engine.peak_mb(job.device), one, hours, str(caches))
 
 
 def _inputs(job: Job, samples: Tensor, index: int, rows: int) -> Tensor:

@@ -61,12 +61,14 @@ def run(arguments: argparse.Namespace) -> None:
     }
     with lease() as device:
         job, samples = _job(params, identity, settings, arguments, device)
+        directory = arguments.state / str(identity)
+        host_bytes = None if arguments.cache_mb is None else arguments.cache_mb * 2**20
         if arguments.preflight:
-            log.info("%s: %s", identity, json.dumps(dataclasses.asdict(preflight(job, samples))))
+            forecast = preflight(job, samples, directory, host_bytes)
+            log.info("%s: %s", identity, json.dumps(dataclasses.asdict(forecast)))
             return
         fingerprint = _fingerprint(identity, job, inputs, target)
-        with State(arguments.state / str(identity), fingerprint).opened() as state:
-            host_bytes = None if arguments.cache_mb is None else arguments.cache_mb * 2**20
+        with State(directory, fingerprint).opened() as state:
             records = reconstruct(job, samples, state, host_bytes)
             facts = {
                 "run": vars(identity),
