@@ -123,8 +123,6 @@ def test_only_what_is_between_the_markers_is_replaced():
 
 def test_the_readme_shows_the_status_of_the_reference_results():
     reference = ROOT / "results/reference"
-    if not list(reference.glob("table*.csv")):
-        pytest.skip("no reference results yet")
     found = [overview.standing(table, reference) for _, table in sorted(PLAN.params.tables.items())]
     readme = (ROOT / "README.md").read_text()
     assert status.replaced(readme, status.markdown(found, PLAN.scale)) == readme, "run: make status"

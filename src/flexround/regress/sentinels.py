@@ -1,14 +1,16 @@
 """Sentinels: small exact numbers that show a defect which is lost in the noise of a table's accuracies.
 
 Their tolerance is three times the furthest that they moved when they were computed with one and two threads on networks
-and inputs changed by some millionths (``VARIANTS``), and at least ``FLOOR`` of their value: what a machine that rounds
-differently may change. Seeds are not varied: other draws are other numbers, and are to be noticed.
+and inputs changed by some millionths (``VARIANTS``): what a machine that rounds differently may change. A number may
+stay where it is in a few variants by luck, so its tolerance is at least that of the median recipe, relative to its
+value, and at least ``FLOOR``. Seeds are not varied: other draws are other numbers, and are to be noticed.
 """
 
 import csv
 import functools
 import io
-from collections.abc import Callable, Iterable
+import statistics
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
@@ -57,12 +59,27 @@ def measure(names: Iterable[str] = PROBES) -> dict[str, Sentinel]:
     """Compute the numbers of some probes in all variants."""
     names = list(names)
     values = compute(names)
-    others = [compute(names, threads, variant) for threads, variant in VARIANTS]
+    return tolerate(values, [compute(names, threads, variant) for threads, variant in VARIANTS])
+
+
+def tolerate(values: dict[str, float], variants: Sequence[dict[str, float]]) -> dict[str, Sentinel]:
+    """Return sentinels from their values and what these are in some variants."""
+    furthest = {name: max(abs(other[name] - value) for other in variants) for name, value in values.items()}
+    relative: dict[str, list[float]] = {}
+    for name, value in values.items():
+        if value:
+            relative.setdefault(_quantity(name), []).append(furthest[name] / abs(value))
     found = {}
     for name, value in values.items():
-        deviation = max(abs(other[name] - value) for other in others)
-        found[name] = Sentinel(value, max(MARGIN * deviation, FLOOR * max(1.0, abs(value))), deviation)
+        usual = abs(value) * statistics.median(relative.get(_quantity(name), [0.0]))
+        floor = FLOOR * max(1.0, abs(value))
+        found[name] = Sentinel(value, max(MARGIN * furthest[name], MARGIN * usual, floor), furthest[name])
     return found
+
+
+def _quantity(name: str) -> str:
+    """Return what a number is of, whichever the recipe."""
+    return name.partition("/")[2]
 
 
 def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[str]:

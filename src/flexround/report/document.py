@@ -9,7 +9,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import jinja2
 from pydantic import TypeAdapter
 
 from flexround.artifacts import read_json, write_bytes
@@ -18,6 +17,7 @@ from flexround.settings.layout import PARAMS
 from flexround.settings.load import read_yaml
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
+from flexround.tables import templates
 from flexround.tables.grid import scale_note
 from flexround.tables.latex import escape
 
@@ -26,19 +26,7 @@ PACKAGES = (
     "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"  # Debian's names
 )
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
-_ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(Path(__file__).parent),
-    block_start_string="<%",
-    block_end_string="%>",
-    variable_start_string="<<",
-    variable_end_string=">>",
-    comment_start_string="<#",
-    comment_end_string="#>",
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-    undefined=jinja2.StrictUndefined,
-)
+_ENVIRONMENT = templates.latex(Path(__file__).parent)
 
 
 class Part(Strict):

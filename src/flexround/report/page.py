@@ -7,27 +7,19 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import jinja2
 from markupsafe import Markup
 
 from flexround.report import claims, jobs, origins
 from flexround.report.overview import STATES, Standing, standing
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
-from flexround.tables import grid, html
+from flexround.tables import grid, html, templates
 from flexround.tables.grid import Entry, Grid, Line
 
 HERE = Path(__file__).parent
 MARKS = dict(zip(STATES, "✓≈✗●◐–○", strict=True))  # no state is told by its colour alone
 MARKS |= dict(zip(claims.VERDICTS, "✓✗≈○", strict=True))
-_ENVIRONMENT = jinja2.Environment(
-    loader=jinja2.FileSystemLoader(HERE),
-    autoescape=True,
-    trim_blocks=True,
-    lstrip_blocks=True,
-    keep_trailing_newline=True,
-    undefined=jinja2.StrictUndefined,
-)
+_ENVIRONMENT = templates.html(HERE)
 
 
 class Shown(NamedTuple):

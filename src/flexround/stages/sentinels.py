@@ -1,6 +1,7 @@
 """Compute the sentinels and compare them with the reference; one that moved ends with exit code 1."""
 
 import argparse
+import logging
 import sys
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     from flexround.regress import sentinels
 
+    logging.getLogger("flexround").setLevel(logging.WARNING)  # blocks of many small networks
     if arguments.write:
         write_text(arguments.reference, sentinels.to_csv(sentinels.measure()))
         return

@@ -6,9 +6,8 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-import jinja2
-
 from flexround.settings.schema import Scale
+from flexround.tables import templates
 from flexround.tables.best import Z
 from flexround.tables.claim_specs import Claim
 from flexround.tables.claims import FAILS, HOLDS, LOWER_IS_BETTER, VERDICTS
@@ -132,9 +131,7 @@ altered.</p>
 </html>
 """
 STYLE = {HOLDS: "holds", FAILS: "fails"}  # class of a verdict
-_ENVIRONMENT = jinja2.Environment(
-    autoescape=True, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-)
+_ENVIRONMENT = templates.html()
 
 
 def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: Scale) -> str:

@@ -2,10 +2,9 @@
 
 import hashlib
 
-import jinja2
-
 from flexround.settings.schema import Scale
 from flexround.settings.specs import Table
+from flexround.tables import templates
 from flexround.tables.grid import Entry, Grid, legend, optional, parse, plain, scale_note
 
 PAGE = """{% macro note(letter) %}{% if letter %}<sup>{{ letter }}</sup>{% endif %}{% endmacro %}
@@ -82,9 +81,7 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 </body>
 </html>
 """
-_ENVIRONMENT = jinja2.Environment(
-    autoescape=True, trim_blocks=True, keep_trailing_newline=True, undefined=jinja2.StrictUndefined
-)
+_ENVIRONMENT = templates.html()
 
 
 def render(text: str, table: Table, scale: Scale) -> str:

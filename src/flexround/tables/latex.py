@@ -4,11 +4,10 @@ import hashlib
 import itertools
 import textwrap
 
-import jinja2
-
 from flexround.errors import SettingsError
 from flexround.settings.schema import Scale
 from flexround.settings.specs import Column, Row, Table
+from flexround.tables import templates
 from flexround.tables.grid import Entry, Grid, Heading, Line, legend, parse, scale_note
 from flexround.tables.published import DECIMALS
 
@@ -61,17 +60,7 @@ DOCUMENT = r"""\documentclass{article}
 << fragment >>
 \end{document}
 """
-_ENVIRONMENT = jinja2.Environment(
-    block_start_string="<%",
-    block_end_string="%>",
-    variable_start_string="<<",
-    variable_end_string=">>",
-    comment_start_string="<#",
-    comment_end_string="#>",
-    trim_blocks=True,
-    keep_trailing_newline=True,
-    undefined=jinja2.StrictUndefined,
-)
+_ENVIRONMENT = templates.latex()
 
 
 def render(text: str, table: Table, scale: Scale) -> str:

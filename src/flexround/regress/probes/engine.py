@@ -22,6 +22,7 @@ from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper, load_params
 
 BUDGET = {"samples": 64, "batch": 16, "iters": 30, "a_iters": 20, "a_init_samples": 32}
+ADAROUND_ITERS = 90  # its regulariser acts late
 IMAGES = ("imagenet", "resnet18-brecq")
 TEXT = ("webnlg", "gpt2-medium")
 ROUNDINGS = ("rtn", "adaround", "adaquant", "flexround", "adaquant-flexround")
@@ -87,7 +88,8 @@ def _quantize(network: Network, params: Params, run: Run) -> tuple[Result, list[
     """Reconstruct a network in place; return its grids and codes, and the records of its blocks."""
     recipe = params.recipe(run.recipe)
     settings = hyper(params, run)[0]
-    settings = settings.model_copy(update={key: value for key, value in BUDGET.items() if getattr(settings, key)})
+    budget = BUDGET | ({"iters": ADAROUND_ITERS} if recipe.rounding == "adaround" else {})
+    settings = settings.model_copy(update={key: value for key, value in budget.items() if getattr(settings, key)})
     blocks = network.cut(network.model)
     job = Job(
         model=network.model,
