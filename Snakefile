@@ -8,8 +8,10 @@ sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 from flexround.errors import FlexRoundError
 from flexround.settings import layout, own
 from flexround.settings.plan import Plan
+from flexround.stale import look_behind_ancient_files
 from snakemake.exceptions import WorkflowError
 
+look_behind_ancient_files()
 SCALE_FILE = str(config.get("scale", "mini"))
 try:
     OWN, PARAMS = own.configured(SCALE_FILE, config.get("own"))
