@@ -213,6 +213,7 @@ def test_every_stage_is_known_here():
 
 BASE = {"artifacts", "compiler", "devices", "errors", "imports", "own", "provenance", "seeding", "settings", "sources"}
 PARTS = {
+    "stale": set(),  # of Snakemake, for the Snakefile
     "quant": {"quant"},
     "models": {"models"},
     "surgery": {"surgery", "models", "quant"},
