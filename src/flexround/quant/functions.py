@@ -160,7 +160,8 @@ class StepQuantize(Function):
     def forward(ctx: Any, x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Tensor | None) -> Tensor:
         """Return x̂, shape of ``x``; ``kept`` is a float mask of 0 and 1 or None to keep everything."""
         u = x / step
-        code = clip(u.round(), low, high)
+        code = u.round()
+        clip(code, low, high, out=code)
         if kept is None:
             slope = code - u
             quantized = code.mul_(step)
