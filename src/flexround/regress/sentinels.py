@@ -3,7 +3,8 @@
 Their tolerance is three times the furthest that they moved when they were computed with one and two threads on networks
 and inputs changed by some millionths (``VARIANTS``): what a machine that rounds differently may change. A number may
 stay where it is in a few variants by luck, so its tolerance is at least that of the median recipe, relative to its
-value, and at least ``FLOOR``. Seeds are not varied: other draws are other numbers, and are to be noticed.
+value, and at least ``FLOOR``; not for RTN, where nothing is learned. Seeds are not varied: other draws are other
+numbers, and are to be noticed.
 """
 
 import csv
@@ -22,6 +23,7 @@ from flexround.regress.probes import arithmetic, data, engine
 Probe = Callable[[int], dict[str, float]]
 VARIANTS = ((1, 1), (1, 2), (1, 3), (2, 4))  # threads and number of the change; (1, 0) gives the values
 MARGIN = 3.0
+NEAREST = "b-rtn-"  # recipes in which nothing is learned
 FLOOR = 1e-5
 COLUMNS = ("name", "value", "tolerance", "largest_deviation")
 
@@ -71,7 +73,7 @@ def tolerate(values: dict[str, float], variants: Sequence[dict[str, float]]) -> 
             relative.setdefault(_quantity(name), []).append(furthest[name] / abs(value))
     found = {}
     for name, value in values.items():
-        usual = abs(value) * statistics.median(relative.get(_quantity(name), [0.0]))
+        usual = 0.0 if NEAREST in name else abs(value) * statistics.median(relative.get(_quantity(name), [0.0]))
         floor = FLOOR * max(1.0, abs(value))
         found[name] = Sentinel(value, max(MARGIN * furthest[name], MARGIN * usual, floor), furthest[name])
     return found
