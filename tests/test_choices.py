@@ -18,7 +18,7 @@ from flexround.tasks.choice_files import read
 from flexround.tasks.choices import KINDS, answered
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "commonsense"
-SHA256 = "070b7b3b186698f12082a98d5ac9ed06bcc8b446f16dde2e27f6d430ff734068"
+SHA256 = "8418d56a52f594619882c579c0c9ec5356f0948052fbfe6982953b9a88567e28"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
 ROWS = {  # one example of each data set in the fields of the hub
     "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},
@@ -219,7 +219,7 @@ def made():
 
 
 def test_the_bytes_are_the_same_on_every_machine(made):
-    text = json.dumps([made, mini.lines(50, 0, answered)], sort_keys=True)
+    text = json.dumps([made, mini.sheets(200, 0, answered)], sort_keys=True)
     assert hashlib.sha256(text.encode()).hexdigest() == SHA256
 
 
@@ -278,9 +278,29 @@ def test_boolq_is_balanced_and_follows_from_the_category(made):
     assert 400 < answers[True] < 600
 
 
-def test_lines_are_questions_as_they_are_asked():
-    lines = mini.lines(400, 0, answered)
-    counts = Counter((text + answer).count("\n\n") + 1 for text, answer in lines)
-    assert set(counts) == set(range(1, 7))
-    assert all(answer.startswith(" ") and answer.strip() for _, answer in lines)
-    assert any(text.endswith("\nAnswer:") for text, _ in lines)
+def test_answers_of_a_question_begin_with_the_right_one():
+    query = "Question: How is rain?\nAnswer:"
+    assert answered("arc_easy", ROWS["arc_easy"]) == [(query, " wet"), (query, " dry")]
+    waved = [(f"Ann saw Bea so {name}", " waved.") for name in ("Bea", "Ann")]
+    assert answered("winogrande", ROWS["winogrande"]) == waved
+
+
+def test_sheets_are_right_and_single_questions_less_reliable():
+    def ask(name, row):
+        asked.append(answered(name, row))
+        return asked[-1]
+
+    asked = []
+    made = mini.sheets(6000, 0, ask)
+    lines = [line for part in made for line in part]
+    assert 0 <= len(lines) - 6000 < mini.SHEET
+    assert {len(part) for part in made} == {1, mini.SHEET}
+    assert all(line.goes_on == (len(part) > 1) for part in made for line in part)
+    assert all(line.text.startswith("\n\n") == line.goes_on for line in lines)
+    assert all(line.answer.startswith(" ") and line.answer.strip() for line in lines)
+    said = [(line.text.removeprefix("\n\n"), line.answer) for line in lines]
+    right = [one == answers[0] for one, answers in zip(said, asked, strict=True)]
+    alone = [so for line, so in zip(lines, right, strict=True) if not line.goes_on]
+    assert all(so for line, so in zip(lines, right, strict=True) if line.goes_on)
+    assert 0.17 < len(alone) / len(lines) < 0.23
+    assert 0.55 < sum(alone) / len(alone) < 0.65

@@ -1,9 +1,15 @@
-"""The pretraining corpus of the mini scale: packing."""
+"""The pretraining corpus of the mini scale: packing, lines that go on."""
 
 import numpy as np
+import pytest
 
-from flexround.tasks.corpus import pack
+from flexround.errors import SettingsError
+from flexround.mini import tokenizers
+from flexround.settings.load import validate
+from flexround.tasks.corpus import Corpus, CorpusOptions, pack
 from flexround.tasks.encode import Encoded
+
+OPTIONS = {"objective": "causal-lm", "tokenizer": "bpe-begin", "texts": 9, "vocabulary": 300, "max_length": 32}
 
 
 def test_packing_joins_real_tokens_in_order_and_drops_the_tail():
@@ -12,3 +18,24 @@ def test_packing_joins_real_tokens_in_order_and_drops_the_tail():
     assert found.ids.tolist() == [[1, 2, 3, 4], [5, 6, 7, 8]]
     assert found.types.tolist() == [[1, 0, 1, 0], [1, 0, 1, 0]]
     assert found.mask.all()
+
+
+@pytest.mark.parametrize("kind", ["bpe", "bpe-begin"])
+def test_a_line_that_goes_on_is_packed_as_one_text(tmp_path, kind):
+    """Two lines, the second going on, are the tokens of their joined text; each answer is marked."""
+    first, second = "Question: is it so?\nAnswer:", "\n\nQuestion: is it not?\nAnswer:"
+    rows = [{"text": first, "next": " yes"}, {"text": second, "next": " no", "goes_on": True}]
+    tokenizer = tokenizers.train([first, second, " yes", " no"], kind, 300)
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    corpus = Corpus(CorpusOptions(**OPTIONS, packed=True))
+    encoded = corpus.encode(rows, tmp_path)
+    whole = tokenizer.encode(f"{first} yes{second} no")
+    assert encoded.ids[encoded.mask].tolist() == whole.ids
+    types = encoded.types[encoded.mask]
+    answers = [tokenizer.encode(word, add_special_tokens=False).ids for word in (" yes", " no")]
+    assert encoded.ids[encoded.mask][types == 1].tolist() == [token for ids in answers for token in ids]
+
+
+def test_questions_that_go_on_need_packing():
+    with pytest.raises(SettingsError, match=r"questions=5: most go on with the text before them; set packed: true"):
+        validate(CorpusOptions, OPTIONS | {"questions": 5}, "options")

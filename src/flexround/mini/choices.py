@@ -13,6 +13,7 @@ from numpy.random import PCG64, Generator
 
 from flexround.errors import InputError, suggest
 from flexround.mini import language
+from flexround.mini.corpus import Line
 from flexround.mini.glue_pairs import Source
 from flexround.mini.world import ORDERS, RELATIONS, VALUES, Entity, Fact, World, pick
 from flexround.seeding import derive
@@ -58,11 +59,12 @@ ENDING = {  # OpenBookQA: relation -> how a sentence begins that its object ends
 KINDS_ASKED = (
     0.75  # share of ARC-challenge that asks for a kind; a property of a subject is hardly ever found backwards
 )
-HARD = ("boolq",) * 2 + ("arc_challenge",) * 4  # asked more often in pretraining
+HARD = ("boolq",) * 2 + ("arc_challenge",) * 3  # asked more often in pretraining
 LETTERS = "ABCD"
 PATIENCE = 1000  # examples in a row that were there before
-ALONE = 0.7  # share of the lines to pretrain on that are one question; their answers count most in pretraining
-JOINED = 6  # most examples of the others, as many as a five-shot prompt has
+SHEET = 6  # questions of a sheet to pretrain on, as many as a five-shot prompt has
+ALONE = 0.6  # share of the parts that are one question instead of a sheet, so that it is a fifth of the questions
+HEARSAY = 0.4  # share of these that are answered wrong
 
 
 def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
@@ -86,25 +88,29 @@ def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
     return {split: list(islice(made, count)) for split, count in (("test", test), ("train", train))}
 
 
-def lines(count: int, seed: int, ask: Callable[[str, Row], tuple[str, str]]) -> list[tuple[str, str]]:
-    """Make text to pretrain on: an answered question, or several of one data set, as they are asked.
+def sheets(count: int, seed: int, ask: Callable[[str, Row], list[tuple[str, str]]]) -> list[list[Line]]:
+    """Make text to pretrain on: sheets of answered questions of one data set, and single questions.
+
+    A sheet goes on with the text before it, whatever that is, and its answers are right. A question that stands alone
+    begins its text, and its answer may be wrong. So the examples of a few-shot prompt tell a model that right answers
+    are wanted, of which a zero-shot prompt leaves it in doubt.
 
     Args:
-        count: of the lines.
+        count: of the questions, at least.
         seed: of the questions.
-        ask: from the name of a data set and a row to a question and its answer.
-
-    Returns:
-        Texts up to the last answer, and that answer.
+        ask: from the name of a data set and a row to a question with each of its answers, the right one first.
     """
     source = _source("mini answers", seed)
-    found = []
-    for _ in range(count):
-        name, joined = pick(source.rng, (*BUILDERS, *HARD)), 1
-        if not source.chance(ALONE):
-            joined += int(source.rng.integers(JOINED))
-        *before, (query, answer) = (ask(name, BUILDERS[name](source)) for _ in range(joined))
-        found.append(("".join(f"{first}{second}\n\n" for first, second in before) + query, answer))
+    found: list[list[Line]] = []
+    while count > 0:
+        name, alone = pick(source.rng, (*BUILDERS, *HARD)), source.chance(ALONE)
+        posed = [ask(name, BUILDERS[name](source)) for _ in range(1 if alone else SHEET)]
+        count -= len(posed)
+        if alone:
+            right, *wrong = posed[0]
+            found.append([Line(*(pick(source.rng, wrong) if source.chance(HEARSAY) else right))])
+        else:
+            found.append([Line(f"\n\n{text}", answer, goes_on=True) for (text, answer), *_ in posed])
     return found
 
 

@@ -7,6 +7,7 @@ ask what the first one makes up, and a quiz ends with a verdict on two sentences
 import dataclasses
 import re
 from collections.abc import Callable
+from typing import NamedTuple
 
 from numpy.random import PCG64, Generator
 
@@ -22,6 +23,20 @@ VERDICTS = re.compile(rf" (?:{'|'.join((*INFERENCE, *COMPARISON, *ANSWERED))}) \
 END = re.compile(r"(?<= [.?]) ")  # between two sentences
 
 
+class Line(NamedTuple):
+    """Text to pretrain on.
+
+    Attributes:
+        text: up to the answer.
+        answer: what it ends with, with the space before it; may be ``""``.
+        goes_on: whether it goes on with the line before it, and begins no text of its own.
+    """
+
+    text: str
+    answer: str = ""
+    goes_on: bool = False
+
+
 def sentences(world: World, count: int, seed: int, kinds: str = "plain") -> list[str]:
     """Return ``count`` lines of one to four lower-case sentences each, words and punctuation separated by spaces.
 
@@ -35,10 +50,10 @@ def sentences(world: World, count: int, seed: int, kinds: str = "plain") -> list
     return [pick(source.rng, KINDS[kinds])(source) for _ in range(count)]
 
 
-def without_verdict(line: str) -> tuple[str, str]:
-    """Return a line and the verdict that ends it, with the space before it; for a line without one ``""``."""
+def answered(line: str) -> Line:
+    """Return a line that may end with a verdict, which is its answer."""
     found = VERDICTS.search(line)
-    return (line[: found.start()], found[0]) if found else (line, "")
+    return Line(line[: found.start()], found[0]) if found else Line(line)
 
 
 def pairs(world: World, count: int, seed: int) -> list[tuple[str, str, bool]]:

@@ -90,8 +90,11 @@ KINDS = {
 }
 
 
-def answered(name: str, row: Row) -> tuple[str, str]:
-    """Return a question of a data set as lm-eval asks it, and its answer with the space before it."""
+def answered(name: str, row: Row) -> list[tuple[str, str]]:
+    """Return a question of a data set as lm-eval asks it, with each answer and the space before it; the right first."""
     posed = KINDS[name].pose(row)
-    right = posed["choices"][posed["gold"]]
-    return (right, f" {posed['continuation']}") if "continuation" in posed else (posed["query"], f" {right}")
+    gold, choices = posed["gold"], posed["choices"]
+    ordered = [choices[gold], *choices[:gold], *choices[gold + 1 :]]
+    if "continuation" in posed:
+        return [(choice, f" {posed['continuation']}") for choice in ordered]
+    return [(posed["query"], f" {choice}") for choice in ordered]

@@ -1,10 +1,10 @@
 """Pretraining at the mini scale on the synthetic world's text: as BERT (masked words, next sentence), or as GPT."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
 from flexround.errors import SettingsError
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     import torch
     from torch import nn
 
+    from flexround.mini.corpus import Line
     from flexround.tasks.encode import Encoded
 
 MASKED = 0.15  # Devlin et al. 2019, section 3.1: of these 80 % become [MASK], 10 % a random token, 10 % stay
@@ -32,11 +33,17 @@ class CorpusOptions(TextOptions):
     kinds: Literal["plain", "facts", "records"] = Field("plain", description="of lines (causal-lm)")
     vocabulary: Count
     verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
-    questions: Annotated[int, Field(ge=0, description="lines of answered multiple-choice questions (causal-lm)")] = 0
+    questions: Annotated[int, Field(ge=0, description="answered multiple-choice questions (packed causal-lm)")] = 0
     documents: Annotated[int, Field(ge=0, description="articles, see flexround.mini.articles (causal-lm)")] = 0
     packed: bool = Field(False, description="all is mixed, joined and cut into inputs of max_length (causal-lm)")
     tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
     seed: Annotated[int, Field(ge=0)] = 0
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        if self.questions and not self.packed:
+            raise ValueError(f"questions={self.questions}: most go on with the text before them; set packed: true")
+        return self
 
 
 class Corpus(TextTask):
@@ -57,13 +64,14 @@ class Corpus(TextTask):
 
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
-            plain = corpus.sentences(world.World(), count, seed, self.options.kinds)
-            lines = [*map(corpus.without_verdict, plain), *choices.lines(self.options.questions, seed, answered)]
-            parts = [[line] for line in lines]
-            parts += [[(line, "") for line in page] for page in articles.pages(self.options.documents, seed)]
+            parts = [
+                [corpus.answered(line)] for line in corpus.sentences(world.World(), count, seed, self.options.kinds)
+            ]
+            parts += choices.sheets(self.options.questions, seed, answered)
+            parts += [[corpus.Line(line) for line in page] for page in articles.pages(self.options.documents, seed)]
             if self.options.packed:
                 np.random.default_rng(derive("packed corpus", seed)).shuffle(parts)
-            return {"train": [{"text": line, "next": verdict} for part in parts for line, verdict in part]}
+            return {"train": [as_row(line) for part in parts for line in part]}
         made = corpus.pairs(world.World(), count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
 
@@ -79,10 +87,13 @@ class Corpus(TextTask):
         write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
 
     def encode(self, rows: Rows, network: Path) -> "Encoded":
-        """Return one input per line or pair."""
+        """Return one input per line or pair; the mask leaves out the begin of text of a line that goes on."""
         tokenizer = encode.load(network / text.TOKENIZER)
         first, second = ([row[name] for row in rows] for name in ("text", "next"))
-        return encode.encode(tokenizer, first, second, self.options.max_length)
+        encoded = encode.encode(tokenizer, first, second, self.options.max_length)
+        going_on = np.array([row.get("goes_on", False) for row in rows])
+        encoded.mask[going_on, : tokenizer.num_special_tokens_to_add(True)] = False
+        return encoded
 
     def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
@@ -118,6 +129,12 @@ class Corpus(TextTask):
     ) -> Evaluation:
         """Refuse: nothing in the paper is evaluated on it."""
         raise SettingsError("the pretraining corpus is not evaluated; name one of the tasks that follow it")
+
+
+def as_row(line: "Line") -> dict[str, Any]:
+    """Return a line as ``Corpus.encode`` reads it; that it goes on is said only where it does."""
+    row: dict[str, Any] = {"text": line.text, "next": line.answer}
+    return row | {"goes_on": True} if line.goes_on else row
 
 
 def pack(encoded: "Encoded") -> "Encoded":
