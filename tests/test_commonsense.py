@@ -34,7 +34,8 @@ stage = functools.partial(stage_calls.call, scale=SCALE)
 
 @functools.cache
 def trained():
-    return tokenizers.train([query + answer for query, answer in mini.lines(300, 0, answered)], "bpe", 400).to_str()
+    lines = [line for part in mini.sheets(500, 0, answered) for line in part]
+    return tokenizers.train([line.text + line.answer for line in lines], "bpe", 400).to_str()
 
 
 def tokenizer(begin):
