@@ -28,7 +28,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.settings.load import validate
 from flexround.settings.specs import Table
 from flexround.stages import tabulate
-from flexround.tables import html, latex, published, settings, terminal
+from flexround.tables import grid, html, latex, published, settings, terminal
 
 GLUE_SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
@@ -80,6 +80,19 @@ def test_html_is_self_contained_and_shows_the_paper_and_delta(tmp_path: Path) ->
     assert "standard error 1.40 on 1000 examples" in page
     assert "Accuracy (%) of \u201cX\u201d." in page
     assert not re.search(r"https?:|<script|<link|src=", page)
+
+
+@pytest.mark.parametrize(
+    ("written", "shown"),
+    [
+        (r"BERT\textsubscript{Base}, OPT\textsubscript{125M}", "BERT-Base, OPT-125M"),
+        (r"$s_1$, $\mathbf{S}_2$ and $\mathbf{s}_3$ of a\_1", "s₁, S₂ and s₃ of a_1"),
+        (r"``B + X'' of BRECQ's; `Q + Y'", "“B + X” of BRECQ’s; ‘Q + Y’"),
+        (r"5\% of Table~5: $\lfloor \mathbf{W} / s_1 \odot \mathbf{S}_2 \rceil$", "5% of Table 5: ⌊ W / s₁ ⊙ S₂ ⌉"),
+    ],
+)
+def test_captions_as_plain_text(written: str, shown: str) -> None:
+    assert grid.plain(written) == shown
 
 
 def test_html_of_a_scale_of_its_own_shows_no_delta(tmp_path: Path) -> None:

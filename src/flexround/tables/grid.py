@@ -12,6 +12,11 @@ from flexround.tables.published import SETTING
 from flexround.tables.tidy import COLUMNS
 
 Entry = dict[str, str]  # one line of the CSV
+SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
+SIGNS = {  # LaTeX -> text; double quotes before single ones
+    **{"``": "\u201c", "''": "\u201d", "`": "\u2018", "'": "\u2019"},
+    **{r"\odot": "\u2299", r"\rightarrow": "\u2192", r"\lfloor": "\u230a", r"\rceil": "\u2309"},
+}
 
 
 class Line(NamedTuple):
@@ -135,9 +140,10 @@ def _contest(entries: list[Entry]) -> str:
 
 
 def plain(latex: str) -> str:
-    r"""Return LaTeX text as plain text, for HTML: ``\%``, quotes, ties and math signs; other commands are dropped."""
-    text = latex.replace("``", "\u201c").replace("''", "\u201d").replace("~", " ").replace("$", "")
-    text = re.sub(r"\\([%&#_])", r"\1", text)
-    text = text.replace(r"\odot", "\u2299").replace(r"\rightarrow", "\u2192")
-    text = text.replace(r"\lfloor", "\u230a").replace(r"\rceil", "\u2309")
+    r"""Return LaTeX text as plain text, for HTML: ``\%``, quotes, ties, subscripts; other commands are dropped."""
+    text = re.sub(r"\\textsubscript\{([^}]*)\}", r"-\1", latex)  # sizes: BERT-Base, OPT-125M
+    text = re.sub(r"(?<!\\)_(\d)", lambda found: SUBSCRIPTS[int(found[1])], text)
+    text = re.sub(r"\\([%&#_])", r"\1", text).replace("~", " ").replace("$", "")
+    for written, sign in SIGNS.items():
+        text = text.replace(written, sign)
     return re.sub(r"\\[a-zA-Z]+\s*|[{}]", "", text)
