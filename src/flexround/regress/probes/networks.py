@@ -14,7 +14,6 @@ from flexround.models.torchvision_light import torchvision
 from flexround.seeding import derive
 from flexround.surgery import preprocess
 
-WIDTH = 8  # of the ResNet: oneDNN for AVX2 writes past the gradient of a strided 1x1 kernel of fewer channels
 RELATIVE = 2.0**-20  # size of the changes of a variant
 
 
@@ -62,7 +61,7 @@ def convolutional(variant: int) -> Network:
     """Return a ResNet of six blocks, batch norms folded."""
     with torch.random.fork_rng(devices=()):
         torch.default_generator.manual_seed(0)
-        model = NarrowResNet(torchvision.models.resnet.BasicBlock, (1, 1, 1, 1), WIDTH, 10)
+        model = NarrowResNet(torchvision.models.resnet.BasicBlock, (1, 1, 1, 1), 4, 10)
     vary(trained(model), variant)
     preprocess.prepare(model, [])
     return Network(model, resnet.blocks, normal(64, 3, 16, 16, seed=5))
