@@ -56,7 +56,7 @@ def compute(names: Iterable[str], threads: int = 1, variant: int = 0) -> dict[st
     try:
         return {f"{name}/{key}": float(value) for name in names for key, value in PROBES[name](variant).items()}
     finally:
-        torch.backends.mkldnn.enabled = onednn  # type: ignore[assignment]
+        torch.backends.mkldnn.enabled = onednn
         torch.set_num_threads(before)
 
 
