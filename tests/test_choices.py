@@ -18,7 +18,7 @@ from flexround.tasks.choice_files import read
 from flexround.tasks.choices import KINDS, answered
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "commonsense"
-SHA256 = "8418d56a52f594619882c579c0c9ec5356f0948052fbfe6982953b9a88567e28"
+SHA256 = "c4ed627794bb3aa8a8391681d04041ffc10c7259f8d4aa100d09a04280837bf2"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
 ROWS = {  # one example of each data set in the fields of the hub
     "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},
