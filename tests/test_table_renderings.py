@@ -186,7 +186,7 @@ def test_an_erratum_of_a_cell_stands_at_its_number(tmp_path: Path) -> None:
     page = html.render(text, table, scale())
     assert '<span class="paper">(72.61)<sup>a</sup></span>' in page
     assert page.count("<sup>a</sup>") == 2
-    assert "although B+AdaRound&#39;s 72.69 is higher" in page
+    assert "although B+AdaRound’s 72.69 is higher" in page
 
 
 def test_a_partial_cell_with_an_erratum_has_both_marks(tmp_path: Path) -> None:
