@@ -1,6 +1,7 @@
 """What all stages share: logging, threads, errors meant for the user."""
 
 import argparse
+import gc
 import logging
 import os
 import sys
@@ -18,6 +19,9 @@ BATCH = 250  # examples evaluated at once; fixed, because it can change the last
 def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Parse the command line and run a stage; a FlexRoundError ends it with exit code 2 and no traceback."""
     arguments = parser.parse_args()
+    if not gc.isenabled():  # the imports are done, see flexround.stages
+        gc.freeze()
+        gc.enable()
     devices.keep_freed_memory()
     if "WORLD_SIZE" not in os.environ:  # torch.distributed uses the compiler
         compiler.defer()

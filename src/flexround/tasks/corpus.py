@@ -168,7 +168,9 @@ def causal_loss(
     asked = (types[:, 1:] == 1) & (types[:, :-1] == 0)
     if not weight or not asked.any():
         return found.loss
-    return found.loss + weight * functional.cross_entropy(found.logits[:, :-1][asked], ids[:, 1:][asked])
+    # One index, because each costs a pass over the gradient of all logits.
+    logits = found.logits[functional.pad(asked, (0, 1))]
+    return found.loss + weight * functional.cross_entropy(logits, ids[:, 1:][asked])
 
 
 class Hide:

@@ -63,7 +63,7 @@ class Model(HFLM):
         some = tokenizer.id_to_token(0)  # lm-eval wants tokens to pad and begin with, and has no use for them here
         wrapper = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=some, bos_token=some)
         super().__init__(pretrained=model, tokenizer=wrapper, batch_size=batch)
-        self.version = version
+        self.version, self.positions = version, int(self.max_length)  # lm-eval looks for them anew at each question
         # Without the slow wrapper. A question's choices, which share the context, come one after the other.
         self.ids = functools.lru_cache(4)(lambda text: tokenizer.encode(text, add_special_tokens=version != "0.3").ids)
 
@@ -92,7 +92,7 @@ class Model(HFLM):
     def _request(self, context: str, continuation: str) -> shared_prefix.Request:
         """Encode a request; what is longer than the model's positions loses its beginning."""
         before, after = self._encode_pair(context, continuation)
-        return shared_prefix.Request([*before, *after][-self.max_length - 1 :], len(after))
+        return shared_prefix.Request([*before, *after][-self.positions - 1 :], len(after))
 
 
 class Drawn(ContextSampler):

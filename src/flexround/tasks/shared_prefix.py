@@ -41,8 +41,9 @@ class Packed(NamedTuple):
 def pack(requests: Sequence[Request]) -> Packed:
     """Put the requests of a question behind their common prefix; the last tokens predict nothing and are left out."""
     inputs = [request.ids[:-1] for request in requests]
-    columns = enumerate(zip(*inputs, strict=False))
-    prefix = next((place for place, tokens in columns if len(set(tokens)) > 1), min(map(len, inputs)))
+    first, last = min(inputs), max(inputs)  # what these two share, all between them share
+    columns = enumerate(zip(first, last, strict=False))
+    prefix = next((place for place, (one, other) in columns if one != other), min(len(first), len(last)))
     made = Packed(inputs[0][:prefix], list(range(prefix)), [-1] * prefix, [])
     for number, (request, ids) in enumerate(zip(requests, inputs, strict=True)):
         shift = len(made.ids) - prefix
@@ -70,19 +71,24 @@ def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) 
     while order:
         count = max(1, min(batch, tokens // len(packed[order[0]].ids)))
         chosen, order = order[:count], order[count:]
-        hidden = forward(model, [packed[index] for index in chosen])
-        for index, states in zip(chosen, hidden, strict=True):
-            places = list(itertools.chain(*packed[index].places))
-            scores = model.get_output_embeddings()(states[places]).float().log_softmax(-1)
-            targets = [request.ids[-request.asked :] for request in questions[index]]
-            wanted = torch.tensor(list(itertools.chain(*targets)), device=scores.device)
-            values, hits = scores.gather(1, wanted[:, None])[:, 0].cpu(), (scores.argmax(1) == wanted).cpu()
-            parts = [len(target) for target in targets]
-            found[index] = [
-                (float(value.sum()), bool(hit.all()))
-                for value, hit in zip(values.split(parts), hits.split(parts), strict=True)
-            ]
+        states = predicting(model, [packed[index] for index in chosen])
+        scores = model.get_output_embeddings()(states).float().log_softmax(-1)
+        asked = [(index, request) for index in chosen for request in questions[index]]
+        wanted = torch.tensor(
+            [token for _, request in asked for token in request.ids[-request.asked :]], device=scores.device
+        )
+        values, hits = scores.gather(1, wanted[:, None])[:, 0].cpu(), (scores.argmax(1) == wanted).cpu()
+        parts = [request.asked for _, request in asked]
+        for (index, _), value, hit in zip(asked, values.split(parts), hits.split(parts), strict=True):
+            found[index].append((float(value.sum()), bool(hit.all())))
     return found
+
+
+def predicting(model: Any, packed: Sequence[Packed]) -> Tensor:
+    """Return the last hidden states (P, H) at all places where a continuation's tokens are predicted, in order."""
+    rows = [row for row, one in enumerate(packed) for places in one.places for _ in places]
+    columns = list(itertools.chain.from_iterable(places for one in packed for places in one.places))
+    return forward(model, packed)[rows, columns]
 
 
 def forward(model: Any, packed: Sequence[Packed]) -> Tensor:
