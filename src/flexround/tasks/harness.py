@@ -141,9 +141,10 @@ def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
     changed = {"task": name, "num_fewshot": shots, "dataset_kwargs": {"name": name, **files}}
     changed |= {} if shots else {"fewshot_split": None}
     task: Any = _manager().load({"group": "one", "task": [changed]})["tasks"][name]
+    task.dataset = {split: list(rows) for split, rows in task.dataset.items()}  # decoded once, lm-eval reads them twice
     drawn = draw(len(task.dataset["test"]), len(task.dataset.get("train", ())), shots, model.version)
     if shots:
-        task.sampler = Drawn(list(task.dataset["train"]), drawn)
+        task.sampler = Drawn(task.dataset["train"], drawn)
     with contextlib.redirect_stderr(io.StringIO()):  # progress bars
         found: Any = evaluate(lm=model, task_dict={"tasks": {name: task}}, bootstrap_iters=0)
     answers = sorted(found["samples"][name], key=lambda answer: answer["doc_id"])
