@@ -12,6 +12,8 @@ rule finetune:
         "logs/{scale}/checkpoints/{task}/{checkpoint}.log",
     benchmark:
         "benchmarks/{scale}/checkpoints/{task}/{checkpoint}.jsonl"
+    # Most other jobs wait for a network; one trained late leaves cores idle at the end.
+    priority: 1
     threads: PLAN.resources("finetune").threads
     resources:
         gpu=PLAN.resources("finetune").gpu,
