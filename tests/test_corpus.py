@@ -1,12 +1,14 @@
-"""The pretraining corpus of the mini scale: packing, lines that go on."""
+"""The pretraining corpus of the mini scale: packing, lines that go on, the loss of verdicts."""
 
 import numpy as np
 import pytest
+import torch
 
 from flexround.errors import SettingsError
 from flexround.mini import tokenizers
+from flexround.models import transformer
 from flexround.settings.load import validate
-from flexround.tasks.corpus import Corpus, CorpusOptions, pack
+from flexround.tasks.corpus import Corpus, CorpusOptions, causal_loss, pack
 from flexround.tasks.encode import Encoded
 
 OPTIONS = {"objective": "causal-lm", "tokenizer": "bpe-begin", "texts": 9, "vocabulary": 300, "max_length": 32}
@@ -39,3 +41,16 @@ def test_a_line_that_goes_on_is_packed_as_one_text(tmp_path, kind):
 def test_questions_that_go_on_need_packing():
     with pytest.raises(SettingsError, match=r"questions=5: most go on with the text before them; set packed: true"):
         validate(CorpusOptions, OPTIONS | {"questions": 5}, "options")
+
+
+def test_the_first_token_of_each_verdict_has_a_loss_of_its_own():
+    llama = transformer.llama("causal-lm", vocab_size=20, hidden_size=8, num_hidden_layers=1, num_attention_heads=2)
+    ids = torch.arange(1, 13).reshape(2, 6)
+    types = torch.tensor([[0, 0, 1, 1, 0, 1], [0, 1, 1, 0, 0, 0]])
+    mask = torch.tensor([[1, 1, 1, 1, 1, 1], [1, 1, 1, 1, 0, 0]])
+    inputs = {"input_ids": ids, "attention_mask": mask}
+    likelihoods = llama(**inputs).logits.log_softmax(-1)
+    wanted = [(0, 2), (0, 5), (1, 1)]  # row and place of each verdict's first token, predicted one place before
+    verdicts = -torch.stack([likelihoods[row, place - 1, ids[row, place]] for row, place in wanted]).mean()
+    plain = causal_loss(llama, inputs, types, 0.0)
+    torch.testing.assert_close(causal_loss(llama, inputs, types, 2.0), plain + 2 * verdicts)
