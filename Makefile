@@ -39,9 +39,9 @@ docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowh
 	cp site/README.html site/index.html
 
 regress: $(INSTALLED) ## compare numbers with results/reference (ALL=1: every table that is there)
-	python -m flexround.stages.sentinels
+	python -m flexround.tools.sentinels
 	$(if $(ALL),,snakemake --cores all regress)
-	python -m flexround.stages.regress $(if $(ALL),--all)
+	python -m flexround.tools.regress $(if $(ALL),--all)
 
 lint: $(INSTALLED) ## ruff, snakefmt, mypy
 	ruff check .
@@ -60,7 +60,7 @@ lock: ## pin the newest versions again
 	python3 tests/environment_yml.py > environment.yml
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper
-	python -m flexround.stages.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
+	python -m flexround.tools.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
 
 # DVC remembers which files it has looked at. A killed run leaves half a list, and the next one then skips the rest and
 # reports success: so each pull and push starts with an empty list, in a directory of its own.
@@ -74,29 +74,29 @@ endif
 
 pull: remote ## fetch published results, all or ENTRIES="glue squad" (docs/storage.md), from REMOTE=directory or URL
 	dvc fetch $(PULLED)
-	python -m flexround.stages.stored --cache $$(dvc cache dir) $(PULLED)
+	python -m flexround.tools.stored --cache $$(dvc cache dir) $(PULLED)
 	dvc checkout $(PULLED)
-	python -m flexround.stages.records --scale $(SCALE) restore
-	python -m flexround.stages.verify --scale $(SCALE)
+	python -m flexround.tools.records --scale $(SCALE) restore
+	python -m flexround.tools.verify --scale $(SCALE)
 
 push: remote verify ## publish results that are complete, current and whole; then commit dvc.lock
 	@snakemake --dry-run --config scale=$(SCALE) | tee /dev/stderr | grep -q "Nothing to be done" \
 		|| { echo "not published: make what is listed above first (snakemake --cores all)" >&2; exit 1; }
-	python -m flexround.stages.records --scale $(SCALE) save
+	python -m flexround.tools.records --scale $(SCALE) save
 	dvc commit --force --no-relink
 	dvc push
 
 verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
-	python -m flexround.stages.verify --scale $(SCALE)
+	python -m flexround.tools.verify --scale $(SCALE)
 
 report: $(INSTALLED) ## one HTML page of every table and figure that is there, results/report.html (SCALE=paper)
-	python -m flexround.stages.report --scale $(SCALE) --out results/report.html
+	python -m flexround.tools.report --scale $(SCALE) --out results/report.html
 
 paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
-	python -m flexround.stages.paper --scale $(SCALE) --out results/paper.pdf
+	python -m flexround.tools.paper --scale $(SCALE) --out results/paper.pdf
 
 status: $(INSTALLED) ## the README's status table from results/reference, and its figure from results/SCALE/claims.csv
-	python -m flexround.stages.status --scale $(SCALE) --page README.md \
+	python -m flexround.tools.status --scale $(SCALE) --page README.md \
 		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
 
 clean: ## remove everything computed here, downloads included; .venv stays

@@ -8,7 +8,7 @@ import torch
 from transformers.cache_utils import DynamicCache
 
 from flexround.models import transformers_light
-from flexround.tasks.beam import Rules, search
+from flexround.tasks.webnlg.beam import Rules, search
 
 VOCABULARY, PROMPTS, REPEATS = 1000, 64, 3
 

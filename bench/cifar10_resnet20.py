@@ -19,15 +19,16 @@ import resnet20
 import torch
 from torch import nn
 
-from flexround import artifacts, devices, imports, tasks
+from flexround import artifacts, devices, imports
 from flexround.models.checkpoints import load_into, read_foreign
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.job import Job
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import Run, data_dir
 from flexround.settings.load import Params, hyper, load_params
 from flexround.surgery.fold_bn import fold_batch_norm
+from flexround.tasks import protocol
 
 SCALE = Path(__file__).with_name("cifar10.yaml")
 DATA = Path(data_dir("cifar10", "cifar10"))
@@ -43,14 +44,14 @@ def network(weights: Path) -> nn.Module:
     return model
 
 
-def run_one(params: Params, task: tasks.Task, base: nn.Module, recipe_name: str, seed: int) -> dict[str, Any]:
+def run_one(params: Params, task: protocol.Task, base: nn.Module, recipe_name: str, seed: int) -> dict[str, Any]:
     """Quantize and evaluate; return accuracy, seconds, iterations and per-image scores."""
     recipe = params.recipe(recipe_name)
     settings, _ = hyper(params, Run("cifar10", "cifar10", "resnet20", recipe_name, seed))
     samples = task.inputs(task.calibration(DATA, settings.samples, seed), DATA).x
     model = copy.deepcopy(base)
     blocks = resnet20.blocks(model)
-    job = Job(
+    job = Reconstruction(
         model=model,
         blocks=blocks,
         weights=Resident(blocks),
@@ -116,7 +117,7 @@ def main() -> None:
     torch.set_num_threads(arguments.threads)
     devices.keep_freed_memory()
     params = load_params(str(SCALE))
-    task = tasks.named(params.scale, "cifar10")
+    task = protocol.named(params.scale, "cifar10")
     base = network(arguments.weights)
     whole = task.evaluate(base, DATA, torch.device("cpu"), 500, DATA, "validation")
     print(f"full precision {whole.metrics['top1']:.2f}")

@@ -14,8 +14,9 @@ import torch
 
 from flexround.artifacts import write_text
 from flexround.models import transformers_light
-from flexround.tasks import choice_files, encode
-from flexround.tasks.choices import KINDS
+from flexround.tasks.commonsense import files as choice_files
+from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.text import encode
 
 QUESTIONS, HIDDEN, LAYERS = 12, 64, 2
 
@@ -33,7 +34,7 @@ def main(questions: Path, tokenizer: Path) -> None:
     """Print seconds and accuracies with a shared context, and as lm-eval asks by default."""
     torch.set_num_threads(1)
     start = time.perf_counter()
-    from flexround.tasks import harness
+    from flexround.tasks.commonsense import harness
 
     print(f"import of lm-eval: {time.perf_counter() - start:.1f} s")
     coder = encode.load(tokenizer / "tokenizer.json")

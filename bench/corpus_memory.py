@@ -13,8 +13,8 @@ from flexround import devices
 from flexround.artifacts import write_text
 from flexround.mini import tokenizers
 from flexround.models import transformer
-from flexround.tasks import text
-from flexround.tasks.language_modelling import MiniLanguageModelling, MiniLanguageOptions
+from flexround.tasks.language.task import MiniLanguageModelling, MiniLanguageOptions
+from flexround.tasks.text import task as text
 
 ARTICLES = (100, 1_000, 10_000)
 

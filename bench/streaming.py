@@ -26,7 +26,7 @@ from flexround.models.tensors import weightless
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct import result
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.job import Job
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
@@ -80,7 +80,7 @@ def quantize(directory: Path, arguments: argparse.Namespace) -> list[float]:
     settings = Hyper.model_validate(SETTINGS | sizes)
     recipe = toy.recipe("Q", "flexround", 8, 8)
     weights = Streamed(shards, blocks, cpu)
-    job = Job(shards.model, blocks, weights, recipe, settings, FlexRound, ("streaming", 0), cpu)
+    job = Reconstruction(shards.model, blocks, weights, recipe, settings, FlexRound, ("streaming", 0), cpu)
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(arguments.vocabulary, (arguments.samples, 1, arguments.length), generator=generator)
     tokens = torch.cat([ids, torch.zeros_like(ids)], 1)

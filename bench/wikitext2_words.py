@@ -7,8 +7,8 @@ from torch import nn
 
 from flexround.artifacts import write_text
 from flexround.mini import tokenizers
-from flexround.tasks import text
-from flexround.tasks.language_modelling import LanguageModelling
+from flexround.tasks.language.task import LanguageModelling
+from flexround.tasks.text import task as text
 
 VOCABULARY = 2000
 

@@ -4,14 +4,14 @@ import numpy as np
 import pytest
 from PIL import Image
 
-from flexround import tasks
 from flexround.settings import schema
+from flexround.tasks import protocol
 
 OPTIONS = {"classes": 3, "train_count": 12, "val_count": 6, "resize": 40, "crop": 32}
 
 
 def build(**options):
-    return tasks.build(schema.Task(module="flexround.tasks.images:ImageNet", options=OPTIONS | options))
+    return protocol.build(schema.Task(module="flexround.tasks.images.task:ImageNet", options=OPTIONS | options))
 
 
 def save(path, size, rng, mode="RGB", **options):
@@ -41,4 +41,4 @@ def prepared(sources, tmp_path):
 
 def digits_task(**options):
     plain = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    return tasks.build(schema.Task(module="flexround.tasks.images:Digits", options=plain | options))
+    return protocol.build(schema.Task(module="flexround.tasks.images.task:Digits", options=plain | options))

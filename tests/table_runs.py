@@ -10,11 +10,11 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from flexround.results import cells, evaluated, published, table_csv
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params, read_yaml, validate
 from flexround.settings.schema import Recipe, Scale, TrainRule
-from flexround.settings.specs import Table
-from flexround.tables import cells, evaluated, published, tidy
+from flexround.settings.tables import Table
 
 SPECS = {path.stem: validate(Table, read_yaml(path), str(path)) for path in sorted(PARAMS.glob("tables/table*.yaml"))}
 OF_RUNS = {name: table for name, table in SPECS.items() if table.groups}
@@ -95,13 +95,13 @@ def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray], higher_is_b
         directions = dict.fromkeys(metrics, higher_is_better)
         write_run(root, run, scores[run.recipe], metrics, higher_is_better=directions)
     found = cells.collect(table, dict.fromkeys(scores, Recipe()), "mini", 1, root)
-    return tidy.to_csv(found, published.load(), table, scale())
+    return table_csv.to_csv(found, published.load(), table, scale())
 
 
 def make(root: Path, comparable: bool = False, seeds: int = 1, value: float = 70.0, table: Table = TABLE) -> str:
     """Return the CSV of a table from the runs under ``root``."""
     found = cells.collect(table, RECIPES, scale(comparable).name, seeds, root)
-    return tidy.to_csv(found, numbers(table, value), table, scale(comparable))
+    return table_csv.to_csv(found, numbers(table, value), table, scale(comparable))
 
 
 def entry(text: str, recipe: str, metric: str = "top1") -> dict[str, str]:

@@ -8,7 +8,7 @@ import torch
 
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.models import transformers_light
-from flexround.tasks.beam import Rules, search
+from flexround.tasks.webnlg.beam import Rules, search
 
 VOCABULARY = 14
 RULES = Rules(beams=4, no_repeat_ngram=2, steps=12, positions=24, eos=(3, 5))

@@ -14,8 +14,8 @@ from flexround.errors import InputError, SettingsError
 from flexround.mini import choices as mini
 from flexround.mini import language
 from flexround.mini.world import World
-from flexround.tasks.choice_files import read
-from flexround.tasks.choices import KINDS, answered
+from flexround.tasks.commonsense.choices import KINDS, answered
+from flexround.tasks.commonsense.files import read
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "commonsense"
 SHA256 = "c4ed627794bb3aa8a8391681d04041ffc10c7259f8d4aa100d09a04280837bf2"

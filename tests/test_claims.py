@@ -11,46 +11,47 @@ import pytest
 from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, fill, hits, numbers, write
 
 from flexround.errors import SettingsError
+from flexround.results import cells, published, sample_sizes
+from flexround.results.claims import specs, verdicts
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params, validate
 from flexround.settings.schema import Scale
 from flexround.stages import claims as stage
-from flexround.tables import cells, claim_specs, claims, published, sample_sizes
 
 PAIR = ("strong", "weak")
 
 
-def claim(pairs: object = (PAIR,), **changes: object) -> claim_specs.Claim:
+def claim(pairs: object = (PAIR,), **changes: object) -> specs.Claim:
     value = {"where": "here", "text": "It is so.", "places": ["table 99"], "pairs": pairs}
-    return validate(claim_specs.Claim, value | changes, "test")
+    return validate(specs.Claim, value | changes, "test")
 
 
-def _lines(comparisons: list[claims.Comparison]) -> list[dict[str, str]]:
-    return list(csv.DictReader(claims.to_csv(comparisons).splitlines()))
+def _lines(comparisons: list[verdicts.Comparison]) -> list[dict[str, str]]:
+    return list(csv.DictReader(verdicts.to_csv(comparisons).splitlines()))
 
 
-def judged(root: Path, one: claim_specs.Claim, seeds: int = 1) -> list[dict[str, str]]:
+def judged(root: Path, one: specs.Claim, seeds: int = 1) -> list[dict[str, str]]:
     """Return the lines of one claim about the made-up table."""
-    place = claims.Place(cells.collect(TABLE, RECIPES, "mini", seeds, root), numbers(TABLE))
-    return _lines(claims.compare({"it": one}, {"table 99": place}))
+    place = verdicts.Place(cells.collect(TABLE, RECIPES, "mini", seeds, root), numbers(TABLE))
+    return _lines(verdicts.compare({"it": one}, {"table 99": place}))
 
 
 @functools.cache
-def paper_places() -> dict[str, claims.Place]:
+def paper_places() -> dict[str, verdicts.Place]:
     """Return the paper's tables and figure 7 without any run."""
     printed, params = published.load(), load_params("paper")
     every = params.recipes.recipes
     places = {
-        f"table {table.number}": claims.Place(cells.collect(table, every, "paper", 1, Path("nowhere")), printed)
+        f"table {table.number}": verdicts.Place(cells.collect(table, every, "paper", 1, Path("nowhere")), printed)
         for table in OF_RUNS.values()
     }
     figure = sample_sizes.collect(params.figures.sample_size, published.load_figure7(), params.scale, Path("nowhere"))
-    return places | {"figure 7": claims.Place(*figure)}
+    return places | {"figure 7": verdicts.Place(*figure)}
 
 
 def shipped(name: str) -> list[dict[str, str]]:
     """Return the comparisons of a shipped claim, by the published numbers alone."""
-    return _lines(claims.compare({name: claim_specs.load().claims[name]}, paper_places()))
+    return _lines(verdicts.compare({name: specs.load().claims[name]}, paper_places()))
 
 
 # verdicts
@@ -59,29 +60,29 @@ def shipped(name: str) -> list[dict[str, str]]:
 @pytest.mark.parametrize(
     ("changes", "margin", "noise", "p_value", "verdict"),
     [
-        ({}, 1.0, 0.5, 0.01, claims.HOLDS),
-        ({}, -1.0, 0.5, 0.01, claims.FAILS),
-        ({}, 0.4, 0.5, 0.01, claims.NOISE),
-        ({}, -0.4, 0.5, 0.01, claims.NOISE),
-        ({}, 1.0, 0.5, 0.06, claims.NOISE),  # the test disagrees
-        ({}, 1.0, 0.5, None, claims.HOLDS),  # nothing to test
-        ({}, 0.0, 0.0, 1.0, claims.NOISE),  # a tie
-        ({}, 9.0, float("inf"), None, claims.NOISE),
-        ({"within": {"top1": 2}}, -1.0, 0.5, 0.01, claims.HOLDS),
-        ({"within": {"top1": 2}}, -1.0, 0.5, 0.9, claims.HOLDS),  # p is of no difference at all
-        ({"within": {"top1": 2}}, -1.8, 0.5, 0.01, claims.NOISE),
-        ({"within": {"top1": 2}}, -2.2, 0.5, 0.01, claims.NOISE),
-        ({"within": {"top1": 2}}, -2.6, 0.5, 0.01, claims.FAILS),
-        ({"within": {"top1": 2}}, 5.0, 0.5, 0.01, claims.HOLDS),
-        ({"similar": {"top1": 0.3}}, 0.1, 0.1, 1.0, claims.HOLDS),
-        ({"similar": {"top1": 0.3}}, -0.1, 0.1, 1.0, claims.HOLDS),
-        ({"similar": {"top1": 0.3}}, 0.1, 0.5, 1.0, claims.NOISE),
-        ({"similar": {"top1": 0.3}}, 1.0, 0.5, 0.01, claims.FAILS),
-        ({"similar": {"top1": 0.3}}, -1.0, 0.5, 0.01, claims.FAILS),
+        ({}, 1.0, 0.5, 0.01, verdicts.HOLDS),
+        ({}, -1.0, 0.5, 0.01, verdicts.FAILS),
+        ({}, 0.4, 0.5, 0.01, verdicts.NOISE),
+        ({}, -0.4, 0.5, 0.01, verdicts.NOISE),
+        ({}, 1.0, 0.5, 0.06, verdicts.NOISE),  # the test disagrees
+        ({}, 1.0, 0.5, None, verdicts.HOLDS),  # nothing to test
+        ({}, 0.0, 0.0, 1.0, verdicts.NOISE),  # a tie
+        ({}, 9.0, float("inf"), None, verdicts.NOISE),
+        ({"within": {"top1": 2}}, -1.0, 0.5, 0.01, verdicts.HOLDS),
+        ({"within": {"top1": 2}}, -1.0, 0.5, 0.9, verdicts.HOLDS),  # p is of no difference at all
+        ({"within": {"top1": 2}}, -1.8, 0.5, 0.01, verdicts.NOISE),
+        ({"within": {"top1": 2}}, -2.2, 0.5, 0.01, verdicts.NOISE),
+        ({"within": {"top1": 2}}, -2.6, 0.5, 0.01, verdicts.FAILS),
+        ({"within": {"top1": 2}}, 5.0, 0.5, 0.01, verdicts.HOLDS),
+        ({"similar": {"top1": 0.3}}, 0.1, 0.1, 1.0, verdicts.HOLDS),
+        ({"similar": {"top1": 0.3}}, -0.1, 0.1, 1.0, verdicts.HOLDS),
+        ({"similar": {"top1": 0.3}}, 0.1, 0.5, 1.0, verdicts.NOISE),
+        ({"similar": {"top1": 0.3}}, 1.0, 0.5, 0.01, verdicts.FAILS),
+        ({"similar": {"top1": 0.3}}, -1.0, 0.5, 0.01, verdicts.FAILS),
     ],
 )
 def test_verdict(changes: dict[str, object], margin: float, noise: float, p_value: float | None, verdict: str) -> None:
-    assert claims.judge(claim(**changes), "top1", margin, noise, p_value) == verdict
+    assert verdicts.judge(claim(**changes), "top1", margin, noise, p_value) == verdict
 
 
 def test_a_lead_beyond_the_noise_holds_and_its_reverse_does_not(tmp_path: Path) -> None:
@@ -117,10 +118,10 @@ def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: 
     scores = {"full-precision": hits(400), "q-adaround-w8a8": hits(500), "q-flexround-w8a8": hits(450)}
     fill(tmp_path, OF_RUNS["table05"], scores, higher_is_better=False)
     found = cells.collect(OF_RUNS["table05"], dict.fromkeys(scores, RECIPES["bare"]), "mini", 1, tmp_path)
-    place = {"table 5": claims.Place(found, published.load())}
+    place = {"table 5": verdicts.Place(found, published.load())}
     better = claim([("q-flexround-w8a8", "q-adaround-w8a8")], places=["table 5"])
     near = claim([("q-flexround-w8a8", "full-precision")], places=["table 5"], within={"perplexity": 10})
-    first, *_ = lines = _lines(claims.compare({"a": better, "b": near}, place))
+    first, *_ = lines = _lines(verdicts.compare({"a": better, "b": near}, place))
     assert len(lines) == 2 * 12
     assert (first["margin"], first["verdict"]) == ("10.00", "holds")  # 45 against 50
     assert first["published_margin"] == f"{100 * (30.52 - 24.30) / 30.52:.2f}"
@@ -196,9 +197,9 @@ def test_published_margins_of_figure_7() -> None:
     assert first["published_margin"] == f"{69.65 - 67.77:.2f}"
 
 
-@pytest.mark.parametrize("name", claim_specs.load().claims)
+@pytest.mark.parametrize("name", specs.load().claims)
 def test_every_part_of_a_shipped_claim_compares_something(name: str) -> None:
-    one = claim_specs.load().claims[name]
+    one = specs.load().claims[name]
     for pair in one.pairs:
         alone = one.model_copy(update={"pairs": (pair,)})
         assert any(list(alone.matches(paper_places()[place].cells)) for place in one.places), pair
@@ -211,7 +212,7 @@ def test_every_part_of_a_shipped_claim_compares_something(name: str) -> None:
 def test_every_table_with_both_rows_is_claimed() -> None:
     claimed = {
         place
-        for one in claim_specs.load().claims.values()
+        for one in specs.load().claims.values()
         for place in one.places
         if any("flexround" in pair[0] and "adaround" in pair[1] for pair in one.pairs)
     }
@@ -249,9 +250,9 @@ def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pyt
 
 def test_the_page_has_every_claim_comparison_and_erratum(tmp_path: Path) -> None:
     text, errata, page = make(tmp_path)
-    assert page.count("<details>") == len(claim_specs.load().claims)
+    assert page.count("<details>") == len(specs.load().claims)
     assert page.count("<tr>") - page.count("<thead>\n<tr>") == sum(
-        (len(text.splitlines()) - 1, len(errata.splitlines()) - 1, len(claim_specs.load().claims))
+        (len(text.splitlines()) - 1, len(errata.splitlines()) - 1, len(specs.load().claims))
     )
     assert "not the paper's numbers" in page.replace("&#39;", "'")
 

@@ -21,9 +21,11 @@ from flexround.mini import choices as mini
 from flexround.mini import tokenizers
 from flexround.models import transformer, transformers_light
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
-from flexround.tasks import c4, shared_prefix, text
-from flexround.tasks.choices import KINDS, answered
-from flexround.tasks.commonsense import Commonsense, MiniCommonsense
+from flexround.tasks.commonsense import shared_prefix
+from flexround.tasks.commonsense.choices import KINDS, answered
+from flexround.tasks.commonsense.task import Commonsense, MiniCommonsense
+from flexround.tasks.language import c4
+from flexround.tasks.text import task as text
 
 SCALE = str(Path(__file__).with_name("commonsense_scale.yaml"))
 CPU = torch.device("cpu")
@@ -147,7 +149,7 @@ def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
     from lm_eval.models.huggingface import HFLM
     from transformers import PreTrainedTokenizerFast
 
-    from flexround.tasks import harness
+    from flexround.tasks.commonsense import harness
 
     llama.config.max_position_embeddings = positions  # longer requests lose their beginning
     coder = tokenizer(begin=True)
@@ -203,7 +205,7 @@ def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
 
 
 def test_examples_are_drawn_as_each_version_of_lm_eval_does():
-    from flexround.tasks import harness
+    from flexround.tasks.commonsense import harness
 
     questions, train = [f"question {index}" for index in range(7)], [f"example {index}" for index in range(9)]
     rnd = random.Random()
@@ -295,7 +297,7 @@ def test_damaged_and_missing_shards_are_named(tmp_path):
 
 @pytest.mark.parametrize("rule", ["paper", "release"])
 def test_calibration_samples_are_blocks_of_the_documents(place, monkeypatch, rule):
-    monkeypatch.setattr("flexround.tasks.commonsense.JOINED", 12)
+    monkeypatch.setattr("flexround.tasks.commonsense.task.JOINED", 12)
     task, coder = build(place, calibration=rule), tokenizer(begin=True)
     coder.no_padding()
     documents = [row["text"] for row in text.read_rows(place.data, "train")]

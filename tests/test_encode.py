@@ -15,7 +15,7 @@ import tokenizers
 
 from flexround.errors import InputError, SettingsError
 from flexround.mini import tokenizers as mini
-from flexround.tasks import encode
+from flexround.tasks.text import encode
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "tokenizers"
 CORPUS = [
@@ -92,7 +92,7 @@ def test_a_tokenizer_without_padding_is_refused(wordpiece):
 
 
 def test_nothing_here_imports_torch():
-    code = "import sys, flexround.tasks.encode, flexround.mini.tokenizers; print('torch' in sys.modules)"
+    code = "import sys, flexround.tasks.text.encode, flexround.mini.tokenizers; print('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
 
 

@@ -7,8 +7,9 @@ from pathlib import Path
 import pytest
 from table_runs import OF_RUNS
 
+from flexround.results import cells, published, sample_sizes
+from flexround.results.claims import errata, specs, verdicts
 from flexround.settings.load import load_params
-from flexround.tables import cells, claim_specs, claims, errata, published, sample_sizes
 
 N18, N50, MOBILE, TORCH = "ResNet-18", "ResNet-50", "MobileNetV2", "pre-trained model from PyTorch"
 NOT_BEST = {
@@ -40,15 +41,15 @@ def paper() -> errata.Paper:
 
 @pytest.fixture(scope="module")
 def found(paper: errata.Paper) -> list[errata.Erratum]:
-    params, spec = load_params("paper"), claim_specs.load()
+    params, spec = load_params("paper"), specs.load()
     numbers = {cell.key.table for cell in paper.cells}
     places = {
-        f"table {number}": claims.Place([c for c in paper.cells if c.key.table == number], paper.numbers)
+        f"table {number}": verdicts.Place([c for c in paper.cells if c.key.table == number], paper.numbers)
         for number in numbers
     }
     figure = sample_sizes.collect(params.figures.sample_size, published.load_figure7(), params.scale, Path("nowhere"))
-    places["figure 7"] = claims.Place(*figure)
-    return errata.find(paper, claims.compare(spec.claims, places), spec.examples)
+    places["figure 7"] = verdicts.Place(*figure)
+    return errata.find(paper, verdicts.compare(spec.claims, places), spec.examples)
 
 
 def places(found: list[errata.Erratum], kind: str) -> list[tuple[int, int, str, str]]:

@@ -14,7 +14,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.settings.load import read_sources
 from flexround.settings.schema import Source
 from flexround.stages import fetch
-from flexround.tasks import glue_files
+from flexround.tasks.glue import files as glue_files
 
 CONTENT = b"weights" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()

@@ -7,9 +7,9 @@ import pytest
 from matplotlib.figure import Figure
 
 from flexround.errors import InputError
-from flexround.tables.figure_style import save
-from flexround.tables.figures import Accuracies, Shifts, figure3, figure4, figure5, figure6, figure7
-from flexround.tables.published import load_figure7
+from flexround.results.published import load_figure7
+from flexround.results.render.figure_style import save
+from flexround.results.render.figures import Accuracies, Shifts, figure3, figure4, figure5, figure6, figure7
 
 
 def shifts(name: str = "MobileNetV2", largest: float = 2.0) -> Shifts:

@@ -8,8 +8,8 @@ from pyarrow import parquet
 
 from flexround.errors import InputError, SettingsError
 from flexround.mini import glue as mini
-from flexround.tasks import glue_files
-from flexround.tasks.glue_files import COLUMNS, LABELS, SPLITS, read
+from flexround.tasks.glue import files as glue_files
+from flexround.tasks.glue.files import COLUMNS, LABELS, SPLITS, read
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "glue"
 MNLI_COLUMNS = ["index", "promptID", "pairID", "genre", "sentence1", "sentence2", "label1", "gold_label"]

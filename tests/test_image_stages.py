@@ -8,7 +8,6 @@ import pytest
 import torch
 import yaml
 
-from flexround import tasks
 from flexround.artifacts import read_manifest
 from flexround.errors import InputError, SettingsError
 from flexround.mini.models import resnet18
@@ -16,13 +15,16 @@ from flexround.models.build import full_precision
 from flexround.settings import schema
 from flexround.settings.load import load_params, read_yaml, scale_path
 from flexround.stages import calibrate, data, finetune
+from flexround.tasks import protocol
 
 
 @pytest.fixture
 def scale(tmp_path):
     """Return the path of a scale with 300 digits and one network, otherwise like the paper's."""
     settings = read_yaml(scale_path("paper")) | {"name": "tiny"}
-    settings["tasks"] = {"imagenet": {"module": "flexround.tasks.images:Digits", "options": {"train": 300, "val": 50}}}
+    settings["tasks"] = {
+        "imagenet": {"module": "flexround.tasks.images.task:Digits", "options": {"train": 300, "val": 50}}
+    }
     model = {
         "factory": "flexround.mini.models:resnet18",
         "args": {"width": 8},  # fewer channels crash oneDNN for AVX2, docs/footguns.md
@@ -47,7 +49,7 @@ def test_stages_from_data_to_samples_and_weights(scale, tmp_path):
     calibrate.run(calibrate.parser().parse_args(common + drawn))
     manifest = read_manifest(samples)
     assert (manifest["seed"], manifest["samples"], manifest["task"]) == (3, 20, "imagenet")
-    expected = tasks.draw_indices(300, 20, 3)
+    expected = protocol.draw_indices(300, 20, 3)
     assert manifest["indices_sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
     out = ["--task", "imagenet", "--checkpoint", "resnet18-brecq", "--out", str(weights)]
     finetune.run(finetune.parser().parse_args(common + out))

@@ -11,7 +11,8 @@ from image_sets import build, digits_task
 from torch import nn
 
 from flexround.errors import NumericalError, SettingsError
-from flexround.tasks import image_training, images
+from flexround.tasks.images import task as images
+from flexround.tasks.images import training as image_training
 
 sources, prepared = image_sets.sources, image_sets.prepared
 

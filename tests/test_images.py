@@ -9,8 +9,8 @@ from torch import nn
 from torchvision import datasets, transforms
 
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.tasks import images
-from flexround.tasks.image_transforms import draw_box
+from flexround.tasks.images import task as images
+from flexround.tasks.images.transforms import draw_box
 
 sources, prepared = image_sets.sources, image_sets.prepared
 

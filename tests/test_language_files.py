@@ -13,7 +13,7 @@ from pyarrow import parquet
 
 from flexround.errors import InputError, SettingsError
 from flexround.mini import articles
-from flexround.tasks.language_files import read
+from flexround.tasks.language.files import read
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "wikitext2"
 RAW = " \n = Zürich = \n \n Zürich lies on a lake .\u2028 It is old . \n"

@@ -14,13 +14,17 @@ import torch
 from safetensors.numpy import load_file
 from tokenizers import models, pre_tokenizers, processors
 
-from flexround import artifacts, tasks
+from flexround import artifacts
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.models import build, transformer
 from flexround.settings.load import load_params
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
-from flexround.tasks import encode, language_modelling, text, text_metrics
-from flexround.tasks.language_modelling import LanguageModelling, LanguageOptions
+from flexround.tasks import protocol
+from flexround.tasks.language import task as language_modelling
+from flexround.tasks.language.task import LanguageModelling, LanguageOptions
+from flexround.tasks.text import encode
+from flexround.tasks.text import metrics as text_metrics
+from flexround.tasks.text import task as text
 
 SCALE = str(Path(__file__).with_name("lm_scale.yaml"))
 CPU = torch.device("cpu")
@@ -261,7 +265,7 @@ def test_from_the_data_to_a_quantized_evaluation(tmp_path):
     stored = load_file(tmp_path / "low/predictions.safetensors")
     assert math.exp(stored["predictions/validation/loss"].mean()) == pytest.approx(low["metrics"]["ppl"])
     model = build.full_precision(load_params(SCALE).checkpoint("gpt-neo-125m"), {"head": "causal-lm"}, weights)
-    task = tasks.named(load_params(SCALE).scale, "wikitext2")
+    task = protocol.named(load_params(SCALE).scale, "wikitext2")
     rows = text.read_rows(tmp_path / "wikitext2", "validation")
     tokenizer = encode.load(weights / "tokenizer.json")
     ids = [token for row in rows for token in tokenizer.encode(row["text"]).ids]

@@ -8,8 +8,9 @@ import torch
 
 from flexround.errors import SettingsError
 from flexround.models import transformer
-from flexround.tasks import lora_training, text_training
-from flexround.tasks.lora_training import AdapterTrainSettings, LoraSettings
+from flexround.tasks.text import lora_training
+from flexround.tasks.text import training as text_training
+from flexround.tasks.text.lora_training import AdapterTrainSettings, LoraSettings
 
 LLAMA = {
     "vocab_size": 30,

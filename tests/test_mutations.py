@@ -13,11 +13,13 @@ from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Axes
 from flexround.reconstruct import optimise, phases
-from flexround.reconstruct.job import Job
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.regress import sentinels
 from flexround.surgery import equalize, place, preprocess
-from flexround.tasks import bleu, language_modelling, text
-from flexround.tasks.choices import KINDS
+from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.language import task as language_modelling
+from flexround.tasks.text import task as text
+from flexround.tasks.webnlg import bleu
 
 REFERENCE = Path(__file__).resolve().parents[1] / "results/reference/sentinels.csv"
 
@@ -47,8 +49,8 @@ def no_regularizer(patch):
 
 
 def first_layer_low(patch):
-    real = Job.weight_bits
-    patch.setattr(Job, "weight_bits", lambda self, index: real(self, index or 1))
+    real = Reconstruction.weight_bits
+    patch.setattr(Reconstruction, "weight_bits", lambda self, index: real(self, index or 1))
 
 
 def dropped_to_zero(patch):

@@ -14,12 +14,13 @@ from stage_calls import call
 
 from flexround.errors import SettingsError
 from flexround.models import blocks as protocol
-from flexround.settings import own
+from flexround.results import cells, published, table_csv
+from flexround.results.render import html, latex, terminal
+from flexround.settings import additions
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
-from flexround.tables import cells, html, latex, published, terminal, tidy
 
 EXAMPLE = ROOT / "examples/own_rounding"
 NUDGE = "b-nudge-w4"
@@ -44,7 +45,7 @@ def merged(mini, home, **changes):
     """Return the settings with the example, changed."""
     file = home / "my_rounding.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
-    return own.merge(mini, own.read(file), file)
+    return additions.merge(mini, additions.read(file), file)
 
 
 def mistakes(mini, home, **changes):
@@ -94,7 +95,7 @@ def made(mini, home):
     for run in Plan(params).table_runs(2):
         table_runs.write_run(home / "results", run, scores[run.recipe], table_runs.METRICS)
     found = cells.collect(table, params.recipes.recipes, "mini", 1, home / "results")
-    return tidy.to_csv(found, published.load(), table, params.scale), table, params.scale
+    return table_csv.to_csv(found, published.load(), table, params.scale), table, params.scale
 
 
 def test_the_csv_has_its_numbers_without_published_ones(made):
@@ -181,7 +182,7 @@ def test_a_syntax_error_in_the_users_module_is_named_with_its_line(mini, home):
 
 def test_a_file_that_is_not_there_is_one_message(mini, home):
     with pytest.raises(SettingsError, match=r"nothing.yaml: missing"):
-        own.read(home / "nothing.yaml")
+        additions.read(home / "nothing.yaml")
 
 
 # networks

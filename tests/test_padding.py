@@ -7,7 +7,7 @@ from test_transformer_blocks import batch, cut, make
 from flexround.models.blocks import run
 from flexround.reconstruct.cache import Batches
 from flexround.reconstruct.optimise import ReconstructionError
-from flexround.tasks import Inputs
+from flexround.tasks.protocol import Inputs
 
 LENGTHS = torch.tensor([12, 5, 3, 7, 1, 9])
 MASK = torch.arange(12) < LENGTHS[:, None]

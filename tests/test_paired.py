@@ -10,8 +10,8 @@ from scipy import stats
 from table_runs import OF_RUNS, complete, entry, fill, hits, make, write
 
 from flexround.errors import InputError
-from flexround.tables.evaluated import Trial
-from flexround.tables.paired import p_value, standard_error
+from flexround.results.evaluated import Trial
+from flexround.results.paired import p_value, standard_error
 
 
 def trial(directory: Path, kind: str, values: np.ndarray) -> Trial:

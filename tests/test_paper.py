@@ -9,11 +9,11 @@ import pytest
 from table_runs import OF_RUNS, fill, hits
 
 from flexround.errors import InputError
-from flexround.report import document, leads, overview, status
+from flexround.results import published, settings_table
+from flexround.results.render import document, figure_style, latex, leads, overview, status_table
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.stages import status as stage
-from flexround.tables import figure_style, latex, published, settings
+from flexround.tools import status as stage
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(load_params("mini"))
@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("work")
     mini = root / "results/mini"
     texts = {4: fill(root / "runs", OF_RUNS["table04"], TABLE4)}
-    texts[14] = settings.to_csv(PLAN.params.tables[14], PLAN.params, published.load())
+    texts[14] = settings_table.to_csv(PLAN.params.tables[14], PLAN.params, published.load())
     mini.mkdir(parents=True)
     for number, text in texts.items():
         (mini / f"table{number}.csv").write_text(text)
@@ -101,7 +101,7 @@ def standings(root: Path) -> list[overview.Standing]:
 
 
 def test_the_status_table_has_a_line_for_every_table(root):
-    text = status.markdown(standings(root), PLAN.scale)
+    text = status_table.markdown(standings(root), PLAN.scale)
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + 24
     assert lines[0] == "| table | about | status | cells | FlexRound best |"
@@ -110,22 +110,25 @@ def test_the_status_table_has_a_line_for_every_table(root):
 
 
 def test_a_comparable_scale_has_the_farthest_cell(root):
-    text = status.markdown(standings(root), PLAN.scale.model_copy(update={"comparable": True}))
+    text = status_table.markdown(standings(root), PLAN.scale.model_copy(update={"comparable": True}))
     assert "| farthest from the paper |" in text
 
 
 def test_only_what_is_between_the_markers_is_replaced():
-    page = f"above\n{status.BEGIN}\nold\n{status.END}\nbelow\n"
-    assert status.replaced(page, r"\1 new" + "\n") == f"above\n{status.BEGIN}\n\\1 new\n{status.END}\nbelow\n"
+    page = f"above\n{status_table.BEGIN}\nold\n{status_table.END}\nbelow\n"
+    assert (
+        status_table.replaced(page, r"\1 new" + "\n")
+        == f"above\n{status_table.BEGIN}\n\\1 new\n{status_table.END}\nbelow\n"
+    )
     with pytest.raises(InputError, match="0 places"):
-        status.replaced("nothing", "new\n")
+        status_table.replaced("nothing", "new\n")
 
 
 def test_the_readme_shows_the_status_of_the_reference_results():
     reference = ROOT / "results/reference"
     found = [overview.standing(table, reference) for _, table in sorted(PLAN.params.tables.items())]
     readme = (ROOT / "README.md").read_text()
-    assert status.replaced(readme, status.markdown(found, PLAN.scale)) == readme, "run: make status"
+    assert status_table.replaced(readme, status_table.markdown(found, PLAN.scale)) == readme, "run: make status"
 
 
 CLAIMS = """place,section,column,metric,bits,recipe,other_recipe,criterion,margin,noise,verdict
@@ -159,7 +162,7 @@ def test_the_figure_has_a_line_for_each_table_in_order():
 
 def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
     page, claims = tmp_path / "README.md", tmp_path / "claims.csv"
-    page.write_text(f"{status.BEGIN}\n{status.END}\n")
+    page.write_text(f"{status_table.BEGIN}\n{status_table.END}\n")
     claims.write_text(CLAIMS)
     options = [
         "--tables",

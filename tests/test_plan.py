@@ -15,9 +15,9 @@ from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params, validate
 from flexround.settings.plan import Plan
-from flexround.stages import plan as stage
-from flexround.tasks.lora_training import AdapterTrainSettings
-from flexround.tasks.webnlg import WebNLGTrainSettings
+from flexround.tasks.text.lora_training import AdapterTrainSettings
+from flexround.tasks.webnlg.task import WebNLGTrainSettings
+from flexround.tools import plan as stage
 
 NETWORKS = {"resnet18": 1814, "resnet50": 4089, "mobilenetv2": 301}  # MMAC of the published architectures
 PARAMETERS = {  # of the published networks, tied weights counted once
@@ -85,7 +85,7 @@ def test_table_3_of_the_paper(report):
 
 def test_a_fresh_process_can_make_the_report(tmp_path):
     """torchvision can't be imported for the first time while the device is "meta"."""
-    command = [sys.executable, "-m", "flexround.stages.plan", "--scale", "mini", "--figure", "4"]
+    command = [sys.executable, "-m", "flexround.tools.plan", "--scale", "mini", "--figure", "4"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert " MMAC, " in done.stdout

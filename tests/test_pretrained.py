@@ -12,7 +12,7 @@ from safetensors.torch import save_file
 from flexround.errors import InputError
 from flexround.models import transformer
 from flexround.models.pretrained import load_pretrained
-from flexround.tasks import text
+from flexround.tasks.text import task as text
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
 BERT = SMALL | {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}

@@ -187,7 +187,7 @@ def imported_late(files):
 
 
 @pytest.mark.parametrize(
-    ("stage", "targets"), [("calibrate", ["flexround.tasks.images:Digits"]), ("tabulate", []), ("fetch", [])]
+    ("stage", "targets"), [("calibrate", ["flexround.tasks.images.task:Digits"]), ("tabulate", []), ("fetch", [])]
 )
 def test_sources_are_what_the_process_imports(stage, targets):
     real = imported(f"flexround.stages.{stage}", *(target.partition(":")[0] for target in targets))

@@ -12,16 +12,16 @@ import table_runs
 from table_runs import SPECS, hits
 
 from flexround.errors import InputError, SettingsError
-from flexround.regress import compare, sentinels, subset
+from flexround.regress import checked_runs, compare, sentinels
 from flexround.regress.compare import Number
 from flexround.regress.sentinels import Sentinel
 from flexround.regress.tolerances import Pool, Spread
+from flexround.results import cells, published, table_csv
+from flexround.results.published import Key
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.stages import reference, regress
-from flexround.tables import cells, published, tidy
-from flexround.tables.published import Key
+from flexround.tools import reference, regress
 
 KEY = Key(12, 2, "", "Q + AdaRound", "8/8", "BERT-Base", "f1")
 RUN = Run("mini", "squad", "bert-base", "q-adaround-w8a8", 0)
@@ -81,7 +81,7 @@ def squad(root, counts=RIGHT, seeds=(0,), scale="mini"):
                     run = Run(scale, "squad", checkpoint, recipe, seed)
                     table_runs.write_run(root, run, hits(count + 10 * seed), ["f1", "em"])
     found = cells.collect(SPECS["table12"], params().recipes.recipes, scale, 1, root)
-    text = tidy.to_csv(found, published.load(), SPECS["table12"], table_runs.scale())
+    text = table_csv.to_csv(found, published.load(), SPECS["table12"], table_runs.scale())
     (root / scale / "table12.csv").write_text(text)
     return text
 
@@ -140,9 +140,9 @@ def place(tmp_path, monkeypatch):
     """Make results and their reference, of SQuAD alone."""
     squad(tmp_path, seeds=(0, 1, 2))
     made(tmp_path)
-    only = subset.load()
+    only = checked_runs.load()
     only = only.model_copy(update={"families": {"squad": only.families["squad"]}})
-    monkeypatch.setattr(subset, "load", lambda: only)
+    monkeypatch.setattr(checked_runs, "load", lambda: only)
     return tmp_path
 
 
@@ -200,7 +200,7 @@ def test_a_line_lost_from_a_table_is_missing(place, capsys):
 
 
 def test_every_family_has_runs_that_its_tables_show():
-    plan, chosen = Plan(load_params("mini")), subset.load()
+    plan, chosen = Plan(load_params("mini")), checked_runs.load()
     shown = {number: set(plan.table_runs(number)) for number in plan.complete_tables()}
     runs = chosen.runs("mini")
     tables = {number for number, of_table in shown.items() if of_table & set(runs)}
@@ -218,7 +218,7 @@ def test_every_family_has_runs_that_its_tables_show():
 
 def test_a_task_in_no_family_is_named():
     with pytest.raises(SettingsError, match="task 'speech' is in no family"):
-        subset.load().family("speech")
+        checked_runs.load().family("speech")
 
 
 # sentinels

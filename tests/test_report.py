@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from report_case import PLAN, RUN, fill_root, table3, write
 
-from flexround.report import claims, jobs, origins, overview, page, runs
+from flexround.results.render import job_costs, origins, overview, report_claims, report_page, run_facts
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
-from flexround.stages import report
+from flexround.tools import report
 
 
 @pytest.fixture(scope="module")
@@ -24,7 +24,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def html(root: Path) -> str:
-    return page.render(root, PLAN)
+    return report_page.render(root, PLAN)
 
 
 @pytest.fixture(scope="module")
@@ -60,7 +60,7 @@ def tags(html: str) -> Tags:
 
 
 def test_the_same_results_give_the_same_page(root, html):
-    assert page.render(root, PLAN) == html
+    assert report_page.render(root, PLAN) == html
     assert str(root) not in html
 
 
@@ -152,8 +152,8 @@ def test_what_users_wrote_is_escaped(html):
 
 
 def test_claims_are_counted_claim_by_claim(root):
-    judged = claims.read(root / "results/mini/claims.csv")
-    assert judged[1] == claims.Judged(
+    judged = report_claims.read(root / "results/mini/claims.csv")
+    assert judged[1] == report_claims.Judged(
         name="s1-learnable",
         text="FlexRound is better with s1 learned than with s1 fixed.",
         where="section 4.1",
@@ -161,7 +161,7 @@ def test_claims_are_counted_claim_by_claim(root):
         header=["verdict", "margin"],
         lines=[["not run", ""], ["holds", "2.00"]],
     )
-    assert claims.total(judged) == {"holds": 2, "inside the noise": 0, "does not hold": 0, "not run": 1}
+    assert report_claims.total(judged) == {"holds": 2, "inside the noise": 0, "does not hold": 0, "not run": 1}
 
 
 def test_what_is_not_made_is_listed_as_not_run(html):
@@ -172,7 +172,7 @@ def test_what_is_not_made_is_listed_as_not_run(html):
 
 
 def test_an_empty_directory_gives_a_page_too(tmp_path):
-    text = page.render(tmp_path, PLAN)
+    text = report_page.render(tmp_path, PLAN)
     assert text.count('<span class="badge not-run">') == 24
 
 
@@ -184,7 +184,7 @@ def test_a_scale_of_its_own_shows_no_difference(html):
 def test_a_comparable_scale_shows_differences_with_marks(tmp_path):
     plan = Plan(PLAN.params._replace(scale=PLAN.scale.model_copy(update={"comparable": True})))
     write(tmp_path / "results/mini/table3.csv", table3(tmp_path).replace(",,computed,", ",-9.00,off,"))
-    shown = page.render(tmp_path, plan)
+    shown = report_page.render(tmp_path, plan)
     assert shown.count('<span class="delta"><span aria-hidden="true">✗</span>\n -9.00</span>') == 9 * 3 * 2
     assert '<span class="badge off">' in shown
 
@@ -215,22 +215,22 @@ def test_every_table_has_a_family():
 
 
 def test_jobs_behind_a_run():
-    full = jobs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "full-precision", 0))
-    assert [jobs.stage(directory) for directory in full] == ["data", "fine-tune"] * 2 + ["evaluate"]
-    tuned = jobs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "q-flexround-w8a8-tuned", 0))
+    full = job_costs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "full-precision", 0))
+    assert [job_costs.stage(directory) for directory in full] == ["data", "fine-tune"] * 2 + ["evaluate"]
+    tuned = job_costs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "q-flexround-w8a8-tuned", 0))
     candidates = PLAN.params.recipe("q-flexround-w8a8-tuned").select
-    assert [jobs.stage(directory) for directory in tuned].count("reconstruct") == len(candidates) + 1
+    assert [job_costs.stage(directory) for directory in tuned].count("reconstruct") == len(candidates) + 1
     assert tuned[-2:] == [tuned[-1].replace("evaluated", "quantized"), tuned[-1]]
 
 
 def test_a_shared_job_counts_once(root):
     other = Run("mini", "imagenet", "resnet18-brecq", "q-adaround-w4a4", 0)
-    assert jobs.seconds_by_stage(root, PLAN, [RUN, RUN])["reconstruct"] == 3.0
-    both = jobs.seconds_by_stage(root, PLAN, [RUN, other])
+    assert job_costs.seconds_by_stage(root, PLAN, [RUN, RUN])["reconstruct"] == 3.0
+    both = job_costs.seconds_by_stage(root, PLAN, [RUN, other])
     assert both == {"calibrate": 3.5, "reconstruct": 3.0, "evaluate": 6.0}  # each and their full precision
 
 
 def test_a_run_that_the_settings_no_longer_know_is_still_shown(root):
     run = Run("mini", "imagenet", "resnet18-brecq", "gone", 0)
     write(root / layout.evaluated_dir(run) / "metrics.json", {"metrics": {"top1": 1.0}, "seconds": 1.0})
-    assert dict(runs.sections(root, PLAN, run))["Result"] == {"metrics": {"top1": 1.0}}
+    assert dict(run_facts.sections(root, PLAN, run))["Result"] == {"metrics": {"top1": 1.0}}

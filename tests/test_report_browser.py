@@ -4,7 +4,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from report_case import PLAN, fill_root
 
-from flexround.report import page
+from flexround.results.render import report_page
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 
@@ -13,7 +13,7 @@ pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 def html(tmp_path_factory):
     root = tmp_path_factory.mktemp("work")
     fill_root(root)
-    return page.render(root, PLAN)
+    return report_page.render(root, PLAN)
 
 
 @pytest.fixture(scope="module")

@@ -7,14 +7,15 @@ import shutil
 import pytest
 import yaml
 
-from flexround import tasks
 from flexround.errors import SettingsError
 from flexround.settings import load
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params, read_yaml, scale_path
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe
-from flexround.stages import fetch, plan, tabulate
+from flexround.stages import fetch, tabulate
+from flexround.tasks import protocol
+from flexround.tools import plan
 
 loaded = functools.cache(load_params)
 
@@ -40,7 +41,7 @@ def fetch_stage(name):
         (lambda name: loaded("mini").recipe(name), "b-flexruond-w4", "b-flexround-w4"),
         (lambda name: loaded("mini").rounding_target(name), "adarond", "adaround"),
         (lambda name: loaded("mini").checkpoint(name), "resnet18-breck", "resnet18-brecq"),
-        (lambda name: tasks.named(loaded("mini").scale, name), "imagnet", "imagenet"),
+        (lambda name: protocol.named(loaded("mini").scale, name), "imagnet", "imagenet"),
         (lambda name: Plan(loaded("mini")).trials("imagenet", name, "b-rtn-w4"), "resnet18-breck", "resnet18-brecq"),
         (scale_path, "papr", "paper"),
         (table_stage, "33", "3"),

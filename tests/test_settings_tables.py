@@ -8,14 +8,15 @@ import pytest
 from table_runs import OF_RUNS, SETTINGS, settings_params
 
 from flexround.errors import InputError, SettingsError
+from flexround.results import published
+from flexround.results.render import html, latex, terminal
+from flexround.results.settings_table import keyed, shown, to_csv
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params, validate
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule
-from flexround.settings.specs import Table
-from flexround.tables import html, latex, published, terminal
-from flexround.tables.settings import keyed, shown, to_csv
-from flexround.tasks.lora_training import AdapterTrainSettings
+from flexround.settings.tables import Table
+from flexround.tasks.text.lora_training import AdapterTrainSettings
 
 
 def entries(number, params):

@@ -9,8 +9,9 @@ import pytest
 from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processors
 
 from flexround.errors import InputError, NumericalError
-from flexround.tasks import spans, squad_metric
-from flexround.tasks.spans import Features, Questions, features, predictions
+from flexround.tasks.squad import metric as squad_metric
+from flexround.tasks.squad import spans
+from flexround.tasks.squad.spans import Features, Questions, features, predictions
 
 REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
 SQUAD = REALDATA / "squad_v11_dev" / "dev-v1.1.json.zip"

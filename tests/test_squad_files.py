@@ -10,7 +10,7 @@ from pyarrow import parquet
 
 from flexround.errors import InputError, SettingsError
 from flexround.mini import squad as mini
-from flexround.tasks.squad_files import COLUMNS, read
+from flexround.tasks.squad.files import COLUMNS, read
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "squad_v11_dev"
 CONTEXT = "Zürich lies on a lake."

@@ -20,20 +20,22 @@ import torch
 from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 
-from flexround import artifacts, tasks
+from flexround import artifacts
 from flexround.errors import FlexRoundError, InputError, SettingsError
 from flexround.models import build
 from flexround.settings.load import load_params
 from flexround.settings.schema import Gate
 from flexround.stages import cli, evaluate, finetune, reconstruct
 from flexround.stages import select as choose
+from flexround.tasks import protocol
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOKE = str(ROOT / "tests/smoke.yaml")
 RUN = ("data", "fetch", "calibrate", "finetune", "reconstruct", "select", "evaluate")
-SHOWN = ("tabulate", "figure", "claims", "summary", "report", "paper")
-BY_HAND = ("plan", "records", "reference", "regress", "sentinels", "status", "stored", "verify")
-STAGES = (*RUN, *SHOWN, *BY_HAND)
+SHOWN = ("tabulate", "figure", "claims", "summary")
+BY_HAND = ("paper", "plan", "records", "reference", "regress", "report", "sentinels", "status", "stored", "verify")
+STAGES = (*RUN, *SHOWN)
+PROGRAMS = (*(f"stages.{name}" for name in STAGES), *(f"tools.{name}" for name in BY_HAND))
 
 # command lines
 
@@ -44,7 +46,7 @@ for name in sys.argv[1:]:
     sys.argv, text = [name, "--help"], io.StringIO()
     try:
         with contextlib.redirect_stdout(text):
-            runpy.run_module(f"flexround.stages.{name}", run_name="__main__")
+            runpy.run_module(f"flexround.{name}", run_name="__main__")
         found[name] = "no exit"
     except SystemExit as error:
         found[name] = [error.code, text.getvalue()]
@@ -53,7 +55,7 @@ print(json.dumps(found))
 
 
 def parsers():
-    return {name: importlib.import_module(f"flexround.stages.{name}").parser() for name in STAGES}
+    return {name: importlib.import_module(f"flexround.{name}").parser() for name in PROGRAMS}
 
 
 def options(parser):
@@ -62,13 +64,13 @@ def options(parser):
 
 
 def test_every_stage_answers_help():
-    done = subprocess.run([sys.executable, "-c", HELP, *STAGES], capture_output=True, text=True, check=True)
+    done = subprocess.run([sys.executable, "-c", HELP, *PROGRAMS], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert set(found) == set(STAGES)
+    assert set(found) == set(PROGRAMS)
     for name, (code, text) in found.items():
         assert code == 0, name
         assert text.startswith("usage:"), name
-        assert importlib.import_module(f"flexround.stages.{name}").__doc__.split()[0] in text
+        assert importlib.import_module(f"flexround.{name}").__doc__.split()[0] in text
 
 
 def test_every_option_says_what_it_is():
@@ -77,8 +79,9 @@ def test_every_option_says_what_it_is():
 
 
 def test_every_stage_is_tested_here():
-    files = {path.stem for path in (ROOT / "src/flexround/stages").glob("*.py")}
-    assert files - {"__init__", "cli"} == set(STAGES)
+    for room, names in (("stages", STAGES), ("tools", BY_HAND)):
+        files = {path.stem for path in (ROOT / "src/flexround" / room).glob("*.py")}
+        assert files - {"__init__", "cli"} == set(names)
 
 
 def test_a_mistake_ends_with_code_2_and_one_message_on_stderr():
@@ -261,7 +264,7 @@ class Scorer:
     def evaluate(self, model, data, device, batch, source, split):
         assert split == "heldout", "never the test set"
         value = float((source / "weights-000.safetensors").read_text())
-        return tasks.Evaluation({"acc": value, "f1": 0.0}, {}, {}, {"acc": self.higher, "f1": True}, {})
+        return protocol.Evaluation({"acc": value, "f1": 0.0}, {}, {}, {"acc": self.higher, "f1": True}, {})
 
 
 @pytest.mark.parametrize(("higher", "expected"), [(True, "b"), (False, "a")])

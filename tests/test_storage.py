@@ -18,11 +18,11 @@ import table_runs
 import yaml
 
 from flexround.artifacts import sha256, write_manifest
+from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.settings.serves import served
-from flexround.stages.verify import KINDS
+from flexround.tools.verify import KINDS
 
 COPIED = (
     "src",
@@ -85,7 +85,7 @@ class Clone:
         return self.run("make", "-o", ".venv/installed", target, "SCALE=smoke.yaml", *arguments, check=check)
 
     def stage(self, name, *arguments, check=True):
-        return self.run(sys.executable, "-m", f"flexround.stages.{name}", *arguments, check=check)
+        return self.run(sys.executable, "-m", f"flexround.tools.{name}", *arguments, check=check)
 
     def snakemake(self, *arguments):
         return self.run(sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--config", "scale=smoke.yaml")
@@ -220,9 +220,9 @@ def test_pulled_results_are_current_and_what_has_changed_since_is_not(pulled):
     assert (planned["reconstruct"], planned["evaluate"], planned["tabulate"]) == (2, 2, 1)
     pulled.edit("params/recipes.yaml", *reversed(RECIPE))
     assert pulled.planned() == {}
-    pulled.edit("src/flexround/tables/latex.py", *EDIT)
+    pulled.edit("src/flexround/results/render/latex.py", *EDIT)
     assert pulled.planned() == {"tabulate": 1, "publish_table": 1, "summary": 1}
-    pulled.edit("src/flexround/tables/latex.py", *reversed(EDIT))
+    pulled.edit("src/flexround/results/render/latex.py", *reversed(EDIT))
 
 
 def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
@@ -304,9 +304,9 @@ def test_what_is_not_whole_or_current_is_not_published(published):
         done = published.make("push", check=False)
     assert done.returncode != 0
     assert HEAVY in done.stdout
-    published.edit("src/flexround/tables/latex.py", *EDIT)
+    published.edit("src/flexround/results/render/latex.py", *EDIT)
     done = published.make("push", check=False)
-    published.edit("src/flexround/tables/latex.py", *reversed(EDIT))
+    published.edit("src/flexround/results/render/latex.py", *reversed(EDIT))
     assert done.returncode != 0
     assert "not published" in done.stderr
     assert (published.root / "dvc.lock").read_text() == lock

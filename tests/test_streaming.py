@@ -21,8 +21,8 @@ from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
 from flexround.reconstruct import cache, engine, result
 from flexround.reconstruct.cache import Store
-from flexround.reconstruct.job import Job
 from flexround.reconstruct.preflight import preflight
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident, Streamed
 from flexround.settings.schema import Hyper
@@ -77,7 +77,7 @@ def job(source, recipe, **hyper):
         weights = Resident(blocks)
     settings = Hyper.model_validate(HYPER | hyper)
     rounding = imports.load(toy.ROUNDINGS[recipe.rounding])
-    return Job(whole, blocks, weights, recipe, settings, rounding, ("gpt", 0), CPU)
+    return Reconstruction(whole, blocks, weights, recipe, settings, rounding, ("gpt", 0), CPU)
 
 
 def published(made, directory, **limits):

@@ -1,6 +1,6 @@
 """The summary of tables, against a hand-made one."""
 
-from flexround.tables.summary import summarise
+from flexround.results.summary import summarise
 
 HEADER = "table,recipe,metric,value,n_examples,status\n"
 

@@ -25,10 +25,11 @@ from table_runs import (
 )
 
 from flexround.errors import InputError, SettingsError
+from flexround.results import published, settings_table
+from flexround.results.render import html, latex, table_layout, terminal
 from flexround.settings.load import validate
-from flexround.settings.specs import Table
+from flexround.settings.tables import Table
 from flexround.stages import tabulate
-from flexround.tables import grid, html, latex, published, settings, terminal
 
 GLUE_SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
@@ -92,7 +93,7 @@ def test_html_is_self_contained_and_shows_the_paper_and_delta(tmp_path: Path) ->
     ],
 )
 def test_captions_as_plain_text(written: str, shown: str) -> None:
-    assert grid.plain(written) == shown
+    assert table_layout.plain(written) == shown
 
 
 def test_html_of_a_scale_of_its_own_shows_no_delta(tmp_path: Path) -> None:
@@ -217,7 +218,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     for name, spec in OF_RUNS.items():
         scores = {row.recipe: hits(number, 100) for number, row in enumerate(spec.rows())}
         texts.append((fill(tmp_path / name, spec, scores), spec))
-    texts += [(settings.to_csv(spec, settings_params(), published.load()), spec) for spec in SETTINGS.values()]
+    texts += [(settings_table.to_csv(spec, settings_params(), published.load()), spec) for spec in SETTINGS.values()]
     for text, spec in texts:
         fragment, number = latex.render(text, spec, scale()), spec.number
         (tmp_path / "page.tex").write_text(latex.standalone(fragment, number))
@@ -228,10 +229,12 @@ def test_every_table_compiles(tmp_path: Path) -> None:
 
 
 def test_tables_need_no_torch() -> None:
-    modules = (
-        "best, cells, evaluated, figures, figure_style, grid, html, latex, paired, published, settings, terminal, tidy"
+    modules = "cells, contests, evaluated, paired, published, settings_table, table_csv"
+    renderings = "figures, figure_style, html, latex, table_layout, terminal"
+    code = (
+        f"import sys\nfrom flexround.results import {modules}\nfrom flexround.results.render import {renderings}\n"
+        "sys.exit('torch' in sys.modules)"
     )
-    code = f"import sys\nfrom flexround.tables import {modules}\nsys.exit('torch' in sys.modules)"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
 
 

@@ -12,9 +12,9 @@ from safetensors.numpy import save_file
 from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, write
 
 from flexround.errors import InputError, SettingsError
+from flexround.results import cells, evaluated, published
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
-from flexround.tables import cells, evaluated, published
 
 
 def test_shipped_tables_are_there() -> None:

@@ -9,8 +9,9 @@ from sklearn.metrics import f1_score
 
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.seeding import derive
-from flexround.tasks import squad_metric, text_metrics
-from flexround.tasks.text_metrics import METRICS, averaged, replicates, scored
+from flexround.tasks.squad import metric as squad_metric
+from flexround.tasks.text import metrics as text_metrics
+from flexround.tasks.text.metrics import METRICS, averaged, replicates, scored
 
 LABELS = np.array([1, 1, 1, 0, 0, 0, 0, 1])
 PREDICTIONS = np.array([1, 1, 0, 0, 0, 1, 0, 1])  # TP 3, FN 1, FP 1, TN 3

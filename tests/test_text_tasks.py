@@ -13,12 +13,16 @@ import stage_calls
 import torch
 from safetensors.numpy import load_file
 
-from flexround import artifacts, tasks
+from flexround import artifacts
 from flexround.errors import InputError, SettingsError
+from flexround.mini import pretraining
 from flexround.models import build
 from flexround.settings.load import load_params
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct, select
-from flexround.tasks import corpus, encode, text, text_training
+from flexround.tasks import protocol
+from flexround.tasks.text import encode
+from flexround.tasks.text import task as text
+from flexround.tasks.text import training as text_training
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
 KINDS = {"bert-base": "corpus-masked", "gpt-neo-125m": "corpus-causal"}
@@ -62,12 +66,12 @@ class Chain:
     def held_out(self, task, checkpoint):
         """The evaluation of full precision on the training rows held out."""
         weights, data = self.weights(task, checkpoint), self.data(task)
-        made = tasks.named(load_params(SCALE).scale, task)
+        made = protocol.named(load_params(SCALE).scale, task)
         return made.evaluate(self.model(task, checkpoint), data, torch.device("cpu"), 250, weights, "heldout")
 
     def model(self, task, checkpoint):
         params = load_params(SCALE)
-        head = tasks.named(params.scale, task).head
+        head = protocol.named(params.scale, task).head
         return build.full_precision(params.checkpoint(checkpoint), head, self.weights(task, checkpoint))
 
 
@@ -132,7 +136,7 @@ def test_the_evaluation_is_that_of_a_plain_loop(chain):
 
 def test_the_body_is_the_pretrained_one_and_the_head_is_new(chain):
     before, params = chain.model("corpus-masked", "bert-base"), load_params(SCALE)
-    head = tasks.named(params.scale, "glue-rte").head
+    head = protocol.named(params.scale, "glue-rte").head
     model = build.architecture(params.checkpoint("bert-base"), head)
     fresh = model.classifier.weight.detach().clone()
     finetune.take_over(model, chain.weights("corpus-masked", "bert-base"), chain.root / "taken")
@@ -145,7 +149,7 @@ def test_the_body_is_the_pretrained_one_and_the_head_is_new(chain):
 def test_calibration_rows_are_training_rows_that_are_not_held_out(chain):
     stored = load_file(chain.samples("glue-rte") / "samples.safetensors")
     rows = text.read_rows(chain.data("glue-rte"), "train")
-    task = tasks.named(load_params(SCALE).scale, "glue-rte")
+    task = protocol.named(load_params(SCALE).scale, "glue-rte")
     drawn = [json.loads(line) for line in stored["examples"].tobytes().splitlines()]
     assert drawn == [rows[index] for index in stored["indices"]]
     _, heldout = task.parts(len(rows))
@@ -181,7 +185,7 @@ def test_the_best_on_the_held_out_rows_is_chosen(chain, tmp_path):
 
 
 def test_inputs_have_ids_types_and_mask(chain):
-    task = tasks.named(load_params(SCALE).scale, "glue-rte")
+    task = protocol.named(load_params(SCALE).scale, "glue-rte")
     samples = load_file(chain.samples("glue-rte") / "samples.safetensors")
     inputs = task.inputs(samples, chain.weights("glue-rte", "bert-base"))
     assert inputs.x.shape == (64, *task.input_shape)
@@ -235,7 +239,7 @@ def test_the_last_batch_is_kept_and_training_is_reproducible(count, batch, steps
 
 LAUNCHED = """
 import sys, numpy as np, torch
-from flexround.tasks import text_training
+from flexround.tasks.text import training as text_training
 model = torch.nn.Linear(5, 1)
 torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
 arrays = {"x": np.random.default_rng(0).normal(size=(32, 5)).astype(np.float32)}
@@ -265,11 +269,11 @@ def test_two_processes_train_as_one(tmp_path):
 
 def test_hiding_follows_bert(chain):
     tokenizer = encode.load(chain.data("corpus-masked") / "tokenizer.json")
-    hide = corpus.Hide(tokenizer)
+    hide = pretraining.Hide(tokenizer)
     ids = torch.randint(5, 700, (400, 50), generator=torch.Generator().manual_seed(0))
     ids[:, 0], ids[:, -1] = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[PAD]")
     hidden, labels = hide(ids, torch.Generator().manual_seed(1))
-    found = labels != corpus.IGNORED
+    found = labels != pretraining.IGNORED
     assert not found[:, 0].any()
     assert not found[:, -1].any()
     assert torch.equal(labels[found], ids[found])
@@ -285,7 +289,7 @@ def test_hiding_follows_bert(chain):
 
 def test_inputs_longer_than_the_model_are_refused_before_training(chain, tmp_path):
     options = {"name": "rte", "train": 30, "val": 10, "max_length": 64}
-    task = tasks.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
+    task = protocol.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
     task.prepare(tmp_path, tmp_path)
     model, weights = chain.model("glue-cola", "bert-base"), chain.weights("corpus-masked", "bert-base")
     with pytest.raises(InputError, match="length=64: the model has 48 positions"):
@@ -294,7 +298,7 @@ def test_inputs_longer_than_the_model_are_refused_before_training(chain, tmp_pat
 
 def test_more_held_out_rows_than_there_are_is_refused(tmp_path):
     options = {"name": "rte", "train": 30, "val": 10, "max_length": 32, "heldout": 30}
-    task = tasks.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
+    task = protocol.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
     task.prepare(tmp_path, tmp_path)
     with pytest.raises(InputError, match="heldout=30: there are only 30 training rows"):
         task.calibration(tmp_path, 5, 0)

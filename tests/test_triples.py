@@ -8,7 +8,7 @@ import pytest
 
 from flexround.mini import corpus, language, triples
 from flexround.mini.world import Entity, Fact, World
-from flexround.tasks import webnlg_files
+from flexround.tasks.webnlg import files as webnlg_files
 
 SHA256 = "7362f250873049a172bb5f58176c96fba888697c480d18c5f80ae4d3e6094faf"
 CATEGORY = {entity.name: name for name, entities in World().categories.items() for entity in entities}

@@ -21,8 +21,12 @@ from flexround.mini import tokenizers
 from flexround.models import build, transformer
 from flexround.settings.load import load_params
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
-from flexround.tasks import beam, bleu, encode, text, webnlg, webnlg_files
-from flexround.tasks.webnlg import MiniWebNLG, MiniWebNLGOptions, WebNLG, WebNLGOptions, WebNLGTrainSettings
+from flexround.tasks.text import encode
+from flexround.tasks.text import task as text
+from flexround.tasks.webnlg import beam, bleu
+from flexround.tasks.webnlg import files as webnlg_files
+from flexround.tasks.webnlg import task as webnlg
+from flexround.tasks.webnlg.task import MiniWebNLG, MiniWebNLGOptions, WebNLG, WebNLGOptions, WebNLGTrainSettings
 
 SCALE = str(Path(__file__).with_name("webnlg_scale.yaml"))
 REAL = Path(__file__).parents[2] / "shared" / "realdata"

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from flexround.errors import InputError, SettingsError
-from flexround.tasks.webnlg_files import SEEN, read, training_rows, unique_contexts
+from flexround.tasks.webnlg.files import SEEN, read, training_rows, unique_contexts
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "webnlg_2017"
 AIRPORT = (

@@ -147,9 +147,9 @@ def test_an_edit_reruns_exactly_what_depends_on_it(project):
         finally:
             path.write_text(before)
 
-    assert edited("stages/plan.py") == {}
+    assert edited("tools/plan.py") == {}
     assert edited("quant/adaquant.py") == {}
-    assert edited("tables/latex.py") == {"tabulate": 1, "publish_table": 1}
+    assert edited("results/render/latex.py") == {"tabulate": 1, "publish_table": 1}
     adaround = edited("quant/adaround.py")
     assert adaround["reconstruct"] == 4, "two checkpoints, with and without equalization"
     assert "finetune" not in adaround

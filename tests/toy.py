@@ -10,7 +10,7 @@ from torch import nn
 from flexround import imports
 from flexround.models.blocks import Block, Site
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.job import Job
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper, Recipe
@@ -117,7 +117,7 @@ def job(recipe, seed=0, net=None, **hyper):
     settings = Hyper.model_validate(HYPER | hyper)
     rounding = imports.load(ROUNDINGS.get(recipe.rounding, recipe.rounding))
     cut = blocks(own)
-    return Job(own, cut, Resident(cut), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
+    return Reconstruction(own, cut, Resident(cut), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
 
 
 def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):

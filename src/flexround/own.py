@@ -5,7 +5,7 @@ import runpy
 import sys
 from pathlib import Path
 
-from flexround.settings import load, own
+from flexround.settings import additions, load
 
 
 def main() -> None:
@@ -16,8 +16,8 @@ def main() -> None:
     if len(sys.argv) < 3:
         sys.exit(f"usage: {__doc__}")
     _, file, module, *arguments = sys.argv
-    own.import_beside(Path(file))
-    load.load_params = functools.partial(own.load, file=Path(file))
+    additions.import_beside(Path(file))
+    load.load_params = functools.partial(additions.load, file=Path(file))
     sys.argv = [module, *arguments]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -10,7 +10,7 @@ rule report:
             "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
         ),
         claims="results/{scale}/claims.csv",
-        assets=expand("src/flexround/report/page.{type}", type=["html", "css", "js"]),
+        assets=expand("src/flexround/results/render/page.{type}", type=["html", "css", "js"]),
         code=PLAN.code("report"),
     output:
         page="results/{scale}/report.html",
@@ -24,7 +24,7 @@ rule report:
     params:
         scale=SCALE_FILE,
     shell:
-        "python -m flexround.stages.report --scale {params.scale} --out {output.page} > {log} 2>&1"
+        "python -m flexround.tools.report --scale {params.scale} --out {output.page} > {log} 2>&1"
 
 
 rule paper:
@@ -36,7 +36,7 @@ rule paper:
             "results/{{scale}}/figure{figure}.pdf", figure=PLAN.complete_figures()
         ),
         order="params/paper.yaml",
-        template="src/flexround/report/document.tex",
+        template="src/flexround/results/render/document.tex",
         code=PLAN.code("paper"),
     output:
         pdf="results/{scale}/paper.pdf",
@@ -51,7 +51,7 @@ rule paper:
     params:
         scale=SCALE_FILE,
     shell:
-        "python -m flexround.stages.paper --scale {params.scale} --out {output.pdf} > {log} 2>&1"
+        "python -m flexround.tools.paper --scale {params.scale} --out {output.pdf} > {log} 2>&1"
 
 
 rule publish_document:

@@ -43,7 +43,7 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
         seed: of the texts; the world is always the same.
 
     Returns:
-        ``train`` and ``validation``, rows as of ``flexround.tasks.language_files.read``. No paragraph or sentence
+        ``train`` and ``validation``, rows as of ``flexround.tasks.language.files.read``. No paragraph or sentence
         occurs twice; the headings of articles do.
 
     Raises:

@@ -16,8 +16,8 @@ from torch import Tensor
 from flexround import devices
 from flexround.models.tensors import places, within
 from flexround.reconstruct import cache
-from flexround.reconstruct.job import Job
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.result import Result, apply, check_finite, flatten, parameters, unflatten, weight_key
 from flexround.reconstruct.state import State
 
@@ -25,7 +25,9 @@ log = logging.getLogger(__name__)
 REST = "rest"  # position of what is in no block
 
 
-def reconstruct(job: Job, samples: Tensor, state: State, host_bytes: int | None = None) -> list[dict[str, Any]]:
+def reconstruct(
+    job: Reconstruction, samples: Tensor, state: State, host_bytes: int | None = None
+) -> list[dict[str, Any]]:
     """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
 
     Args:
@@ -69,14 +71,14 @@ def reconstruct(job: Job, samples: Tensor, state: State, host_bytes: int | None 
     return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
 
 
-def place_caches(job: Job, samples: Tensor, directory: Path, host_bytes: int | None) -> cache.Store:
+def place_caches(job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None) -> cache.Store:
     """Choose where the activations of a job lie; see ``cache.plan``."""
     row = max(shape.numel() for shape in boundaries(job, samples))
     return cache.plan(row, len(samples), job.device, getattr(torch, job.hyper.cache_dtype), directory, host_bytes)
 
 
 @torch.no_grad()
-def boundaries(job: Job, samples: Tensor) -> list[torch.Size]:
+def boundaries(job: Reconstruction, samples: Tensor) -> list[torch.Size]:
     """Return the shapes of a row of activations: before and after the glue of each block, and at last the output."""
     x, mask = cache.on(job.device, samples[:1]), None if job.mask is None else job.mask[:1].to(job.device)
     shapes = [x.shape]
@@ -91,7 +93,7 @@ def boundaries(job: Job, samples: Tensor) -> list[torch.Size]:
     return shapes
 
 
-def _commit_rest(job: Job, inside: list[list[str]], state: State) -> None:
+def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> None:
     """Write what is in no block, before anything is computed."""
     quantized = {name for names in inside for name in names}
     with job.weights.surroundings():

@@ -12,8 +12,8 @@ from flexround.models.blocks import Block, identity
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, forward, on
-from flexround.reconstruct.job import Job
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
 from flexround.surgery import place
 
@@ -26,7 +26,7 @@ class Phase:
 
     name = ""
 
-    def __init__(self, job: Job, names: dict[nn.Module, str], samples: Tensor, store: Store) -> None:
+    def __init__(self, job: Reconstruction, names: dict[nn.Module, str], samples: Tensor, store: Store) -> None:
         self.job, self.names, self.samples, self.store = job, names, samples, store
 
     def start(self) -> dict[str, Tensor]:
@@ -253,7 +253,7 @@ class StepPhase(Phase):
         return self.steps(block), {"full": target, "initial": initial}, record
 
 
-def _weight_groups(rounding: Rounding, job: Job) -> list[ParameterGroup]:
+def _weight_groups(rounding: Rounding, job: Reconstruction) -> list[ParameterGroup]:
     """Give each of a rounding's groups its learning rate.
 
     Raises:

@@ -12,8 +12,8 @@ from torch import Tensor
 from flexround.models.blocks import Block
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, engine
-from flexround.reconstruct.job import Job
 from flexround.reconstruct.phases import WeightPhase
+from flexround.reconstruct.reconstruction import Reconstruction
 
 ITERATIONS = 3
 FORWARDS = 2  # runs of a block over all samples: full-precision output, quantized output
@@ -53,7 +53,7 @@ class _Rehearsal(WeightPhase):
         return record
 
 
-def preflight(job: Job, samples: Tensor, directory: Path, host_bytes: int | None = None) -> Forecast:
+def preflight(job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None = None) -> Forecast:
     """Run the largest block on random activations, through all that is done to a block.
 
     Args:
@@ -94,7 +94,7 @@ def preflight(job: Job, samples: Tensor, directory: Path, host_bytes: int | None
     return Forecast(job.blocks[index].name, engine.peak_mb(job.device), one, hours, str(caches))
 
 
-def _inputs(job: Job, samples: Tensor, index: int, rows: int) -> Tensor:
+def _inputs(job: Reconstruction, samples: Tensor, index: int, rows: int) -> Tensor:
     """Return rows of what arrives at a block: samples, or random numbers in the place of activations."""
     if index == 0:
         return samples[:rows].to(job.device)

@@ -7,11 +7,11 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError
+from flexround.results.cells import Cell
+from flexround.results.published import DECIMALS, Key
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
-from flexround.tables.cells import Cell
-from flexround.tables.published import DECIMALS, Key
 
 TOLERANCES = "tolerances.csv"
 EXACT = 6  # decimals of a deviation; the rest is floating-point error

@@ -17,9 +17,9 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from flexround.results.cells import Cell
+from flexround.results.evaluated import Trial
 from flexround.settings.schema import Recipe
-from flexround.tables.cells import Cell
-from flexround.tables.evaluated import Trial
 
 SDS = 4.0
 DIGIT = 0.01  # the last one of a table

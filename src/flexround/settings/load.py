@@ -21,7 +21,7 @@ from flexround.settings.schema import (
     Scale,
     Source,
 )
-from flexround.settings.specs import FigureSpecs, Table
+from flexround.settings.tables import FigureSpecs, Table
 
 S = TypeVar("S", bound=BaseModel)
 

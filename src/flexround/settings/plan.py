@@ -11,9 +11,9 @@ from flexround.errors import SettingsError, suggest
 from flexround.provenance import source_files
 from flexround.seeding import derive
 from flexround.settings import layout
+from flexround.settings.additions import OwnRow
 from flexround.settings.layout import FULL_PRECISION, ROOT, Run
 from flexround.settings.load import Params, hyper
-from flexround.settings.own import OwnRow
 from flexround.settings.schema import Resources
 
 CONFIG_KEYS = ("scale", "seeds", "own")

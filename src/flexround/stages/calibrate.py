@@ -7,9 +7,10 @@ from pathlib import Path
 
 from safetensors.numpy import save_file
 
-from flexround import artifacts, tasks
+from flexround import artifacts
 from flexround.settings.load import load_params
 from flexround.stages import cli
+from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +30,7 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     params = load_params(arguments.scale, every_run=False)
-    task = tasks.named(params.scale, arguments.task)
+    task = protocol.named(params.scale, arguments.task)
     arrays = task.calibration(arguments.data, arguments.samples, arguments.seed)
     artifacts.atomic_write(arguments.out / "samples.safetensors", lambda path: save_file(arrays, path))
     artifacts.write_manifest(

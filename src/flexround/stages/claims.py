@@ -8,9 +8,11 @@ from pathlib import Path
 
 from flexround.artifacts import write_text
 from flexround.errors import SettingsError
+from flexround.results import cells, published, sample_sizes
+from flexround.results.claims import errata, specs, verdicts
+from flexround.results.render import claims_page
 from flexround.settings.load import Params, load_params
 from flexround.stages import cli
-from flexround.tables import cells, claim_specs, claims, claims_html, errata, published, sample_sizes
 
 
 def parser() -> argparse.ArgumentParser:
@@ -21,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--evaluated", type=Path, default=Path("results"), help="directory with SCALE/evaluated (results)"
     )
-    arguments.add_argument("--out", type=Path, help="directory for claims.csv, .html and errata.csv (results/SCALE)")
+    arguments.add_argument("--out", type=Path, help="directory for verdicts.csv, .html and errata.csv (results/SCALE)")
     return arguments
 
 
@@ -36,20 +38,20 @@ def run(arguments: argparse.Namespace) -> None:
     seeds = params.scale.seeds if arguments.seeds is None else arguments.seeds
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: give at least 1")
-    spec, tables = claim_specs.load(), _tables(params, seeds, arguments.evaluated)
+    spec, tables = specs.load(), _tables(params, seeds, arguments.evaluated)
     printed = [cell for of_table in tables.values() for cell in of_table]
     paper = errata.Paper(printed, published.load(), published.load_bold())
     usable = errata.without_copies(paper)
-    places = {name: claims.Place(of_table, usable) for name, of_table in tables.items()}
+    places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
     figure = params.figures.sample_size
     of_figure = sample_sizes.collect(figure, published.load_figure7(), params.scale, arguments.evaluated)
-    comparisons = claims.compare(spec.claims, places | {f"figure {figure.number}": claims.Place(*of_figure)})
-    text = claims.to_csv(comparisons)
+    comparisons = verdicts.compare(spec.claims, places | {f"figure {figure.number}": verdicts.Place(*of_figure)})
+    text = verdicts.to_csv(comparisons)
     found = errata.to_csv(errata.find(paper, comparisons, spec.examples))
     out = arguments.out or Path("results") / params.scale.name
     write_text(out / "claims.csv", text)
     write_text(out / "errata.csv", found)
-    write_text(out / "claims.html", claims_html.render(text, found, spec.claims, params.scale))
+    write_text(out / "claims.html", claims_page.render(text, found, spec.claims, params.scale))
     sys.stdout.write(_summary(text))
 
 
@@ -66,9 +68,9 @@ def _summary(text: str) -> str:
     for entry in csv.DictReader(text.splitlines()):
         counts.setdefault(entry["claim"], Counter())[entry["verdict"]] += 1
     width = max(map(len, counts))
-    lines = [f"{'':{width}}  {'  '.join(claims.VERDICTS)}"]
+    lines = [f"{'':{width}}  {'  '.join(verdicts.VERDICTS)}"]
     for name, of_claim in counts.items():
-        numbers = "  ".join(f"{of_claim[verdict]:>{len(verdict)}}" for verdict in claims.VERDICTS)
+        numbers = "  ".join(f"{of_claim[verdict]:>{len(verdict)}}" for verdict in verdicts.VERDICTS)
         lines.append(f"{name:{width}}  {numbers}")
     return "\n".join(lines) + "\n"
 

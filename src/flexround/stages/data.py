@@ -4,9 +4,9 @@ import argparse
 import logging
 from pathlib import Path
 
-from flexround import tasks
 from flexround.settings.load import load_params
 from flexround.stages import cli
+from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
 
@@ -24,7 +24,7 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     params = load_params(arguments.scale, every_run=False)
-    tasks.named(params.scale, arguments.task).prepare(arguments.out, arguments.sources)
+    protocol.named(params.scale, arguments.task).prepare(arguments.out, arguments.sources)
     log.info("%s/%s: data in %s", params.scale.name, arguments.task, arguments.out)
 
 

@@ -6,11 +6,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from flexround import artifacts, provenance, tasks
+from flexround import artifacts, provenance
 from flexround.devices import lease
 from flexround.errors import SettingsError
 from flexround.reconstruct import network
 from flexround.stages import cli
+from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
 
@@ -34,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     cli.threads(arguments.threads)
     params, identity = cli.identify(arguments)
     recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
-    task = tasks.named(params.scale, identity.task)
+    task = protocol.named(params.scale, identity.task)
     source = arguments.quantized if recipe.quantized else arguments.weights
     if source is None:
         needed = "--quantized" if recipe.quantized else "--weights"

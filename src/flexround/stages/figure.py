@@ -3,14 +3,16 @@
 import argparse
 from pathlib import Path
 
-from flexround import artifacts, tasks
+from flexround import artifacts
 from flexround.errors import SettingsError, suggest
+from flexround.results import published
+from flexround.results.render import figure_style, figures
 from flexround.settings import layout
 from flexround.settings.load import Params, load_params
 from flexround.settings.plan import Plan
-from flexround.settings.specs import Panel
+from flexround.settings.tables import Panel
 from flexround.stages import cli
-from flexround.tables import figure_style, figures, published
+from flexround.tasks import protocol
 
 
 def parser() -> argparse.ArgumentParser:
@@ -47,11 +49,11 @@ def run(arguments: argparse.Namespace) -> None:
 def _shifts(params: Params, panel: Panel) -> figures.Shifts:
     """Read the weight, the learned and the nearest codes of one panel."""
     from flexround.reconstruct import network
-    from flexround.reconstruct.shifts import weight_codes
+    from flexround.reconstruct.grid_shifts import weight_codes
 
     run = layout.Run(params.scale.name, panel.task, panel.checkpoint, panel.recipe, 0)
     weights = Path(layout.checkpoint_dir(run.scale, run.task, run.checkpoint))
-    head = tasks.named(params.scale, panel.task).head
+    head = protocol.named(params.scale, panel.task).head
     steps = params.recipe(panel.recipe).preprocess
     model = network.prepared(params.checkpoint(panel.checkpoint), head, weights, steps)
     weight = model.get_submodule(panel.module).weight.detach().numpy()  # type: ignore[operator]

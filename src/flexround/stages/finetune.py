@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flexround import artifacts, imports, sources, tasks
+from flexround import artifacts, imports, sources
 from flexround.devices import lease
 from flexround.errors import SettingsError
 from flexround.models import build
@@ -16,6 +16,7 @@ from flexround.settings.load import Params, load_params
 from flexround.settings.schema import Checkpoint
 from flexround.stages import cli
 from flexround.surgery.lora import merge_checkpoint
+from flexround.tasks import protocol
 
 if TYPE_CHECKING:
     from torch import nn
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     cli.threads(arguments.threads)
     params = load_params(arguments.scale, every_run=False)
-    checkpoint, task = params.checkpoint(arguments.checkpoint), tasks.named(params.scale, arguments.task)
+    checkpoint, task = params.checkpoint(arguments.checkpoint), protocol.named(params.scale, arguments.task)
     model = build.architecture(checkpoint, task.head)
     facts: dict[str, Any] = {"task": arguments.task, "checkpoint": arguments.checkpoint}
     if checkpoint.source:
@@ -98,7 +99,7 @@ def take_over(model: "nn.Module", pretrained: Path | None, out: Path) -> dict[st
         raise SettingsError("this checkpoint is pretrained first: give --pretrained")
     manifest = artifacts.read_manifest(pretrained)
     load_known(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
-    artifacts.copy_existing(pretrained, out, tasks.COMPANIONS)
+    artifacts.copy_existing(pretrained, out, protocol.COMPANIONS)
     return {"pretrained": manifest["files"]}
 
 
@@ -106,7 +107,7 @@ def link(shards: Shards, out: Path, **facts: Any) -> None:
     """Give the files of weights that are used as they come a second name, and write the manifest."""
     for path in shards.files:
         artifacts.link(path, out / path.name)
-    companions = [name for name in tasks.COMPANIONS if (out / name).exists()]
+    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
     artifacts.write_manifest(out, [*(path.name for path in shards.files), *companions], **facts)
 
 
@@ -117,7 +118,7 @@ def save(model: "nn.Module", out: Path, **facts: Any) -> None:
     # Clones, because safetensors refuses tensors that share memory, such as tied embeddings.
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     artifacts.atomic_write(out / "model.safetensors", lambda path: save_file(state, path))
-    companions = [name for name in tasks.COMPANIONS if (out / name).exists()]
+    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
     artifacts.write_manifest(out, ["model.safetensors", *companions], **facts)
 
 

@@ -7,19 +7,20 @@ import logging
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from flexround import artifacts, imports, provenance, tasks
+from flexround import artifacts, imports, provenance
 from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.reconstruct import network, result
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.job import Job
 from flexround.reconstruct.preflight import preflight
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.seeding import derive
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper
 from flexround.settings.schema import Gate, Hyper
 from flexround.stages import cli
+from flexround.tasks import protocol
 
 if TYPE_CHECKING:
     import torch
@@ -78,7 +79,7 @@ def run(arguments: argparse.Namespace) -> None:
                 "hyper_sources": sources,
                 "inputs": inputs,
             }
-            companions = artifacts.copy_existing(arguments.weights, arguments.out, tasks.COMPANIONS)
+            companions = artifacts.copy_existing(arguments.weights, arguments.out, protocol.COMPANIONS)
             result.publish(arguments.out, state, facts, companions)
             record = {"blocks": records, "environment": provenance.environment(device)}
             artifacts.write_json(arguments.out / "record.json", record)
@@ -100,15 +101,15 @@ def check_gate(gate: Gate, metrics: Path) -> None:
 
 def _job(
     params: Params, identity: Run, settings: Hyper, arguments: argparse.Namespace, device: "torch.device"
-) -> tuple[Job, "torch.Tensor"]:
+) -> tuple[Reconstruction, "torch.Tensor"]:
     """Return what is reconstructed and how, and the inputs of its first block."""
     recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
-    task = tasks.named(params.scale, identity.task)
+    task = protocol.named(params.scale, identity.task)
     model, blocks, weights = network.to_quantize(checkpoint, task.head, arguments.weights, recipe.preprocess, device)
     samples = task.inputs(_load_samples(arguments.samples, settings.samples), arguments.weights)
     if settings.mask_padding:
         samples = samples.trimmed()
-    job = Job(
+    job = Reconstruction(
         model=model,
         blocks=blocks,
         weights=weights,
@@ -137,7 +138,7 @@ def _load_samples(directory: Path, count: int) -> dict[str, Any]:
     return samples
 
 
-def _fingerprint(identity: Run, job: Job, inputs: dict[str, Any], target: str) -> str:
+def _fingerprint(identity: Run, job: Reconstruction, inputs: dict[str, Any], target: str) -> str:
     """Return a hash of everything that decides the bits of the result, for the state directory."""
     import torch
 

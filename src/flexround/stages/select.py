@@ -4,10 +4,11 @@ import argparse
 import logging
 from pathlib import Path
 
-from flexround import artifacts, tasks
+from flexround import artifacts
 from flexround.devices import lease
 from flexround.reconstruct import network
 from flexround.stages import cli
+from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
 
@@ -25,7 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage; of equally good candidates the first one wins. The task's first metric decides."""
     cli.threads(arguments.threads)
     params, identity = cli.identify(arguments)
-    checkpoint, task = params.checkpoint(identity.checkpoint), tasks.named(params.scale, identity.task)
+    checkpoint, task = params.checkpoint(identity.checkpoint), protocol.named(params.scale, identity.task)
     values: dict[str, float] = {}
     sources: dict[str, Path] = {}
     with lease() as device:

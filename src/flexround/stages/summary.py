@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 
 from flexround.artifacts import write_json
+from flexround.results.summary import summarise
 from flexround.stages import cli
-from flexround.tables.summary import summarise
 
 
 def parser() -> argparse.ArgumentParser:

@@ -6,9 +6,10 @@ from pathlib import Path
 
 from flexround.artifacts import write_text
 from flexround.errors import SettingsError, suggest
+from flexround.results import cells, published, settings_table, table_csv
+from flexround.results.render import html, latex, terminal
 from flexround.settings.load import load_params
 from flexround.stages import cli
-from flexround.tables import cells, html, latex, published, settings, terminal, tidy
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,10 +41,10 @@ def run(arguments: argparse.Namespace) -> None:
         raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
     table = params.tables[arguments.table]
     if table.settings:
-        text = settings.to_csv(table, params, published.load())
+        text = settings_table.to_csv(table, params, published.load())
     else:
         found = cells.collect(table, params.recipes.recipes, scale.name, seeds, arguments.evaluated)
-        text = tidy.to_csv(found, published.load(), table, scale)
+        text = table_csv.to_csv(found, published.load(), table, scale)
     files = {"csv": text, "tex": latex.render(text, table, scale), "html": html.render(text, table, scale)}
     out = arguments.out or Path("results") / scale.name
     for suffix, content in files.items():

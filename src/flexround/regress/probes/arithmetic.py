@@ -15,7 +15,10 @@ from flexround.quant.search import initial_grid, mean_error
 from flexround.regress.probes import networks
 from flexround.settings.schema import Preprocess
 from flexround.surgery import preprocess
-from flexround.tasks import bleu, images, squad_metric, text_metrics
+from flexround.tasks.images import task as images
+from flexround.tasks.squad import metric as squad_metric
+from flexround.tasks.text import metrics as text_metrics
+from flexround.tasks.webnlg import bleu
 
 STEPS: tuple[Preprocess, ...] = ("replace_relu6", "cross_layer_equalization", "absorb_high_biases")
 SENTENCES = (

@@ -16,23 +16,24 @@ from flexround.mini import articles, tokenizers
 from flexround.models import transformer
 from flexround.regress.probes import networks
 from flexround.settings.schema import Task as Settings
-from flexround.tasks import build, text
-from flexround.tasks.choices import KINDS
+from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.protocol import build
+from flexround.tasks.text import task as text
 
 SAMPLES = 12
 HELD_OUT = ("glue", "wikitext2")  # tasks whose options hold rows out
 CHECKSUMS = 10**6
 TASKS = {
-    "imagenet": ("images:Digits", {"train": 60, "val": 50}),
-    "glue": ("glue:MiniGlue", {"name": "rte", "train": 80, "val": 70, "max_length": 32, "heldout": 30}),
-    "squad": ("squad:MiniSquad", {"train": 60, "val": 50, "max_length": 64, "doc_stride": 24}),
+    "imagenet": ("images.task:Digits", {"train": 60, "val": 50}),
+    "glue": ("glue.task:MiniGlue", {"name": "rte", "train": 80, "val": 70, "max_length": 32, "heldout": 30}),
+    "squad": ("squad.task:MiniSquad", {"train": 60, "val": 50, "max_length": 64, "doc_stride": 24}),
     "wikitext2": (
-        "language_modelling:MiniLanguageModelling",
+        "language.task:MiniLanguageModelling",
         {"name": "wikitext2", "train": 20, "val": 10, "block_size": 32, "heldout": 10},
     ),
-    "webnlg": ("webnlg:MiniWebNLG", {"train": 30, "test": 20, "max_length": 96, "steps": 8}),
+    "webnlg": ("webnlg.task:MiniWebNLG", {"train": 30, "test": 20, "max_length": 96, "steps": 8}),
     "commonsense": (
-        "commonsense:MiniCommonsense",
+        "commonsense.task:MiniCommonsense",
         {"documents": 30, "val": 8, "questions": 40, "shots": (0,), "block_size": 32, "test_block": 48},
     ),
 }

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from flexround import imports
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.job import Job
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.result import Result, unflatten
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
@@ -91,7 +91,7 @@ def _quantize(network: Network, params: Params, run: Run) -> tuple[Result, list[
     budget = BUDGET | ({"iters": ADAROUND_ITERS} if recipe.rounding == "adaround" else {})
     settings = settings.model_copy(update={key: value for key, value in budget.items() if getattr(settings, key)})
     blocks = network.cut(network.model)
-    job = Job(
+    job = Reconstruction(
         model=network.model,
         blocks=blocks,
         weights=Resident(blocks),

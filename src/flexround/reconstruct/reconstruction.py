@@ -1,0 +1,71 @@
+"""What is reconstructed and how: the model, its blocks, the resolved settings, the generators."""
+
+import dataclasses
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from flexround.models.blocks import Block
+from flexround.quant.rounding import Rounding
+from flexround.reconstruct.weights import Weights
+from flexround.seeding import derive
+from flexround.settings.schema import Hyper, Recipe
+
+
+@dataclasses.dataclass(frozen=True)
+class Reconstruction:
+    """What is reconstructed and how.
+
+    Attributes:
+        model: the model to quantize, on ``device`` or without weights, in eval mode, BN folded; changed in place.
+        blocks: its blocks.
+        weights: gives each block its full-precision weights.
+        recipe, hyper: resolved settings.
+        rounding: class of the rounding.
+        seed_parts: identity that all generators derive from.
+        device: where blocks run.
+        mask: bool (N, T), True for the real tokens of each sample; None without padding.
+    """
+
+    model: nn.Module
+    blocks: Sequence[Block]
+    weights: Weights
+    recipe: Recipe
+    hyper: Hyper
+    rounding: Callable[..., Rounding]
+    seed_parts: tuple[object, ...]
+    device: torch.device
+    mask: Tensor | None = None
+
+    @property
+    def joint(self) -> bool:
+        """Whether weights and activation steps are learned together (Q with quantized activations)."""
+        return self.recipe.setting == "Q" and self.recipe.a_bits is not None
+
+    @property
+    def precision(self) -> torch.dtype:
+        """Type in which a block is computed while it is learned."""
+        return getattr(torch, self.hyper.precision)
+
+    def weight_bits(self, index: int) -> int:
+        """Bits of the weights in block ``index``: first and last layer have their own."""
+        special: int | str = "low"
+        if index == 0:
+            special = self.hyper.stem_bits
+        elif index == len(self.blocks) - 1:
+            special = self.hyper.head_bits
+        return self.recipe.w_bits or 0 if special == "low" else int(special)
+
+    def activation_bits(self, index: int) -> int:
+        """Bits of a block's *output*; sites inside a block have the recipe's bits."""
+        special: int | str = "low"
+        if index == 0:
+            special = self.hyper.stem_output_bits
+        elif index == len(self.blocks) - 2:
+            special = self.hyper.head_input_bits
+        return self.recipe.a_bits or 0 if special == "low" else int(special)
+
+    def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
+        """Return the generator of one purpose in one block."""
+        return torch.Generator(device).manual_seed(derive(*self.seed_parts, purpose, name))

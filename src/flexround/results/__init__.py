@@ -1,0 +1,1 @@
+"""From evaluated runs to what is read: cells, contests, CSV, claims, renderings."""

@@ -1,0 +1,1 @@
+"""The paper's claims and errata, judged by numbers."""

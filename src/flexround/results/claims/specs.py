@@ -1,0 +1,89 @@
+"""Pydantic models of ``params/claims.yaml``: what the paper says its numbers show."""
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from pydantic import Field, model_validator
+
+from flexround.results.cells import Cell
+from flexround.settings.layout import PARAMS
+from flexround.settings.load import read_yaml, validate
+from flexround.settings.schema import Count, Positive, Strict
+
+CLAIMS = PARAMS / "claims.yaml"
+
+
+class Claim(Strict):
+    """One statement of the paper: in each cell where both rows of a pair stand, the first is better, unless bounded."""
+
+    where: str = Field(description="section or appendix of the paper, and how it is said there if not in words")
+    text: str
+    places: tuple[str, ...] = Field(description="`table N` or `figure N`")
+    pairs: tuple[tuple[str, str], ...] = Field(description="[one, other]: recipes, with {names} for what both share")
+    sections: tuple[str, ...] = Field((), description="only these; all if there are none")
+    columns: tuple[str, ...] = Field((), description="only these; all if there are none")
+    metrics: tuple[str, ...] = Field((), description="only these, named as in published.csv; all if there are none")
+    within: dict[str, Positive] = Field({}, description="metric -> `one` is worse by less than this")
+    similar: dict[str, Positive] = Field({}, description="metric -> `one` differs by less than this")
+    strict: bool = Field(False, description="whether the paper says so of every cell")
+
+    @model_validator(mode="after")
+    def _one_kind(self) -> "Claim":
+        if sum(map(bool, (self.metrics, self.within, self.similar))) > 1:
+            raise ValueError("give metrics, within or similar, and only one of them")
+        return self
+
+    def matches(self, cells: Sequence[Cell]) -> Iterator[tuple[Cell, Cell]]:
+        """Yield the cells of a table or figure that the claim compares, pair by pair."""
+        by_place = {(cell.run.recipe, *_place(cell)): cell for cell in cells}
+        for one, other in self.pairs:
+            for cell in filter(self._covers, cells):
+                found = re.fullmatch(_pattern(one), cell.run.recipe)
+                rival = by_place.get((other.format(**found.groupdict()), *_place(cell))) if found else None
+                if rival is not None:
+                    yield cell, rival
+
+    def room(self, margin: float, metric: str) -> float:
+        """Return how far a margin is inside what the claim says; below zero it contradicts the claim."""
+        if self.similar:
+            return self.similar[metric] - abs(margin)
+        return margin + self.within.get(metric, 0.0)
+
+    def criterion(self, metric: str) -> str:
+        """Return what the claim says of a metric, in words."""
+        if self.similar:
+            return f"differs by less than {self.similar[metric]:g}"
+        return f"worse by less than {self.within[metric]:g}" if self.within else "better"
+
+    def _covers(self, cell: Cell) -> bool:
+        """Whether the claim is about a cell."""
+        wanted = (self.sections, self.columns, self.metrics or tuple(self.within or self.similar))
+        values = (cell.key.section, cell.key.column, cell.key.metric)
+        return all(not names or value in names for names, value in zip(wanted, values, strict=True))
+
+
+class Claims(Strict):
+    """``params/claims.yaml``."""
+
+    claims: dict[str, Claim]
+    examples: dict[str, dict[str, Count]] = Field(description="task -> metric -> test examples of the paper")
+
+
+def load(path: Path = CLAIMS) -> Claims:
+    """Read the claims.
+
+    Raises:
+        SettingsError: the file is missing or wrong; all mistakes are reported together.
+    """
+    return validate(Claims, read_yaml(path), str(path))
+
+
+def _place(cell: Cell) -> tuple[str, str, str]:
+    """Return what the rows of a comparison share."""
+    return cell.key.section, cell.key.column, cell.key.metric
+
+
+def _pattern(template: str) -> str:
+    """Return a template of recipes as a regular expression; a {name} is one part between hyphens."""
+    return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\w+)", re.escape(template))

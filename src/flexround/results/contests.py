@@ -1,0 +1,76 @@
+"""Contests between the rows of equal section and bits: who leads by how much, and who wins. A tie has no winner."""
+
+import dataclasses
+from collections import defaultdict
+from collections.abc import Iterable
+
+from flexround.results.cells import Cell
+from flexround.results.paired import p_value, standard_error
+from flexround.results.published import DECIMALS, Key
+
+Z = 1.96  # two-sided 95 %
+ALPHA = 0.05
+EXACT = 6  # decimals of a margin; the rest is floating-point error
+
+
+@dataclasses.dataclass(frozen=True)
+class Lead:
+    """How a cell stands against the best of the other cells in its contest.
+
+    Attributes:
+        cell: the cell.
+        rival: the best other cell.
+        value: the cell's value minus the rival's, both rounded: what looks like a tie is one.
+        stderr: standard error of ``value`` on this test set, from the median trials; infinite if unknown.
+        p_value: of "both are equally good", from the same trials; None where nothing can be paired.
+    """
+
+    cell: Cell
+    rival: Cell
+    value: float
+    stderr: float
+    p_value: float | None
+
+    @property
+    def noise(self) -> float:
+        """How large ``value`` may be by chance: ``Z`` standard errors, or either spread over seeds if that is more."""
+        return max(Z * self.stderr, self.cell.spread or 0.0, self.rival.spread or 0.0)
+
+    @property
+    def wins(self) -> bool:
+        """Whether the cell is better by more than the noise, and p agrees."""
+        margin = self.value if self.cell.trials[0].higher_is_better else -self.value
+        return round(margin - self.noise, EXACT) > 0 and (self.p_value is None or self.p_value < ALPHA)
+
+
+def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
+    """Return the lead of each cell whose contest is complete: before that, its best rival isn't known.
+
+    The contests are those of the paper: its Tables 1 and 10 mark one winner across their rules.
+
+    Raises:
+        InputError: rivals evaluated on different numbers of examples, or stale per-example scores.
+    """
+    contests: dict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
+    for cell in cells:
+        if cell.compare:
+            contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric].append(cell)
+    settled = (contest for contest in contests.values() if len(contest) > 1 and all(cell.complete for cell in contest))
+    return {cell.key: _lead(cell, contest) for contest in settled for cell in contest}
+
+
+def between(cell: Cell, rival: Cell) -> Lead:
+    """Return how a cell stands against another; both have trials.
+
+    Raises:
+        InputError: they were evaluated on different numbers of examples, or have stale per-example scores.
+    """
+    value = round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
+    one, other = cell.median_trial, rival.median_trial
+    return Lead(cell, rival, value, standard_error(one, other), p_value(one, other))
+
+
+def _lead(cell: Cell, contest: list[Cell]) -> Lead:
+    """Return the lead of a cell of a complete contest."""
+    better = max if cell.trials[0].higher_is_better else min
+    return between(cell, better((other for other in contest if other is not cell), key=lambda other: other.median))

@@ -1,0 +1,73 @@
+"""Paired statistics of two trials of one metric on the same examples."""
+
+import math
+
+import numpy as np
+
+from flexround.errors import InputError
+from flexround.results.evaluated import Trial
+
+
+def standard_error(one: Trial, other: Trial) -> float:
+    """Return the standard error of the difference of two trials, in their unit.
+
+    Paired over the examples where both have scores: most examples are right or wrong in both trials and tell
+    nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
+    otherwise; infinite where the metric has no standard error at all.
+
+    Raises:
+        InputError: the trials have different numbers of examples.
+    """
+    if one.n_examples != other.n_examples:
+        raise InputError(
+            f"{one.directory}: {one.n_examples} examples, but {other.directory} has {other.n_examples}; "
+            "evaluate both on the same test set"
+        )
+    scores, others = one.scores(), other.scores()
+    if scores is not None and others is not None and one.n_examples > 1:
+        return float(np.std(scores - others, ddof=1)) / math.sqrt(one.n_examples)
+    replicates, rivals = one.replicates(), other.replicates()
+    if replicates is not None and rivals is not None:
+        return float(np.std(replicates - rivals, ddof=1))
+    if one.stderr is None or other.stderr is None:
+        return math.inf
+    return math.hypot(one.stderr, other.stderr)
+
+
+def p_value(one: Trial, other: Trial) -> float | None:
+    """Return the two-sided p-value of "both trials are equally good"; None where nothing can be paired.
+
+    McNemar's exact test where every example is right or wrong, the normal test of the paired differences for other
+    scores of examples, and the share of sign changes over the shared bootstrap resamples for other metrics.
+    """
+    scores, others = one.scores(), other.scores()
+    if scores is not None and others is not None:
+        if np.isin([scores, others], (0.0, 100.0)).all():
+            return _mcnemar(int(np.sum(scores > others)), int(np.sum(scores < others)))
+        return _normal(scores - others)
+    replicates, rivals = one.replicates(), other.replicates()
+    if replicates is None or rivals is None:
+        return None
+    return _sign_changes(replicates - rivals)
+
+
+def _mcnemar(won: int, lost: int) -> float:
+    """Return twice the chance of at most min(won, lost) heads in won + lost tosses of a fair coin, at most 1."""
+    tosses = won + lost
+    whole = math.lgamma(tosses + 1) - tosses * math.log(2)  # in logs: 2^-tosses underflows from 1075 on
+    tail = (math.exp(whole - math.lgamma(k + 1) - math.lgamma(tosses - k + 1)) for k in range(min(won, lost) + 1))
+    return min(1.0, 2 * math.fsum(tail))
+
+
+def _normal(differences: np.ndarray) -> float:
+    """Return the p-value of a mean of zero from the differences of the examples."""
+    mean, deviation = float(differences.mean()), float(differences.std())
+    if deviation == 0:
+        return float(mean == 0)
+    return math.erfc(abs(mean) / deviation * math.sqrt(len(differences) / 2))
+
+
+def _sign_changes(differences: np.ndarray) -> float:
+    """Return twice the share of resamples on the rarer side of zero; the sample itself counts as one resample."""
+    rarer = min(np.sum(differences <= 0), np.sum(differences >= 0))
+    return min(1.0, 2 * float(rarer + 1) / (len(differences) + 1))

@@ -1,0 +1,1 @@
+"""LaTeX, HTML, figures, the report and the document."""

@@ -1,0 +1,120 @@
+"""All tables and figures as one LaTeX document in the paper's order, and its PDF."""
+
+import json
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from pydantic import TypeAdapter
+
+from flexround.artifacts import read_json, write_bytes
+from flexround.errors import InputError
+from flexround.results.render import jinja
+from flexround.results.render.latex import escape
+from flexround.results.render.table_layout import scale_note
+from flexround.settings.layout import PARAMS
+from flexround.settings.load import read_yaml
+from flexround.settings.plan import Plan
+from flexround.settings.schema import Strict
+
+ORDER = PARAMS / "paper.yaml"
+PACKAGES = (
+    "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"  # Debian's names
+)
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
+_ENVIRONMENT = jinja.latex(Path(__file__).parent)
+
+
+class Part(Strict):
+    """A part of the paper; ``items`` are the names of tables and figures in its order."""
+
+    title: str
+    items: tuple[str, ...]
+
+
+def parts(path: Path = ORDER) -> tuple[Part, ...]:
+    """Return the parts of the paper in its order."""
+    return TypeAdapter(tuple[Part, ...]).validate_python(read_yaml(path))
+
+
+def source(root: Path, plan: Plan, figures: str) -> str:
+    """Return the LaTeX document; what isn't made is named on its first page and in its place.
+
+    Args:
+        root: holds ``results/``.
+        plan: of the scale.
+        figures: the directory of the figures, seen from where the document is compiled.
+    """
+    directory = root / "results" / plan.scale.name
+    order = parts()
+    tables = {
+        name: fitted(path.read_text())
+        for part in order
+        for name in part.items
+        if name.startswith("table") and (path := directory / f"{name}.tex").exists()
+    }
+    there = [*tables, *(name for part in order for name in part.items if (directory / f"{name}.pdf").exists())]
+    return _ENVIRONMENT.get_template("document.tex").render(
+        scale=plan.scale,
+        note=scale_note(plan.scale),
+        figures=figures,
+        fit=FIT,
+        parts=order,
+        tables=tables,
+        there=there,
+        missing=[name for part in order for name in part.items if name not in there],
+        environments=_environments(root, plan),
+        number=lambda name: int(re.sub(r"\D", "", name)),
+        named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),
+        escape=escape,
+    )
+
+
+def fitted(fragment: str) -> str:
+    """Return a table's fragment whose tabular is scaled to the width of the page if it is wider."""
+    return fragment.replace(r"\begin{tabular}", FIT + r"\begin{tabular}").replace(
+        r"\end{tabular}", r"\end{tabular}}", 1
+    )
+
+
+def compile_pdf(source: Path) -> None:
+    """Compile a document with pdflatex to a PDF beside it; equal documents are equal files.
+
+    Raises:
+        InputError: pdflatex or one of its packages is missing, or the document is wrong.
+    """
+    if shutil.which("pdflatex") is None:
+        raise InputError(
+            f"pdflatex is not installed: install TeX Live (Debian: {PACKAGES}), or compile {source} elsewhere"
+        )
+    environment = os.environ | {"SOURCE_DATE_EPOCH": "0", "FORCE_SOURCE_DATE": "1"}
+    with tempfile.TemporaryDirectory() as scratch:
+        command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error"]
+        command += [f"-output-directory={scratch}", source.name]
+        for _ in range(2):  # the second run knows the contents
+            done = subprocess.run(command, cwd=source.parent, env=environment, capture_output=True, check=False)
+            if done.returncode:
+                raise InputError(_complaint(source, done.stdout.decode(errors="replace")))
+        pdf = source.with_suffix(".pdf")
+        write_bytes(pdf, (Path(scratch) / pdf.name).read_bytes())
+
+
+def _complaint(source: Path, log: str) -> str:
+    """Return what pdflatex complains about, and what to do."""
+    first = next((line for line in log.splitlines() if line.startswith("!")), log[-200:])
+    if re.search(r"File `[^']+' not found", first):
+        return f"{source}: {first.strip('! ')} Install it (Debian: {PACKAGES})"
+    return f"{source}: pdflatex: {first}; compile it by hand to see more"
+
+
+def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
+    """Return the different environments in which the scale's numbers were evaluated, and how many runs were in each."""
+    found: dict[str, dict[str, Any]] = {}
+    for path in sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json")):
+        environment = read_json(path)["environment"]
+        found.setdefault(json.dumps(environment, sort_keys=True), {"runs": 0, **environment})["runs"] += 1
+    return list(found.values())

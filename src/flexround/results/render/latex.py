@@ -1,0 +1,199 @@
+"""A table's CSV as LaTeX, laid out like the paper's: booktabs rules, numbers aligned by siunitx, metrics as a / b."""
+
+import hashlib
+import itertools
+import textwrap
+
+from flexround.errors import SettingsError
+from flexround.results.published import DECIMALS
+from flexround.results.render import jinja
+from flexround.results.render.table_layout import Entry, Grid, Heading, Line, legend, parse, scale_note
+from flexround.settings.schema import Scale
+from flexround.settings.tables import Column, Row, Table
+
+HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pull the number columns apart
+DAGGER = r"\dag"
+SLASH = r"@{~/~}"  # bold digits are wider than S reserves; a thin space would let them touch the slash
+ESCAPES = str.maketrans(
+    {c: f"\\{c}" for c in "&%$#_{}"}
+    | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
+)
+
+# detect-weight is what siunitx 2 and 3 both know for bold numbers.
+FRAGMENT = r"""% Made by: snakemake --cores all results/<< grid.scale >>/table<< grid.number >>.tex
+% From table<< grid.number >>.csv, sha256 << sha256 >>
+% Needs the packages booktabs, makecell and siunitx.
+\begin{table*}[t]
+\centering
+\small
+\sisetup{detect-weight, mode=text}
+\setlength{\tabcolsep}{5pt}
+\caption{<< caption >>}
+\label{<< label >>}
+\begin{tabular}{<< format >>}
+\toprule
+<< header | join(" & ") >> \\
+<% for rule, rows in groups %>
+<< rule >>
+<% for cells in rows %>
+<< cells | join(" & ") >> \\
+<% endfor %>
+<% endfor %>
+\bottomrule
+\end{tabular}
+<% for letter, note in notes %>
+
+\smallskip
+{\footnotesize \textsuperscript{<< letter >>}~<< note >>\par}
+<% endfor %>
+\end{table*}
+"""
+DOCUMENT = r"""\documentclass{article}
+\usepackage[margin=20mm]{geometry}
+\usepackage{amsmath}
+\usepackage{booktabs}
+\usepackage{caption}
+\usepackage{makecell}
+\usepackage{siunitx}
+\begin{document}
+\setcounter{table}{<< number - 1 >>}
+<< fragment >>
+\end{document}
+"""
+_ENVIRONMENT = jinja.latex()
+
+
+def render(text: str, table: Table, scale: Scale) -> str:
+    r"""Return the table as a LaTeX fragment for ``\input``.
+
+    Args:
+        text: the table's CSV.
+        table: caption, label and the LaTeX text of the rows.
+        scale: named in the caption.
+
+    Raises:
+        SettingsError: the spec's rows or descriptive columns don't fit the CSV.
+    """
+    grid = parse(text)
+    return _ENVIRONMENT.from_string(FRAGMENT).render(
+        grid=grid,
+        sha256=hashlib.sha256(text.encode()).hexdigest(),
+        caption=_caption(grid, table, scale),
+        label=table.label,
+        format=_format(grid, table),
+        header=[*table.descriptive, *map(_column_header, grid.columns, table.columns)],
+        groups=_groups(grid, table),
+        notes=[(letter, erratum.text.strip()) for letter, erratum in table.notes],
+    )
+
+
+def standalone(fragment: str, number: int) -> str:
+    """Return a document that compiles on its own around a fragment; ``number`` is the table's in the paper."""
+    return _ENVIRONMENT.from_string(DOCUMENT).render(fragment=fragment, number=number)
+
+
+def escape(text: str) -> str:
+    """Return plain text with LaTeX's special characters escaped."""
+    return text.translate(ESCAPES)
+
+
+def _caption(grid: Grid, table: Table, scale: Scale) -> str:
+    """Return the paper's caption, then whose numbers these are and what the marks mean."""
+    marks = legend(grid, best="Bold", partial=_superscript(DAGGER), missing="---")
+    return " ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks]))
+
+
+def _groups(grid: Grid, table: Table) -> list[tuple[str, list[list[str]]]]:
+    """Return the rows between two rules, and the rule above them: a short one inside a section that stands first."""
+    rows = table.rows()
+    if rows and len(rows) != len(grid.lines):
+        raise SettingsError(f"table {table.number}: {len(rows)} rows in params/tables, {len(grid.lines)} in the CSV")
+    inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in grid.columns)}}}"
+    groups, section = [], ""
+    for _, group in itertools.groupby(grid.lines, key=lambda line: line.group):
+        lines = list(group)
+        rule = inner if table.method_at and lines[0].section == section else r"\midrule"
+        cells = [_descriptive(line, rows[line.row - 1] if rows else None, grid, table) for line in lines]
+        groups.append((rule, [left + _numbers(line, grid, table) for left, line in zip(cells, lines, strict=True)]))
+        section = lines[-1].section
+    return groups
+
+
+def _descriptive(line: Line, row: Row | None, grid: Grid, table: Table) -> list[str]:
+    """Return the cells left of the numbers: section and bits if the table has them, the extra ones, and the method.
+
+    The section is named once, in the middle of its rows. Rows of settings have no ``row``.
+    """
+    cells = []
+    if any(other.section for other in grid.lines):
+        same = [other.row for other in grid.lines if other.section == line.section]
+        cells.append(escape(line.section) if line.row == same[len(same) // 2] else "")
+    if any(other.bits for other in grid.lines):
+        cells.append(escape(line.bits.replace("/", " / ")))
+    cells += row.extra if row else ()
+    if table.descriptive:
+        method = row.label if row and row.label else escape(line.method)
+        cells.insert(table.method_at, method + _superscript(table.mark(line.row)))
+    if len(cells) != len(table.descriptive):
+        raise SettingsError(
+            f"params/tables/table{table.number:02d}.yaml: row {line.row} has {len(cells)} descriptive cells for the "
+            f"{len(table.descriptive)} headers in descriptive"
+        )
+    return cells
+
+
+def _numbers(line: Line, grid: Grid, table: Table) -> list[str]:
+    """Return one cell for each metric of each column, the last of a column over the width that is left."""
+    texts = []
+    for cell, width in grid.cells(line):
+        *first, last = map(_number, cell)
+        last += _marks(cell, table.mark(line.row, cell[0]["column"]))
+        texts += [*first, rf"\multicolumn{{{width}}}{{c}}{{{last}}}" if width > 1 else last]
+    return texts
+
+
+def _number(entry: Entry) -> str:
+    """Return a number for an S column, bold if best, or a dash."""
+    if not entry["value"]:
+        return "{---}"
+    return r"\bfseries " + entry["value"] if entry["best"] == "1" else entry["value"]
+
+
+def _marks(cell: tuple[Entry, ...], erratum: str) -> str:
+    """Return the marks, without width, of a cell with an erratum, or whose seeds are not all there.
+
+    A cell's metrics come from the same runs.
+    """
+    marks = erratum + (DAGGER if cell[0]["status"] == "partial" else "")
+    return rf"\rlap{{{_superscript(marks)}}}" if marks else ""
+
+
+def _superscript(marks: str) -> str:
+    """Return raised marks."""
+    return rf"\textsuperscript{{{marks}}}" if marks else ""
+
+
+def _format(grid: Grid, table: Table) -> str:
+    """Return the column format: text, then a column for each metric with a slash between those of one column."""
+    texts = ["l" if header == "Method" else "c" for header in table.descriptive]
+    if table.settings:
+        return "".join(texts) + "c" * len(grid.columns)
+    columns = [
+        SLASH.join(_number_format([line.cells[index][m:] for line in grid.lines]) for m in range(column.width))
+        for index, column in enumerate(grid.columns)
+    ]
+    return "".join(texts + columns)
+
+
+def _number_format(cells: list[tuple[Entry, ...]]) -> str:
+    """Return the S column that fits the widest of the first entries of these cells."""
+    entries = [cell[0] for cell in cells if cell]
+    whole = max([2, *(len(entry["value"].partition(".")[0]) for entry in entries)])
+    return f"S[table-format={whole}.{DECIMALS}]"
+
+
+def _column_header(heading: Heading, column: Column) -> str:
+    """Return a column's header over its metrics, broken into lines if it is long."""
+    lines = [escape(piece) for piece in textwrap.wrap(heading.name, HEADER_WIDTH)]
+    text = lines[0] if len(lines) == 1 else r"\makecell{" + r" \\ ".join(lines) + "}"
+    return rf"\multicolumn{{{heading.width}}}{{c}}{{{column.label or text}}}"

@@ -1,0 +1,102 @@
+"""The one figure of the README: how far FlexRound is ahead of AdaRound in every cell, against what chance explains."""
+
+import csv
+import math
+from collections import Counter
+from typing import NamedTuple
+
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flexround.errors import InputError
+from flexround.results.render.figure_style import BLUE, GREY, ORANGE, new_figure, style
+
+VERDICTS = {  # of claims.csv -> words, colour and marker here
+    "holds": ("better", BLUE, "o"),
+    "inside the noise": ("inside the noise", GREY, "x"),
+    "does not hold": ("worse", ORANGE, "v"),
+}
+REACH = 8.0  # in multiples of the noise; what is farther off stands at the edge
+HEIGHT = 0.26  # inches a table
+SPREAD = 0.5  # of a table's height, over which its points lie so that they can be told apart
+GOLDEN = 0.618
+
+
+class Lead(NamedTuple):
+    """FlexRound's margin in one cell, in multiples of the noise, and the verdict on it."""
+
+    place: str
+    margin: float
+    verdict: str
+
+
+def read(text: str) -> list[Lead]:
+    """Return the comparisons of FlexRound with AdaRound, cell by cell, each once, from the text of ``claims.csv``.
+
+    A comparison is one of rows that differ in the rounding alone.
+
+    Raises:
+        InputError: there is none.
+    """
+    found = {}
+    for line in csv.DictReader(text.splitlines()):
+        rival = line["recipe"].removesuffix("-tuned").replace("flexround", "adaround")
+        if line["criterion"] == "better" and line["other_recipe"] == rival != line["recipe"] and line["margin"]:
+            cell = tuple(line[name] for name in ("place", "section", "column", "metric", "bits", "recipe"))
+            found[cell] = Lead(line["place"], _multiple(line["margin"], line["noise"]), line["verdict"])
+    if not found:
+        raise InputError("claims.csv compares FlexRound with AdaRound nowhere; make the tables, then the claims again")
+    return list(found.values())
+
+
+def draw(leads: list[Lead], scale: str) -> Figure:
+    """Draw one line of points for each table, with how many are better, inside the noise and worse."""
+    places = sorted(
+        {lead.place for lead in leads}, key=lambda place: (place.startswith("figure"), int(place.split()[-1]))
+    )
+    with style():
+        figure = new_figure(7.2, HEIGHT * len(places) + 1.3, "FlexRound against AdaRound in every cell", scale)
+        axes = figure.subplots()
+        axes.axvspan(-1, 1, color="#eeeeee", zorder=0)
+        points = [(lead, places.index(lead.place) + _offset(number)) for number, lead in enumerate(leads)]
+        for verdict, (words, colour, marker) in VERDICTS.items():
+            of_verdict = [(lead.margin, y) for lead, y in points if lead.verdict == verdict]
+            x, y = zip(*of_verdict, strict=True) if of_verdict else ((), ())
+            axes.scatter(x, y, s=16, color=colour, marker=marker, linewidths=1, alpha=0.6, label=words)
+        _count(axes, leads, places)
+        _finish(axes, places, max(2.0, *(abs(lead.margin) for lead in leads)))
+    return figure
+
+
+def _count(axes: Axes, leads: list[Lead], places: list[str]) -> None:
+    """Write beside each table how many of its cells have which verdict."""
+    counts = Counter((lead.place, lead.verdict) for lead in leads)
+    for y, place in enumerate(places):
+        text = "  ".join(f"{counts[place, verdict]:>3}" for verdict in VERDICTS)
+        axes.text(
+            1.01, y, text, transform=axes.get_yaxis_transform(), va="center", family="DejaVu Sans Mono", fontsize=7
+        )
+    heading = "better / noise / worse"
+    axes.text(1.01, -1, heading, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, color=GREY)
+
+
+def _offset(number: int) -> float:
+    """Return how far a point lies from the middle of its table's line."""
+    return SPREAD * (number * GOLDEN % 1 - 0.5)
+
+
+def _finish(axes: Axes, places: list[str], reach: float) -> None:
+    """Set limits, ticks, labels and the legend."""
+    axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
+    axes.set_yticks(range(len(places)), [place.capitalize() for place in places])
+    axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(places) - 0.4, -1.6))
+    axes.set_xlabel("FlexRound's lead in multiples of what chance explains (grey: within it)")
+    axes.grid(axis="y")
+    axes.legend(loc="upper left", ncols=len(VERDICTS), bbox_to_anchor=(0, 1.03))
+
+
+def _multiple(margin: str, noise: str) -> float:
+    """Return a margin in multiples of the noise, at most ``REACH``."""
+    value, chance = float(margin), float(noise or "inf")
+    multiple = value / chance if chance else math.copysign(math.inf, value) if value else 0.0
+    return max(-REACH, min(REACH, multiple))

@@ -1,0 +1,93 @@
+"""Where every cell of the tables comes from: its runs, each described once however many cells it has."""
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from flexround.results.render import run_facts
+from flexround.results.render.overview import Standing
+from flexround.results.render.table_layout import Entry
+from flexround.results.table_csv import COLUMNS
+from flexround.settings.layout import Run, evaluated_dir
+from flexround.settings.load import hyper
+from flexround.settings.plan import Plan
+from flexround.settings.tables import Table
+
+
+class Catalogue:
+    """Runs by number, with the numbers of their sections; ``described`` and ``pool`` are what the page embeds."""
+
+    def __init__(self, root: Path, plan: Plan) -> None:
+        self.root, self.plan = root, plan
+        self.pool = run_facts.Pool()
+        self.described: list[list[Any]] = []
+        self._numbers: dict[Run, int] = {}
+
+    def run(self, run: Run, is_evaluated: bool) -> int:
+        """Return the number of a run; one that isn't evaluated says how to make it."""
+        if run not in self._numbers:
+            how = [("Run", {"not evaluated; to make it": run_facts.command(run)})]
+            self._numbers[run] = self.add(
+                str(run), run_facts.sections(self.root, self.plan, run) if is_evaluated else how
+            )
+        return self._numbers[run]
+
+    def add(self, name: str, sections: Sequence[run_facts.Section]) -> int:
+        """Return the number of something that is described by these sections."""
+        self.described.append([name, [[title, self.pool.add(facts)] for title, facts in sections]])
+        return len(self.described) - 1
+
+    def cell(self, table: Table, entry: Entry, place: int) -> list[int]:
+        """Return the numbers of a cell's runs; of a cell of a settings table, of where it is read."""
+        if table.settings:
+            return [self.add(f"table {table.number}, setting {place + 1}", [("Setting", self._setting(table, place))])]
+        found = evaluated(entry, self.root)
+        return [self.run(run, True) for run in found] or [self.run(_run(entry, 0), False)]
+
+    def _setting(self, table: Table, place: int) -> dict[str, Any]:
+        """Return which setting of the pipeline a cell of a settings table shows, and where that comes from."""
+        setting = table.settings[place]
+        task = setting.task or table.tasks[0]
+        facts: dict[str, Any] = {"read": setting.setting, "task": task, "checkpoints": ", ".join(setting.checkpoints)}
+        if setting.recipe:
+            sources = hyper(self.plan.params, Run("", task, setting.checkpoints[0], setting.recipe, 0))[1]
+            facts |= {"recipe": setting.recipe, "source": sources[setting.setting.partition(".")[2]]}
+        return facts
+
+
+def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[str, Any]:
+    """Return where every cell comes from, for the page's script.
+
+    Args:
+        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        plan: of the scale.
+        standings: the tables.
+
+    Returns:
+        ``columns`` of the CSVs; ``cells``: by table, a list of [line of the CSV, numbers of runs]; ``runs``: a list of
+        [name, [[title, number of a section], ...]]; ``sections``: see :mod:`flexround.results.render.run_facts`.
+
+    Raises:
+        InputError: a result that isn't what it should be.
+    """
+    catalogue = Catalogue(root, plan)
+    cells = {
+        s.table.number: [
+            [[entry[name] for name in COLUMNS], catalogue.cell(s.table, entry, place)]
+            for place, entry in enumerate(s.grid.entries if s.grid else [])
+        ]
+        for s in standings
+    }
+    return {"columns": COLUMNS, "cells": cells, "runs": catalogue.described, "sections": catalogue.pool.sections}
+
+
+def evaluated(entry: Entry, root: Path) -> list[Run]:
+    """Return the runs that a cell is the median of: the first ``n_seeds`` that are evaluated."""
+    count = int(entry["n_seeds"] or 0)
+    seeds = (root / evaluated_dir(_run(entry, 0))).parent.glob("seed*/metrics.json") if count else ()
+    return [_run(entry, seed) for seed in sorted(int(path.parent.name.removeprefix("seed")) for path in seeds)][:count]
+
+
+def _run(entry: Entry, seed: int) -> Run:
+    """Return a cell's run."""
+    return Run(entry["scale"], entry["task"], entry["checkpoint"], entry["recipe"], seed)

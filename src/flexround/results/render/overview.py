@@ -1,0 +1,90 @@
+"""How each table stands: counted from its CSV."""
+
+import fnmatch
+from collections import Counter
+from pathlib import Path
+from typing import NamedTuple
+
+from flexround.errors import InputError
+from flexround.results.render.table_layout import Grid, parse, plain
+from flexround.settings.tables import Table
+
+FAMILIES = {  # of a table's tasks and models; the first that fits
+    "llama-*": "LLaMA",
+    "imagenet": "ImageNet",
+    "squad": "SQuAD",
+    "glue-*": "GLUE",
+    "wikitext2": "Language modelling",
+    "ptb": "Language modelling",
+    "webnlg": "Generation",
+}
+CELL_STATES = ("reproduced", "close", "off", "computed", "partial", "missing")  # as in the CSV
+NOT_RUN = "not run"
+STATES = (*CELL_STATES, NOT_RUN)
+
+
+class Standing(NamedTuple):
+    """A table and how it stands.
+
+    Attributes:
+        table: the spec.
+        family: what it is about, for the reader to choose by.
+        title: the first sentence of the caption, plain text.
+        grid: its cells; None if it isn't made.
+        status: of the whole table, one of ``STATES``.
+        counts: cells by status.
+        worst: the cell farthest from the paper's, as the CSV has it; empty where that may not be said.
+        wins: how many cells that are best by more than the noise are FlexRound's, and how many there are.
+    """
+
+    table: Table
+    family: str
+    title: str
+    grid: Grid | None
+    status: str
+    counts: dict[str, int]
+    worst: str
+    wins: tuple[int, int]
+
+
+def standing(table: Table, directory: Path) -> Standing:
+    """Return how a table stands, given the directory of its CSV.
+
+    Raises:
+        InputError: a CSV made by another version.
+    """
+    path = directory / f"table{table.number}.csv"
+    title = plain(table.caption).partition(". ")[0].rstrip(".")
+    if not path.exists():
+        return Standing(table, family(table), title, None, NOT_RUN, {}, "", (0, 0))
+    try:
+        grid = parse(path.read_text())
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    counts = Counter(entry["status"] for entry in grid.entries)
+    deltas = [entry["delta"] for entry in grid.entries if entry["delta"]]
+    best = [entry["method"] for entry in grid.entries if entry["best"] == "1"]
+    return Standing(
+        table=table,
+        family=family(table),
+        title=title,
+        grid=grid,
+        status=status(counts),
+        counts={name: counts[name] for name in CELL_STATES if counts[name]},
+        worst=max(deltas, key=lambda delta: abs(float(delta)), default=""),
+        wins=(sum("FlexRound" in method for method in best), len(best)),
+    )
+
+
+def status(counts: Counter[str]) -> str:
+    """Return the status of a table: that of its worst cell, but partial if some cells are there and some aren't."""
+    if counts["missing"] and counts["missing"] < counts.total():
+        return "partial"
+    order = ("missing", "partial", "off", "close", "computed", "reproduced")
+    return next(name for name in order if counts[name])
+
+
+def family(table: Table) -> str:
+    """Return what a table is about."""
+    names = [name for pair in table.pairs() for name in pair]
+    return next((found for pattern, found in FAMILIES.items() if fnmatch.filter(names, pattern)), "Other")

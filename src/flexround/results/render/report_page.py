@@ -1,0 +1,110 @@
+"""Everything that is there as one HTML page that needs no network, with where each cell comes from."""
+
+import base64
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from markupsafe import Markup
+
+from flexround.results.render import html, jinja, job_costs, origins, report_claims, table_layout
+from flexround.results.render.overview import STATES, Standing, standing
+from flexround.results.render.table_layout import Entry, Grid, Line
+from flexround.settings.layout import Run
+from flexround.settings.plan import Plan
+
+HERE = Path(__file__).parent
+MARKS = dict(zip(STATES, "✓≈✗●◐–○", strict=True))  # no state is told by its colour alone
+MARKS |= dict(zip(report_claims.VERDICTS, "✓✗≈○", strict=True))
+_ENVIRONMENT = jinja.html(HERE)
+
+
+class Shown(NamedTuple):
+    """A cell as it stands on the page: its place in the CSV, its column in numbers from 0, and the columns it fills."""
+
+    entry: Entry
+    place: int
+    column: int
+    span: int
+
+
+def render(root: Path, plan: Plan) -> str:
+    """Return the page; what isn't made is listed as not run.
+
+    Args:
+        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        plan: of the scale that is shown.
+
+    Raises:
+        InputError: a result that isn't what it should be.
+    """
+    directory = root / "results" / plan.scale.name
+    standings = [standing(table, directory) for _, table in sorted(plan.params.tables.items())]
+    costs = {s.table.number: _seconds(root, plan, _table_runs(s, root)) for s in standings}
+    judged = report_claims.read(directory / "claims.csv")
+    every = [run for s in standings for run in _table_runs(s, root)]
+    return _ENVIRONMENT.get_template("page.html").render(
+        scale=plan.scale,
+        note=table_layout.scale_note(plan.scale),
+        standings=standings,
+        families=list(dict.fromkeys(s.family for s in standings)),
+        marks=MARKS,
+        rows=rows,
+        texts=html.texts,
+        plain=table_layout.plain,
+        legend=lambda of: table_layout.legend(of, best="Bold", partial="†", missing="—"),
+        figures={number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)},
+        claims=judged,
+        verdicts=report_claims.total(judged),
+        errata=_list(directory / "errata.csv"),
+        costs=costs,
+        total=_seconds(root, plan, every),
+        stages=list(job_costs.STAGES.values()),
+        data=Markup(_json(origins.provenance(root, plan, standings))),
+        css=Markup((HERE / "page.css").read_text()),
+        js=Markup((HERE / "page.js").read_text()),
+    )
+
+
+def rows(table: Grid) -> list[tuple[Line, list[Shown]]]:
+    """Return the rows of a table with the place of each cell."""
+    found, index = [], 0
+    for line in table.lines:
+        cells, column = [], 0
+        for cell, last in table.cells(line):
+            for position, entry in enumerate(cell, start=1):
+                span = last if position == len(cell) else 1
+                cells.append(Shown(entry, index, column, span))
+                index, column = index + 1, column + span
+        found.append((line, cells))
+    return found
+
+
+def _table_runs(standing: Standing, root: Path) -> list[Run]:
+    """Return the evaluated runs of a table, each once; none of a table of settings."""
+    entries = standing.grid.entries if standing.grid else []
+    return list(dict.fromkeys(run for entry in entries for run in origins.evaluated(entry, root)))
+
+
+def _seconds(root: Path, plan: Plan, found: Sequence[Run]) -> dict[str, float]:
+    """Return the seconds of all jobs behind runs, by stage and together."""
+    by_stage = job_costs.seconds_by_stage(root, plan, found)
+    return {**by_stage, "together": sum(by_stage.values())} if by_stage else {}
+
+
+def _image(path: Path) -> str | None:
+    """Return a PNG as a data address; None if the figure isn't drawn."""
+    return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
+
+
+def _list(path: Path) -> list[list[str]]:
+    """Return the lines of a CSV, the header first; none if it isn't made."""
+    return list(csv.reader(path.read_text().splitlines())) if path.exists() else []
+
+
+def _json(value: Any) -> str:
+    """Return JSON that can stand inside a script element."""
+    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")

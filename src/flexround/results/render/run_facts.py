@@ -1,0 +1,139 @@
+"""Where a number comes from: everything that is recorded about a run, in sections for a reader."""
+
+import json
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+from flexround import artifacts
+from flexround.results.render import job_costs
+from flexround.settings import layout
+from flexround.settings.layout import Run
+from flexround.settings.plan import Plan
+
+Section = tuple[str, Any]  # a title, and facts: a dict, or a list of rows of which the first is the header
+LOG_LINES = 12
+LOGGED = re.compile(r"\d\d:\d\d:\d\d (.*)")  # what our stages write; the clock is left out
+DIGITS = 4  # significant ones, of errors, seconds and megabytes
+BLOCK = {
+    "block": "block",
+    "phase": "phase",
+    "iterations": "iterations",
+    "error_rtn": "error, nearest",
+    "error_hard": "error, learned",
+    "seconds": "seconds",
+    "peak_mb": "peak MB",
+}
+
+
+class Pool:
+    """Sections by number, equal ones once: versions, data and settings are the same for hundreds of runs."""
+
+    def __init__(self) -> None:
+        self.sections: list[Any] = []
+        self._numbers: dict[str, int] = {}
+
+    def add(self, section: Any) -> int:
+        """Return the number of a section."""
+        key = json.dumps(section, sort_keys=True)
+        if key not in self._numbers:
+            self._numbers[key] = len(self.sections)
+            self.sections.append(section)
+        return self._numbers[key]
+
+
+def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
+    """Return what is recorded about an evaluated run; what isn't there is left out.
+
+    Args:
+        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        plan: of the run's scale.
+        run: the run.
+
+    Raises:
+        InputError: a file that isn't what it should be.
+    """
+    directories = job_costs.known_directories(plan, run)
+    metrics = artifacts.read_json(root / layout.evaluated_dir(run) / "metrics.json")
+    manifest = _optional(root / layout.quantized_dir(run) / "manifest.json")
+    record = _optional(root / layout.quantized_dir(run) / "record.json")
+    weights = _optional(root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint) / "manifest.json")
+    found: list[Section] = [
+        ("Run", {**vars(run), "make it again": command(run)}),
+        ("Result", {key: metrics[key] for key in ("metrics", "stderr", "n_examples", "protocol") if metrics.get(key)}),
+        ("Recipe", _recipe(manifest)),
+        ("Settings and where they come from", _settings(manifest)),
+        ("Blocks", _blocks(record)),
+        ("Calibration samples", _samples(root, directories)),
+        ("Full-precision network", {key: value for key, value in weights.items() if key != "files"}),
+        ("Jobs: seconds and peak MB", _costs(root, directories)),
+        ("Versions of the evaluation", metrics.get("environment", {})),
+        ("Versions of the reconstruction", record.get("environment", {})),
+        ("sha256 of what is recorded", _hashes(root, directories)),
+        *_logs(root, directories),
+    ]
+    return [(title, facts) for title, facts in found if facts]
+
+
+def _optional(path: Path) -> dict[str, Any]:
+    """Return a JSON file, or nothing if it isn't there."""
+    return artifacts.read_json(path) if path.exists() else {}
+
+
+def command(run: Run) -> str:
+    """Return how the run is computed again from a clone."""
+    return f"snakemake --cores all {layout.evaluated_dir(run)}/metrics.json --config scale={run.scale}"
+
+
+def _recipe(manifest: dict[str, Any]) -> dict[str, Any]:
+    """Return the recipe of a quantized network, and among which it was selected."""
+    facts = {key: value for key, value in manifest.get("recipe", {}).items() if value not in (None, [], {})}
+    facts |= {key: manifest[key] for key in ("rounding", "selected") if key in manifest}
+    return facts
+
+
+def _settings(manifest: dict[str, Any]) -> list[list[Any]]:
+    """Return each effective hyper-parameter with its source."""
+    sources = manifest.get("hyper_sources", {})
+    rows = [[key, value, sources.get(key, "")] for key, value in sorted(manifest.get("hyper", {}).items())]
+    return [["setting", "value", "source"], *rows] if rows else []
+
+
+def _blocks(record: dict[str, Any]) -> list[list[Any]]:
+    """Return error, seconds and memory of each block."""
+    rows = [[_short(block.get(key)) for key in BLOCK] for block in record.get("blocks", [])]
+    return [list(BLOCK.values()), *rows] if rows else []
+
+
+def _short(value: Any) -> Any:
+    """Return a float with few digits, anything else as it is."""
+    return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
+
+
+def _samples(root: Path, directories: list[str]) -> dict[str, Any]:
+    """Return how the calibration samples were drawn."""
+    manifests = [_optional(root / d / "manifest.json") for d in directories if job_costs.stage(d) == "calibrate"]
+    return {key: value for facts in manifests for key, value in facts.items() if key != "files"}
+
+
+def _costs(root: Path, directories: list[str]) -> list[list[Any]]:
+    """Return what each job behind the run took; jobs that others share are among them."""
+    costs = {directory: job_costs.cost(root, directory) for directory in directories}
+    rows = [[job_costs.stage(d), d, _short(c.seconds), _short(c.peak_mb)] for d, c in costs.items() if c]
+    return [["stage", "result", "seconds", "peak MB"], *rows] if rows else []
+
+
+def _hashes(root: Path, directories: list[str]) -> dict[str, str]:
+    """Return the sha256 of each job's manifest, which lists those of its files, and of the metrics."""
+    paths = [f"{directory}/{name}" for directory in directories for name in ("manifest.json", "metrics.json")]
+    return {path: artifacts.sha256(root / path) for path in paths if (root / path).exists()}
+
+
+def _logs(root: Path, directories: list[str]) -> Iterator[Section]:
+    """Yield the last lines that the run's own two jobs logged."""
+    for directory in directories[-2:]:
+        path = Path("logs") / Path(directory).relative_to("results").with_name(Path(directory).name + ".log")
+        if (root / path).exists() and job_costs.stage(directory) in ("reconstruct", "evaluate"):
+            lines = [found[1] for line in (root / path).read_text().splitlines() if (found := LOGGED.match(line))]
+            yield f"End of {path}", "\n".join(lines[-LOG_LINES:])

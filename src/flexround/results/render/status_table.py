@@ -1,0 +1,58 @@
+"""The status table of the README, and putting it there."""
+
+import re
+from collections.abc import Iterable
+
+from flexround.errors import InputError
+from flexround.results.render.overview import Standing
+from flexround.results.render.table_layout import scale_note
+from flexround.settings.schema import Scale
+
+BEGIN, END = "<!-- status: made by `make status` -->", "<!-- end of status -->"
+
+
+def markdown(standings: Iterable[Standing], scale: Scale) -> str:
+    """Return the status of every table as Markdown.
+
+    Args:
+        standings: the tables.
+        scale: says whether differences to the paper's numbers may be shown.
+    """
+    header = ["table", "about", "status", "cells", "FlexRound best"]
+    rows = [[str(s.table.number), s.family, s.status, _cells(s), _wins(s)] for s in standings]
+    if scale.comparable:
+        header.append("farthest from the paper")
+        rows = [[*row, s.worst or "--"] for row, s in zip(rows, standings, strict=True)]
+    lines = [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
+    note = (
+        f"{scale_note(scale)} *FlexRound best*: of the cells that lead their contest by more than the noise, "
+        "how many are FlexRound's."
+    )
+    return "\n".join([note, "", *lines]) + "\n"
+
+
+def replaced(text: str, table: str) -> str:
+    """Return a page with everything between its two markers replaced by ``table``.
+
+    Raises:
+        InputError: the page has not exactly one pair of markers.
+    """
+    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
+    new, count = pattern.subn(lambda _: f"{BEGIN}\n{table}{END}", text)
+    if count != 1:
+        raise InputError(f"{count} places between {BEGIN} and {END}; write these two lines where the table shall stand")
+    return new
+
+
+def _cells(standing: Standing) -> str:
+    """Return the number of cells, by status if they differ."""
+    counts = standing.counts
+    if len(counts) < 2:
+        return str(sum(counts.values()) or "--")
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _wins(standing: Standing) -> str:
+    """Return how often FlexRound is the best, of the cells that have a best."""
+    won, settled = standing.wins
+    return f"{won} of {settled}" if settled else "--"

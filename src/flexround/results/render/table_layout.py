@@ -1,0 +1,149 @@
+"""A table's CSV as rows and columns again, for everything that renders it; and the notes every rendering carries."""
+
+import csv
+import itertools
+import re
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple
+
+from flexround.errors import InputError
+from flexround.results.published import SETTING
+from flexround.results.table_csv import COLUMNS
+from flexround.settings.schema import Scale
+
+Entry = dict[str, str]  # one line of the CSV
+SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
+SIGNS = {  # LaTeX -> text; double quotes before single ones
+    **{"``": "\u201c", "''": "\u201d", "`": "\u2018", "'": "\u2019"},
+    **{r"\odot": "\u2299", r"\rightarrow": "\u2192", r"\lfloor": "\u230a", r"\rceil": "\u2309"},
+}
+
+
+class Line(NamedTuple):
+    """A row of the table; ``cells`` holds the entries of its metrics for each column."""
+
+    row: int
+    group: int
+    section: str
+    method: str
+    bits: str
+    cells: tuple[tuple[Entry, ...], ...]
+
+    @property
+    def metrics(self) -> str:
+        """The metrics of the first column, as a/b: in tables whose rows differ in them, of all columns."""
+        return "/".join(entry["metric"] for entry in self.cells[0])
+
+
+class Heading(NamedTuple):
+    """A column's name, its metrics (none where the rows differ, or for settings) and its width in numbers."""
+
+    name: str
+    metrics: tuple[str, ...]
+    width: int
+
+
+class Grid(NamedTuple):
+    """A whole table."""
+
+    number: int
+    scale: str
+    columns: tuple[Heading, ...]
+    lines: tuple[Line, ...]
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All cells in order."""
+        return [entry for line in self.lines for cell in line.cells for entry in cell]
+
+    def cells(self, line: Line) -> list[tuple[tuple[Entry, ...], int]]:
+        """Return the cells of a row, each with the width, in numbers, that its last entry fills.
+
+        A cell of fewer metrics than its column's still fills it; the cell of a row of one holds for all columns.
+        """
+        if len(line.cells) < len(self.columns):
+            return [(line.cells[0], sum(column.width for column in self.columns))]
+        return [(cell, column.width - len(cell) + 1) for cell, column in zip(line.cells, self.columns, strict=True)]
+
+
+def parse(text: str) -> Grid:
+    """Parse the CSV of a table.
+
+    Raises:
+        InputError: other columns than this version writes, no cells, or a row of some but not all columns.
+    """
+    reader = csv.DictReader(text.splitlines())
+    entries = list(reader)
+    if tuple(reader.fieldnames or ()) != COLUMNS or not entries:
+        raise InputError(f"table CSV with columns {reader.fieldnames}: made by another version; run tabulate again")
+    lines = tuple(_line(row) for _, row in itertools.groupby(entries, key=lambda entry: entry["row"]))
+    width = max(len(line.cells) for line in lines)
+    if wrong := [line.row for line in lines if len(line.cells) not in (1, width)]:
+        raise InputError(f"table CSV: row {wrong[0]} has neither one cell nor one for each column; run tabulate again")
+    full = (line.cells for line in lines if len(line.cells) == width)
+    columns = tuple(_heading(cells) for cells in zip(*full, strict=True))
+    return Grid(int(entries[0]["table"]), entries[0]["scale"], columns, lines)
+
+
+def _heading(cells: Sequence[tuple[Entry, ...]]) -> Heading:
+    """Return the heading over the cells of a column."""
+    metrics = {tuple(entry["metric"] for entry in cell) for cell in cells} - {(SETTING,)}
+    return Heading(cells[0][0]["column"], metrics.pop() if len(metrics) == 1 else (), max(map(len, cells)))
+
+
+def _line(entries: Iterable[Entry]) -> Line:
+    """Gather the entries of one row by column."""
+    cells = tuple(tuple(cell) for _, cell in itertools.groupby(entries, key=lambda entry: entry["column"]))
+    first = cells[0][0]
+    return Line(int(first["row"]), int(first["group"]), first["section"], first["method"], first["bits"], cells)
+
+
+def optional(grid: Grid) -> list[str]:
+    """Return which of section, metrics and bits the rows of a table need to be told apart."""
+    needed = {
+        "section": any(line.section for line in grid.lines),
+        "metrics": len({line.metrics for line in grid.lines}) > 1,
+        "bits": any(line.bits for line in grid.lines),
+    }
+    return [name for name, wanted in needed.items() if wanted]
+
+
+def scale_note(scale: Scale) -> str:
+    """Return the sentence that says whose numbers these are."""
+    if scale.comparable:
+        return f"Scale: {scale.name}."
+    return f"Scale: {scale.name}, with its own models and data instead of the paper's; not the paper's numbers."
+
+
+def legend(grid: Grid, best: str, partial: str, missing: str) -> str:
+    """Return what the marks mean, naming only those the table has.
+
+    Args:
+        grid: the table.
+        best: how the best value of a group is marked, e.g. "Bold".
+        partial: the mark of a cell whose seeds are not all there.
+        missing: the mark of a cell that isn't computed.
+    """
+    entries = grid.entries
+    marks = (
+        (any(e["best"] == "1" for e in entries), f"{best}: best of its {_contest(entries)} by more than the noise."),
+        (any(e["status"] == "partial" for e in entries), f"{partial}: not all seeds are computed yet."),
+        (any(e["status"] == "missing" for e in entries), f"{missing}: not computed."),
+    )
+    return " ".join(sentence for present, sentence in marks if present)
+
+
+def _contest(entries: list[Entry]) -> str:
+    """Return among which rows a value is the best: those of equal section and bits, where the table has them."""
+    names = [name for name in ("section", "bits") if any(entry[name] for entry in entries)]
+    return " and ".join(names) or "column"
+
+
+def plain(latex: str) -> str:
+    r"""Return LaTeX text as plain text, for HTML: ``\%``, quotes, ties, subscripts; other commands are dropped."""
+    text = re.sub(r"\\textsubscript\{([^}]*)\}", r"-\1", latex)  # sizes: BERT-Base, OPT-125M
+    text = re.sub(r"(?<!\\)_(\d)", lambda found: SUBSCRIPTS[int(found[1])], text)
+    text = re.sub(r"\\([%&#_])", r"\1", text).replace("~", " ").replace("$", "")
+    for written, sign in SIGNS.items():
+        text = text.replace(written, sign)
+    return re.sub(r"\\[a-zA-Z]+\s*|[{}]", "", text)

@@ -1,0 +1,60 @@
+"""A table's CSV as fixed-width text: ours and, in brackets, the paper's."""
+
+from flexround.results.render.table_layout import Entry, Grid, Line, legend, optional, parse, scale_note
+from flexround.settings.schema import Scale
+
+GAP = "  "
+MISSING = "--"
+
+
+def render(text: str, scale: Scale) -> str:
+    """Return the table for a terminal, ASCII only; its first line names the scale.
+
+    Args:
+        text: the table's CSV.
+        scale: says whose numbers these are.
+    """
+    grid = parse(text)
+    rows = [_header(grid), *(_row(line, grid) for line in grid.lines)]
+    used = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
+    widths = {index: max(len(row[index]) for row in rows) for index in used}
+    body = [GAP.join(row[index].ljust(widths[index]) for index in used).rstrip() for row in rows]
+    rule = "-" * max(len(line) for line in body)
+    lines = [f"Table {grid.number}: ours (paper). {scale_note(scale)}", rule, body[0]]
+    previous = None
+    for line, row in zip(grid.lines, body[1:], strict=True):
+        lines += [rule, row] if line.group != previous else [row]
+        previous = line.group
+    notes = legend(grid, best="*", partial="~", missing=MISSING)
+    return "\n".join([*lines, rule, *([notes] if notes else [])]) + "\n"
+
+
+def _header(grid: Grid) -> list[str]:
+    """Return the header: what tells the rows apart, then each column's name with its metrics."""
+    names = (f"{column.name} {'/'.join(column.metrics)}".rstrip() for column in grid.columns)
+    return [*(name.capitalize() for name in _texts(grid)), *names]
+
+
+def _row(line: Line, grid: Grid) -> list[str]:
+    """Return a row's texts in the order of the header; a value that holds for all columns stands in its own."""
+    cells = {entries[0]["column"]: _cell(entries) for entries in line.cells}
+    texts = [getattr(line, name) for name in _texts(grid)]
+    return [*texts, *(cells.get(column.name, "") for column in grid.columns)]
+
+
+def _texts(grid: Grid) -> list[str]:
+    """Return what stands left of the numbers."""
+    return ["method", *optional(grid)]
+
+
+def _cell(entries: tuple[Entry, ...]) -> str:
+    """Return e.g. ``91.20*/99.60 (70.28/89.44)``: our metrics with their marks, then the paper's."""
+    ours = "/".join(_marked(entry) for entry in entries)
+    published = "/".join(entry["published"] for entry in entries)
+    return f"{ours} ({published})" if entries[0]["published"] else ours
+
+
+def _marked(entry: Entry) -> str:
+    """Return our value with a mark if it is the best or incomplete, or the mark of a missing one."""
+    partial = "~" if entry["status"] == "partial" else ""
+    return (entry["value"] or MISSING) + ("*" if entry["best"] == "1" else "") + partial

@@ -1,0 +1,102 @@
+"""Tables of settings: what fine-tuning and reconstruction really use, read from the scale; nothing is run."""
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from flexround.errors import SettingsError, suggest
+from flexround.results.published import SETTING, Key, lookup
+from flexround.results.table_csv import write
+from flexround.settings.layout import Run
+from flexround.settings.load import Params, hyper
+from flexround.settings.tables import Setting, Table
+
+SMALLEST_PLAIN = 1e-2  # the paper writes smaller settings as 5e-3
+
+
+def to_csv(table: Table, params: Params, numbers: Mapping[Key, float]) -> str:
+    """Return the CSV of a settings table, with the columns of every other table.
+
+    Args:
+        table: tasks and settings.
+        params: holds the settings that the pipeline uses.
+        numbers: the published numbers.
+
+    Raises:
+        SettingsError: the scale lacks a task, checkpoint or setting, or those that share a cell differ.
+        InputError: a cell has no published number.
+    """
+    return write(_entry(key, table, setting, params, lookup(numbers, key)) for key, setting in keyed(table))
+
+
+def keyed(table: Table) -> Iterator[tuple[Key, Setting]]:
+    """Yield each cell of a settings table with its identity; rows are numbered by section and method from 1."""
+    rows = list(dict.fromkeys((setting.section, setting.method) for setting in table.settings))
+    for setting in table.settings:
+        row = rows.index((setting.section, setting.method)) + 1
+        yield Key(table.number, row, setting.section, setting.method, "", setting.column, SETTING), setting
+
+
+def shown(value: float) -> str:
+    """Return a number as the paper writes it: 2e-5, 5e-3, 0.01, 32."""
+    if 0 < abs(value) < SMALLEST_PLAIN:
+        digits, exponent = f"{value:e}".split("e")
+        return f"{float(digits):g}e{int(exponent)}"
+    return f"{value:g}"
+
+
+def _entry(key: Key, table: Table, setting: Setting, params: Params, published: float) -> dict[str, str | int]:
+    """Return a line of the CSV; task and checkpoint are the first of those that share the value."""
+    value = _agreed(table, setting, params)
+    sections = list(dict.fromkeys(other.section for other in table.settings))
+    equal = "reproduced" if value == published else "off"
+    return key._asdict() | {
+        "value": shown(value),
+        "published": shown(published),
+        "status": equal if params.scale.comparable else "computed",
+        "scale": params.scale.name,
+        "task": setting.task or table.tasks[0],
+        "checkpoint": setting.checkpoints[0],
+        "recipe": setting.recipe or "",
+        "group": sections.index(setting.section) + 1,
+        "best": 0,
+    }
+
+
+def _agreed(table: Table, setting: Setting, params: Params) -> float:
+    """Return the value that all tasks and checkpoints of a cell share."""
+    tasks = [setting.task] if setting.task else table.tasks
+    pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
+    values = {pair: _value(setting, *pair, params) for pair in pairs}
+    first = pairs[0]
+    for pair, value in values.items():
+        if value != values[first]:
+            raise SettingsError(
+                f"table {table.number} prints one {setting.setting} for all: scale {params.scale.name} has "
+                f"{values[first]} for {'/'.join(first)}, but {value} for {'/'.join(pair)}; make them equal"
+            )
+    return values[first]
+
+
+def _value(setting: Setting, task: str, checkpoint: str, params: Params) -> float:
+    """Return a setting of a pair."""
+    scale = params.scale
+    if task not in scale.tasks:
+        raise SettingsError(f"scale {scale.name}: task {suggest(task, scale.tasks)}")
+    params.checkpoint(checkpoint)
+    where, known = _settings(setting, task, checkpoint, params)
+    key = setting.setting.partition(".")[2]
+    if not isinstance(known.get(key), int | float):
+        raise SettingsError(
+            f"scale {scale.name}: {where}: {key} = {known.get(key)!r}: write a number, the task's table shows it"
+        )
+    return known[key]
+
+
+def _settings(setting: Setting, task: str, checkpoint: str, params: Params) -> tuple[str, dict[str, Any]]:
+    """Return where all settings of a setting's kind stand, and what they are for a pair."""
+    if setting.setting.startswith("task."):
+        return f"tasks.{task}.options", params.scale.tasks[task].options
+    if setting.recipe is None:
+        return f"train: {task}/{checkpoint}", params.train(task, checkpoint) or {}
+    run = Run(params.scale.name, task, checkpoint, setting.recipe, 0)
+    return f"hyper: {task}/{checkpoint}/{setting.recipe}", hyper(params, run)[0].model_dump()

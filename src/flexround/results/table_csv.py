@@ -1,0 +1,119 @@
+"""The tidy CSV: one line per cell, in the paper's order; LaTeX, HTML and the terminal are made from it alone."""
+
+import csv
+import io
+import math
+from collections.abc import Iterable, Mapping
+
+from flexround.errors import SettingsError, suggest
+from flexround.results.cells import Cell
+from flexround.results.contests import Lead, leads
+from flexround.results.published import DECIMALS, Key, lookup
+from flexround.settings.schema import Scale
+from flexround.settings.tables import Table
+
+COLUMNS = (
+    *Key._fields,
+    *("value", "spread", "n_seeds", "n_examples", "stderr", "higher_is_better", "published", "delta", "status"),
+    *("scale", "task", "checkpoint", "recipe", "group", "best", "rival", "lead", "lead_stderr", "p_value"),
+)
+CLOSE = 3  # a cell within this many tolerances is close
+P_DECIMALS = 4
+EXACT = 6  # decimals of |delta|; without it 70.58 - 70.28 is a little more than 0.30
+
+
+def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: Scale) -> str:
+    """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
+
+    Args:
+        cells: the table's cells in the paper's order.
+        numbers: the published numbers.
+        table: holds the tolerance of each metric.
+        scale: says whether its numbers may be compared with the published ones.
+
+    Raises:
+        InputError: a cell of the paper's has no published number.
+        SettingsError: a metric has no tolerance.
+    """
+    cells = list(cells)
+    found = leads(cells)
+    return write(
+        _identity(cell)
+        | _measured(cell)
+        | _comparison(cell, None if cell.own else lookup(numbers, cell.key), table, scale.comparable)
+        | _significance(found.get(cell.key))
+        for cell in cells
+    )
+
+
+def write(entries: Iterable[Mapping[str, str | int]]) -> str:
+    """Return lines as CSV with the columns that every table has; what a line leaves out is empty."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(entries)
+    return text.getvalue()
+
+
+def status(cell: Cell, delta: float | None, tolerance: float) -> str:
+    """Return how a cell stands; ``delta`` is None where there is no comparison with the paper."""
+    if not cell.trials:
+        return "missing"
+    if not cell.complete:
+        return "partial"
+    if delta is None:
+        return "computed"
+    if round(abs(delta), EXACT) <= tolerance:
+        return "reproduced"
+    return "close" if round(abs(delta), EXACT) <= round(CLOSE * tolerance, EXACT) else "off"
+
+
+def _identity(cell: Cell) -> dict[str, str | int]:
+    """Return what names the cell and its runs."""
+    run = {"scale": cell.run.scale, "task": cell.run.task, "checkpoint": cell.run.checkpoint, "recipe": cell.run.recipe}
+    return cell.key._asdict() | run | {"group": cell.group}
+
+
+def _measured(cell: Cell) -> dict[str, str | int]:
+    """Return what was measured; empty where nothing was."""
+    median = cell.median_trial if cell.trials else None
+    return {
+        "value": _number(cell.value),
+        "spread": _number(cell.spread),
+        "n_seeds": len(cell.trials),
+        "n_examples": median.n_examples if median else "",
+        "stderr": _number(median.stderr if median else None),
+        "higher_is_better": int(median.higher_is_better) if median else "",
+    }
+
+
+def _comparison(cell: Cell, published: float | None, table: Table, comparable: bool) -> dict[str, str]:
+    """Return the published value if there is one, and how far off the cell is where that may be said."""
+    metric = cell.key.metric
+    if metric not in table.tolerance:
+        raise SettingsError(f"params/tables/table{table.number:02d}.yaml: tolerance {suggest(metric, table.tolerance)}")
+    value = cell.value if comparable else None
+    delta = None if value is None or published is None else round(value, DECIMALS) - published  # as a reader would
+    return {
+        "published": _number(published),
+        "delta": _number(delta),
+        "status": status(cell, delta, table.tolerance[metric]),
+    }
+
+
+def _significance(lead: Lead | None) -> dict[str, str | int]:
+    """Return how far the cell is from the best other cell of its contest, and whether it wins."""
+    if lead is None:
+        return {"best": 0}
+    return {
+        "best": int(lead.wins),
+        "rival": lead.rival.key.method,
+        "lead": _number(lead.value),
+        "lead_stderr": _number(lead.stderr if math.isfinite(lead.stderr) else None),
+        "p_value": "" if lead.p_value is None else f"{lead.p_value:.{P_DECIMALS}f}",
+    }
+
+
+def _number(value: float | None) -> str:
+    """Return a number with fixed decimals, nothing for None, and no minus sign before zero."""
+    return "" if value is None else f"{round(value, DECIMALS) + 0.0:.{DECIMALS}f}"

@@ -1,0 +1,198 @@
+"""The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project.
+
+It is merged into the settings here and not in ``flexround.settings.load``, on which every stage depends: results that
+were made without such a file are up to date with it.
+"""
+
+import ast
+import importlib.util
+import os
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from flexround.errors import SettingsError, suggest
+from flexround.settings.layout import Run
+from flexround.settings.load import Params, hyper, load_params, read_yaml, validate
+from flexround.settings.schema import Count, Recipe, Recipes, Strict
+from flexround.settings.tables import Group, Row, Table
+
+VARIABLE = "FLEXROUND_OWN"  # environment variable with the path: in a rule's command it would make results depend on it
+Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+
+
+class OwnRow(Row):
+    """A row that the user adds below those of a table of the paper. It has no published numbers."""
+
+    table: Count
+
+
+class Own(Strict):
+    """The user's file."""
+
+    recipes: dict[Name, Recipe] = {}
+    rows: tuple[OwnRow, ...] = ()
+
+
+def import_beside(file: Path) -> None:
+    """Let this process, and those that it starts, import the modules that lie beside a file of the user's."""
+    directory = str(file.resolve().parent)
+    sys.path.append(directory)
+    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), directory)))
+
+
+def configured(scale: str, file: str | None) -> tuple[Own, Params]:
+    """Return the user's additions and the settings with them, and prepare this process and its children to import them.
+
+    Args:
+        scale: name of a scale or path to a YAML file; networks and tasks may lie beside it.
+        file: path to the user's file, if there is one.
+
+    Raises:
+        SettingsError: see :func:`load`.
+    """
+    if scale.endswith((".yaml", ".yml")):
+        import_beside(Path(scale))
+    params = load_params(scale)
+    if file is None:
+        return Own(), params
+    path = Path(file).expanduser()
+    import_beside(path)
+    os.environ[VARIABLE] = str(path)
+    additions = read(path)
+    return additions, merge(params, additions, path)
+
+
+def load(scale: str, every_run: bool = True, *, file: Path) -> Params:
+    """Read and validate the settings of a scale and the user's file.
+
+    Raises:
+        SettingsError: all errors of the project's files together, or all of the user's.
+    """
+    return merge(load_params(scale, every_run), read(file), file)
+
+
+def read(file: Path) -> Own:
+    """Read the user's file.
+
+    Raises:
+        SettingsError: it is missing, or all that is wrong in it, with its keys.
+    """
+    return validate(Own, read_yaml(file) or {}, str(file))
+
+
+def merge(params: Params, own: Own, file: Path) -> Params:
+    """Return the settings with the user's recipes and rows among them; ``file`` is named in errors.
+
+    Raises:
+        SettingsError: everything that doesn't fit together.
+    """
+    recipes = Recipes(roundings=params.recipes.roundings, recipes=own.recipes | params.recipes.recipes)
+    merged = params._replace(recipes=recipes)
+    errors = [line for name in own.recipes for line in _recipe_errors(params, merged, own, name)]
+    tables = dict(params.tables)
+    for number in dict.fromkeys(row.table for row in own.rows):
+        try:
+            tables[number] = _extended(params, number, [row for row in own.rows if row.table == number])
+        except SettingsError as error:
+            errors += [f"rows: {line}" for line in str(error).splitlines()]
+    merged = merged._replace(tables=tables)
+    errors += _row_errors(merged, own)
+    if errors:
+        raise SettingsError("\n".join(f"{file}: {line}" for line in dict.fromkeys(errors)))
+    return merged
+
+
+def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
+    """Return a table with a last group of the user's rows, so that the paper's keep their numbers."""
+    if number not in params.tables:
+        raise SettingsError(f"table {suggest(str(number), map(str, params.tables))}")
+    table = params.tables[number]
+    if table.settings:
+        raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
+    if errors := [line for row in rows for line in _shape_errors(table, row)]:
+        raise SettingsError("\n".join(errors))
+    try:
+        return Table.model_validate(dict(table) | {"groups": (*table.groups, Group(rows=tuple(rows), compare=True))})
+    except ValidationError as error:
+        raise SettingsError(
+            "\n".join(f"table {number}: {item['msg'].removeprefix('Value error, ')}" for item in error.errors())
+        ) from error
+
+
+def _shape_errors(table: Table, row: OwnRow) -> list[str]:
+    """Return which descriptive cells a row lacks or has too many, compared with the table's own."""
+    errors = []
+    for key in ("section", "bits", "extra"):
+        wanted = max(getattr(other, key) for other in table.rows())
+        given = getattr(row, key)
+        if bool(given) != bool(wanted) or (key == "extra" and len(given) != len(wanted)):
+            way = (
+                f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; leave it out"
+            )
+            errors.append(f"table {table.number}, {row.method}: {key} = {given!r}: {way}")
+    return errors
+
+
+def _recipe_errors(params: Params, merged: Params, own: Own, name: str) -> list[str]:
+    """Return what is wrong with one of the user's recipes."""
+    recipe = own.recipes[name]
+    if name in params.recipes.recipes:
+        return [f"recipes.{name}: the project has a recipe of this name; choose another"]
+    if recipe.rounding is None:
+        return [f"recipes.{name}: give setting, rounding and w_bits"]
+    try:
+        _check_class(merged.rounding_target(recipe.rounding))
+    except SettingsError as error:
+        return [f"recipes.{name}: {error}"]
+    return []
+
+
+def _check_class(target: str) -> None:
+    """Check that ``package.module:Class`` can be found, without importing it.
+
+    Raises:
+        SettingsError: no such module, a syntax error in it, or no such name.
+    """
+    module, _, name = target.partition(":")
+    try:
+        spec = importlib.util.find_spec(module) if module else None
+    except ModuleNotFoundError:
+        spec = None
+    if spec is None or spec.origin is None:
+        raise SettingsError(f"rounding {target!r}: no module {module!r} beside this file or on the Python path")
+    try:
+        body = ast.parse(Path(spec.origin).read_text()).body
+    except SyntaxError as error:
+        raise SettingsError(f"rounding {target!r}: {spec.origin}: line {error.lineno}: {error.msg}") from error
+    classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
+    if name not in classes:
+        raise SettingsError(f"rounding {target!r}: {spec.origin} has no class {suggest(name, classes)}")
+
+
+def _row_errors(params: Params, own: Own) -> list[str]:
+    """Return which rows name what there is not, and which settings of their runs are missing or wrong."""
+    errors = []
+    for row in own.rows:
+        for known, name in ((params.recipes.recipes, row.recipe), (params.scale.tasks, row.task)):
+            if name and name not in known:
+                errors.append(f"rows: table {row.table}, {row.method}: {suggest(name, known)}")
+        if row.recipe in own.recipes and row.table in params.tables:
+            errors += _run_errors(params, row)
+    return errors
+
+
+def _run_errors(params: Params, row: OwnRow) -> list[str]:
+    """Return what is wrong with the hyper-parameters of a row's runs, as far as the scale can make them."""
+    errors = []
+    for cell in params.tables[row.table].row_cells(row):
+        if cell.task in params.scale.tasks and cell.checkpoint in params.scale.checkpoints:
+            run = Run(params.scale.name, cell.task, cell.checkpoint, row.recipe, 0)
+            try:
+                hyper(params, run)
+            except SettingsError as error:
+                errors += [f"recipes.{row.recipe}: {line.partition(f'{run}: ')[2]}" for line in str(error).splitlines()]
+    return errors

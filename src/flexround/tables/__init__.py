@@ -1,1 +1,0 @@
-"""From evaluated runs to the paper's tables and figures. No torch in here."""

@@ -1,0 +1,1 @@
+"""Common-sense reasoning of LLaMA."""

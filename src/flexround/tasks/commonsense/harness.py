@@ -1,0 +1,167 @@
+"""Multiple-choice questions through lm-eval, whose import is slow: import this module only to evaluate."""
+
+import contextlib
+import functools
+import hashlib
+import io
+import itertools
+import logging
+import random
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import lm_eval
+import numpy as np
+import tokenizers
+from datasets import Dataset
+from lm_eval.api.instance import Instance
+from lm_eval.api.samplers import ContextSampler
+from lm_eval.evaluator import evaluate
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
+from transformers import PreTrainedTokenizerFast
+
+from flexround.settings.layout import PARAMS
+from flexround.tasks.commonsense import choices, shared_prefix
+from flexround.tasks.commonsense.choices import Row, Version
+from flexround.tasks.commonsense.files import read_lines
+
+DEFINITIONS = PARAMS / "lm_eval"
+VERSION = lm_eval.__version__
+SEEDS: dict[Version, int] = {"0.3": 42, "0.4": 1234}  # of the few-shot examples in each version of lm-eval
+
+logging.getLogger("lm_eval").setLevel(logging.ERROR)  # it warns of everything that is meant here
+
+
+class Answers(NamedTuple):
+    """What a model answered to N questions.
+
+    Attributes:
+        scores: ``acc``, 1 where the right choice is the likeliest, and ``acc_norm``, the same per character, where the
+            definition has it: uint8 (N,).
+        examples: int32 (N, shots), which training examples came before each question.
+        facts: versions, hashes and seeds for the record.
+    """
+
+    scores: dict[str, np.ndarray]
+    examples: np.ndarray
+    facts: dict[str, Any]
+
+
+class Model(HFLM):
+    """A causal language model as one of lm-eval's versions calls it.
+
+    0.3 encodes a context and its continuation apart and adds nothing; 0.4 encodes them together, with what the
+    tokenizer adds.
+    """
+
+    def __init__(self, model: Any, tokenizer: tokenizers.Tokenizer, version: Version, batch: int) -> None:
+        """Take a model that is on its device, and its tokenizer, which loses padding and truncation."""
+        tokenizer.no_padding()
+        tokenizer.no_truncation()
+        some = tokenizer.id_to_token(0)  # lm-eval wants tokens to pad and begin with, and has no use for them here
+        wrapper = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=some, bos_token=some)
+        super().__init__(pretrained=model, tokenizer=wrapper, batch_size=batch)
+        self.version, self.positions = version, int(self.max_length)  # lm-eval looks for them anew at each question
+        # Without the slow wrapper. A question's choices, which share the context, come one after the other.
+        self.ids = functools.lru_cache(4)(lambda text: tokenizer.encode(text, add_special_tokens=version != "0.3").ids)
+
+    def tok_encode(self, string: str, *_: Any, **__: Any) -> list[int]:
+        """Return token ids."""
+        return self.ids(string)
+
+    def _encode_pair(self, context: str, continuation: str) -> tuple[list[int], list[int]]:
+        """Return the ids of a context and of what follows it."""
+        if self.version == "0.3":
+            return self.ids(context), self.ids(continuation)
+        return super()._encode_pair(context, continuation)
+
+    def loglikelihood(self, requests: list[Instance], disable_tqdm: bool = True) -> list[tuple[float, bool]]:
+        """Return the log likelihood of each continuation, and whether greedy search would choose it.
+
+        LLaMA reads the context of a question's choices once.
+        """
+        if self.config.model_type != "llama":
+            return super().loglikelihood(requests, disable_tqdm=True)
+        questions = [list(group) for _, group in itertools.groupby(requests, key=lambda request: request.doc_id)]
+        packed = [[self._request(*request.args) for request in question] for question in questions]
+        found = shared_prefix.likelihoods(self.model, packed, int(self.batch_size))
+        return list(itertools.chain(*found))
+
+    def _request(self, context: str, continuation: str) -> shared_prefix.Request:
+        """Encode a request; what is longer than the model's positions loses its beginning."""
+        before, after = self._encode_pair(context, continuation)
+        return shared_prefix.Request([*before, *after][-self.positions - 1 :], len(after))
+
+
+class Drawn(ContextSampler):
+    """Gives each question the examples that were drawn for it; the questions come in their order."""
+
+    def __init__(self, rows: list[Row], drawn: np.ndarray) -> None:
+        super().__init__(rows)
+        self.remaining: Iterator[list[int]] = iter(drawn.tolist())
+
+    def sample(self, n: int, eval_doc: Row | None = None, df: Any = None, **_: Any) -> list[Row]:
+        """Return the examples of the next question."""
+        return [self.df[index] for index in next(self.remaining)]
+
+
+def draw(questions: int, available: int, shots: int, version: Version) -> np.ndarray:
+    """Draw the examples that come before each question, as a version of lm-eval does: int32 (questions, shots).
+
+    0.3 shuffles the questions by the generator that then draws; 0.4 draws in their order.
+    """
+    generator, order = random.Random(SEEDS[version]), list(range(questions))
+    if version == "0.3":
+        generator.shuffle(order)
+    drawn = np.zeros((questions, shots), np.int32)
+    for question in order:
+        drawn[question] = generator.sample(range(available), shots)
+    return drawn
+
+
+def read(name: str, test: str, train: str | None = None, **_: Any) -> dict[str, Dataset]:
+    """Pose the questions of prepared files; lm-eval calls this with a definition's ``dataset_kwargs``."""
+    files = {"test": test} | ({"train": train} if train else {})
+    pose = choices.KINDS[name].pose
+    return {split: Dataset.from_list([pose(row) for row in read_lines(Path(file))]) for split, file in files.items()}
+
+
+def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
+    """Let a model answer all questions of a data set.
+
+    Args:
+        model: what answers; its version decides which few-shot examples are drawn.
+        name: of the data set, as in ``flexround.tasks.commonsense.choices.KINDS``, and of its definition.
+        data: directory of ``NAME.jsonl`` and, for shots, ``NAME-train.jsonl``.
+        shots: examples before each question.
+    """
+    files = {"test": str(data / f"{name}.jsonl")} | ({"train": str(data / f"{name}-train.jsonl")} if shots else {})
+    changed = {"task": name, "num_fewshot": shots, "dataset_kwargs": {"name": name, **files}}
+    changed |= {} if shots else {"fewshot_split": None}
+    task: Any = _manager().load({"group": "one", "task": [changed]})["tasks"][name]
+    task.dataset = {split: list(rows) for split, rows in task.dataset.items()}  # decoded once, lm-eval reads them twice
+    drawn = draw(len(task.dataset["test"]), len(task.dataset.get("train", ())), shots, model.version)
+    if shots:
+        task.sampler = Drawn(task.dataset["train"], drawn)
+    with contextlib.redirect_stderr(io.StringIO()):  # progress bars
+        found: Any = evaluate(lm=model, task_dict={"tasks": {name: task}}, bootstrap_iters=0)
+    answers = sorted(found["samples"][name], key=lambda answer: answer["doc_id"])
+    scores = {metric: np.array([answer[metric] for answer in answers], np.uint8) for metric in answers[0]["metrics"]}
+    facts = {"version": str(task.VERSION), "definition_sha256": definition_hash(name), "shots": shots}
+    return Answers(scores, drawn, facts | {"example_seed": SEEDS[model.version] if shots else None})
+
+
+@functools.cache
+def _manager() -> TaskManager:
+    """Return lm-eval's view of our definitions alone."""
+    return TaskManager(include_path=str(DEFINITIONS), include_defaults=False)
+
+
+def definition_hash(name: str) -> str:
+    """Return a sha256 of what decides how a data set is asked: its definition, and our code of the prompts."""
+    digest = hashlib.sha256()
+    for path in (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(choices.__file__)):
+        digest.update(path.read_bytes())
+    return digest.hexdigest()

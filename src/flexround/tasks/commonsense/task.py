@@ -1,0 +1,219 @@
+"""Common-sense reasoning and WikiText-2 perplexity of LLaMA, calibrated on C4 (tables 7 and 19 to 22).
+
+lm-eval asks the questions. One evaluation asks them with every number of few-shot examples, because the tables of
+zero-shot and of five-shot accuracies are about the same networks.
+"""
+
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from flexround.errors import InputError, SettingsError
+from flexround.settings.schema import Count, Strict
+from flexround.tasks.commonsense.choices import KINDS, Version
+from flexround.tasks.language import c4
+from flexround.tasks.language import task as language_modelling
+from flexround.tasks.language.task import LanguageModelling
+from flexround.tasks.protocol import Evaluation, Inputs, Split
+from flexround.tasks.text import metrics as text_metrics
+from flexround.tasks.text import task as text
+from flexround.tasks.text.task import Rows
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+    from torch import nn
+
+log = logging.getLogger(__name__)
+Block = Annotated[int, Field(ge=2)]
+JOINED = 1000  # documents that the authors' code joins before it cuts them; what is left of them is dropped
+
+
+class CommonsenseOptions(Strict):
+    """Options of ``Commonsense``."""
+
+    name: Literal["commonsense"] = "commonsense"
+    calibration: c4.Rule = Field(
+        "paper", description="random blocks of random documents of C4, or release: the first blocks of the first 1 %"
+    )
+    shards: Count = Field(1, description="first shards of C4 that the random documents come from")
+    documents: Count = Field(20_000, description="random documents that the random blocks are cut from")
+    block_size: Block = Field(1024, description="tokens of a calibration sample, and of a block of the metric ppl")
+    test_block: Block = Field(2048, description="tokens of a block of the metric ppl_TOKENS")
+    prompts: Version = Field("0.3", description="version of lm-eval whose way of asking is followed")
+    shots: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 5), min_length=1, description="few-shot examples")
+    begin: bool = Field(True, description="the tokenizer must put one token before each text, as LLaMA's does")
+    heldout: Literal[0] = Field(0, description="no rows to choose settings by")
+
+
+class Commonsense(LanguageModelling):
+    """Accuracies on seven multiple-choice data sets, and perplexities on WikiText-2.
+
+    Metrics: ``NAME`` and ``NAME_SHOTS`` for the data sets of ``KINDS``, in the paper's choice of accuracy; ``ppl`` on
+    the validation split, row by row as in ``LanguageModelling``; ``ppl_TOKENS`` on the test split, its rows joined by
+    blank lines, as in most later papers.
+    """
+
+    Options: ClassVar[type[CommonsenseOptions]] = CommonsenseOptions  # type: ignore[assignment]
+    options: CommonsenseOptions  # type: ignore[assignment]
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
+        from flexround.tasks.commonsense import files as choice_files
+        from flexround.tasks.language import files as language_files
+
+        options, questions = self.options, sources / "commonsense"
+        made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
+        if max(options.shots):
+            made |= {f"{name}-train": choice_files.read(questions, name, train=True) for name in KINDS}
+        for split in ("validation", "test"):
+            made[split] = language_files.read(sources / "wikitext2", "wikitext2", split)
+        made["train"] = c4.read(sources / "c4", options.calibration, options.shards, options.documents)
+        check_shots(made, max(options.shots))
+        return made
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return the documents and the numbers by which ``inputs`` chooses blocks; ``release`` takes the first ones."""
+        drawn = super().calibration(data, samples, seed)
+        if self.options.calibration == "release":
+            drawn["indices"] = np.arange(samples)
+        return drawn
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return blocks of the documents as int64 (N, 2, T) ids and types; there is no padding.
+
+        Raises:
+            InputError: more samples than blocks, or a tokenizer that does not begin texts.
+        """
+        self.tokenizer(network)
+        if self.options.calibration == "paper":
+            return super().inputs(samples, network)
+        import torch
+
+        texts = [json.loads(line)["text"] for line in samples["examples"].tobytes().splitlines()]
+        parts = [
+            part
+            for start in range(0, len(texts), JOINED)
+            for part in self.blocks(texts[start : start + JOINED], network, language_modelling.CHUNK, "documents of C4")
+        ]
+        ids = np.concatenate(parts)
+        if len(ids) < len(samples["indices"]):
+            raise InputError(f"samples={len(samples['indices'])}: the documents of C4 have {len(ids)} blocks; lower it")
+        first = ids[samples["indices"]].astype(np.int64)
+        return Inputs(torch.from_numpy(np.stack([first, np.zeros_like(first)], axis=1)))
+
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return accuracies and perplexities; predictions hold ``acc`` and ``acc_norm`` of each question.
+
+        Raises:
+            SettingsError: there is no held-out part.
+            InputError: the model has fewer positions than a block, or its tokenizer does not begin texts.
+            NumericalError: a perplexity is not finite.
+        """
+        if split == "heldout":
+            raise SettingsError(f"{data}: no settings are chosen on common-sense reasoning")
+        from flexround.tasks.commonsense import harness
+
+        tokenizer = self.tokenizer(network)
+        losses = self.losses(model, data, device, batch, tokenizer)
+        scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
+        counts = {metric: len(values) for metric, values in losses.items()}
+        predictions = {f"{metric}/loss": values for metric, values in losses.items()}
+        asked, facts = harness.Model(model, tokenizer, self.options.prompts, batch), {}
+        for name, shots in ((name, shots) for name in KINDS for shots in self.options.shots):
+            metric = f"{name}_{shots}" if shots else name
+            answers = harness.ask(asked, name, data, shots)
+            scored[metric] = text_metrics.averaged(answers.scores[KINDS[name].metric])
+            counts[metric] = len(answers.examples)
+            predictions |= {f"{metric}/{kind}": values for kind, values in answers.scores.items()}
+            if shots:
+                predictions[f"{metric}/examples"] = answers.examples
+            facts[metric] = answers.facts
+            log.info("%s: %.2f", metric, scored[metric].value)
+        found = text.evaluation(scored, counts, predictions)
+        protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
+        direction = {metric: metric not in losses for metric in scored}
+        return dataclasses.replace(found, higher_is_better=direction, protocol=protocol)
+
+    def losses(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, tokenizer: "Tokenizer"
+    ) -> dict[str, np.ndarray]:
+        """Return the blocks' mean losses in nats, float64 (N,), for each of the two perplexities."""
+        long, read = self.options.test_block, language_modelling.read_texts
+        protocols = {
+            "ppl": ("validation", self.options.block_size, read(data, "validation")),
+            f"ppl_{long}": ("test", long, ["\n\n".join(read(data, "test"))]),
+        }
+        return {
+            metric: language_modelling.text_losses(
+                model, texts, tokenizer, size, device, batch, f"{data}, {split} text of WikiText-2"
+            )
+            for metric, (split, size, texts) in protocols.items()
+        }
+
+    def tokenizer(self, network: Path) -> "Tokenizer":
+        """Return the tokenizer of a network.
+
+        Raises:
+            InputError: it does not begin texts although the options say so.
+        """
+        from flexround.tasks.text import encode
+
+        tokenizer = encode.load(network / text.TOKENIZER)
+        added = tokenizer.encode("").ids
+        if self.options.begin and len(added) != 1:
+            raise InputError(
+                f"{network / text.TOKENIZER}: adds {len(added)} tokens to a text, LLaMA's one at its beginning; "
+                "convert it again with add_bos_token, or set the task's option begin to false"
+            )
+        return tokenizer
+
+
+def check_shots(rows: dict[str, Rows], shots: int) -> None:
+    """Check that there are enough examples to draw from.
+
+    Raises:
+        InputError: a training split has fewer rows than shots.
+    """
+    for name in KINDS if shots else ():
+        if (there := len(rows[f"{name}-train"])) < shots:
+            raise InputError(f"{name}: {there} training examples are too few for {shots} shots; lower the option shots")
+
+
+class MiniCommonsenseOptions(CommonsenseOptions):
+    """Options of ``MiniCommonsense``."""
+
+    documents: Count = Field(description="articles in place of C4's documents")
+    val: Count = Field(description="articles of each split of WikiText-2")
+    questions: Count = Field(description="of each data set")
+    examples: int = Field(0, ge=0, description="that few-shot examples are drawn from")
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class MiniCommonsense(Commonsense):
+    """The same on the synthetic world, see ``flexround.mini.choices`` and ``flexround.mini.articles``."""
+
+    Options = MiniCommonsenseOptions
+    options: MiniCommonsenseOptions
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Make all splits; nothing is read from ``sources``."""
+        from flexround.mini import articles, choices
+
+        options = self.options
+        made: dict[str, Rows] = {}
+        for name in KINDS:
+            split = choices.make(name, options.examples, options.questions, options.seed)
+            made |= {name: split["test"], f"{name}-train": split["train"]}
+        texts = articles.make("wikitext2", options.val, options.val, options.seed)
+        made |= {"validation": texts["validation"], "test": texts["train"]}
+        made["train"] = articles.documents(options.documents, options.seed)
+        check_shots(made, max(options.shots))
+        return made

@@ -1,0 +1,1 @@
+"""GLUE: section 4.3."""

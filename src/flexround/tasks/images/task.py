@@ -1,0 +1,251 @@
+"""Image classification, top-1 and top-5: the offline digits, and ImageNet or any other ImageFolder.
+
+Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration as in BRECQ and QDrop (ptq_spec 7).
+"""
+
+import abc
+import logging
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field, model_validator
+
+from flexround.artifacts import atomic_write, read_manifest, write_manifest, write_text
+from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.seeding import derive
+from flexround.settings.load import validate
+from flexround.settings.schema import Count, Positive, Strict
+from flexround.tasks.images import folder
+from flexround.tasks.images.training import ArrayImages, FileImages, FinetuneSettings, TrainingImages, train
+from flexround.tasks.images.transforms import decode_all, flip, random_resized_crop, resize_and_crop
+from flexround.tasks.protocol import Evaluation, Inputs, Split, accuracies, draw_indices
+
+if TYPE_CHECKING:
+    import torch
+    from PIL import Image
+    from torch import nn
+
+log = logging.getLogger(__name__)
+Triple = tuple[float, float, float]
+MEMORY = 1 << 30  # bytes up to which a training set is decoded once and kept
+FULL_SCALE = (0.08, 1.0)  # share of the image's area that a random crop covers
+ROOT_FILE = "train_root.txt"
+
+
+class ImageOptions(Strict):
+    """What both image tasks may set."""
+
+    mean: Triple = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+
+
+class ImageTask(abc.ABC):
+    """What is the same for all image sets: prepared validation images, normalization, training, metrics.
+
+    ``val_images.npy`` uint8 (N, H, W, 3) and ``val_labels.npy`` int64 (N,) are what a subclass prepares.
+    """
+
+    Options: ClassVar[type[ImageOptions]]
+    input_dtype = "float32"
+
+    def __init__(self, options: ImageOptions) -> None:
+        self.options = options
+
+    @abc.abstractmethod
+    def training_images(self, data: Path, whole: bool) -> TrainingImages:
+        """Return the training set; ``whole`` says that no random crops will be asked for."""
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return nothing: the number of classes is the factory's."""
+        return {}
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return calibration images as float32 (N, 3, H, W), normalized, on the CPU."""
+        return Inputs(self.normalise(samples["images"], "cpu"))
+
+    def normalise(self, images: np.ndarray, device: "torch.device | str") -> "torch.Tensor":
+        """Turn uint8 (N, H, W, 3) into float32 (N, 3, H, W) on ``device``, channels last in memory (faster on CPUs)."""
+        import torch
+
+        mean, std = (torch.tensor(values, device=device) for values in (self.options.mean, self.options.std))
+        pixels = torch.tensor(images, device=device).to(torch.float32) / 255
+        return ((pixels - mean) / std).permute(0, 3, 1, 2)
+
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train ``model`` in place; see ``FinetuneSettings``."""
+        checked = validate(FinetuneSettings, settings, "train settings of an image task")
+        images = self.training_images(data, whole=not checked.random_resized_crop)
+        return {"settings": checked.model_dump(mode="json"), **train(model, images, self.normalise, checked)}
+
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map.
+
+        Raises:
+            SettingsError: a held-out part is asked for.
+            InputError: fewer outputs than classes.
+            NumericalError: NaN among the logits.
+        """
+        import torch
+
+        if split != "validation":
+            raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
+        read_manifest(data, verify=False)
+        images, labels = np.load(data / "val_images.npy", mmap_mode="r"), np.load(data / "val_labels.npy")
+        model.eval()
+        hits = []
+        with torch.no_grad():
+            for start in range(0, len(labels), batch):
+                logits = model(self.normalise(images[start : start + batch], device))
+                hits.append(hits_at(logits, labels[start : start + batch], start))
+        top1, top5 = np.concatenate(hits, axis=1)
+        return accuracies({"top1": top1, "top5": top5})
+
+
+def hits_at(logits: "torch.Tensor", labels: np.ndarray, start: int) -> np.ndarray:
+    """Return whether each label is first, and among the first five: uint8 (2, B). ``start`` is for the message."""
+    import torch
+
+    if labels.max() >= logits.shape[1]:
+        raise InputError(f"the model has {logits.shape[1]} outputs, but the data has class {labels.max()}")
+    if torch.isnan(logits).any():
+        raise NumericalError(f"NaN among the logits of validation images {start} to {start + len(labels) - 1}")
+    ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices.cpu().numpy()
+    equal = ranked == labels[:, None]
+    return np.stack([equal[:, 0], equal.any(axis=1)]).astype(np.uint8)
+
+
+class DigitsOptions(ImageOptions):
+    """Options of ``Digits``."""
+
+    mean: Triple = (0.5, 0.5, 0.5)
+    std: tuple[Positive, Positive, Positive] = (0.25, 0.25, 0.25)
+    train: Count = Field(10_000, description="training images")
+    val: Count = Field(2_500, description="validation images")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="of the data set itself, not of a run")
+
+
+class Digits(ImageTask):
+    """The offline image set of the mini scale, see ``flexround.mini.digits``."""
+
+    Options = DigitsOptions
+    options: DigitsOptions
+    input_shape = (3, 32, 32)
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Make the data set; nothing is read from ``sources``."""
+        from flexround.mini import digits
+
+        arrays = digits.make(self.options.train, self.options.val, self.options.seed)
+        for name, array in arrays.items():
+            save_array(out / f"{name}.npy", array)
+        write_manifest(out, [f"{name}.npy" for name in arrays], options=self.options.model_dump(mode="json"))
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training images as they are; the random warps that made them are the augmentation."""
+        read_manifest(data, verify=False)
+        images = np.load(data / "train_images.npy", mmap_mode="r")
+        indices = draw_indices(len(images), samples, seed)
+        return {"images": images[indices], "indices": indices}
+
+    def training_images(self, data: Path, whole: bool) -> TrainingImages:
+        """Return the training set, in memory."""
+        read_manifest(data, verify=False)
+        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)
+
+
+class ImageNetOptions(ImageOptions):
+    """Options of ``ImageNet``; the defaults are those of ILSVRC2012."""
+
+    root: Path = Field(Path("imagenet"), description="the data set: relative to the sources directory, or absolute")
+    classes: Count = 1000
+    train_count: Count | None = Field(1_281_167, description="training images expected; null: any number")
+    val_count: Count | None = Field(50_000, description="validation images expected; null: any number")
+    resize: Count = Field(256, description="shorter side before the central crop")
+    crop: Count = 224
+    train_scale: tuple[float, float] = Field(FULL_SCALE, description="area of random crops, as a share of the image")
+    train_flip: bool = Field(True, description="whether calibration images are mirrored at random")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ImageNetOptions":
+        if self.crop > self.resize:
+            raise ValueError(f"crop={self.crop} is larger than resize={self.resize}")
+        if not 0 < self.train_scale[0] <= self.train_scale[1] <= 1:
+            raise ValueError(f"train_scale={self.train_scale}: needs 0 < low <= high <= 1")
+        return self
+
+
+class ImageNet(ImageTask):
+    """ImageNet, or any data set in the ImageFolder layout."""
+
+    Options = ImageNetOptions
+    options: ImageNetOptions
+
+    @property
+    def input_shape(self) -> tuple[int, int, int]:
+        """Shape of one image."""
+        return 3, self.options.crop, self.options.crop
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Check the layout, decode the validation images once, and keep the list of the training images."""
+        options = self.options
+        root = sources / options.root
+        counts = {"train": options.train_count, "val": options.val_count}
+        index = folder.scan(root, options.classes, counts)
+        log.info("%s: decoding %d validation images", root, len(index["val"].files))
+        atomic_write(out / "val_images.npy", lambda path: self._decode_val(path, root / "val", index["val"].files))
+        save_array(out / "val_labels.npy", index["val"].labels)
+        atomic_write(out / "train.txt", lambda path: folder.write_index(path, index["train"]))
+        # Where the images lie is no property of the data, hence not in the manifest.
+        write_text(out / ROOT_FILE, f"{(root / 'train').resolve()}\n")
+        facts = options.model_dump(mode="json", exclude={"root"})
+        write_manifest(out, ["val_images.npy", "val_labels.npy", "train.txt"], options=facts)
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training images under the training augmentation, each drawn once (ptq_spec 7)."""
+        images = self._files(data)
+        indices = draw_indices(len(images.files), samples, seed)
+        crop, scale = self.options.crop, self.options.train_scale
+
+        def transform(position: int, image: "Image.Image") -> np.ndarray:
+            rng = np.random.default_rng(derive("calibration augmentation", seed, position))
+            cropped = random_resized_crop(image, crop, scale, rng)
+            return flip(cropped, rng) if self.options.train_flip else cropped
+
+        out = np.empty((samples, crop, crop, 3), np.uint8)
+        decode_all([images.root / images.files[index] for index in indices], transform, out, images.root)
+        return {"images": out, "indices": indices}
+
+    def training_images(self, data: Path, whole: bool) -> TrainingImages:
+        """Return the training set: decoded once if no random crops are needed and it fits, else read as needed."""
+        images = self._files(data)
+        if not whole or len(images.files) * self.options.crop**2 * 3 >= MEMORY:
+            return images
+        log.info("%s: decoding %d training images", images.root, len(images.files))
+        return ArrayImages(images.whole(np.arange(len(images.files))), images.labels, images.train_scale)
+
+    def _files(self, data: Path) -> FileImages:
+        """Return the training images as files."""
+        read_manifest(data, verify=False)
+        root = Path((data / ROOT_FILE).read_text().rstrip("\n")) if (data / ROOT_FILE).exists() else Path("train")
+        if not root.is_dir():
+            raise InputError(f"{root}: the training images are no longer there; run the data stage again")
+        index = folder.read_index(data / "train.txt")
+        options = self.options
+        return FileImages(root, index.files, index.labels, options.resize, options.crop, options.train_scale)
+
+    def _decode_val(self, path: Path, root: Path, files: list[str]) -> None:
+        """Decode the validation images into a memory-mapped uint8 (N, crop, crop, 3) file."""
+        resize, crop = self.options.resize, self.options.crop
+        out = np.lib.format.open_memmap(path, "w+", np.uint8, (len(files), crop, crop, 3))
+        paths = [root / file for file in files]
+        decode_all(paths, lambda _, image: resize_and_crop(image, resize, crop), out, root)
+        out.flush()
+
+
+def save_array(path: Path, array: np.ndarray) -> None:
+    """Write ``array`` atomically as ``.npy``."""
+    atomic_write(path, lambda temporary: np.save(temporary, array))

@@ -1,0 +1,224 @@
+"""Training an image classifier: SGD with momentum, a schedule, label smoothing, light augmentation."""
+
+import dataclasses
+import logging
+import math
+import time
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+
+import numpy as np
+from PIL import Image
+from pydantic import Field
+
+from flexround.errors import NumericalError
+from flexround.seeding import derive
+from flexround.settings.schema import Count, Positive, Strict
+from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+log = logging.getLogger(__name__)
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class FinetuneSettings(Strict):
+    """``checkpoints.NAME.train`` of an image task."""
+
+    epochs: Count
+    batch: Count = 128
+    lr: Positive = Field(description="peak learning rate")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    weight_decay: NotNegative = 0.0
+    schedule: Literal["cosine", "step"] = "cosine"
+    milestones: tuple[NotNegative, ...] = Field((), description="epochs after which `step` lowers the rate")
+    gamma: Positive = Field(0.1, description="factor of each milestone")
+    warmup: NotNegative = Field(0.0, description="epochs of linear warm-up")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    random_resized_crop: bool = Field(False, description="crop by the task's train_scale, as for ImageNet")
+    shift: Annotated[int, Field(ge=0)] = Field(0, description="random translation by up to so many pixels")
+    flip: bool = Field(False, description="random mirroring, left to right")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="of order, augmentation and dropout")
+
+
+class TrainingImages(Protocol):
+    """Random access to a training set."""
+
+    @property
+    def labels(self) -> np.ndarray:
+        """Return the class of each image: int64 (N,)."""
+
+    def whole(self, indices: np.ndarray) -> np.ndarray:
+        """Return the images as they are evaluated: uint8 (B, H, W, 3)."""
+
+    def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a random resized crop of each image: uint8 (B, H, W, 3)."""
+
+
+@dataclasses.dataclass(frozen=True)
+class ArrayImages:
+    """Training images that fit in memory: ``images`` uint8 (N, H, H, 3), ``labels`` int64 (N,)."""
+
+    images: np.ndarray
+    labels: np.ndarray
+    train_scale: tuple[float, float]
+
+    def whole(self, indices: np.ndarray) -> np.ndarray:
+        """See ``TrainingImages``."""
+        return self.images[indices]
+
+    def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """See ``TrainingImages``."""
+        size = self.images.shape[1]
+        images = (Image.fromarray(image) for image in self.images[indices])
+        return np.stack([random_resized_crop(image, size, self.train_scale, rng) for image in images])
+
+
+@dataclasses.dataclass(frozen=True)
+class FileImages:
+    """Training images decoded anew whenever they are asked for."""
+
+    root: Path
+    files: Sequence[str]
+    labels: np.ndarray
+    resize: int
+    crop: int
+    train_scale: tuple[float, float]
+
+    def whole(self, indices: np.ndarray) -> np.ndarray:
+        """See ``TrainingImages``."""
+        return self._decode(indices, lambda _, image: resize_and_crop(image, self.resize, self.crop))
+
+    def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """See ``TrainingImages``."""
+        # One generator per image: the threads that decode don't finish in a fixed order.
+        rngs = rng.spawn(len(indices))
+        return self._decode(indices, lambda i, image: random_resized_crop(image, self.crop, self.train_scale, rngs[i]))
+
+    def _decode(self, indices: np.ndarray, transform: Callable[[int, Image.Image], np.ndarray]) -> np.ndarray:
+        """Decode the images at ``indices`` through ``transform``."""
+        out = np.empty((len(indices), self.crop, self.crop, 3), np.uint8)
+        return decode_all([self.root / self.files[index] for index in indices], transform, out, self.root)
+
+
+def train(
+    model: "nn.Module",
+    images: TrainingImages,
+    normalise: Callable[[np.ndarray, "torch.device"], "torch.Tensor"],
+    settings: FinetuneSettings,
+) -> dict[str, Any]:
+    """Train ``model`` in place on its device and leave it in evaluation mode.
+
+    Args:
+        model: maps (B, 3, H, W) to logits (B, classes).
+        images: the training set.
+        normalise: turns uint8 (B, H, W, 3) into the model's input on a device.
+        settings: the whole recipe.
+
+    Returns:
+        Loss and accuracy (percent) over the last epoch.
+
+    Raises:
+        NumericalError: the loss is NaN or Inf.
+    """
+    import torch
+
+    device = next(model.parameters()).device
+    optimizer = torch.optim.SGD(
+        model.parameters(), settings.lr, settings.momentum, 0, settings.weight_decay, nesterov=settings.nesterov
+    )
+    facts: dict[str, float] = {}
+    model.train()
+    # Dropout draws from torch's global generator; it is given back as it was.
+    with torch.random.fork_rng([device] if device.type == "cuda" else []):
+        torch.manual_seed(derive("dropout", settings.seed))
+        for epoch in range(settings.epochs):
+            started = time.perf_counter()
+            facts = _train_epoch(model, optimizer, images, normalise, settings, epoch)
+            _report(epoch, settings.epochs, facts, time.perf_counter() - started)
+    model.eval()
+    return facts
+
+
+def _train_epoch(
+    model: "nn.Module",
+    optimizer: "torch.optim.Optimizer",
+    images: TrainingImages,
+    normalise: Callable[[np.ndarray, "torch.device"], "torch.Tensor"],
+    settings: FinetuneSettings,
+    epoch: int,
+) -> dict[str, float]:
+    """Train for one epoch; return its mean loss and its accuracy."""
+    import torch
+    from tqdm import tqdm
+
+    device = next(model.parameters()).device
+    batch = min(settings.batch, len(images.labels))
+    steps = len(images.labels) // batch  # the incomplete last batch is dropped: batch norm is unstable on a few images
+    loss_sum, correct = 0.0, 0
+    progress = tqdm(_batches(images, settings, epoch, batch), total=steps, disable=None, leave=False)
+    for step, (pixels, labels) in enumerate(progress):
+        optimizer.param_groups[0]["lr"] = learning_rate(settings, epoch + step / steps)
+        target = torch.from_numpy(labels).to(device)
+        logits = model(normalise(pixels, device))
+        loss = torch.nn.functional.cross_entropy(logits, target, label_smoothing=settings.label_smoothing)
+        loss_sum += _finite(loss.item(), epoch, step)
+        correct += int((logits.argmax(1) == target).sum())
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+    return {"train_loss": loss_sum / steps, "train_accuracy": 100.0 * correct / (steps * batch)}
+
+
+def learning_rate(settings: FinetuneSettings, epoch: float) -> float:
+    """Return the learning rate at a fractional epoch: linear warm-up, then the schedule."""
+    if epoch < settings.warmup:
+        return settings.lr * (epoch + 1e-3) / settings.warmup
+    if settings.schedule == "step":
+        return settings.lr * settings.gamma ** sum(epoch >= milestone for milestone in settings.milestones)
+    done = (epoch - settings.warmup) / (settings.epochs - settings.warmup)
+    return settings.lr * 0.5 * (1.0 + math.cos(math.pi * done))
+
+
+def _batches(
+    images: TrainingImages, settings: FinetuneSettings, epoch: int, batch: int
+) -> Iterator[tuple[np.ndarray, np.ndarray]]:
+    """Yield augmented images uint8 (batch, H, W, 3) and labels int64 (batch,), each image once an epoch at most."""
+    rng = np.random.default_rng(derive("training batches", settings.seed, epoch))
+    order = rng.permutation(len(images.labels))
+    for start in range(0, len(order) - batch + 1, batch):
+        indices = order[start : start + batch]
+        pixels = images.cropped(indices, rng) if settings.random_resized_crop else images.whole(indices)
+        yield augment(pixels, settings.shift, settings.flip, rng), images.labels[indices]
+
+
+def augment(pixels: np.ndarray, shift: int, flip: bool, rng: np.random.Generator) -> np.ndarray:
+    """Shift each image (B, H, W, 3) by up to ``shift`` pixels, reflecting at the border, and mirror half of them."""
+    count, height, width, _ = pixels.shape
+    if shift:
+        padded = np.pad(pixels, ((0, 0), (shift, shift), (shift, shift), (0, 0)), mode="reflect")
+        corner: np.ndarray = rng.integers(2 * shift + 1, size=(2, count, 1, 1))
+        rows, columns = corner[0] + np.arange(height)[:, None], corner[1] + np.arange(width)
+        pixels = padded[np.arange(count)[:, None, None], rows, columns]
+    if flip:
+        pixels = np.where(rng.random((count, 1, 1, 1)) < 0.5, pixels[:, :, ::-1], pixels)
+    return pixels
+
+
+def _finite(loss: float, epoch: int, step: int) -> float:
+    """Return ``loss``, or stop the training where it diverged."""
+    if not math.isfinite(loss):
+        raise NumericalError(
+            f"training: the loss is {loss} in epoch {epoch + 1}, step {step + 1}; lower `lr` or lengthen `warmup`"
+        )
+    return loss
+
+
+def _report(epoch: int, epochs: int, facts: dict[str, float], seconds: float) -> None:
+    """Log one line per epoch."""
+    loss, accuracy = facts["train_loss"], facts["train_accuracy"]
+    log.info("epoch %d/%d: loss %.4f, accuracy %.2f %%, %.1f s", epoch + 1, epochs, loss, accuracy, seconds)

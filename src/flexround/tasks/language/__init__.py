@@ -1,0 +1,1 @@
+"""WikiText2, PTB and C4: language modelling."""

@@ -1,0 +1,281 @@
+"""Language modelling on WikiText-2 and the Penn Treebank (tables 5, 17, 18, 23, 24), with run_clm's semantics.
+
+run_clm is an example script of Hugging Face. Rows are tokenized one by one with what the tokenizer adds to each
+(LLaMA's: a begin of text), joined without anything between them, and cut into blocks of equal length; what is left at
+the end is dropped. A block's labels are its own ids: its first token is not predicted, and no block sees another.
+"""
+
+import dataclasses
+import itertools
+import json
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+
+import numpy as np
+from pydantic import Field
+
+from flexround.artifacts import read_manifest
+from flexround.errors import InputError
+from flexround.seeding import derive
+from flexround.settings.load import validate
+from flexround.settings.schema import Count, Strict
+from flexround.tasks.protocol import Evaluation, Inputs, Split
+from flexround.tasks.text import metrics as text_metrics
+from flexround.tasks.text import task as text
+from flexround.tasks.text.task import Rows, TextTask
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+    from torch import nn
+
+    from flexround.tasks.text.encode import Encoded
+
+CHUNK = 1024  # rows tokenized, or blocks joined, at once
+LOGITS = 2**28  # logits of one batch: 1 GiB
+UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
+
+
+class LanguageOptions(Strict):
+    """Options of ``LanguageModelling``."""
+
+    name: Literal["wikitext2", "ptb"]
+    root: Path | None = Field(None, description="the corpus, relative to the sources directory; none: its name")
+    block_size: Annotated[int, Field(ge=2)] = Field(1024, description="tokens of one input, at most the model's limit")
+    heldout: int = Field(0, ge=0, description="first training rows, to choose settings by; never calibrated on")
+
+
+class LanguageModelling(TextTask):
+    """Perplexity of a causal language model."""
+
+    Options: ClassVar[type[LanguageOptions]] = LanguageOptions  # type: ignore[assignment]
+    options: LanguageOptions  # type: ignore[assignment]
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return the head's kind."""
+        return {"head": "causal-lm"}
+
+    @property
+    def input_shape(self) -> tuple[int, int]:
+        """Shape of one sample: token ids and token types, which are all 0."""
+        return 2, self.options.block_size
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Read both splits, a row a line."""
+        from flexround.tasks.language import files as language_files
+
+        root = sources / (self.options.root or self.options.name)
+        return {split: language_files.read(root, self.options.name, split) for split in ("train", "validation")}
+
+    def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Hold out the first rows, not random ones: both parts are text that goes on from row to row."""
+        kept, heldout = super().parts(count)
+        return np.arange(len(heldout), len(kept) + len(heldout)), np.arange(len(heldout))
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return the training text and the numbers by which ``inputs`` chooses its blocks, see ``choose``.
+
+        The blocks depend on the tokenizer, which belongs to the network and is not known here, and each begins where
+        the one before it ends, so that no shorter text would do. The choice is drawn here all the same: one number a
+        sample, a smaller draw being a prefix of a larger one.
+        """
+        lines = text.read_lines(data, "train")
+        kept, _ = self.parts(len(lines))
+        numbers = np.random.default_rng(derive("calibration samples", seed)).integers(2**62, size=samples)
+        examples = "\n".join(lines[index] for index in kept)
+        return {"indices": numbers, "examples": np.frombuffer(examples.encode(), np.uint8)}
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return random blocks of the training text as int64 (N, 2, T) ids and types; there is no padding.
+
+        Raises:
+            InputError: more samples than blocks.
+        """
+        import torch
+
+        encoded = self.encode([json.loads(line) for line in samples["examples"].tobytes().splitlines()], network)
+        chosen = choose(samples["indices"], len(encoded.ids))
+        tokens = np.stack([encoded.ids[chosen], encoded.types[chosen]], axis=1)
+        return Inputs(torch.from_numpy(tokens.astype(np.int64)))
+
+    def encode(self, rows: Rows, network: Path) -> "Encoded":
+        """Return all blocks of the rows."""
+        from flexround.tasks.text.encode import Encoded
+
+        texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
+        ids = np.concatenate(list(self.blocks(texts, network, CHUNK, what)))
+        return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
+
+    def blocks(self, texts: Iterable[str], network: Path, count: int, what: str) -> Iterator[np.ndarray]:
+        """Cut texts into blocks by the tokenizer of a network; see the function ``blocks``."""
+        from flexround.tasks.text import encode
+
+        return blocks(texts, encode.load(network / text.TOKENIZER), self.options.block_size, count, what)
+
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
+        from flexround.tasks.text import encode, lora_training
+
+        checked = validate(lora_training.AdapterTrainSettings, settings, f"train settings of {self.options.name}")
+        encode.check_positions(model, self.options.block_size)
+        encode.check_vocabulary(model, encode.load(network / text.TOKENIZER), network / text.TOKENIZER)
+        arrays = {"ids": self.encode(text.read_rows(data, "train"), network).ids}
+
+        def loss(model: Any, batch: dict[str, "torch.Tensor"], _: "torch.Generator") -> "torch.Tensor":
+            ids = batch["ids"].long()
+            return model(input_ids=ids, labels=ids, use_cache=False).loss
+
+        return {"settings": checked.model_dump(mode="json"), **lora_training.train(model, arrays, loss, checked)}
+
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return the perplexity ``ppl``; its examples are the blocks, whose mean losses are the predictions.
+
+        Text, ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would
+        take too much.
+
+        Raises:
+            SettingsError: the task has no held-out rows.
+            InputError: the model has fewer positions than a block, or the text is shorter than one.
+            NumericalError: the perplexity is not finite.
+        """
+        from flexround.tasks.text import encode
+
+        texts = (row["text"] for row in self.held_out(data)) if split == "heldout" else read_texts(data, split)
+        tokenizer, where = encode.load(network / text.TOKENIZER), f"{data}, {split} text"
+        losses = text_losses(model, texts, tokenizer, self.options.block_size, device, batch, where)
+        ppl = text_metrics.perplexity(losses)
+        found = text.evaluation({"ppl": ppl}, {"ppl": len(losses)}, {f"{split}/loss": losses})
+        return dataclasses.replace(found, higher_is_better={"ppl": False})
+
+
+def read_texts(data: Path, split: str) -> Iterator[str]:
+    """Yield the texts of a split's rows, one by one from the file."""
+    read_manifest(data, verify=False)
+    with open(data / f"{split}.jsonl", encoding="utf-8") as file:
+        for line in file:
+            yield json.loads(line)["text"]
+
+
+def blocks(texts: Iterable[str], tokenizer: "Tokenizer", size: int, count: int, what: str) -> Iterator[np.ndarray]:
+    """Tokenize texts one by one, join them and cut them into blocks; the tail is dropped.
+
+    Args:
+        texts: read as they are needed.
+        tokenizer: adds to each text what it adds; loses its padding and truncation.
+        size: tokens of a block.
+        count: blocks at a time.
+        what: the texts, for the message.
+
+    Yields:
+        int32 (count, size), at last fewer.
+
+    Raises:
+        InputError: there is not one block.
+    """
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    remaining, done, rest = iter(texts), 0, np.zeros(0, np.int32)
+    while rows := list(itertools.islice(remaining, CHUNK)):
+        encoded = tokenizer.encode_batch_fast(rows)
+        rest = np.concatenate([rest, *(np.array(row.ids, np.int32) for row in encoded)])
+        while len(rest) >= count * size:
+            yield rest[: count * size].reshape(count, size)
+            rest, done = rest[count * size :], done + count
+    if whole := len(rest) // size:
+        yield rest[: whole * size].reshape(whole, size)
+    elif not done:
+        raise InputError(f"{what}: {len(rest)} tokens are less than one block, block_size={size}; lower it or add text")
+
+
+def choose(numbers: np.ndarray, available: int) -> np.ndarray:
+    """Return one of ``available`` indices for each number, all different: the first steps of a Fisher-Yates shuffle.
+
+    Args:
+        numbers: int64 (N,), uniform and far greater than ``available``.
+        available: how many there are to choose from.
+
+    Raises:
+        InputError: fewer than numbers.
+    """
+    if len(numbers) > available:
+        raise InputError(f"samples={len(numbers)}: the training set has {available} blocks; lower samples")
+    order = np.arange(available)
+    for place, number in enumerate(numbers):
+        other = place + int(number) % (available - place)
+        order[place], order[other] = order[other], order[place]
+    return order[: len(numbers)]
+
+
+def text_losses(
+    model: Any,
+    texts: Iterable[str],
+    tokenizer: "Tokenizer",
+    size: int,
+    device: "torch.device",
+    batch: int,
+    what: str,
+) -> np.ndarray:
+    """Return the mean loss of each block of the texts in nats, float64 (N,); see ``blocks``.
+
+    Args:
+        model: causal language model on ``device``.
+        texts: read as they are needed.
+        tokenizer: loses its padding and truncation.
+        size: tokens of a block.
+        device: of the model.
+        batch: blocks at a time, fewer where their logits would take too much memory.
+        what: the texts, for the message.
+
+    Raises:
+        InputError: the model has fewer positions than a block, or there is not one block.
+    """
+    import torch
+
+    from flexround.tasks.text import encode
+
+    encode.check_positions(model, size)
+    count = max(1, min(batch, LOGITS // (size * model.config.vocab_size)))
+    model.eval()
+    with torch.no_grad():
+        parts = [
+            block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
+            for ids in blocks(texts, tokenizer, size, count, what)
+        ]
+    return np.concatenate(parts)
+
+
+def block_losses(model: "nn.Module", ids: "torch.Tensor") -> "torch.Tensor":
+    """Return the mean loss of each block's predictions in nats, float64 (N,), from its int64 ids (N, T)."""
+    import torch
+    from torch.nn import functional
+
+    following = ids.roll(-1, dims=1)
+    following[:, -1] = UNPREDICTED
+    logits = model(input_ids=ids, use_cache=False).logits.float()
+    losses = functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
+    return losses.view_as(ids).sum(1, dtype=torch.float64) / (ids.shape[1] - 1)
+
+
+class MiniLanguageOptions(LanguageOptions):
+    """Options of ``MiniLanguageModelling``."""
+
+    train: Count = Field(description="articles, or the Penn Treebank's sentences")
+    val: Count
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class MiniLanguageModelling(LanguageModelling):
+    """Perplexity on text of the synthetic world, see ``flexround.mini.articles``."""
+
+    Options = MiniLanguageOptions
+    options: MiniLanguageOptions
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Make both splits; nothing is read from ``sources``."""
+        from flexround.mini import articles
+
+        return articles.make(self.options.name, self.options.train, self.options.val, self.options.seed)

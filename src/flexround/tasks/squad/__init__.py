@@ -1,0 +1,1 @@
+"""SQuAD: appendix on question answering."""

@@ -1,0 +1,111 @@
+"""SQuAD 1.1 from files: the Hugging Face data set's parquet, or SQuAD's own JSON, also zipped."""
+
+import json
+import zipfile
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+from flexround.errors import InputError, SettingsError, suggest
+from flexround.tasks.text import parquet as parquet_files
+
+COLUMNS = ("id", "title", "context", "question", "answers")
+FILES = {"train": "train-v1.1.json", "validation": "dev-v1.1.json"}  # SQuAD's own
+
+
+def read(root: Path, split: str) -> list[dict[str, Any]]:
+    """Read one split from ``root/plain_text`` or ``root``.
+
+    Args:
+        root: directory of the data set.
+        split: ``train`` or ``validation``.
+
+    Returns:
+        Rows with the columns ``id``, ``title``, ``context``, ``question`` and ``answers``, which holds ``text`` and the
+        character offsets ``answer_start``.
+
+    Raises:
+        SettingsError: no such split.
+        InputError: missing, damaged or empty files, missing columns; questions without answer, answers that are not
+            where they should be, ids that occur twice.
+    """
+    if split not in FILES:
+        raise SettingsError(f"SQuAD: split {suggest(split, FILES)}")
+    try:
+        place, rows = _read(Path(root), split)
+        if not rows:
+            raise InputError(f"{place}: no questions; fetch it again")
+        _check(place, rows)
+    except (KeyError, TypeError, AttributeError) as error:
+        raise InputError(f"{root}: {split} is not in the layout of SQuAD 1.1 ({error!r}); fetch it again") from error
+    return rows
+
+
+def _read(root: Path, split: str) -> tuple[Path, list[dict[str, Any]]]:
+    """Return where a split was found, and its rows."""
+    for directory in (root / "plain_text", root):
+        if shards := parquet_files.find(directory, split):
+            rows = parquet_files.read(shards, COLUMNS)
+            return shards[0], [{column: row[column] for column in COLUMNS} for row in rows]
+    plain, zipped = root / FILES[split], root / f"{FILES[split]}.zip"
+    for path in (plain, zipped):
+        if path.is_file():
+            return path, _flatten(_read_json(path))
+    raise InputError(
+        f"{root}: the {split} split of SQuAD 1.1 is missing. Put plain_text/{split}-*.parquet or {plain.name} or "
+        f"{zipped.name} there; params/sources.yaml says where to get the data"
+    )
+
+
+def _read_json(path: Path) -> Any:
+    """Read JSON, or the one file of that name in a zip."""
+    try:
+        if path.suffix != ".zip":
+            return json.loads(path.read_bytes())
+        with zipfile.ZipFile(path) as archive:
+            return json.loads(archive.read(path.stem))
+    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+        raise InputError(f"{path}: not readable ({error}); fetch it again") from error
+
+
+def _flatten(document: Any) -> list[dict[str, Any]]:
+    """Return one row per question of SQuAD's articles of paragraphs of questions."""
+    return [
+        {
+            "id": question["id"],
+            "title": article["title"],
+            "context": paragraph["context"],
+            "question": question["question"],
+            "answers": {key: [answer[key] for answer in question["answers"]] for key in ("text", "answer_start")},
+        }
+        for article in document["data"]
+        for paragraph in article["paragraphs"]
+        for question in paragraph["qas"]
+    ]
+
+
+def _check(place: Path, rows: list[dict[str, Any]]) -> None:
+    """Check the ids and answers of all rows."""
+    counts = Counter(row["id"] for row in rows)
+    _refuse(place, "an id that occurs twice", [name for name, count in counts.items() if count > 1])
+    _refuse(place, "no answer, unlike in SQuAD 1.1", [row["id"] for row in rows if not _answered(row["answers"])])
+    _refuse(place, "an answer that is not at its answer_start", [row["id"] for row in rows if not _in_place(row)])
+
+
+def _answered(answers: dict[str, Any]) -> bool:
+    """Say whether there are answers, none of them empty."""
+    return bool(answers["text"]) and all(answers["text"])
+
+
+def _in_place(row: dict[str, Any]) -> bool:
+    """Say whether the context has every answer at its start."""
+    texts, starts = row["answers"]["text"], row["answers"]["answer_start"]
+    return len(texts) == len(starts) and all(
+        start >= 0 and row["context"].startswith(text, start) for text, start in zip(texts, starts, strict=True)
+    )
+
+
+def _refuse(place: Path, fault: str, ids: list[str]) -> None:
+    """Raise an error if there are ``ids``."""
+    if ids:
+        raise InputError(f"{place}: {len(ids)} questions have {fault}, the first is {ids[0]}; fetch the data again")

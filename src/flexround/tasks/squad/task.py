@@ -1,0 +1,144 @@
+"""SQuAD v1.1, from its files or made at the mini scale: exact match and F1 of answer spans (tables 12 and 13)."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from flexround.errors import InputError
+from flexround.settings.load import validate
+from flexround.settings.schema import Count
+from flexround.tasks.protocol import Evaluation, Split
+from flexround.tasks.squad import metric as squad_metric
+from flexround.tasks.squad import spans
+from flexround.tasks.text import metrics as text_metrics
+from flexround.tasks.text import task as text
+from flexround.tasks.text.task import Rows, TextOptions, TextTask
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from flexround.tasks.text.encode import Encoded
+
+
+class SquadOptions(TextOptions):
+    """Options of ``Squad``."""
+
+    root: Path = Field(Path("squad"), description="the data set: relative to the sources directory, or absolute")
+    doc_stride: Count = Field(128, description="tokens that neighbouring windows of a long context share")
+    n_best: Count = Field(20, description="best starts and ends that are combined")
+    max_answer_length: Count = Field(30, description="tokens of an answer")
+
+
+class Squad(TextTask):
+    """Extractive question answering."""
+
+    Options: ClassVar[type[TextOptions]] = SquadOptions
+    options: SquadOptions
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return the head's kind."""
+        return {"head": "span"}
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Read both splits."""
+        from flexround.tasks.squad import files as squad_files
+
+        return {split: squad_files.read(sources / self.options.root, split) for split in ("train", "validation")}
+
+    def features(self, rows: Rows, network: Path) -> spans.Features:
+        """Return the windows of all rows."""
+        from flexround.tasks.text import encode
+
+        tokenizer = encode.load(network / text.TOKENIZER)
+        return spans.features(tokenizer, questions(rows), self.options.max_length, self.options.doc_stride)
+
+    def encode(self, rows: Rows, network: Path) -> "Encoded":
+        """Return the first window of each row: as many calibration inputs as samples."""
+        found = self.features(rows, network)
+        first = np.unique(found.example, return_index=True)[1]
+        return encoded(found, first)
+
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train ``model`` in place on all windows; see ``TrainSettings``."""
+        from flexround.tasks.text import encode
+        from flexround.tasks.text import training as text_training
+
+        checked = validate(text_training.TrainSettings, settings, "train settings of SQuAD")
+        encode.check_positions(model, self.options.max_length)
+        found = self.features(text.read_rows(data, "train"), network)
+        arrays = {"ids": found.ids, "types": found.types, "mask": found.mask}
+        arrays |= {"starts": found.starts.astype(np.int64), "ends": found.ends.astype(np.int64)}
+
+        def loss(model: Any, batch: dict[str, "torch.Tensor"], _: "torch.Generator") -> "torch.Tensor":
+            inputs = text.accepted(model, text.arguments(batch))
+            return model(**inputs, start_positions=batch["starts"], end_positions=batch["ends"]).loss
+
+        return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
+
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return F1 and exact match in percent.
+
+        Raises:
+            SettingsError: the task has no held-out rows.
+            NumericalError: NaN among the logits.
+        """
+        rows = self.split_rows(data, split)
+        found = self.features(rows, network)
+        logits = text.run(model, encoded(found), batch, device, lambda output: [output.start_logits, output.end_logits])
+        width = found.ids.shape[1] - logits[0].shape[1]
+        starts, ends = (np.pad(part, ((0, 0), (0, width)), constant_values=-np.inf) for part in logits)
+        contexts = [row["context"] for row in rows]
+        answers = spans.predictions(found, starts, ends, contexts, self.options.n_best, self.options.max_answer_length)
+        scores = squad_metric.scores(answers, [row["answers"]["text"] for row in rows])
+        scored = {name: text_metrics.averaged(scores[name]) for name in ("f1", "em")}
+        record = np.frombuffer("\n".join(answers).encode(), np.uint8)
+        return text.evaluation(scored, dict.fromkeys(scored, len(rows)), {f"{split}/answers": record})
+
+
+def questions(rows: Rows) -> spans.Questions:
+    """Return rows in columns; a row's first answer is the one to learn."""
+    answers = [row["answers"] for row in rows]
+    if empty := next((row["id"] for row in rows if not row["answers"]["text"]), None):
+        raise InputError(f"question {empty}: no answer; SQuAD v1.1 has at least one for each")
+    starts = np.array([answer["answer_start"][0] for answer in answers])
+    ends = starts + [len(answer["text"][0]) for answer in answers]
+    return spans.Questions(
+        [row["id"] for row in rows],
+        [row["question"] for row in rows],
+        [row["context"] for row in rows],
+        np.stack([starts, ends], axis=1),
+    )
+
+
+def encoded(found: spans.Features, rows: Any = slice(None)) -> "Encoded":
+    """Return the model's inputs of some windows."""
+    from flexround.tasks.text.encode import Encoded
+
+    return Encoded(found.ids[rows], found.types[rows], found.mask[rows])
+
+
+class MiniSquadOptions(SquadOptions):
+    """Options of ``MiniSquad``."""
+
+    train: Count
+    val: Count = 2_500
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class MiniSquad(Squad):
+    """Questions about the synthetic world, see ``flexround.mini.squad``."""
+
+    Options = MiniSquadOptions
+    options: MiniSquadOptions
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Make both splits; nothing is read from ``sources``."""
+        from flexround.mini import squad
+
+        return squad.make(self.options.train, self.options.val, self.options.seed)

@@ -1,0 +1,88 @@
+"""Training of low-rank adapters (LoRA, by peft) that are merged into the weights afterwards."""
+
+import importlib
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+import numpy as np
+from pydantic import Field
+
+from flexround.errors import SettingsError
+from flexround.seeding import derive
+from flexround.settings.schema import Count, Strict
+from flexround.tasks.text import training as text_training
+
+if TYPE_CHECKING:
+    import torch
+    from torch import Tensor, nn
+
+QUERY_AND_VALUE = ("q_proj", "v_proj")  # as LLaMA, OPT and GPT-Neo call them
+
+
+class LoraSettings(Strict):
+    """Size of the adapters; the defaults are those of microsoft/LoRA's GPT-2."""
+
+    rank: Count = 4
+    alpha: Count = Field(32, description="the adapters count alpha / rank times")
+    dropout: Annotated[float, Field(ge=0, lt=1, description="of the adapters' input")] = 0.1
+
+
+class AdapterTrainSettings(text_training.TrainSettings):
+    """``train`` settings of a task whose networks are trained as a whole, or by adapters of query and value."""
+
+    lora: LoraSettings | None = Field(None, description="none: all weights are trained")
+
+
+def train(
+    model: "nn.Module",
+    arrays: Mapping[str, np.ndarray],
+    loss: "Callable[[nn.Module, text_training.Batch, torch.Generator], Tensor]",
+    settings: AdapterTrainSettings,
+) -> dict[str, Any]:
+    """Train ``model`` in place as ``text_training.train`` does; with ``lora`` only query and value change.
+
+    Raises:
+        NumericalError: the loss is NaN or Inf.
+        SettingsError: adapters for a model without such layers.
+    """
+    if settings.lora is None:
+        return text_training.train(model, arrays, loss, settings)
+    adapted = attach(model, QUERY_AND_VALUE, settings.lora, settings.seed)
+    facts = text_training.train(model, arrays, loss, settings)
+    merge(adapted)
+    return facts
+
+
+def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int, **options: Any) -> Any:
+    """Put adapters into linears, in place, and freeze all else. At first the adapters change nothing.
+
+    Args:
+        model: transformers model.
+        layers: names of the linears, the last component of the dotted name.
+        settings: size of the adapters.
+        seed: of their initial weights; the global generator stays as it was.
+        options: further arguments of ``peft.LoraConfig``.
+
+    Returns:
+        peft's view of the model, for ``merge``.
+
+    Raises:
+        SettingsError: the model has no layers of one of these names.
+    """
+    import peft
+    import torch
+
+    if torch.distributed.is_available():  # peft takes it for imported, as it is by the slow import of transformers
+        importlib.import_module("torch.distributed.tensor")
+    names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
+    if lacking := [layer for layer in layers if layer not in names]:
+        raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")
+    sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
+    with torch.random.fork_rng(devices=()):
+        torch.default_generator.manual_seed(derive("adapters", seed))
+        return peft.get_peft_model(model, peft.LoraConfig(target_modules=list(layers), **sizes, **options))
+
+
+def merge(adapted: Any) -> None:
+    """Add the adapters to the weights; the model under ``adapted`` is then a plain one again, none of it frozen."""
+    adapted.merge_and_unload().requires_grad_(True)

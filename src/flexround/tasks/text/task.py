@@ -1,0 +1,213 @@
+"""What all text tasks share: rows on disk, calibration draws, held-out rows, batches through a model."""
+
+import abc
+import json
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from flexround.artifacts import read_manifest, write_manifest, write_text
+from flexround.errors import InputError, SettingsError
+from flexround.seeding import derive
+from flexround.settings.schema import Count, Strict
+from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
+
+if TYPE_CHECKING:
+    import torch
+    from torch import nn
+
+    from flexround.tasks.text.encode import Encoded
+    from flexround.tasks.text.metrics import Scored
+
+Rows = list[dict[str, Any]]
+TOKENIZER = "tokenizer.json"
+
+
+class TextOptions(Strict):
+    """What every text task may set."""
+
+    max_length: Count = Field(description="tokens of one input; longer ones are cut")
+    heldout: int = Field(0, ge=0, description="training rows kept for choosing settings; never calibrated on")
+
+
+class TextTask(abc.ABC):
+    """A task whose prepared data are one JSON-lines file per split."""
+
+    Options: ClassVar[type[TextOptions]]
+    input_dtype = "int64"
+
+    def __init__(self, options: TextOptions) -> None:
+        self.options = options
+
+    @property
+    def input_shape(self) -> tuple[int, int]:
+        """Shape of one sample: token ids and token types."""
+        return 2, self.options.max_length
+
+    @abc.abstractmethod
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Return the rows of each split, made or read from ``sources``."""
+
+    @abc.abstractmethod
+    def encode(self, rows: Rows, network: Path) -> "Encoded":
+        """Return one input per row, by the tokenizer of a network."""
+
+    def prepare(self, out: Path, sources: Path) -> None:
+        """Write the rows of each split."""
+        splits = self.rows(sources)
+        for name, rows in splits.items():
+            write_text(out / f"{name}.jsonl", "".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in rows))
+        facts = self.options.model_dump(mode="json", exclude={"root"})
+        write_manifest(out, [f"{name}.jsonl" for name in splits], options=facts)
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training rows, none of them held out; ``examples`` holds them as UTF-8 JSON lines."""
+        lines = read_lines(data, "train")
+        kept, _ = self.parts(len(lines))
+        indices = kept[draw_indices(len(kept), samples, seed)]
+        text = "\n".join(lines[index] for index in indices)
+        return {"indices": indices, "examples": np.frombuffer(text.encode(), np.uint8)}
+
+    def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
+        """Return calibration rows as int64 (N, 2, T) ids and types, and their mask."""
+        import torch
+
+        encoded = self.encode([json.loads(line) for line in samples["examples"].tobytes().splitlines()], network)
+        tokens = np.stack([encoded.ids, encoded.types], axis=1).astype(np.int64)
+        return Inputs(torch.from_numpy(tokens), torch.from_numpy(encoded.mask))
+
+    def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Return the indices of the training rows to calibrate on, and of those held out: int64, ascending.
+
+        Raises:
+            InputError: nothing would be left.
+        """
+        if self.options.heldout >= count:
+            raise InputError(f"heldout={self.options.heldout}: there are only {count} training rows; lower it")
+        order = np.random.default_rng(derive("held-out rows")).permutation(count)
+        return np.sort(order[self.options.heldout :]), np.sort(order[: self.options.heldout])
+
+    def held_out(self, data: Path) -> Rows:
+        """Return the training rows that settings are chosen by.
+
+        Raises:
+            SettingsError: the task keeps none.
+        """
+        if not self.options.heldout:
+            raise SettingsError(f"{data}: no training rows are held out; set the task's option heldout")
+        lines = read_lines(data, "train")
+        return [json.loads(lines[index]) for index in self.parts(len(lines))[1]]
+
+    def split_rows(self, data: Path, split: Split, name: str = "validation") -> Rows:
+        """Return the rows that a split is evaluated on."""
+        return self.held_out(data) if split == "heldout" else read_rows(data, name)
+
+
+def import_directory(model: "nn.Module", directory: Path, out: Path) -> None:
+    """Load a Hugging Face directory into ``model``, and put its tokenizer into ``out`` in our form.
+
+    Raises:
+        InputError: missing or damaged files, another architecture, a tokenizer of another model.
+    """
+    from flexround.models.pretrained import load_pretrained
+    from flexround.tasks.text import encode
+
+    tokenizer = encode.tokenizer_file(directory)
+    encode.check_vocabulary(model, tokenizer, directory)
+    encode.check_begin(model, tokenizer, directory)
+    load_pretrained(model, directory)
+    write_text(out / TOKENIZER, tokenizer.to_str(pretty=True))
+
+
+def read_lines(data: Path, split: str) -> list[str]:
+    """Return the JSON lines of a split."""
+    read_manifest(data, verify=False)
+    # Not splitlines, which also splits at separators that may stand inside a text.
+    return (data / f"{split}.jsonl").read_text(encoding="utf-8").rstrip("\n").split("\n")
+
+
+def read_rows(data: Path, split: str) -> Rows:
+    """Return the rows of a split."""
+    return [json.loads(line) for line in read_lines(data, split)]
+
+
+def batches(
+    encoded: "Encoded", size: int, device: "torch.device"
+) -> Iterator[tuple[np.ndarray, dict[str, "torch.Tensor"]]]:
+    """Yield row numbers and their inputs as keyword arguments of a transformers model.
+
+    Rows of similar length come together, because a batch is as long as its longest input.
+    """
+    import torch
+
+    order = np.argsort(encoded.mask.sum(1), kind="stable")
+    for start in range(0, len(order), size):
+        rows = order[start : start + size]
+        arrays = {"ids": encoded.ids[rows], "types": encoded.types[rows], "mask": encoded.mask[rows]}
+        yield rows, arguments({name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
+
+
+def arguments(batch: dict[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]:
+    """Return ``ids``, ``types`` and ``mask`` (B, T) as transformers calls them, without columns of padding alone.
+
+    Attention and loss ignore padding, so the columns cost time and change nothing.
+    """
+    length = int(batch["mask"].any(0).sum())
+    ids, types, mask = (batch[name][:, :length].long() for name in ("ids", "types", "mask"))
+    return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
+
+
+def accepted(model: "nn.Module", inputs: dict[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]:
+    """Leave out token types where the model has no embedding for them: GPT-Neo would embed them as words."""
+    if hasattr(getattr(model, "module", model).config, "type_vocab_size"):  # .module: of a data-parallel model
+        return inputs
+    return {name: value for name, value in inputs.items() if name != "token_type_ids"}
+
+
+def run(
+    model: "nn.Module",
+    encoded: "Encoded",
+    size: int,
+    device: "torch.device",
+    read: Callable[[Any], Sequence["torch.Tensor"]],
+) -> list[np.ndarray]:
+    """Run a model over all inputs; return what ``read`` takes from each output, float32 (N, ...), on the CPU.
+
+    Values per token of a batch that is shorter than the longest one are -inf from there on.
+    """
+    import torch
+
+    model.eval()
+    order: list[np.ndarray] = []
+    parts: list[list[np.ndarray]] = []
+    with torch.no_grad():
+        for rows, inputs in batches(encoded, size, device):
+            order.append(rows)
+            parts.append([value.float().cpu().numpy() for value in read(model(**accepted(model, inputs)))])
+    back = np.argsort(np.concatenate(order))
+    return [_joined(column)[back] for column in zip(*parts, strict=True)]
+
+
+def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """Join batches, whose second axes may differ."""
+    width = max(part.shape[1] for part in parts)
+    filled = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-np.inf) for part in parts]
+    return np.concatenate(filled)
+
+
+def evaluation(
+    scored: Mapping[str, "Scored"], counts: dict[str, int], predictions: dict[str, np.ndarray]
+) -> Evaluation:
+    """Assemble an evaluation from scored metrics and what was predicted."""
+    return Evaluation(
+        metrics={name: found.value for name, found in scored.items()},
+        stderr={name: found.stderr for name, found in scored.items()},
+        n_examples=counts,
+        higher_is_better=dict.fromkeys(scored, True),
+        scores={name: found.scores for name, found in scored.items() if found.scores is not None},
+        replicates={name: found.replicates for name, found in scored.items() if found.replicates is not None},
+        predictions=predictions,
+    )

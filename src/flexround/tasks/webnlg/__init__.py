@@ -1,0 +1,1 @@
+"""WebNLG: generation with LoRA."""

@@ -1,0 +1,241 @@
+"""WebNLG 2017, sentences from triples: LoRA fine-tuning of a GPT-2, beam search and BLEU (table 6; ptq_spec 8).
+
+An example is the triples as text, a separator, the sentence after a space, and the end of text; the separator is the
+end of text too. Only sentence and end are learned.
+"""
+
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+
+import numpy as np
+from pydantic import Field
+
+from flexround.errors import InputError, SettingsError
+from flexround.settings.load import validate
+from flexround.settings.schema import Count
+from flexround.tasks.protocol import Evaluation, Split, draw_indices
+from flexround.tasks.text import lora_training
+from flexround.tasks.text import task as text
+from flexround.tasks.text import training as text_training
+from flexround.tasks.text.task import Rows, TextOptions, TextTask
+from flexround.tasks.webnlg import beam, bleu
+from flexround.tasks.webnlg import files as webnlg_files
+
+if TYPE_CHECKING:
+    import torch
+    from tokenizers import Tokenizer
+    from torch import Tensor, nn
+
+    from flexround.tasks.text.encode import Encoded
+
+END = "<|endoftext|>"
+BLANK_LINE = "ĊĊ"  # in GPT-2's spelling of bytes; mini vocabularies have no such token
+PROMPTS = 16  # decoded at once: each has ten beams in the cache
+
+
+class WebNLGOptions(TextOptions):
+    """Options of ``WebNLG``; the defaults are those of microsoft/LoRA's examples/NLG."""
+
+    root: Path = Field(Path("webnlg"), description="the data set: relative to the sources directory, or absolute")
+    max_length: Count = Field(512, description="tokens of one input, of which a generated sentence is part")
+    beams: Count = Field(beam.Rules.beams, description="hypotheses that the search carries on")
+    length_penalty: Annotated[float, Field(ge=0)] = beam.Rules.length_penalty
+    no_repeat_ngram: Count = Field(beam.Rules.no_repeat_ngram, description="no so many tokens come twice in a sentence")
+    steps: Count = Field(beam.Rules.steps, description="tokens of a sentence")
+
+
+class WebNLGTrainSettings(lora_training.LoraSettings, text_training.TrainSettings):
+    """``train`` settings of WebNLG; the defaults are those of microsoft/LoRA's released adapters."""
+
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+
+
+class WebNLG(TextTask):
+    """Generation of sentences from triples."""
+
+    Options: ClassVar[type[TextOptions]] = WebNLGOptions
+    options: WebNLGOptions
+
+    @property
+    def head(self) -> dict[str, Any]:
+        """Return the head's kind."""
+        return {"head": "causal-lm"}
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Read the training and the test set, one row per context."""
+        root = sources / self.options.root
+        return {split: webnlg_files.unique_contexts(webnlg_files.read(root, split)) for split in ("train", "test")}
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training sentences with their contexts, none of which is held out, as UTF-8 JSON lines."""
+        entries = text.read_rows(data, "train")
+        kept, _ = self.parts(len(entries))
+        rows = webnlg_files.training_rows([entries[index] for index in kept])
+        indices = draw_indices(len(rows), samples, seed)
+        examples = "\n".join(json.dumps(rows[index], ensure_ascii=False) for index in indices)
+        return {"indices": indices, "examples": np.frombuffer(examples.encode(), np.uint8)}
+
+    def encode(self, rows: Rows, network: Path) -> "Encoded":
+        """Return one input per training row; its types are 1 where a token of the sentence or its end stands.
+
+        Source: microsoft/LoRA, examples/NLG/src/gpt2_encode.py and data_utils.py.
+
+        Raises:
+            InputError: a context leaves no room for its sentence.
+        """
+        from flexround.tasks.text.encode import Encoded
+
+        tokenizer, end = load_tokenizer(network)
+        prompts, length = prompt_ids(tokenizer, end, rows), self.options.max_length
+        sentences = token_ids(tokenizer, [f" {row['reference']}" for row in rows])
+        encoded = Encoded(*(np.zeros((len(rows), length), kind) for kind in (np.int32, np.int8, bool)))
+        for index, (prompt, sentence) in enumerate(zip(prompts, sentences, strict=True)):
+            if len(prompt) >= length:
+                raise InputError(f"max_length={length} has no room for what {rows[index]['context']!r} says; raise it")
+            ids = [*prompt, *sentence, end][:length]
+            encoded.ids[index, : len(ids)] = ids
+            encoded.types[index, len(prompt) : len(ids)] = 1
+            encoded.mask[index, : len(ids)] = True
+        return encoded
+
+    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+        """Train adapters of ``model`` and merge them; see ``WebNLGTrainSettings`` and ``adapt``.
+
+        The base model's own dropout is that of its configuration; the published recipe has none.
+        """
+        from flexround.tasks.text import encode
+
+        checked = validate(WebNLGTrainSettings, settings, "train settings of WebNLG")
+        encode.check_positions(model, self.options.max_length)
+        encode.check_vocabulary(model, load_tokenizer(network)[0], network / text.TOKENIZER)
+        encoded = self.encode(webnlg_files.training_rows(text.read_rows(data, "train")), network)
+        arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
+
+        def loss(model: Any, batch: dict[str, "Tensor"], _: "torch.Generator") -> "Tensor":
+            return completion_loss(model, text.arguments(batch), checked.label_smoothing)
+
+        adapted = adapt(model, checked)
+        facts = text_training.train(model, arrays, loss, checked)
+        lora_training.merge(adapted)
+        return {"settings": checked.model_dump(mode="json"), **facts}
+
+    def evaluate(
+        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+    ) -> Evaluation:
+        """Return BLEU in percent as ``unseen``, ``seen`` and ``all``; of held-out rows only ``all``.
+
+        The predictions are the generated token ids, int32 (N, steps), -1 where there is none.
+
+        Raises:
+            SettingsError: the task has no held-out rows, or the model has no position left for a prompt.
+            InputError: all texts are empty.
+            NumericalError: NaN or Inf among the logits.
+        """
+        rows = self.split_rows(data, split, "test")
+        tokenizer, end = load_tokenizer(network)
+        found = beam.search(model, prompt_ids(tokenizer, end, rows), self.rules(tokenizer), min(batch, PROMPTS))
+        texts, seen = tokenizer.decode_batch(found, skip_special_tokens=False), np.array([row["seen"] for row in rows])
+        scored = bleu.scores(texts, [row["references"] for row in rows], seen)
+        if split == "heldout":  # only what settings are chosen by
+            scored = {"all": scored["all"]}
+        sizes = {"unseen": int((~seen).sum()), "seen": int(seen.sum()), "all": len(rows)}
+        tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in found], np.int32)
+        return text.evaluation(scored, {name: sizes[name] for name in scored}, {f"{split}/tokens": tokens})
+
+    def rules(self, tokenizer: "Tokenizer") -> beam.Rules:
+        """Return the rules of the search; a sentence ends with the end of text or a blank line."""
+        ends = [tokenizer.token_to_id(token) for token in (END, BLANK_LINE)]
+        eos = tuple(token for token in ends if token is not None)
+        chosen = self.options.model_dump(include={"beams", "length_penalty", "no_repeat_ngram", "steps"})
+        return beam.Rules(**chosen, positions=self.options.max_length, eos=eos)
+
+
+def load_tokenizer(network: Path) -> tuple["Tokenizer", int]:
+    """Return the tokenizer of a network, which neither pads nor cuts, and the id of its end of text.
+
+    Raises:
+        InputError: missing, damaged, or without an end of text.
+    """
+    from flexround.tasks.text import encode
+
+    tokenizer = encode.load(network / text.TOKENIZER)
+    tokenizer.no_padding()
+    tokenizer.no_truncation()
+    if (end := tokenizer.token_to_id(END)) is None:
+        raise InputError(f"{network / text.TOKENIZER}: has no {END}, the separator; take a GPT-2 and its tokenizer")
+    return tokenizer, end
+
+
+def token_ids(tokenizer: "Tokenizer", texts: list[str]) -> list[list[int]]:
+    """Return the token ids of each text, with nothing added."""
+    return [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+
+
+def prompt_ids(tokenizer: "Tokenizer", end: int, rows: Rows) -> list[list[int]]:
+    """Return the token ids of each row's context and the separator."""
+    return [[*context, end] for context in token_ids(tokenizer, [row["context"] for row in rows])]
+
+
+def completion_loss(model: Any, inputs: dict[str, "Tensor"], smoothing: float) -> "Tensor":
+    """Return the mean loss of the tokens whose type is 1, in nats.
+
+    Args:
+        model: causal language model.
+        inputs: ``input_ids``, ``token_type_ids`` and ``attention_mask``, int64 (N, T).
+        smoothing: share of the target that is spread over all tokens evenly.
+    """
+    from torch.nn import functional
+
+    logits = model(**text.accepted(model, inputs)).logits[:, :-1]
+    asked = inputs["token_type_ids"][:, 1:] == 1
+    return functional.cross_entropy(logits[asked], inputs["input_ids"][:, 1:][asked], label_smoothing=smoothing)
+
+
+def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
+    """Put adapters of query and value into a GPT-2, in place, and freeze all else.
+
+    Each has a rank of its own, as in microsoft/LoRA, whereas peft knows one adapter for the whole of ``c_attn``. With
+    twice the rank it is both, as long as the other blocks of its B, those of the key among them, stay the zeros that
+    they start with: they get no gradient.
+
+    Returns:
+        peft's view of the model, for ``lora_training.merge``.
+
+    Raises:
+        SettingsError: another model.
+    """
+    import torch
+
+    if model.config.model_type != "gpt2":
+        raise SettingsError(f"LoRA on WebNLG: not for a {model.config.model_type}, choose a gpt2")
+    rank, width = settings.rank, model.config.n_embd
+    both = settings.model_copy(update={"rank": 2 * rank, "alpha": 2 * settings.alpha})
+    adapted = lora_training.attach(model, ["c_attn"], both, settings.seed, fan_in_fan_out=True)
+    for block in model.base_model.h:
+        weight = block.attn.c_attn.lora_B["default"].weight  # B, (3 d, 2 r)
+        free = torch.zeros_like(weight)
+        free[:width, :rank] = free[2 * width :, rank:] = 1
+        weight.register_hook(free.mul)
+    return adapted
+
+
+class MiniWebNLGOptions(WebNLGOptions):
+    """Options of ``MiniWebNLG``."""
+
+    train: Count = Field(description="contexts")
+    test: Count = Field(description="contexts of seen categories, and as many of unseen ones")
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class MiniWebNLG(WebNLG):
+    """Sentences about the synthetic world, see ``flexround.mini.triples``."""
+
+    Options = MiniWebNLGOptions
+    options: MiniWebNLGOptions
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Make both splits; nothing is read from ``sources``."""
+        from flexround.mini import triples
+
+        return triples.make(self.options.train, self.options.test, self.options.seed)

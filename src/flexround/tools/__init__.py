@@ -1,0 +1,1 @@
+"""What people run: plan, verify, records, reference, status, regress, sentinels, report, paper."""

@@ -1,0 +1,130 @@
+"""Make the reference that `make regress` compares with: the tables of a scale, and a tolerance for each cell."""
+
+import argparse
+import csv
+import io
+import logging
+from collections.abc import Iterator
+from pathlib import Path
+
+from flexround.artifacts import write_bytes, write_text
+from flexround.errors import InputError
+from flexround.regress import checked_runs, compare, tolerances
+from flexround.regress.compare import TOLERANCES, Number
+from flexround.regress.tolerances import Allowed, Pool
+from flexround.results import cells
+from flexround.results.cells import Cell
+from flexround.results.published import DECIMALS, Key
+from flexround.settings.load import Params, load_params
+from flexround.settings.tables import Table
+from flexround.stages import cli
+
+log = logging.getLogger(__name__)
+COLUMNS = (*Key._fields, "n_seeds", "sd", "tolerance", "source")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments.add_argument(
+        "--rounding", help="name of a scale that differs from it in the number of threads alone, if there is one"
+    )
+    arguments.add_argument("--results", type=Path, default=Path("results"), help="directory with SCALE/")
+    arguments.add_argument("--out", type=Path, default=Path("results/reference"), help="directory of the reference")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Copy the tables and write their tolerances.
+
+    Raises:
+        InputError: no table, one with missing cells or with other seeds than the scale has.
+    """
+    params, chosen = load_params(arguments.scale), checked_runs.load()
+    directory = arguments.results / params.scale.name
+    paths = {number: directory / f"table{number}.csv" for number in params.tables}
+    tables = {number: path for number, path in paths.items() if path.exists()}
+    if not tables:
+        raise InputError(f"{directory}: has no tableN.csv; make the tables first")
+    numbers = {key: number for path in tables.values() for key, number in _complete(path, params.scale.seeds).items()}
+    shown = [params.tables[number] for number in tables]
+    found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
+    others = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
+    limits = allowed(params, chosen, found, others)
+    write_text(arguments.out / TOLERANCES, _csv(numbers, found, limits))
+    for number, path in tables.items():
+        write_bytes(arguments.out / f"table{number}.csv", path.read_bytes())
+    log.info("%d cells of tables %s; not there: %s", len(numbers), list(tables), sorted(paths.keys() - tables))
+
+
+def allowed(
+    params: Params, chosen: checked_runs.Subset, found: dict[Key, Cell], others: dict[Key, Cell]
+) -> dict[Key, Allowed]:
+    """Return the tolerance of each cell.
+
+    Args:
+        params: hold the recipes.
+        chosen: holds the families.
+        found: the cells with all their seeds.
+        others: the same cells computed with sums in another order, as far as there are any.
+    """
+    recipes = params.recipes.recipes
+    kinds = {key: tolerances.kind(cell, chosen.family(cell.run.task), recipes) for key, cell in found.items()}
+    once = {(cell.run, cell.trials[0].metric): key for key, cell in found.items()}  # tables share runs
+    seeds = Pool(tolerances.of_seeds(found[key], kinds[key]) for key in once.values())
+    pairs = [(found[key], others[key], kinds[key]) for key in once.values() if key in others]
+    rounding = Pool(tolerances.of_rounding(*pair) for pair in pairs)
+    return {
+        key: tolerances.allowed(cell, kinds[key], recipes[cell.run.recipe].quantized, seeds, rounding)
+        for key, cell in found.items()
+    }
+
+
+def _complete(path: Path, seeds: int) -> dict[Key, Number]:
+    """Read a table and refuse what can't be a reference."""
+    for key, line in compare.read_lines(path).items():
+        if not line["value"]:
+            raise InputError(f"{path}: {key} is missing; a reference holds every cell, make the table first")
+        if line["n_seeds"] and int(line["n_seeds"]) > seeds:
+            raise InputError(f"{path}: {line['n_seeds']} seeds, the scale has {seeds}; make the table without --config")
+    return compare.read_table(path)
+
+
+def _cells(params: Params, tables: list[Table], scale: str, seeds: int, results: Path) -> dict[Key, Cell]:
+    """Return the evaluated cells of tables at a scale."""
+    collected = (cells.collect(table, params.recipes.recipes, scale, seeds, results) for table in tables)
+    return {cell.key: cell for of_table in collected for cell in of_table if cell.trials}
+
+
+def _csv(numbers: dict[Key, Number], found: dict[Key, Cell], limits: dict[Key, Allowed]) -> str:
+    """Return the tolerances as CSV."""
+    text = io.StringIO()
+    writer = csv.writer(text, lineterminator="\n")
+    writer.writerow(COLUMNS)
+    writer.writerows(_lines(numbers, found, limits))
+    return text.getvalue()
+
+
+def _lines(
+    numbers: dict[Key, Number], found: dict[Key, Cell], limits: dict[Key, Allowed]
+) -> Iterator[tuple[object, ...]]:
+    """Yield a line per cell; a setting, which no run is behind, may not move at all."""
+    for key, number in numbers.items():
+        if not number.n_examples:
+            yield *key, "", "0.00", "0.00", "setting"
+        elif key not in limits:
+            raise InputError(f"{number.run}: is in a table but not evaluated; make the table again")
+        else:
+            limit = limits[key]
+            yield (
+                *key,
+                len(found[key].trials),
+                f"{limit.sd:.{DECIMALS}f}",
+                f"{limit.tolerance:.{DECIMALS}f}",
+                limit.source,
+            )
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())

@@ -1,0 +1,80 @@
+"""Compare tables with the reference; a cell that moved, for better or worse, or is missing ends with exit code 1."""
+
+import argparse
+import sys
+from pathlib import Path
+
+from flexround.errors import InputError
+from flexround.regress import checked_runs, compare
+from flexround.regress.compare import Moved, Number
+from flexround.results import cells
+from flexround.results.published import Key
+from flexround.settings.load import Params, load_params
+from flexround.stages import cli
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments.add_argument(
+        "--all", action="store_true", help="every tableN.csv of the scale, not the runs of params/regress.yaml"
+    )
+    arguments.add_argument("--results", type=Path, default=Path("results"), help="directory with SCALE/")
+    arguments.add_argument(
+        "--reference", type=Path, default=Path("results/reference"), help="directory of tables and tolerances"
+    )
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Compare and report.
+
+    Raises:
+        InputError: no table to compare, or a cell that the reference lacks.
+    """
+    params = load_params(arguments.scale)
+    pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
+    tolerances = compare.read_tolerances(arguments.reference)
+    moved = [line for found, reference in pairs for line in compare.moved(found, reference, tolerances)]
+    for line in moved:
+        sys.stdout.write(f"{report(line, params)}\n")
+    count = sum(len(reference) for _, reference in pairs)
+    sys.stdout.write(f"{count} cells of {len(pairs)} tables compared with the reference, {len(moved)} moved\n")
+    if moved:
+        sys.exit(1)
+
+
+def report(moved: Moved, params: Params) -> str:
+    """Return the line about a cell that moved: what, how far, and where its network comes from."""
+    return f"{moved}; {compare.manifest(moved.found.run, params.recipes.recipes)}"
+
+
+def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:
+    """Return all cells of the tables that exist, and of their references."""
+    names = [f"table{number}.csv" for number in params.tables]
+    directory = arguments.results / params.scale.name
+    if not (existing := [name for name in names if (directory / name).exists()]):
+        raise InputError(f"{directory}: has no tableN.csv; make the tables first")
+    return [(compare.read_table(directory / name), compare.read_table(arguments.reference / name)) for name in existing]
+
+
+def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:
+    """Return the cells of the runs of ``params/regress.yaml`` in each table that shows one, and their references."""
+    runs = checked_runs.load().runs(params.scale.name)
+
+    def chosen(numbers: dict[Key, Number]) -> dict[Key, Number]:
+        return {key: number for key, number in numbers.items() if number.run in runs}
+
+    pairs = []
+    for number, table in params.tables.items():
+        collected = cells.collect(
+            table, params.recipes.recipes, params.scale.name, params.scale.seeds, arguments.results
+        )
+        if found := chosen(compare.of_cells(collected)):
+            pairs.append((found, chosen(compare.read_table(arguments.reference / f"table{number}.csv"))))
+    return pairs
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())

@@ -1,0 +1,36 @@
+"""Gather all tables and figures that are there into one HTML page, with where every number comes from."""
+
+import argparse
+import logging
+from pathlib import Path
+
+from flexround.artifacts import write_text
+from flexround.results.render import report_page
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.stages import cli
+
+log = logging.getLogger(__name__)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments.add_argument("--root", type=Path, default=Path(), help="directory with results, logs and benchmarks")
+    arguments.add_argument("--out", type=Path, required=True, help="the page")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the stage; nothing is computed that isn't there.
+
+    Raises:
+        InputError: a result that isn't what it should be.
+    """
+    write_text(arguments.out, report_page.render(arguments.root, Plan(load_params(arguments.scale))))
+    log.info("%s: %.1f MB", arguments.out, arguments.out.stat().st_size / 1e6)
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())

@@ -1,0 +1,64 @@
+"""Write the status table and the figure of the README, from tables and claims that are there."""
+
+import argparse
+import functools
+import logging
+import sys
+from pathlib import Path
+
+from flexround.artifacts import atomic_write, write_text
+from flexround.errors import InputError
+from flexround.results.render import leads, status_table
+from flexround.results.render.figure_style import PNG_DPI, style
+from flexround.results.render.overview import standing
+from flexround.settings.load import load_params
+from flexround.stages import cli
+
+log = logging.getLogger(__name__)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments.add_argument(
+        "--tables", type=Path, default=Path("results/reference"), help="directory of the tables' CSV files"
+    )
+    arguments.add_argument("--page", type=Path, help="page whose status table is replaced; printed if not given")
+    arguments.add_argument(
+        "--claims", type=Path, help="claims.csv that the figure is drawn from; none is drawn without"
+    )
+    arguments.add_argument("--figure", type=Path, default=Path("docs/figures/leads.png"), help="the figure")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Run the stage.
+
+    Raises:
+        InputError: the page has no markers, or the claims are missing or compare nothing.
+    """
+    params = load_params(arguments.scale)
+    standings = [standing(table, arguments.tables) for _, table in sorted(params.tables.items())]
+    table = status_table.markdown(standings, params.scale)
+    if arguments.page:
+        write_text(arguments.page, status_table.replaced(arguments.page.read_text(), table))
+    else:
+        sys.stdout.write(table)
+    if arguments.claims:
+        _draw(arguments.claims, arguments.figure, params.scale.name)
+
+
+def _draw(claims: Path, figure: Path, scale: str) -> None:
+    """Draw the figure."""
+    if not claims.exists():
+        raise InputError(f"{claims}: missing; make it first: make results/claims.csv")
+    drawn = leads.draw(leads.read(claims.read_text()), scale)
+    with style():
+        save = functools.partial(drawn.savefig, dpi=PNG_DPI, metadata={"Software": None})
+        atomic_write(figure, save)
+    log.info("%s", figure)
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())

@@ -1,0 +1,90 @@
+"""Compare every result of a scale with its manifest: name what is wrong, and which tables and figures it touches."""
+
+import argparse
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+from flexround.artifacts import read_json, sha256
+from flexround.errors import InputError
+from flexround.settings.dependents import served
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.stages import cli
+
+KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
+LISTS = ("manifest.json", "metrics.json")  # hold the sha256 of the files beside them
+UNLISTED = {*LISTS, "record.json"}  # what a run says of itself: seconds, memory, errors
+FAILED = 1
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this stage."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Check the results below the working directory and print a line for each wrong file; any ends it with 1.
+
+    Raises:
+        InputError: there are no results.
+    """
+    plan = Plan(load_params(arguments.scale))
+    root = Path("results") / plan.scale.name
+    files = [file for kind in KINDS for file in sorted((root / kind).rglob("*")) if file.is_file()]
+    if not files:
+        raise InputError(f"{root}: holds no results; make them (snakemake --cores all) or fetch them (make pull)")
+    serves = served(plan)
+    listed, problems = _read(file for file in files if file.name in LISTS)
+    problems += _compare(listed)
+    problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
+    for path, problem in problems:
+        touched = next((serves[str(parent)] for parent in path.parents if str(parent) in serves), ["nothing"])
+        sys.stdout.write(f"{path}: {problem}; touches {', '.join(touched)}\n")
+    sys.stdout.writelines(f"{line}\n" for line in _summary(root, listed, serves))
+    if problems:
+        sys.stdout.write(f"{len(problems)} wrong, missing or unlisted: delete them and make pull, or snakemake\n")
+        sys.exit(FAILED)
+
+
+def _read(lists: Iterator[Path]) -> tuple[dict[Path, str], list[tuple[Path, str]]]:
+    """Return the sha256 of every file that a manifest or an evaluation lists, and the lists that can't be read."""
+    listed: dict[Path, str] = {}
+    problems = []
+    for path in lists:
+        try:
+            content = read_json(path)
+            if path.name == "metrics.json":
+                listed[path.with_name("predictions.safetensors")] = content["predictions"]["sha256"]
+            else:
+                listed |= {path.parent / name: facts["sha256"] for name, facts in content["files"].items()}
+        except (InputError, AttributeError, KeyError, TypeError):
+            problems.append((path, "damaged: it lists no files"))
+    return listed, problems
+
+
+def _compare(listed: dict[Path, str]) -> Iterator[tuple[Path, str]]:
+    """Yield the files that are missing or have another sha256."""
+    for file, digest in listed.items():
+        if not file.exists():
+            yield file, "missing, but its manifest lists it"
+        elif sha256(file) != digest:
+            yield file, "its sha256 is not the one in its manifest"
+
+
+def _summary(root: Path, listed: dict[Path, str], serves: dict[str, list[str]]) -> Iterator[str]:
+    """Yield what is here for no table, how much was checked, and what the tables need that isn't here."""
+    for directory in sorted({str(file.parent) for file in listed} - set(serves)):
+        yield f"{directory}: no table or figure reads it"
+    size = sum(file.stat().st_size for file in listed if file.exists())
+    yield f"{root}: {len(listed)} files checked, {size / 1e6:.0f} MB"
+    absent = [directory for directory in serves if not Path(directory).exists()]
+    if absent:
+        wanting = sorted({name for directory in absent for name in serves[directory]}, key=lambda n: (n[0], len(n), n))
+        yield f"not here: {len(absent)} of {len(serves)} directories, for {', '.join(wanting)}"
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())
