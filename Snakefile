@@ -6,21 +6,24 @@ from pathlib import Path
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 
 from flexround.errors import FlexRoundError
-from flexround.settings import layout, own
+from flexround.jobs import server
+from flexround.jobs.resolve import Jobs
+from flexround.settings import additions, layout
 from flexround.settings.plan import Plan
-from flexround.stale import look_behind_ancient_files
 from snakemake.exceptions import WorkflowError
 
-look_behind_ancient_files()
-SCALE_FILE = str(config.get("scale", "mini"))
 try:
-    OWN, PARAMS = own.configured(SCALE_FILE, config.get("own"))
+    PARAMS = additions.configured(str(config.get("scale", "mini")), config.get("own"))
     PLAN = Plan(PARAMS, config.get("seeds"), dict(config))
 except FlexRoundError as error:
     raise WorkflowError(str(error))
 
-PLAN.write_code()
+JOBS = Jobs(PLAN)
 SCALE = PLAN.scale.name
+
+
+onstart:
+    server.start()
 
 
 wildcard_constraints:
@@ -42,7 +45,6 @@ include: "workflow/rules/finetune.smk"
 include: "workflow/rules/calibrate.smk"
 include: "workflow/rules/reconstruct.smk"
 include: "workflow/rules/evaluate.smk"
-include: "workflow/rules/own.smk"
 include: "workflow/rules/tabulate.smk"
 include: "workflow/rules/report.smk"
 include: "workflow/rules/regress.smk"

@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 
 from flexround.results import cells, evaluated, published, table_csv
 from flexround.settings.layout import PARAMS, Run
-from flexround.settings.load import Params, load_params, read_yaml, validate
+from flexround.settings.load import Params, load_params
+from flexround.settings.validation import read_yaml, validate
 from flexround.settings.schema import Recipe, Scale, TrainRule
 from flexround.settings.tables import Table
 

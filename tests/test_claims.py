@@ -14,7 +14,8 @@ from flexround.errors import SettingsError
 from flexround.results import cells, published, sample_sizes
 from flexround.results.claims import specs, verdicts
 from flexround.settings.layout import Run
-from flexround.settings.load import load_params, validate
+from flexround.settings.load import load_params
+from flexround.settings.validation import validate
 from flexround.settings.schema import Scale
 from flexround.stages import claims as stage
 

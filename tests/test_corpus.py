@@ -8,7 +8,7 @@ from flexround.errors import SettingsError
 from flexround.mini import tokenizers
 from flexround.mini.pretraining import Corpus, CorpusOptions, causal_loss, pack
 from flexround.models import transformer
-from flexround.settings.load import validate
+from flexround.settings.validation import validate
 from flexround.tasks.text.encode import Encoded
 
 OPTIONS = {"objective": "causal-lm", "tokenizer": "bpe-begin", "texts": 9, "vocabulary": 300, "max_length": 32}

@@ -13,7 +13,8 @@ from flexround.errors import InputError, SettingsError
 from flexround.mini.models import resnet18
 from flexround.models.build import full_precision
 from flexround.settings import schema
-from flexround.settings.load import load_params, read_yaml, scale_path
+from flexround.settings.load import load_params, scale_path
+from flexround.settings.validation import read_yaml
 from flexround.stages import calibrate, data, finetune
 from flexround.tasks import protocol
 

@@ -28,7 +28,7 @@ NUDGE = "b-nudge-w4"
 
 @pytest.fixture(scope="module")
 def mini():
-    return load_params("mini", every_run=False)
+    return load_params("mini")
 
 
 @pytest.fixture

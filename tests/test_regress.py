@@ -43,7 +43,7 @@ def test_a_cell_that_moves_by_more_than_its_tolerance_in_either_direction_is_rep
 
 def test_a_report_names_cell_values_tolerance_and_manifest():
     (found,) = moved(number("69.00"))
-    assert regress.report(found, load_params("mini", every_run=False)) == (
+    assert regress.report(found, load_params("mini")) == (
         "table 12, row 2 (Q + AdaRound 8/8), column BERT-Base, f1: 69.00, reference 70.00 (-1.00), tolerance 0.50; "
         "results/mini/quantized/squad/bert-base/q-adaround-w8a8/seed0/manifest.json"
     )
@@ -87,7 +87,7 @@ def squad(root, counts=RIGHT, seeds=(0,), scale="mini"):
 
 
 def params():
-    return load_params("mini", every_run=False)
+    return load_params("mini")
 
 
 def made(root, **options):

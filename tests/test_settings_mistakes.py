@@ -10,7 +10,8 @@ import yaml
 from flexround.errors import SettingsError
 from flexround.settings import load
 from flexround.settings.layout import PARAMS
-from flexround.settings.load import load_params, read_yaml, scale_path
+from flexround.settings.load import load_params, scale_path
+from flexround.settings.validation import read_yaml
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe
 from flexround.stages import fetch, tabulate

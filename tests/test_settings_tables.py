@@ -12,7 +12,8 @@ from flexround.results import published
 from flexround.results.render import html, latex, terminal
 from flexround.results.settings_table import keyed, shown, to_csv
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper, load_params, validate
+from flexround.settings.load import hyper, load_params
+from flexround.settings.validation import validate
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule
 from flexround.settings.tables import Table

@@ -21,7 +21,8 @@ from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct import network
 from flexround.settings import schema
-from flexround.settings.load import load_params, read_yaml
+from flexround.settings.load import load_params
+from flexround.settings.validation import read_yaml
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
 
 SCALE = Path(__file__).with_name("lm_scale.yaml")
@@ -114,7 +115,7 @@ def test_lower_precision_leaves_activation_steps():
 def test_surgery_on_a_streamed_network_is_refused(tmp_path, scale, sources):
     weights = tmp_path / "weights"
     stage_calls.call(finetune, scale=scale, **NAMES, sources=sources, out=weights)
-    checkpoint = load_params(scale, every_run=False).checkpoint("gpt-neo-125m")
+    checkpoint = load_params(scale).checkpoint("gpt-neo-125m")
     with pytest.raises(SettingsError, match="cross_layer_equalization needs the whole network"):
         reconstruct.network.to_quantize(
             checkpoint, {"head": "causal-lm"}, weights, ["cross_layer_equalization"], test_streaming.CPU

@@ -27,7 +27,7 @@ from table_runs import (
 from flexround.errors import InputError, SettingsError
 from flexround.results import published, settings_table
 from flexround.results.render import html, latex, table_layout, terminal
-from flexround.settings.load import validate
+from flexround.settings.validation import validate
 from flexround.settings.tables import Table
 from flexround.stages import tabulate
 

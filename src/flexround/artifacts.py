@@ -18,6 +18,7 @@ from typing import Any
 
 from flexround.errors import InputError
 
+FORMAT = 1  # of manifests and metrics; a reader knows this one alone
 UNWRITABLE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # no room
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no place
@@ -91,6 +92,21 @@ def read_json(path: Path) -> Any:
         raise InputError(f"{path}: not valid JSON ({error}); delete it and run its stage again") from error
 
 
+def read_formatted(path: Path) -> Any:
+    """Read a manifest or an evaluation, JSON that says which ``format`` it has.
+
+    Raises:
+        InputError: as ``read_json``, or another format.
+    """
+    content = read_json(path)
+    given = content.get("format", "none") if isinstance(content, dict) else "none"
+    if given != FORMAT:
+        raise InputError(
+            f"{path}: its format is {given}, this version reads {FORMAT}; run the stage that makes it again"
+        )
+    return content
+
+
 def sha256(path: Path) -> str:
     """Return the hex sha256 of a file, read in 1 MiB pieces."""
     digest = hashlib.sha256()
@@ -128,7 +144,7 @@ def link(source: Path, target: Path) -> None:
 def write_manifest(directory: Path, files: list[str], **facts: Any) -> None:
     """Write ``directory/manifest.json``: sha256 and size of ``files`` plus ``facts`` (all reproducible values)."""
     listed = {name: {"sha256": sha256(directory / name), "bytes": (directory / name).stat().st_size} for name in files}
-    write_json(directory / "manifest.json", {"files": listed, **facts})
+    write_json(directory / "manifest.json", {"format": FORMAT, "files": listed, **facts})
 
 
 def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
@@ -141,7 +157,7 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
     Raises:
         InputError: a file is missing, truncated or changed.
     """
-    manifest = read_json(directory / "manifest.json")
+    manifest = read_formatted(directory / "manifest.json")
     try:
         files = {name: (facts["bytes"], facts["sha256"]) for name, facts in manifest["files"].items()}
     except (AttributeError, KeyError, TypeError) as error:

@@ -7,6 +7,7 @@ import difflib
 from collections.abc import Iterable
 
 SHOWN = 12  # known names in a message
+USER_ERROR = 2  # exit code of a program that ends with such an error
 
 
 class FlexRoundError(Exception):

@@ -3,23 +3,15 @@
 
 rule calibrate:
     input:
-        data=layout.data_dir("{scale}", "{task}") + "/manifest.json",
-        code=lambda w: PLAN.code("calibrate", PLAN.scale.tasks[w.task].module),
+        unpack(lambda w: JOBS.calibrate(w.task, int(w.samples), int(w.seed))),
     output:
-        manifest=layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")
-        + "/manifest.json",
+        directory(layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")),
     log:
-        "logs/{scale}/calibration/{task}/n{samples}-seed{seed}.log",
-    benchmark:
-        "benchmarks/{scale}/calibration/{task}/n{samples}-seed{seed}.jsonl"
+        text="logs/{scale}/calibration/{task}/n{samples}-seed{seed}.log",
+        usage="logs/{scale}/calibration/{task}/n{samples}-seed{seed}.usage.json",
     threads: PLAN.resources("calibrate").threads
     resources:
         mem_mb=PLAN.resources("calibrate").mem_mb,
         runtime=PLAN.resources("calibrate").runtime,
-    params:
-        options=lambda w: PLAN.scale.tasks[w.task].model_dump_json(),
-        scale=SCALE_FILE,
     shell:
-        "python -m flexround.stages.calibrate --scale {params.scale} --task {wildcards.task}"
-        " --data $(dirname {input.data}) --samples {wildcards.samples} --seed {wildcards.seed}"
-        " --out $(dirname {output.manifest}) > {log} 2>&1"
+        "python -m flexround.jobs.calibrate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

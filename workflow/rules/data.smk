@@ -3,40 +3,30 @@
 
 rule fetch:
     input:
-        code=PLAN.code("fetch"),
+        unpack(lambda w: JOBS.fetch(w.source)),
     output:
-        record="results/sources/{source}.json",
+        record=layout.source_file("{source}"),
     log:
-        "logs/sources/{source}.log",
-    benchmark:
-        "benchmarks/sources/{source}.jsonl"
+        text="logs/sources/{source}.log",
+        usage="logs/sources/{source}.usage.json",
     resources:
         mem_mb=PLAN.resources("data").mem_mb,
         runtime=PLAN.resources("data").runtime,
-    params:
-        source=lambda w: PLAN.params.sources[w.source].model_dump_json(),
     shell:
-        "python -m flexround.stages.fetch --source {wildcards.source} --out results/sources"
-        " > {log} 2>&1"
+        "python -m flexround.jobs.fetch {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule data:
     input:
-        sources=get_data_sources,
-        code=lambda w: PLAN.code("data", PLAN.scale.tasks[w.task].module),
+        unpack(lambda w: JOBS.data(w.task)),
     output:
-        manifest=layout.data_dir("{scale}", "{task}") + "/manifest.json",
+        directory(layout.data_dir("{scale}", "{task}")),
     log:
-        "logs/{scale}/data/{task}.log",
-    benchmark:
-        "benchmarks/{scale}/data/{task}.jsonl"
+        text="logs/{scale}/data/{task}.log",
+        usage="logs/{scale}/data/{task}.usage.json",
     threads: PLAN.resources("data").threads
     resources:
         mem_mb=PLAN.resources("data").mem_mb,
         runtime=PLAN.resources("data").runtime,
-    params:
-        options=lambda w: PLAN.scale.tasks[w.task].model_dump_json(),
-        scale=SCALE_FILE,
     shell:
-        "python -m flexround.stages.data --scale {params.scale} --task {wildcards.task}"
-        " --sources results/sources --out $(dirname {output.manifest}) > {log} 2>&1"
+        "python -m flexround.jobs.data {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

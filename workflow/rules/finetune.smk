@@ -1,30 +1,41 @@
-"""Full-precision networks of a task: imported from a pinned source, pretrained here, fine-tuned."""
+"""Full-precision networks of a task: imported from a pinned source, pretrained here, fine-tuned; and their gate."""
 
 
 rule finetune:
     input:
-        unpack(get_origins),
-        code=lambda w: PLAN.code("finetune", *PLAN.model_targets(w.task, w.checkpoint)),
+        unpack(lambda w: JOBS.finetune(w.task, w.checkpoint)),
     output:
-        manifest=layout.checkpoint_dir("{scale}", "{task}", "{checkpoint}")
-        + "/manifest.json",
+        directory(layout.checkpoint_dir("{scale}", "{task}", "{checkpoint}")),
     log:
-        "logs/{scale}/checkpoints/{task}/{checkpoint}.log",
-    benchmark:
-        "benchmarks/{scale}/checkpoints/{task}/{checkpoint}.jsonl"
+        text="logs/{scale}/checkpoints/{task}/{checkpoint}.log",
+        usage="logs/{scale}/checkpoints/{task}/{checkpoint}.usage.json",
     # Most other jobs wait for a network; one trained late leaves cores idle at the end.
     priority: 1
     threads: PLAN.resources("finetune").threads
     resources:
         gpu=PLAN.resources("finetune").gpu,
-        mem_mb=lambda w: PLAN.resources("finetune", w.checkpoint).mem_mb,
-        runtime=lambda w: PLAN.resources("finetune", w.checkpoint).runtime,
+        mem_mb=get_resource("finetune", "mem_mb"),
+        runtime=get_resource("finetune", "runtime"),
     params:
-        settings=lambda w: PLAN.training(w.task, w.checkpoint),
-        scale=SCALE_FILE,
         launch=PLAN.launcher("finetune"),
-        options=get_training_options,
     shell:
-        "{params.launch} flexround.stages.finetune --scale {params.scale} --task {wildcards.task}"
-        " --checkpoint {wildcards.checkpoint} {params.options} --sources results/sources"
-        " --threads {threads} --out $(dirname {output.manifest}) > {log} 2>&1"
+        "{params.launch} flexround.jobs.finetune {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+
+
+# It depends on weights, data and bounds, and on no code: an edit of the evaluation leaves what was quantized alone.
+rule gate:
+    input:
+        unpack(lambda w: JOBS.gate(w.task, w.checkpoint)),
+    output:
+        layout.gate_file("{scale}", "{task}", "{checkpoint}"),
+    log:
+        text="logs/{scale}/gates/{task}/{checkpoint}.log",
+        usage="logs/{scale}/gates/{task}/{checkpoint}.usage.json",
+    priority: 1
+    threads: PLAN.resources("evaluate").threads
+    resources:
+        gpu=PLAN.resources("evaluate").gpu,
+        mem_mb=get_resource("evaluate", "mem_mb"),
+        runtime=get_resource("evaluate", "runtime"),
+    shell:
+        "python -m flexround.jobs.gate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

@@ -3,55 +3,37 @@
 
 rule reconstruct:
     input:
-        weights=get_weights,
-        samples=get_samples,
-        gate=ancient(get_gate),
-        code=get_reconstruction_code,
+        unpack(lambda w: JOBS.reconstruct(get_run(w))),
     output:
-        manifest=layout.quantized_dir(ANY) + "/manifest.json",
+        directory(layout.quantized_dir(ANY)),
     log:
-        "logs/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.log",
-    benchmark:
-        "benchmarks/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.jsonl"
+        text="logs/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.log",
+        usage="logs/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.usage.json",
     wildcard_constraints:
         recipe=PLAN.pattern(PLAN.params.recipes.made("setting")),
     threads: PLAN.resources("reconstruct").threads
     resources:
         gpu=PLAN.resources("reconstruct").gpu,
-        mem_mb=lambda w: PLAN.resources("reconstruct", w.checkpoint).mem_mb,
-        runtime=lambda w: PLAN.resources("reconstruct", w.checkpoint).runtime,
-    params:
-        settings=lambda w: PLAN.settings(get_run(w)),
-        scale=SCALE_FILE,
+        mem_mb=get_resource("reconstruct", "mem_mb"),
+        runtime=get_resource("reconstruct", "runtime"),
     shell:
-        "python -m flexround.stages.reconstruct --scale {params.scale} --task {wildcards.task}"
-        " --checkpoint {wildcards.checkpoint} --recipe {wildcards.recipe} --seed {wildcards.seed}"
-        " --threads {threads} --weights $(dirname {input.weights}) --samples $(dirname {input.samples})"
-        " --gate {input.gate} --out $(dirname {output.manifest}) > {log} 2>&1"
+        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule select:
     input:
-        networks=get_candidates,
-        data=layout.data_dir("{scale}", "{task}") + "/manifest.json",
-        code=lambda w: PLAN.code("select", *PLAN.model_targets(w.task, w.checkpoint)),
+        unpack(lambda w: JOBS.select(get_run(w))),
     output:
-        manifest=layout.quantized_dir(ANY) + "/manifest.json",
+        directory(layout.quantized_dir(ANY)),
     log:
-        "logs/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.log",
-    benchmark:
-        "benchmarks/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.jsonl"
+        text="logs/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.log",
+        usage="logs/{scale}/quantized/{task}/{checkpoint}/{recipe}/seed{seed}.usage.json",
     wildcard_constraints:
         recipe=PLAN.pattern(PLAN.params.recipes.made("select")),
     threads: PLAN.resources("evaluate").threads
     resources:
         gpu=PLAN.resources("evaluate").gpu,
-        mem_mb=lambda w: PLAN.resources("evaluate", w.checkpoint).mem_mb,
-        runtime=lambda w: PLAN.resources("evaluate", w.checkpoint).runtime,
-    params:
-        scale=SCALE_FILE,
+        mem_mb=get_resource("evaluate", "mem_mb"),
+        runtime=get_resource("evaluate", "runtime"),
     shell:
-        "python -m flexround.stages.select --scale {params.scale} --task {wildcards.task}"
-        " --checkpoint {wildcards.checkpoint} --recipe {wildcards.recipe} --seed {wildcards.seed}"
-        " --threads {threads} --networks {input.networks} --data $(dirname {input.data})"
-        " --out $(dirname {output.manifest}) > {log} 2>&1"
+        "python -m flexround.jobs.select {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

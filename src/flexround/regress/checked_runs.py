@@ -8,7 +8,7 @@ from pydantic import Field
 
 from flexround.errors import SettingsError
 from flexround.settings.layout import PARAMS, Run
-from flexround.settings.load import read_yaml, validate
+from flexround.settings.validation import read_yaml, validate
 from flexround.settings.schema import Count, Strict
 
 SUBSET = PARAMS / "regress.yaml"

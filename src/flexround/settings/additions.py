@@ -1,8 +1,4 @@
-"""The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project.
-
-It is merged into the settings here and not in ``flexround.settings.load``, on which every stage depends: results that
-were made without such a file are up to date with it.
-"""
+"""The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
 import ast
 import importlib.util
@@ -16,11 +12,12 @@ from pydantic import Field, ValidationError
 
 from flexround.errors import SettingsError, suggest
 from flexround.settings.layout import Run
-from flexround.settings.load import Params, hyper, load_params, read_yaml, validate
+from flexround.settings.load import Params, hyper, load_params
 from flexround.settings.schema import Count, Recipe, Recipes, Strict
 from flexround.settings.tables import Group, Row, Table
+from flexround.settings.validation import read_yaml, validate
 
-VARIABLE = "FLEXROUND_OWN"  # environment variable with the path: in a rule's command it would make results depend on it
+MODULES = "FLEXROUND_MODULES"  # environment variable with the directories of the user's modules: they may be moved
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
 
 
@@ -38,41 +35,30 @@ class Own(Strict):
 
 
 def import_beside(file: Path) -> None:
-    """Let this process, and those that it starts, import the modules that lie beside a file of the user's."""
+    """Let this process, and the jobs that it starts, import the modules that lie beside a file of the user's."""
     directory = str(file.resolve().parent)
     sys.path.append(directory)
-    os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (os.environ.get("PYTHONPATH"), directory)))
+    os.environ[MODULES] = os.pathsep.join(filter(None, (os.environ.get(MODULES), directory)))
 
 
-def configured(scale: str, file: str | None) -> tuple[Own, Params]:
-    """Return the user's additions and the settings with them, and prepare this process and its children to import them.
+def configured(scale: str, file: str | None) -> Params:
+    """Return the settings with the user's additions, and let this process and its jobs import what they name.
 
     Args:
         scale: name of a scale or path to a YAML file; networks and tasks may lie beside it.
         file: path to the user's file, if there is one.
 
     Raises:
-        SettingsError: see :func:`load`.
+        SettingsError: all errors of the project's files together, or all of the user's.
     """
     if scale.endswith((".yaml", ".yml")):
         import_beside(Path(scale))
     params = load_params(scale)
     if file is None:
-        return Own(), params
+        return params
     path = Path(file).expanduser()
     import_beside(path)
-    os.environ[VARIABLE] = str(path)
-    additions = read(path)
-    return additions, merge(params, additions, path)
-
-
-def load(scale: str, every_run: bool = True, *, file: Path) -> Params:
-    """Read and validate the settings of a scale and the user's file.
-
-    Raises:
-        SettingsError: all errors of the project's files together, or all of the user's.
-    """
-    return merge(load_params(scale, every_run), read(file), file)
+    return merge(params, read(path), path)
 
 
 def read(file: Path) -> Own:

@@ -1,12 +1,14 @@
 """Where everything lies: the one place that knows paths. Shared by the Snakefile and the stages."""
 
 import dataclasses
-from pathlib import Path
+from pathlib import Path, PurePath
 
 ROOT = Path(__file__).resolve().parents[3]
 PARAMS = ROOT / "params"
 FULL_PRECISION = "full-precision"
-CODE = ".code"  # hashes of the source files of each stage
+SOURCES = "results/sources"
+JOBS = ".jobs"  # what each run may know of the settings
+CODE = ".code"  # hashes of the code that each run can reach
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,3 +48,22 @@ def quantized_dir(run: Run) -> str:
 def evaluated_dir(run: Run) -> str:
     """metrics.json and the per-example predictions of a run."""
     return f"results/{run.scale}/evaluated/{run.task}/{run.checkpoint}/{run.recipe}/seed{run.seed}"
+
+
+def gate_file(scale: str, task: str, checkpoint: str) -> str:
+    """What a full-precision network showed when it passed its gate."""
+    return f"results/{scale}/gates/{task}/{checkpoint}.json"
+
+
+def source_file(name: str) -> str:
+    """What is known of a pinned source that is there."""
+    return f"{SOURCES}/{name}.json"
+
+
+def job_file(out: str) -> Path:
+    """The job that makes an output, a directory or the first of several files.
+
+    Each has a directory of its own: Snakemake lists a directory once, and takes what appears in it later for missing.
+    """
+    place = PurePath(out.removesuffix(".csv").removesuffix(".json")).relative_to("results")
+    return Path(JOBS) / place / "job.json"

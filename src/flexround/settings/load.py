@@ -2,12 +2,11 @@
 
 import fnmatch
 import importlib.util
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple, TypeVar
+from typing import Any, NamedTuple
 
-import yaml
-from pydantic import BaseModel, ValidationError
+from pydantic import ValidationError
 
 from flexround.errors import SettingsError, suggest
 from flexround.settings.layout import FULL_PRECISION, PARAMS, Run
@@ -22,78 +21,7 @@ from flexround.settings.schema import (
     Source,
 )
 from flexround.settings.tables import FigureSpecs, Table
-
-S = TypeVar("S", bound=BaseModel)
-
-
-class _UniqueKeyLoader(yaml.CSafeLoader):
-    """Safe loader that refuses a key given twice instead of keeping the last one in silence."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
-        twice = {key for key in keys if keys.count(key) > 1}
-        if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"key given twice: {sorted(twice)}", node.start_mark)
-        return super().construct_mapping(node, deep)
-
-
-def read_yaml(path: Path) -> Any:
-    """Read one YAML file (safe tags only, no repeated keys).
-
-    Raises:
-        SettingsError: missing file or a syntax error, with its line.
-    """
-    try:
-        return yaml.load(Path(path).read_text(), _UniqueKeyLoader)
-    except FileNotFoundError as error:
-        raise SettingsError(f"{path}: missing") from error
-    except yaml.YAMLError as error:
-        raise SettingsError(f"{path}: {error}") from error
-
-
-def validate(model: type[S], value: Any, where: str) -> S:
-    """Validate ``value``; all errors are reported together, each with file, key and value.
-
-    Raises:
-        SettingsError: one line per error; an unknown key comes with the nearest known one.
-    """
-    try:
-        return model.model_validate(value)
-    except ValidationError as error:
-        raise SettingsError("\n".join(_line(model, item, where) for item in error.errors())) from error
-
-
-def _line(model: type[BaseModel], item: Any, where: str) -> str:
-    """Return one of pydantic's errors as a line."""
-    key = ".".join(str(part) for part in item["loc"])
-    place = f"{where}: {key}" if key else where
-    if item["type"] == "extra_forbidden":
-        return f"{place}: unknown key {suggest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
-    if item["type"] == "missing":
-        return f"{place}: this key is required and missing"
-    if item["type"] == "value_error":  # of a whole mapping: its text says which keys it is about
-        return f"{place}: {item['msg'].removeprefix('Value error, ')}"
-    return f"{place} = {item['input']!r}: {item['msg']}"
-
-
-def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
-    """Return the field names valid at ``loc`` inside ``model``, as far as the annotations tell."""
-    current: Any = model
-    for part in loc:
-        fields = getattr(current, "model_fields", {})
-        annotation = fields[part].annotation if part in fields else current
-        current = _inner_model(annotation) or current
-    return list(getattr(current, "model_fields", {}))
-
-
-def _inner_model(annotation: Any) -> type[BaseModel] | None:
-    """Return the settings class inside an annotation such as ``tuple[Row, ...]`` or ``Model | None``."""
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return annotation
-    for argument in getattr(annotation, "__args__", ()):
-        if found := _inner_model(argument):
-            return found
-    return None
+from flexround.settings.validation import S, error_line, read_yaml, validate
 
 
 class Params(NamedTuple):
@@ -173,26 +101,59 @@ def scale_path(name: str) -> Path:
     return path
 
 
-def load_params(scale: str, every_run: bool = True) -> Params:
-    """Read and validate everything a scale needs.
+def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
+    """Read a scale; what it says is laid over the scale that it ``extends``, if it does.
+
+    Mappings are joined key by key, a key given as null is left out, and rules follow those of the other scale, so that
+    they win.
+
+    Args:
+        name: of a scale, or a path; relative to the file that extends it.
+        extending: the files that led here.
+
+    Raises:
+        SettingsError: a missing file, a syntax error, or scales that extend each other in a circle.
+    """
+    path = scale_path(name)
+    if extending and name.endswith((".yaml", ".yml")):
+        path = extending[-1].parent / name
+    if path in extending:
+        raise SettingsError(f"{path}: extends: {' -> '.join(map(str, (*extending, path)))} is a circle")
+    content = read_yaml(path)
+    if not isinstance(content, dict) or "extends" not in content:
+        return content
+    return _laid_over(read_scale(str(content.pop("extends")), (*extending, path)), content)
+
+
+def _laid_over(base: Any, change: Any) -> Any:
+    """Return ``base`` with ``change`` over it."""
+    if isinstance(base, dict) and isinstance(change, dict):
+        joined = {key: _laid_over(base.get(key), value) for key, value in change.items() if value is not None}
+        return {key: value for key, value in base.items() if key not in change} | joined
+    if isinstance(base, list) and isinstance(change, list) and all(isinstance(rule, dict) for rule in change):
+        return base + change
+    return change
+
+
+def load_params(scale: str) -> Params:
+    """Read and validate everything a scale needs, and resolve the settings of every run.
 
     Args:
         scale: name of a file in ``params/scales/`` or a path to a YAML file.
-        every_run: also resolve the settings of every run; the stages, which resolve their own, do without.
 
     Raises:
         SettingsError: all errors of all files together.
     """
     errors: list[str] = []
 
-    def read(model: type[S], path: Path) -> S | None:
+    def read(model: type[S], path: Path, reader: Callable[[Path], Any] = read_yaml) -> S | None:
         try:
-            return validate(model, read_yaml(path), str(path))
+            return validate(model, reader(path), str(path))
         except SettingsError as error:
             errors.append(str(error))
             return None
 
-    scale_settings = read(Scale, scale_path(scale))
+    scale_settings = read(Scale, scale_path(scale), lambda _: read_scale(scale))
     recipes = read(Recipes, PARAMS / "recipes.yaml")
     defaults = read(Defaults, PARAMS / "defaults.yaml")
     tables = [read(Table, path) for path in sorted((PARAMS / "tables").glob("table*.yaml"))]
@@ -201,7 +162,7 @@ def load_params(scale: str, every_run: bool = True) -> Params:
     if errors or not (scale_settings and recipes and defaults and figures):
         raise SettingsError("\n".join(errors))
     params = Params(scale_settings, recipes, defaults, sources, {t.number: t for t in tables if t}, figures)
-    _check(params, every_run)
+    _check(params)
     return params
 
 
@@ -261,7 +222,7 @@ def _matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
     return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in when.items())
 
 
-def _check(params: Params, every_run: bool) -> None:
+def _check(params: Params) -> None:
     """Check what crosses files: recipes name roundings, checkpoints name tasks and sources, every run resolves."""
     errors = _check_parts(params) + _check_patterns(params)
     for name, recipe in params.recipes.recipes.items():
@@ -288,7 +249,7 @@ def _check(params: Params, every_run: bool) -> None:
         errors += _attempt("params/figures.yaml", lambda p=plain: params.recipe(p))
         for sized in (figures.sample_size.recipe(method, size) for size in sizes):
             errors += _attempt(f"scale {params.scale.name}: figures.sample_sizes", lambda s=sized: params.recipe(s))
-    errors += _check_runs(params) if every_run and not errors else []
+    errors += _check_runs(params) if not errors else []
     if FULL_PRECISION not in params.recipes.recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if errors:
@@ -306,7 +267,7 @@ def _check_parts(params: Params) -> list[str]:
             Hyper.model_validate(values)
         except ValidationError as error:
             wrong = (item for item in error.errors() if item["type"] != "missing" and item["loc"])
-            errors += [_line(Hyper, item, where) for item in wrong]
+            errors += [error_line(Hyper, item, where) for item in wrong]
     return errors
 
 

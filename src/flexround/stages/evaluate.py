@@ -3,78 +3,80 @@
 import argparse
 import logging
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+import torch
+from safetensors.numpy import save_file
+
 from flexround import artifacts, provenance
 from flexround.devices import lease
-from flexround.errors import SettingsError
+from flexround.jobs import jobfile
+from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
 from flexround.reconstruct import network
-from flexround.stages import cli
 from flexround.tasks import protocol
+from flexround.tasks.protocol import Evaluation, Split
 
 log = logging.getLogger(__name__)
-
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
-    arguments = cli.run_parser(__doc__)
-    arguments.add_argument(
-        "--weights", type=Path, help="directory of the checkpoint, for recipes that quantize nothing"
-    )
-    arguments.add_argument("--quantized", type=Path, help="directory of the quantized network, for all other recipes")
-    arguments.add_argument("--data", type=Path, required=True, help="directory of the prepared data")
-    arguments.add_argument(
-        "--out", type=Path, required=True, help="directory of metrics.json and predictions.safetensors"
-    )
-    return arguments
+BATCH = 250  # examples evaluated at once; fixed, because it can change the last bits of a score
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    cli.threads(arguments.threads)
-    params, identity = cli.identify(arguments)
-    recipe, checkpoint = params.recipe(identity.recipe), params.checkpoint(identity.checkpoint)
-    task = protocol.named(params.scale, identity.task)
-    source = arguments.quantized if recipe.quantized else arguments.weights
-    if source is None:
-        needed = "--quantized" if recipe.quantized else "--weights"
-        raise SettingsError(f"recipe {identity.recipe} needs {needed}")
+    job = jobfile.read(EvaluateJob, arguments.job)
     with lease() as device:
-        load = network.quantized if recipe.quantized else network.prepared
-        model = network.lower(load(checkpoint, task.head, source, recipe.preprocess), checkpoint.evaluated).to(device)
         start = time.perf_counter()
-        with network.products(checkpoint.evaluated, device):
-            found = task.evaluate(model, arguments.data, device, cli.BATCH, source, "validation")
+        found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
-            "run": vars(identity),
+            "format": artifacts.FORMAT,
+            "run": vars(job.run),
             "metrics": found.metrics,
             "stderr": found.stderr,
             "n_examples": found.n_examples,
             "higher_is_better": found.higher_is_better,
             "protocol": found.protocol,
-            "precision": checkpoint.evaluated,
+            "precision": job.checkpoint.evaluated,
             "inputs": {
-                "model": artifacts.read_manifest(source, verify=False)["files"],
-                "data": artifacts.read_manifest(arguments.data, verify=False)["files"],
+                "model": artifacts.read_manifest(job.network, verify=False)["files"],
+                "data": artifacts.read_manifest(job.data, verify=False)["files"],
             },
             "environment": provenance.environment(device),
             "seconds": time.perf_counter() - start,
         }
     kinds = {"scores": found.scores, "replicates": found.replicates, "predictions": found.predictions}
     arrays = {f"{kind}/{name}": array for kind, of_kind in kinds.items() for name, array in of_kind.items()}
-    _write(arguments.out, arrays, facts)
-    log.info("%s: %s", identity, " ".join(f"{name}={value:.2f}" for name, value in found.metrics.items()))
+    _write(job.out, arrays, facts)
+    log.info("%s: %s", job.run, " ".join(f"{name}={value:.2f}" for name, value in found.metrics.items()))
+
+
+def measured(
+    job: MeasuredJob,
+    source: Path,
+    device: torch.device,
+    quantized: bool,
+    steps: Sequence[str] = (),
+    split: Split = "validation",
+) -> Evaluation:
+    """Return what the evaluation of a network finds.
+
+    Args:
+        job: says which network, task and data.
+        source: directory of the network.
+        device: where it is computed.
+        quantized: whether ``source`` holds a quantized network.
+        steps: surgery that was done to the network.
+        split: of the data.
+    """
+    task, checkpoint = protocol.build(job.task), job.checkpoint
+    load = network.quantized if quantized else network.prepared
+    model = network.lower(load(checkpoint, task.head, source, steps), checkpoint.evaluated).to(device)
+    with network.products(checkpoint.evaluated, device):
+        return task.evaluate(model, job.data, device, BATCH, source, split)
 
 
 def _write(out: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
     """Write the arrays, then the metrics: metrics.json is there only when everything is."""
-    from safetensors.numpy import save_file
-
     artifacts.atomic_write(out / "predictions.safetensors", lambda path: save_file(arrays, path))
     facts["predictions"] = {"sha256": artifacts.sha256(out / "predictions.safetensors")}
     artifacts.write_json(out / "metrics.json", facts)
-
-
-if __name__ == "__main__":
-    cli.main(run, parser())

@@ -9,7 +9,7 @@ from flexround.artifacts import write_text
 from flexround.results.render import document
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.stages import cli
+from flexround.tools import cli
 
 log = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ from flexround.settings import cost, layout
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
 from flexround.settings.plan import Plan
-from flexround.stages import cli
+from flexround.tools import cli
 from flexround.tasks import protocol
 
 GIB = 2**30

@@ -14,7 +14,7 @@ from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.settings.load import load_params
-from flexround.stages import cli
+from flexround.tools import cli
 
 METADATA = Path(".snakemake/metadata")
 COPIED = ("table*", "figure*", "claims*", "errata*")  # of the scale's outputs, those that also lie in results/
@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage on the results below the working directory."""
-    results = Path("results") / load_params(arguments.scale, every_run=False).scale.name
+    results = Path("results") / load_params(arguments.scale).scale.name
     action = save if arguments.action == "save" else restore
     action(results, results / "records")
 

@@ -17,7 +17,7 @@ from flexround.results.cells import Cell
 from flexround.results.published import DECIMALS, Key
 from flexround.settings.load import Params, load_params
 from flexround.settings.tables import Table
-from flexround.stages import cli
+from flexround.tools import cli
 
 log = logging.getLogger(__name__)
 COLUMNS = (*Key._fields, "n_seeds", "sd", "tolerance", "source")

@@ -10,7 +10,7 @@ from flexround.regress.compare import Moved, Number
 from flexround.results import cells
 from flexround.results.published import Key
 from flexround.settings.load import Params, load_params
-from flexround.stages import cli
+from flexround.tools import cli
 
 
 def parser() -> argparse.ArgumentParser:

@@ -8,7 +8,7 @@ from flexround.artifacts import write_text
 from flexround.results.render import report_page
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.stages import cli
+from flexround.tools import cli
 
 log = logging.getLogger(__name__)
 

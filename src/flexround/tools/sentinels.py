@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 from flexround.artifacts import write_text
-from flexround.stages import cli
+from flexround.tools import cli
 
 
 def parser() -> argparse.ArgumentParser:

@@ -12,7 +12,7 @@ from flexround.results.render import leads, status_table
 from flexround.results.render.figure_style import PNG_DPI, style
 from flexround.results.render.overview import standing
 from flexround.settings.load import load_params
-from flexround.stages import cli
+from flexround.tools import cli
 
 log = logging.getLogger(__name__)
 

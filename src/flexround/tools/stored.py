@@ -12,8 +12,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
-from flexround.settings.load import read_yaml
-from flexround.stages import cli
+from flexround.settings.validation import read_yaml
+from flexround.tools import cli
 
 LOCK = Path("dvc.lock")
 FAILED = 1

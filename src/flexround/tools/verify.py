@@ -10,7 +10,7 @@ from flexround.errors import InputError
 from flexround.settings.dependents import served
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.stages import cli
+from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", "metrics.json")  # hold the sha256 of the files beside them

@@ -81,7 +81,7 @@ def _mean(tensors: Iterable[Tensor]) -> float:
 @functools.cache
 def _params() -> Params:
     """Return the settings of the mini scale."""
-    return load_params("mini", every_run=False)
+    return load_params("mini")
 
 
 def _quantize(network: Network, params: Params, run: Run) -> tuple[Result, list[dict[str, float]]]:

@@ -8,7 +8,7 @@ from pydantic import Field, model_validator
 
 from flexround.results.cells import Cell
 from flexround.settings.layout import PARAMS
-from flexround.settings.load import read_yaml, validate
+from flexround.settings.validation import read_yaml, validate
 from flexround.settings.schema import Count, Positive, Strict
 
 CLAIMS = PARAMS / "claims.yaml"

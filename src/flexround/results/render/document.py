@@ -17,7 +17,7 @@ from flexround.results.render import jinja
 from flexround.results.render.latex import escape
 from flexround.results.render.table_layout import scale_note
 from flexround.settings.layout import PARAMS
-from flexround.settings.load import read_yaml
+from flexround.settings.validation import read_yaml
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
 

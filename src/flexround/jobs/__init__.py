@@ -1,0 +1,1 @@
+"""What the rules run: the job file, the workers, one entry point a rule."""

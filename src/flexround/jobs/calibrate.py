@@ -1,0 +1,6 @@
+"""Draw the calibration samples of a seed and store the very samples, so that all methods see the same ones."""
+
+from flexround.jobs import command
+
+if __name__ == "__main__":
+    command.main("flexround.stages.calibrate", command.parser(__doc__))

@@ -1,0 +1,6 @@
+"""Judge the paper's claims by the evaluated runs of a scale, and list the paper's errata."""
+
+from flexround.jobs import command
+
+if __name__ == "__main__":
+    command.main("flexround.stages.claims", command.parser(__doc__))

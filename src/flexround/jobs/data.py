@@ -1,0 +1,6 @@
+"""Prepare a task's data: check the raw files, write what the later jobs read."""
+
+from flexround.jobs import command
+
+if __name__ == "__main__":
+    command.main("flexround.stages.data", command.parser(__doc__))

@@ -1,0 +1,6 @@
+"""Make the full-precision network of a task: import it, and train it if the scale says how."""
+
+from flexround.jobs import command
+
+if __name__ == "__main__":
+    command.main("flexround.stages.finetune", command.parser(__doc__))

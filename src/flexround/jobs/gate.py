@@ -1,0 +1,6 @@
+"""Pass or stop a full-precision network: nothing is quantized before it is what it should be."""
+
+from flexround.jobs import command
+
+if __name__ == "__main__":
+    command.main("flexround.stages.gate", command.parser(__doc__))

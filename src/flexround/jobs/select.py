@@ -1,0 +1,6 @@
+"""Take the best of several quantized networks by a held-out part of the training data, never by the test set."""
+
+from flexround.jobs import command
+
+if __name__ == "__main__":
+    command.main("flexround.stages.select", command.parser(__doc__))

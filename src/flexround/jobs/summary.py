@@ -1,0 +1,6 @@
+"""Sum up the tables of a scale in one small JSON: what dvc metrics show and dvc metrics diff read."""
+
+from flexround.jobs import command
+
+if __name__ == "__main__":
+    command.main("flexround.stages.summary", command.parser(__doc__))

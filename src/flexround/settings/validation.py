@@ -1,0 +1,81 @@
+"""Read YAML and check it against its settings class: all errors together, each with file, key and value."""
+
+from pathlib import Path
+from typing import Any, TypeVar
+
+import yaml
+from pydantic import BaseModel, ValidationError
+
+from flexround.errors import SettingsError, suggest
+
+S = TypeVar("S", bound=BaseModel)
+
+
+class _UniqueKeyLoader(yaml.CSafeLoader):
+    """Safe loader that refuses a key given twice instead of keeping the last one in silence."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
+        twice = {key for key in keys if keys.count(key) > 1}
+        if twice:
+            raise yaml.constructor.ConstructorError(None, None, f"key given twice: {sorted(twice)}", node.start_mark)
+        return super().construct_mapping(node, deep)
+
+
+def read_yaml(path: Path) -> Any:
+    """Read one YAML file (safe tags only, no repeated keys).
+
+    Raises:
+        SettingsError: missing file or a syntax error, with its line.
+    """
+    try:
+        return yaml.load(Path(path).read_text(), _UniqueKeyLoader)
+    except FileNotFoundError as error:
+        raise SettingsError(f"{path}: missing") from error
+    except yaml.YAMLError as error:
+        raise SettingsError(f"{path}: {error}") from error
+
+
+def validate(model: type[S], value: Any, where: str) -> S:
+    """Validate ``value``; all errors are reported together, each with file, key and value.
+
+    Raises:
+        SettingsError: one line per error; an unknown key comes with the nearest known one.
+    """
+    try:
+        return model.model_validate(value)
+    except ValidationError as error:
+        raise SettingsError("\n".join(error_line(model, item, where) for item in error.errors())) from error
+
+
+def error_line(model: type[BaseModel], item: Any, where: str) -> str:
+    """Return one of pydantic's errors as a line."""
+    key = ".".join(str(part) for part in item["loc"])
+    place = f"{where}: {key}" if key else where
+    if item["type"] == "extra_forbidden":
+        return f"{place}: unknown key {suggest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
+    if item["type"] == "missing":
+        return f"{place}: this key is required and missing"
+    if item["type"] == "value_error":  # of a whole mapping: its text says which keys it is about
+        return f"{place}: {item['msg'].removeprefix('Value error, ')}"
+    return f"{place} = {item['input']!r}: {item['msg']}"
+
+
+def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
+    """Return the field names valid at ``loc`` inside ``model``, as far as the annotations tell."""
+    current: Any = model
+    for part in loc:
+        fields = getattr(current, "model_fields", {})
+        annotation = fields[part].annotation if part in fields else current
+        current = _inner_model(annotation) or current
+    return list(getattr(current, "model_fields", {}))
+
+
+def _inner_model(annotation: Any) -> type[BaseModel] | None:
+    """Return the settings class inside an annotation such as ``tuple[Row, ...]`` or ``Model | None``."""
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return annotation
+    for argument in getattr(annotation, "__args__", ()):
+        if found := _inner_model(argument):
+            return found
+    return None
