@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, fill, hits, numbers, write
+from visible_text import visible
 
 from flexround.errors import SettingsError
 from flexround.results import cells, published, sample_sizes
@@ -254,7 +255,7 @@ def test_the_page_has_every_claim_comparison_and_erratum(tmp_path: Path) -> None
     assert page.count("<tr>") - page.count("<thead>\n<tr>") == sum(
         (len(text.splitlines()) - 1, len(errata.splitlines()) - 1, len(specs.load().claims))
     )
-    assert "not the paper's numbers" in page.replace("&#39;", "'")
+    assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in visible(page)
 
 
 def test_sizes_of_a_scale_that_the_paper_lacks_have_no_published_margin() -> None:
