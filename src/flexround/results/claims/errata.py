@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from flexround import metrics
 from flexround.results.cells import Cell
-from flexround.results.claims.verdicts import LOWER_IS_BETTER, Comparison
+from flexround.results.claims.verdicts import Comparison
 from flexround.results.published import DECIMALS, Key
 from flexround.settings.layout import FULL_PRECISION
 
@@ -151,7 +152,7 @@ def _identity(cell: Cell) -> tuple[object, ...]:
 
 def _oriented(cell: Cell, paper: Paper) -> float:
     """Return a published number, negated where lower is better."""
-    return -paper.value(cell) if cell.key.metric == LOWER_IS_BETTER else paper.value(cell)
+    return paper.value(cell) if metrics.of(cell.key.metric).higher_is_better else -paper.value(cell)
 
 
 def _grouped(cells: Iterable[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, list[Cell]]:

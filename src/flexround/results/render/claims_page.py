@@ -6,8 +6,9 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from flexround import metrics
 from flexround.results.claims.specs import Claim
-from flexround.results.claims.verdicts import FAILS, HOLDS, LOWER_IS_BETTER, VERDICTS
+from flexround.results.claims.verdicts import FAILS, HOLDS, VERDICTS
 from flexround.results.contests import Z
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, scale_note
@@ -182,5 +183,5 @@ def _place(entry: Entry) -> str:
 
 def _signed(number: str, metric: str) -> str:
     """Return a margin with its sign and unit; a dash where there is none."""
-    unit = " %" if metric == LOWER_IS_BETTER else ""
+    unit = " %" if metrics.of(metric).relative else ""
     return f"{float(number):+.2f}{unit}" if number else "\u2014"
