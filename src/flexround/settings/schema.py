@@ -224,12 +224,17 @@ class Figures(Strict):
     sample_size_seeds: Count = Field(description="seeds of each point of figure 7")
 
 
-class Scale(Strict):
-    """``params/scales/NAME.yaml``: checkpoints, tasks, budgets, seeds."""
+class ScaleFacts(Strict):
+    """What outputs say of a scale."""
 
     name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
     description: str
     comparable: bool = Field(description="whether its numbers may be compared with the published ones")
+
+
+class Scale(ScaleFacts):
+    """``params/scales/NAME.yaml``: checkpoints, tasks, budgets, seeds."""
+
     seeds: Count
     tasks: dict[str, Task]
     checkpoints: dict[str, Checkpoint]

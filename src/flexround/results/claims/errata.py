@@ -30,7 +30,7 @@ class Erratum(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """The published numbers, which are bold, and the cell (with run and metric of the task) of each."""
+    """The published numbers, which are bold, and the cell (with run and metric of the task) of each; see `printed`."""
 
     cells: Sequence[Cell]
     numbers: Mapping[Key, float]
@@ -39,6 +39,11 @@ class Paper(NamedTuple):
     def value(self, cell: Cell) -> float:
         """Return the published number of a cell."""
         return self.numbers[cell.key]
+
+
+def printed(cells: Iterable[Cell], numbers: Mapping[Key, float], bold: Set[Key]) -> Paper:
+    """Return the paper's numbers with their cells; the project's own cells, which have none, are left out."""
+    return Paper([cell for cell in cells if cell.key in numbers], numbers, bold)
 
 
 def find(paper: Paper, comparisons: Iterable[Comparison], examples: Mapping[str, Mapping[str, int]]) -> list[Erratum]:

@@ -12,7 +12,7 @@ from flexround.results.claims.verdicts import FAILS, HOLDS, VERDICTS
 from flexround.results.contests import Z
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, scale_note
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -135,7 +135,7 @@ STYLE = {HOLDS: "holds", FAILS: "fails"}  # class of a verdict
 _ENVIRONMENT = jinja.html()
 
 
-def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: Scale) -> str:
+def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: ScaleFacts) -> str:
     """Return the page.
 
     Args:

@@ -4,7 +4,7 @@ import hashlib
 
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, Grid, legend, optional, parse, plain, scale_note
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
 PAGE = """{% macro raised(letter) %}{% if letter %}<sup>{{ letter }}</sup>{% endif %}{% endmacro %}
@@ -84,7 +84,7 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 _ENVIRONMENT = jinja.html()
 
 
-def render(text: str, table: Table, scale: Scale) -> str:
+def render(text: str, table: Table, scale: ScaleFacts) -> str:
     """Return the table as an HTML page.
 
     Args:
