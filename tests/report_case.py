@@ -4,9 +4,8 @@ import base64
 import json
 from pathlib import Path
 
-from table_runs import OF_RUNS, fill, hits
+from table_runs import OF_RUNS, fill, hits, settings_csv
 
-from flexround.results import published, settings_table
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
@@ -42,7 +41,7 @@ def fill_root(root: Path) -> None:
     """Write tables 3 and 13 of made-up runs, one of them with everything that a real one leaves behind."""
     mini = root / "results/mini"
     write(mini / "table3.csv", table3(root))
-    write(mini / "table13.csv", settings_table.to_csv(PLAN.params.tables[13], PLAN.params, published.load()))
+    write(mini / "table13.csv", settings_csv(13, PLAN.params))
     lines = "joint-s1-beats-adaround,<b>bold</b>,1.00,holds\ns1-learnable,,,not run\ns1-learnable,,2.00,holds\n"
     write(mini / "claims.csv", f"claim,column,margin,verdict\n{lines}")
     (mini / "figure3.png").write_bytes(PIXEL)

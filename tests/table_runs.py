@@ -10,14 +10,15 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from flexround.results import cells, evaluated, published, table_csv
+from flexround.results import cells, evaluated, published, sample_sizes, settings_table, table_csv
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params
 from flexround.settings.validation import read_yaml, validate
 from flexround.settings.schema import Recipe, Scale, TrainRule
 from flexround.settings.tables import Table
 
-SPECS = {path.stem: validate(Table, read_yaml(path), str(path)) for path in sorted(PARAMS.glob("tables/table*.yaml"))}
+FILES = [PARAMS / f"tables/table{number:02d}.yaml" for number in range(1, 25)]  # the paper's
+SPECS = {path.stem: validate(Table, read_yaml(path), str(path)) for path in FILES}
 OF_RUNS = {name: table for name, table in SPECS.items() if table.groups}
 SETTINGS = {table.number: table for table in SPECS.values() if table.settings}
 EXAMPLES = 1000
@@ -114,6 +115,19 @@ def complete(root: Path, name: str = "mini") -> None:
     """Write every run of the table: of 1000 examples, strong gets 40 more than weak; third is far behind."""
     for recipe, count in (("bare", 500), ("full", 900), ("weak", 700), ("strong", 740), ("third", 100)):
         write(root, recipe, hits(count), name=name)
+
+
+def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Cell], dict[published.Key, float]]:
+    """Return the cells and published numbers of figure 7 at a scale."""
+    at = params.scale.figures
+    points, sizes, seeds = published.load_figure7(), at.sample_sizes, at.sample_size_seeds
+    return sample_sizes.collect(params.figures.sample_size, points, params.scale.name, sizes, seeds, root)
+
+
+def settings_csv(number: int, params: Params) -> str:
+    """Return the CSV of a shipped table of settings."""
+    table = params.tables[number]
+    return settings_table.to_csv(table, settings_table.resolve(table, params), params.scale, published.load())
 
 
 def settings_params(

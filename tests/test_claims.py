@@ -8,15 +8,15 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, fill, hits, numbers, write
+from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill, hits, numbers, write
+from visible_text import visible
 
 from flexround.errors import SettingsError
-from flexround.results import cells, published, sample_sizes
+from flexround.results import cells, published
 from flexround.results.claims import specs, verdicts
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.validation import validate
-from flexround.settings.schema import Scale
 from flexround.stages import claims as stage
 
 PAIR = ("strong", "weak")
@@ -46,8 +46,7 @@ def paper_places() -> dict[str, verdicts.Place]:
         f"table {table.number}": verdicts.Place(cells.collect(table, every, "paper", 1, Path("nowhere")), printed)
         for table in OF_RUNS.values()
     }
-    figure = sample_sizes.collect(params.figures.sample_size, published.load_figure7(), params.scale, Path("nowhere"))
-    return places | {"figure 7": verdicts.Place(*figure)}
+    return places | {"figure 7": verdicts.Place(*figure7(params))}
 
 
 def shipped(name: str) -> list[dict[str, str]]:
@@ -255,14 +254,13 @@ def test_the_page_has_every_claim_comparison_and_erratum(tmp_path: Path) -> None
     assert page.count("<tr>") - page.count("<thead>\n<tr>") == sum(
         (len(text.splitlines()) - 1, len(errata.splitlines()) - 1, len(specs.load().claims))
     )
-    assert "not the paper's numbers" in page.replace("&#39;", "'")
+    assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in visible(page)
 
 
 def test_sizes_of_a_scale_that_the_paper_lacks_have_no_published_margin() -> None:
     params = load_params("mini")
     figures = params.scale.figures.model_copy(update={"sample_sizes": (16,)})
-    other: Scale = params.scale.model_copy(update={"figures": figures})
-    found, printed = sample_sizes.collect(params.figures.sample_size, published.load_figure7(), other, Path("nowhere"))
+    found, printed = figure7(params._replace(scale=params.scale.model_copy(update={"figures": figures})))
     recipes = {cell.run.recipe for cell in found if cell.key not in printed}
     assert recipes == {"b-flexround-w4-n16", "b-adaround-w4-n16"}
     assert found[0].run == Run("mini", "imagenet", "mobilenetv2-torchvision", "b-adaround-w4-n2048", 0)

@@ -5,9 +5,9 @@ import itertools
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS
+from table_runs import OF_RUNS, figure7
 
-from flexround.results import cells, published, sample_sizes
+from flexround.results import cells, published
 from flexround.results.claims import errata, specs, verdicts
 from flexround.settings.load import load_params
 
@@ -36,7 +36,7 @@ SHARED = {(1, 2), (1, 11), (2, 11), (4, 15), (7, 19), (15, 16)}  # with the rows
 def paper() -> errata.Paper:
     every = load_params("paper").recipes.recipes
     found = [c for table in OF_RUNS.values() for c in cells.collect(table, every, "paper", 1, Path("nowhere"))]
-    return errata.Paper(found, published.load(), published.load_bold())
+    return errata.printed(found, published.load(), published.load_bold())
 
 
 @pytest.fixture(scope="module")
@@ -47,8 +47,7 @@ def found(paper: errata.Paper) -> list[errata.Erratum]:
         f"table {number}": verdicts.Place([c for c in paper.cells if c.key.table == number], paper.numbers)
         for number in numbers
     }
-    figure = sample_sizes.collect(params.figures.sample_size, published.load_figure7(), params.scale, Path("nowhere"))
-    places["figure 7"] = verdicts.Place(*figure)
+    places["figure 7"] = verdicts.Place(*figure7(params))
     return errata.find(paper, verdicts.compare(spec.claims, places), spec.examples)
 
 

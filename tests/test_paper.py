@@ -6,10 +6,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS, fill, hits
+from table_runs import OF_RUNS, fill, hits, settings_csv
 
 from flexround.errors import InputError
-from flexround.results import published, settings_table
 from flexround.results.render import document, figure_style, latex, leads, overview, status_table
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -17,6 +16,7 @@ from flexround.tools import status as stage
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(load_params("mini"))
+ITEMS = [item for part in document.parts(PLAN.params.tables) for item in part.items]
 TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
 
@@ -26,7 +26,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("work")
     mini = root / "results/mini"
     texts = {4: fill(root / "runs", OF_RUNS["table04"], TABLE4)}
-    texts[14] = settings_table.to_csv(PLAN.params.tables[14], PLAN.params, published.load())
+    texts[14] = settings_csv(14, PLAN.params)
     mini.mkdir(parents=True)
     for number, text in texts.items():
         (mini / f"table{number}.csv").write_text(text)
@@ -37,10 +37,9 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def test_the_order_has_every_table_and_figure_once():
-    items = [item for part in document.parts() for item in part.items]
     expected = [*(f"table{n}" for n in PLAN.params.tables), *(f"figure{n}" for n in PLAN.figures)]
-    assert sorted(items) == sorted(expected)
-    tables = [item for item in items if item.startswith("table")]
+    assert sorted(ITEMS) == sorted(expected)
+    tables = [item for item in ITEMS if item.startswith("table")]
     assert tables == sorted(tables, key=lambda name: int(name.removeprefix("table")))
 
 
@@ -49,9 +48,7 @@ def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
     body = text[text.index(r"\tableofcontents") :]
     captions = re.findall(r"\\label\{(tab:[^}]+)\}|\\includegraphics\{(\w+)\}|^(\w+~\d+): not made", body, re.MULTILINE)
     order = [next(filter(None, found)) for found in captions]
-    names = [
-        item.replace("table", "Table~").replace("figure", "Figure~") for part in document.parts() for item in part.items
-    ]
+    names = [item.replace("table", "Table~").replace("figure", "Figure~") for item in ITEMS]
     made = {"Figure~3": "figure3", "Table~4": "tab:glue", "Table~14": "tab:glue-ft"}
     assert order == [made.get(name, name) for name in names]
     assert body.count(r"\setcounter{table}") == 2

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 from report_case import PLAN, RUN, fill_root, table3, write
+from visible_text import visible
 
 from flexround.results.render import job_costs, origins, overview, report_claims, report_page, run_facts
 from flexround.settings import layout
@@ -178,7 +179,9 @@ def test_an_empty_directory_gives_a_page_too(tmp_path):
 
 def test_a_scale_of_its_own_shows_no_difference(html):
     assert 'class="delta"' not in html
-    assert "not the paper&#39;s numbers" in html
+    shown = visible(html)
+    assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in shown
+    assert "numbers. Handwritten digits, " in shown
 
 
 def test_a_comparable_scale_shows_differences_with_marks(tmp_path):

@@ -5,12 +5,12 @@ import math
 import re
 
 import pytest
-from table_runs import OF_RUNS, SETTINGS, settings_params
+from table_runs import OF_RUNS, SETTINGS, settings_csv, settings_params
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import SettingsError
 from flexround.results import published
 from flexround.results.render import html, latex, terminal
-from flexround.results.settings_table import keyed, shown, to_csv
+from flexround.results.settings_table import keyed, shown
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
 from flexround.settings.validation import validate
@@ -21,7 +21,7 @@ from flexround.tasks.text.lora_training import AdapterTrainSettings
 
 
 def entries(number, params):
-    return list(csv.DictReader(to_csv(SETTINGS[number], params, published.load()).splitlines()))
+    return list(csv.DictReader(settings_csv(number, params).splitlines()))
 
 
 @pytest.mark.parametrize("number", SETTINGS)
@@ -93,8 +93,6 @@ def test_what_the_scale_lacks_is_named():
         entries(13, settings_params(without="bert-large"))
     with pytest.raises(SettingsError, match=r"tasks\.squad\.options: doc_stride = None"):
         entries(13, settings_params(options={"squad": {"max_length": 384}}))
-    with pytest.raises(InputError, match=r"table13\.yaml"):
-        to_csv(SETTINGS[13], settings_params(), {})
 
 
 def test_nothing_is_run_for_them():
@@ -104,7 +102,7 @@ def test_nothing_is_run_for_them():
 
 def test_what_all_models_share_is_printed_once():
     params = settings_params()
-    text = to_csv(SETTINGS[14], params, published.load())
+    text = settings_csv(14, params)
     fragment = latex.render(text, SETTINGS[14], params.scale)
     assert r"\begin{tabular}{cccccc}" in fragment
     assert r"Learning Rate & 2e-5 & 2e-5 & 2e-5 & 2e-5 & 1e-5 \\" in fragment
@@ -118,7 +116,7 @@ def test_what_all_models_share_is_printed_once():
 
 def test_sections_stand_first_and_are_ruled_off():
     params = settings_params()
-    text = to_csv(SETTINGS[18], params, published.load())
+    text = settings_csv(18, params)
     lines = latex.render(text, SETTINGS[18], params.scale).splitlines()
     start = lines.index(r"\midrule")
     assert lines[start - 1].startswith(r"Dataset & Configuration & \multicolumn{1}{c}{GPT-Neo\textsubscript{125M}}")
@@ -136,7 +134,7 @@ def test_sections_stand_first_and_are_ruled_off():
 
 def test_a_table_of_one_row_has_no_text_columns():
     params = settings_params()
-    text = to_csv(SETTINGS[13], params, published.load())
+    text = settings_csv(13, params)
     assert "\n1e-4 & 32 & 4 & 384 & 128 \\\\\n" in latex.render(text, SETTINGS[13], params.scale)
     assert 'class="text"' not in html.render(text, SETTINGS[13], params.scale)
     assert "1e-4 (1e-4)" in terminal.render(text, params.scale)

@@ -20,17 +20,20 @@ from table_runs import (
     make,
     numbers,
     scale,
+    settings_csv,
     settings_params,
     write,
 )
+from visible_text import visible
 
 from flexround.errors import InputError, SettingsError
-from flexround.results import published, settings_table
+from flexround.results import published
 from flexround.results.render import html, latex, table_layout, terminal
 from flexround.settings.validation import validate
 from flexround.settings.tables import Table
 from flexround.stages import tabulate
 
+REFERENCE = Path(__file__).resolve().parent.parent / "results/reference"
 GLUE_SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
 
@@ -94,6 +97,17 @@ def test_html_is_self_contained_and_shows_the_paper_and_delta(tmp_path: Path) ->
 )
 def test_captions_as_plain_text(written: str, shown: str) -> None:
     assert table_layout.plain(written) == shown
+
+
+@pytest.mark.parametrize("name", OF_RUNS)
+def test_a_reader_sees_whose_numbers_these_are(name: str) -> None:
+    table = OF_RUNS[name]
+    text = (REFERENCE / f"table{table.number}.csv").read_text()
+    shown = visible(html.render(text, table, scale()))
+    words = "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers. Each cell: ours"
+    assert words in shown
+    assert table_layout.plain(table.caption).strip() in shown
+    assert "with its own models" not in visible(html.render(text, table, scale(comparable=True)))
 
 
 def test_html_of_a_scale_of_its_own_shows_no_delta(tmp_path: Path) -> None:
@@ -218,7 +232,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     for name, spec in OF_RUNS.items():
         scores = {row.recipe: hits(number, 100) for number, row in enumerate(spec.rows())}
         texts.append((fill(tmp_path / name, spec, scores), spec))
-    texts += [(settings_table.to_csv(spec, settings_params(), published.load()), spec) for spec in SETTINGS.values()]
+    texts += [(settings_csv(number, settings_params()), spec) for number, spec in SETTINGS.items()]
     for text, spec in texts:
         fragment, number = latex.render(text, spec, scale()), spec.number
         (tmp_path / "page.tex").write_text(latex.standalone(fragment, number))

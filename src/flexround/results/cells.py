@@ -8,7 +8,6 @@ from pathlib import Path
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.results.evaluated import Trial, directory, read_run, trial
 from flexround.results.published import Key
-from flexround.settings.additions import OwnRow
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
 from flexround.settings.tables import Row, Table
@@ -26,7 +25,6 @@ class Cell:
         metric: of the run's task; the key has the table's name for it.
         expected: how many seeds a complete cell has.
         trials: the evaluated seeds, by seed.
-        own: whether the row is the user's, so that the paper has no number for it.
     """
 
     key: Key
@@ -36,7 +34,6 @@ class Cell:
     metric: str
     expected: int
     trials: tuple[Trial, ...]
-    own: bool = False
 
     @property
     def complete(self) -> bool:
@@ -90,8 +87,7 @@ def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int,
             for metric in metrics:
                 name = table.metric_names.get(metric, metric)
                 key = Key(table.number, number, row.section, row.method, row.bits, column.name, name)
-                own = isinstance(row, OwnRow)
-                cells.append(Cell(key, group, compare, run, metric, count, trials[metric], own))
+                cells.append(Cell(key, group, compare, run, metric, count, trials[metric]))
     return cells
 
 

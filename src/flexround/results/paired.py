@@ -3,6 +3,7 @@
 import math
 
 import numpy as np
+from scipy import stats
 
 from flexround.errors import InputError
 from flexround.results.evaluated import Trial
@@ -64,7 +65,7 @@ def _normal(differences: np.ndarray) -> float:
     mean, deviation = float(differences.mean()), float(differences.std())
     if deviation == 0:
         return float(mean == 0)
-    return math.erfc(abs(mean) / deviation * math.sqrt(len(differences) / 2))
+    return float(2 * stats.norm.sf(abs(mean) / deviation * math.sqrt(len(differences))))
 
 
 def _sign_changes(differences: np.ndarray) -> float:

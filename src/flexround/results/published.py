@@ -1,7 +1,7 @@
 """The paper's own numbers: ``params/published.csv`` and ``params/published_figure7.csv``."""
 
 import csv
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import NamedTuple, TypeVar
 
@@ -52,20 +52,6 @@ def load_bold(path: Path = TABLES) -> frozenset[Key]:
         InputError: as :func:`load`.
     """
     return frozenset(key for key, bold in _column(path, "bold", int).items() if bold)
-
-
-def lookup(numbers: Mapping[Key, float], key: Key) -> float:
-    """Return the published value of a cell.
-
-    Raises:
-        InputError: no such number; the table's spec and the published numbers disagree.
-    """
-    if key not in numbers:
-        raise InputError(
-            f"{TABLES.name}: no number for {key}; make row, method, bits and column of "
-            f"params/tables/table{key.table:02d}.yaml the same as there"
-        )
-    return numbers[key]
 
 
 def load_figure7(path: Path = FIGURE7) -> list[Point]:

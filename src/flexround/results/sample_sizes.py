@@ -6,11 +6,12 @@ from pathlib import Path
 from flexround.results.cells import Cell, trials_of
 from flexround.results.published import Key, Point
 from flexround.settings.layout import Run
-from flexround.settings.schema import Scale
 from flexround.settings.tables import SampleSize
 
 
-def collect(spec: SampleSize, points: Sequence[Point], scale: Scale, root: Path) -> tuple[list[Cell], dict[Key, float]]:
+def collect(
+    spec: SampleSize, points: Sequence[Point], scale: str, sizes: Sequence[int], seeds: int, root: Path
+) -> tuple[list[Cell], dict[Key, float]]:
     """Return a cell for each method and size of the scale or the paper, and the published numbers.
 
     All cells share one column, so that sizes can be compared with each other.
@@ -18,18 +19,19 @@ def collect(spec: SampleSize, points: Sequence[Point], scale: Scale, root: Path)
     Args:
         spec: what the figure shows.
         points: the paper's.
-        scale: its sizes and seeds.
+        scale: name of the scale.
+        sizes: the scale's calibration sizes.
+        seeds: seeds of a complete cell.
         root: results directory that holds ``SCALE/evaluated/``.
 
     Raises:
         InputError: an evaluated run that can't be used.
     """
     published = {(point.method, point.size): point.value for point in points}
-    sizes = sorted({*scale.figures.sample_sizes, *(point.size for point in points)}, reverse=True)
+    every = sorted({*sizes, *(point.size for point in points)}, reverse=True)
     found, numbers = [], {}
-    for row, (method, size) in enumerate([(m, s) for m in spec.recipes for s in sizes], start=1):
-        run = Run(scale.name, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
-        seeds = scale.figures.sample_size_seeds
+    for row, (method, size) in enumerate([(m, s) for m in spec.recipes for s in every], start=1):
+        run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
         trials = trials_of(run, [spec.metric], seeds, root)[spec.metric]
         key = Key(spec.number, row, "", f"{method}, {size} samples", "", spec.checkpoint, spec.metric)
         found.append(Cell(key, 1, True, run, spec.metric, seeds, trials))

@@ -1,31 +1,39 @@
 """Tables of settings: what fine-tuning and reconstruction really use, read from the scale; nothing is run."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flexround.errors import SettingsError, suggest
-from flexround.results.published import SETTING, Key, lookup
+from flexround.results.published import SETTING, Key
 from flexround.results.table_csv import write
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper
+from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Setting, Table
 
 SMALLEST_PLAIN = 1e-2  # the paper writes smaller settings as 5e-3
 
 
-def to_csv(table: Table, params: Params, numbers: Mapping[Key, float]) -> str:
+def resolve(table: Table, params: Params) -> list[float]:
+    """Return what the pipeline uses for each cell of a settings table, in the order of ``table.settings``.
+
+    Raises:
+        SettingsError: the scale lacks a task, checkpoint or setting, or those that share a cell differ.
+    """
+    return [_agreed(table, setting, params) for setting in table.settings]
+
+
+def to_csv(table: Table, values: Sequence[float], scale: ScaleFacts, numbers: Mapping[Key, float]) -> str:
     """Return the CSV of a settings table, with the columns of every other table.
 
     Args:
         table: tasks and settings.
-        params: holds the settings that the pipeline uses.
-        numbers: the published numbers.
-
-    Raises:
-        SettingsError: the scale lacks a task, checkpoint or setting, or those that share a cell differ.
-        InputError: a cell has no published number.
+        values: of its cells, as :func:`resolve` gives them.
+        scale: whose they are.
+        numbers: the published numbers; a cell may have none.
     """
-    return write(_entry(key, table, setting, params, lookup(numbers, key)) for key, setting in keyed(table))
+    cells = zip(keyed(table), values, strict=True)
+    return write(_entry(key, table, setting, value, scale, numbers.get(key)) for (key, setting), value in cells)
 
 
 def keyed(table: Table) -> Iterator[tuple[Key, Setting]]:
@@ -44,16 +52,17 @@ def shown(value: float) -> str:
     return f"{value:g}"
 
 
-def _entry(key: Key, table: Table, setting: Setting, params: Params, published: float) -> dict[str, str | int]:
+def _entry(
+    key: Key, table: Table, setting: Setting, value: float, scale: ScaleFacts, published: float | None
+) -> dict[str, str | int]:
     """Return a line of the CSV; task and checkpoint are the first of those that share the value."""
-    value = _agreed(table, setting, params)
     sections = list(dict.fromkeys(other.section for other in table.settings))
     equal = "reproduced" if value == published else "off"
     return key._asdict() | {
         "value": shown(value),
-        "published": shown(published),
-        "status": equal if params.scale.comparable else "computed",
-        "scale": params.scale.name,
+        "published": "" if published is None else shown(published),
+        "status": "computed" if published is None or not scale.comparable else equal,
+        "scale": scale.name,
         "task": setting.task or table.tasks[0],
         "checkpoint": setting.checkpoints[0],
         "recipe": setting.recipe or "",

@@ -8,8 +8,8 @@ from collections.abc import Iterable, Mapping
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.contests import Lead, leads
-from flexround.results.published import DECIMALS, Key, lookup
-from flexround.settings.schema import Scale
+from flexround.results.published import DECIMALS, Key
+from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
 COLUMNS = (
@@ -22,17 +22,17 @@ P_DECIMALS = 4
 EXACT = 6  # decimals of |delta|; without it 70.58 - 70.28 is a little more than 0.30
 
 
-def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: Scale) -> str:
+def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
     """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
 
     Args:
         cells: the table's cells in the paper's order.
-        numbers: the published numbers.
+        numbers: the published numbers; a cell may have none.
         table: holds the tolerance of each metric.
         scale: says whether its numbers may be compared with the published ones.
 
     Raises:
-        InputError: a cell of the paper's has no published number.
+        InputError: rivals that can't be compared, see :func:`flexround.results.contests.leads`.
         SettingsError: a metric has no tolerance.
     """
     cells = list(cells)
@@ -40,7 +40,7 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
     return write(
         _identity(cell)
         | _measured(cell)
-        | _comparison(cell, None if cell.own else lookup(numbers, cell.key), table, scale.comparable)
+        | _comparison(cell, numbers.get(cell.key), table, scale.comparable)
         | _significance(found.get(cell.key))
         for cell in cells
     )

@@ -2,6 +2,7 @@
 
 import argparse
 import csv
+import itertools
 import sys
 from collections import Counter
 from pathlib import Path
@@ -39,12 +40,18 @@ def run(arguments: argparse.Namespace) -> None:
     if seeds < 1:
         raise SettingsError(f"--seeds {seeds}: give at least 1")
     spec, tables = specs.load(), _tables(params, seeds, arguments.evaluated)
-    printed = [cell for of_table in tables.values() for cell in of_table]
-    paper = errata.Paper(printed, published.load(), published.load_bold())
+    paper = errata.printed(itertools.chain(*tables.values()), published.load(), published.load_bold())
     usable = errata.without_copies(paper)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
-    figure = params.figures.sample_size
-    of_figure = sample_sizes.collect(figure, published.load_figure7(), params.scale, arguments.evaluated)
+    figure, at = params.figures.sample_size, params.scale.figures
+    of_figure = sample_sizes.collect(
+        figure,
+        published.load_figure7(),
+        params.scale.name,
+        at.sample_sizes,
+        at.sample_size_seeds,
+        arguments.evaluated,
+    )
     comparisons = verdicts.compare(spec.claims, places | {f"figure {figure.number}": verdicts.Place(*of_figure)})
     text = verdicts.to_csv(comparisons)
     found = errata.to_csv(errata.find(paper, comparisons, spec.examples))

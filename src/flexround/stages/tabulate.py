@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
     table = params.tables[arguments.table]
     if table.settings:
-        text = settings_table.to_csv(table, params, published.load())
+        text = settings_table.to_csv(table, settings_table.resolve(table, params), scale, published.load())
     else:
         found = cells.collect(table, params.recipes.recipes, scale.name, seeds, arguments.evaluated)
         text = table_csv.to_csv(found, published.load(), table, scale)

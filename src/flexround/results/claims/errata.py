@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
 
+from flexround import metrics
 from flexround.results.cells import Cell
-from flexround.results.claims.verdicts import LOWER_IS_BETTER, Comparison
+from flexround.results.claims.verdicts import Comparison
 from flexround.results.published import DECIMALS, Key
 from flexround.settings.layout import FULL_PRECISION
 
@@ -29,7 +30,7 @@ class Erratum(NamedTuple):
 
 
 class Paper(NamedTuple):
-    """The published numbers, which are bold, and the cell (with run and metric of the task) of each."""
+    """The published numbers, which are bold, and the cell (with run and metric of the task) of each; see `printed`."""
 
     cells: Sequence[Cell]
     numbers: Mapping[Key, float]
@@ -38,6 +39,11 @@ class Paper(NamedTuple):
     def value(self, cell: Cell) -> float:
         """Return the published number of a cell."""
         return self.numbers[cell.key]
+
+
+def printed(cells: Iterable[Cell], numbers: Mapping[Key, float], bold: Set[Key]) -> Paper:
+    """Return the paper's numbers with their cells; the project's own cells, which have none, are left out."""
+    return Paper([cell for cell in cells if cell.key in numbers], numbers, bold)
 
 
 def find(paper: Paper, comparisons: Iterable[Comparison], examples: Mapping[str, Mapping[str, int]]) -> list[Erratum]:
@@ -151,7 +157,7 @@ def _identity(cell: Cell) -> tuple[object, ...]:
 
 def _oriented(cell: Cell, paper: Paper) -> float:
     """Return a published number, negated where lower is better."""
-    return -paper.value(cell) if cell.key.metric == LOWER_IS_BETTER else paper.value(cell)
+    return paper.value(cell) if metrics.of(cell.key.metric).higher_is_better else -paper.value(cell)
 
 
 def _grouped(cells: Iterable[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, list[Cell]]:

@@ -7,6 +7,7 @@ import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from flexround import metrics
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim
@@ -15,7 +16,6 @@ from flexround.results.published import DECIMALS, Key
 from flexround.results.table_csv import P_DECIMALS
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
-LOWER_IS_BETTER = "perplexity"  # of the paper's metrics; its margins are relative, in percent
 COLUMNS = (
     *("claim", "place", "section", "column", "metric", "bits", "one", "other", "criterion"),
     *("published_margin", "published", "margin", "noise", "stderr", "p_value", "verdict"),
@@ -120,8 +120,10 @@ def to_csv(comparisons: Iterable[Comparison]) -> str:
 
 
 def margin(one: float, other: float, metric: str) -> float:
-    """Return how much better a value is than another: in points, for a perplexity in percent of the other."""
-    return 100.0 * (other - one) / other if metric == LOWER_IS_BETTER else one - other
+    """Return how much better a value is than another: in points, of a relative metric in percent of the other."""
+    facts = metrics.of(metric)
+    better = one - other if facts.higher_is_better else other - one
+    return 100.0 * better / other if facts.relative else better
 
 
 def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | None:
@@ -159,7 +161,7 @@ def _ours(comparison: Comparison) -> dict[str, str]:
     if lead is None:
         return {"verdict": NOT_RUN}
     ours = margin(lead.cell.median, lead.rival.median, metric)
-    unit = 100.0 / lead.rival.median if metric == LOWER_IS_BETTER else 1.0
+    unit = 100.0 / lead.rival.median if metrics.of(metric).relative else 1.0
     noise = unit * lead.noise
     return {
         "margin": _number(ours),

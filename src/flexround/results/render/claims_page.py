@@ -6,12 +6,13 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
+from flexround import metrics
 from flexround.results.claims.specs import Claim
-from flexround.results.claims.verdicts import FAILS, HOLDS, LOWER_IS_BETTER, VERDICTS
+from flexround.results.claims.verdicts import FAILS, HOLDS, VERDICTS
 from flexround.results.contests import Z
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, scale_note
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 
 PAGE = """<!DOCTYPE html>
 <html lang="en">
@@ -134,7 +135,7 @@ STYLE = {HOLDS: "holds", FAILS: "fails"}  # class of a verdict
 _ENVIRONMENT = jinja.html()
 
 
-def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: Scale) -> str:
+def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: ScaleFacts) -> str:
     """Return the page.
 
     Args:
@@ -182,5 +183,5 @@ def _place(entry: Entry) -> str:
 
 def _signed(number: str, metric: str) -> str:
     """Return a margin with its sign and unit; a dash where there is none."""
-    unit = " %" if metric == LOWER_IS_BETTER else ""
+    unit = " %" if metrics.of(metric).relative else ""
     return f"{float(number):+.2f}{unit}" if number else "\u2014"

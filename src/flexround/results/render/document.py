@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,9 +37,12 @@ class Part(Strict):
     items: tuple[str, ...]
 
 
-def parts(path: Path = ORDER) -> tuple[Part, ...]:
-    """Return the parts of the paper in its order."""
-    return TypeAdapter(tuple[Part, ...]).validate_python(read_yaml(path))
+def parts(tables: Iterable[int], path: Path = ORDER) -> tuple[Part, ...]:
+    """Return the parts of the paper in its order, then those of ``tables`` that the paper doesn't have."""
+    paper = TypeAdapter(tuple[Part, ...]).validate_python(read_yaml(path))
+    known = {item for part in paper for item in part.items}
+    others = tuple(name for number in sorted(tables) if (name := f"table{number}") not in known)
+    return (*paper, Part(title="Not in the paper", items=others)) if others else paper
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
@@ -50,7 +54,7 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         figures: the directory of the figures, seen from where the document is compiled.
     """
     directory = root / "results" / plan.scale.name
-    order = parts()
+    order = parts(plan.params.tables)
     tables = {
         name: fitted(path.read_text())
         for part in order

@@ -4,10 +4,10 @@ import hashlib
 
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, Grid, legend, optional, parse, plain, scale_note
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
-PAGE = """{% macro note(letter) %}{% if letter %}<sup>{{ letter }}</sup>{% endif %}{% endmacro %}
+PAGE = """{% macro raised(letter) %}{% if letter %}<sup>{{ letter }}</sup>{% endif %}{% endmacro %}
 <!DOCTYPE html>
 <html lang="en">
 <head>
@@ -55,7 +55,7 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 {% for line in lines.list %}
 <tr>
 {% for name, _ in texts %}
-<th class="text" scope="row">{{ line[name] }}{% if name == "method" %}{{ note(table.mark(line.row)) }}{% endif %}</th>
+<th class="text" scope="row">{{ line[name] }}{% if name == "method" %}{{ raised(table.mark(line.row)) }}{% endif %}</th>
 {% endfor %}
 {% for cell, width in grid.cells(line) %}
 {% for entry in cell %}
@@ -64,7 +64,7 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 {%- if entry.best == "1" %}<b>{{ entry.value }}</b>{% else %}{{ entry.value or "\u2014" }}{% endif %}
 {%- if entry.status == "partial" %}\u2020{% endif %}
 {%- if entry.published %} <span class="paper">({{ entry.published }})
-{{- note(table.mark(line.row, entry.column)) }}</span>{% endif %}
+{{- raised(table.mark(line.row, entry.column)) }}</span>{% endif %}
 {%- if entry.delta %} <span class="delta">{{ "%+.2f" | format(entry.delta | float) }}</span>{% endif %}</td>
 {% endfor %}
 {% endfor %}
@@ -75,7 +75,7 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 </table>
 <footer>
 {% for letter, erratum in table.notes %}
-<p>{{ note(letter) }} {{ plain(erratum.text) }}</p>
+<p>{{ raised(letter) }} {{ plain(erratum.text) }}</p>
 {% endfor %}
 <p>From table{{ grid.number }}.csv, sha256 {{ sha256 }}.</p></footer>
 </body>
@@ -84,7 +84,7 @@ difference{% endif %}; the rest on hover. {{ legend }}</p>
 _ENVIRONMENT = jinja.html()
 
 
-def render(text: str, table: Table, scale: Scale) -> str:
+def render(text: str, table: Table, scale: ScaleFacts) -> str:
     """Return the table as an HTML page.
 
     Args:

@@ -8,7 +8,7 @@ from flexround.errors import SettingsError
 from flexround.results.published import DECIMALS
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, Grid, Heading, Line, legend, parse, scale_note
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
 
 HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pull the number columns apart
@@ -63,7 +63,7 @@ DOCUMENT = r"""\documentclass{article}
 _ENVIRONMENT = jinja.latex()
 
 
-def render(text: str, table: Table, scale: Scale) -> str:
+def render(text: str, table: Table, scale: ScaleFacts) -> str:
     r"""Return the table as a LaTeX fragment for ``\input``.
 
     Args:
@@ -97,7 +97,7 @@ def escape(text: str) -> str:
     return text.translate(ESCAPES)
 
 
-def _caption(grid: Grid, table: Table, scale: Scale) -> str:
+def _caption(grid: Grid, table: Table, scale: ScaleFacts) -> str:
     """Return the paper's caption, then whose numbers these are and what the marks mean."""
     marks = legend(grid, best="Bold", partial=_superscript(DAGGER), missing="---")
     return " ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks]))

@@ -6,12 +6,12 @@ from collections.abc import Iterable
 from flexround.errors import InputError
 from flexround.results.render.overview import Standing
 from flexround.results.render.table_layout import scale_note
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 
 BEGIN, END = "<!-- status: made by `make status` -->", "<!-- end of status -->"
 
 
-def markdown(standings: Iterable[Standing], scale: Scale) -> str:
+def markdown(standings: Iterable[Standing], scale: ScaleFacts) -> str:
     """Return the status of every table as Markdown.
 
     Args:

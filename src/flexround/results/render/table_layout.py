@@ -9,7 +9,7 @@ from typing import NamedTuple
 from flexround.errors import InputError
 from flexround.results.published import SETTING
 from flexround.results.table_csv import COLUMNS
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 
 Entry = dict[str, str]  # one line of the CSV
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
@@ -108,7 +108,7 @@ def optional(grid: Grid) -> list[str]:
     return [name for name, wanted in needed.items() if wanted]
 
 
-def scale_note(scale: Scale) -> str:
+def scale_note(scale: ScaleFacts) -> str:
     """Return the sentence that says whose numbers these are."""
     if scale.comparable:
         return f"Scale: {scale.name}."

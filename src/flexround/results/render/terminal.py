@@ -1,13 +1,13 @@
 """A table's CSV as fixed-width text: ours and, in brackets, the paper's."""
 
 from flexround.results.render.table_layout import Entry, Grid, Line, legend, optional, parse, scale_note
-from flexround.settings.schema import Scale
+from flexround.settings.schema import ScaleFacts
 
 GAP = "  "
 MISSING = "--"
 
 
-def render(text: str, scale: Scale) -> str:
+def render(text: str, scale: ScaleFacts) -> str:
     """Return the table for a terminal, ASCII only; its first line names the scale.
 
     Args:
