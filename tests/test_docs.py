@@ -41,3 +41,16 @@ def test_recipes_and_scripts_that_the_pages_name_exist(page):
     text = page.read_text()
     for script in re.findall(r"bench/\w+\.(?:py|sh|yaml)", text):
         assert (ROOT / script).exists(), script
+
+
+def test_each_section_that_sources_cite_is_there():
+    headings = set(re.findall(r"^##+ ([\d.]+) ", (ROOT / "docs/specification.md").read_text(), re.MULTILINE))
+    sources = [*(ROOT / "src").rglob("*.py"), *(ROOT / "params").rglob("*.yaml")]
+    cited = {
+        (section, path.name)
+        for path in sources
+        for sections in re.findall(r"specification ((?:[\d.]*\d(?:, )?)+)", path.read_text())
+        for section in sections.removesuffix(", ").split(", ")
+    }
+    assert len(cited) > 10
+    assert not [where for where in cited if where[0] not in headings]

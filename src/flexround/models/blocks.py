@@ -32,7 +32,7 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """The unit whose output is reconstructed (ptq_spec 5): residual block, inverted residual, single layer.
+    """The unit whose output is reconstructed (specification 5): residual block, inverted residual, single layer.
 
     Attributes:
         name: dotted name for logs, e.g. ``layer1.0``.
