@@ -60,7 +60,8 @@ def test_each_section_that_sources_cite_is_there():
 
 ROOMS = ("quant", "surgery", "reconstruct", "models")
 TENSOR = re.compile(r"(?<!str, )\b(?:Tensor|ndarray)\b")  # a dict of tensors by name has no shape
-SIZES = r"\(\)|\(\w+,\)|t\d+ \(|\((?:\d+ )?(?:[A-Z]\w{0,5}|[\da-z]|\.\.\.|out|iterations|crop)(?: [-+*] \w+)?,[^()]*\)"  # (N, T, H)
+# (), (count,), int32 (questions, shots), (N, T, H)
+SIZES = r"\(\)|\(\w+,\)|t\d+ \(|\((?:\d+ )?(?:[A-Z]\w{0,5}|[\da-z]|\.\.\.|out|iterations|crop)(?: [-+*] \w+)?,[^()]*\)"
 SHAPE = re.compile(rf"{SIZES}|(?<!another )\bshape|scalar")
 
 
