@@ -138,7 +138,7 @@ class State:
         return {"file": path.name, "sha256": artifacts.sha256(path), "shape": shape, "dtype": kind}
 
     def tensors(self, entry: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the results of a finished block, each of any shape."""
+        """Return the results of a finished block."""
         from safetensors.torch import load_file
 
         return load_file(self.directory / entry["file"])
