@@ -13,7 +13,7 @@ def blocks(model: Any) -> list[Block]:
     """Cut a BERT into its layers. The first block's input is int64 (N, 2, T): token ids and token types.
 
     Each linear layer of a block reads one quantized tensor; query, key and value share theirs, of which the residual
-    reads the unquantized original. Softmax, norms, embeddings and heads stay full precision (ptq_spec 5.2).
+    reads the unquantized original. Softmax, norms, embeddings and heads stay full precision (specification 5.2).
 
     Args:
         model: ``BertModel`` or one with a head.

@@ -13,12 +13,12 @@ from torch import Tensor, nn
 
 
 def identity(x: Tensor) -> Tensor:
-    """Return ``x``: the glue of a block that follows its predecessor directly."""
+    """Return ``x``, any shape: the glue of a block that follows its predecessor directly."""
     return x
 
 
 def plain(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Return ``module(x)``: the call of a block that knows no padding."""
+    """Return ``module(x)``, x (N, ...): the call of a block that knows no padding."""
     return module(x)
 
 
@@ -32,7 +32,7 @@ class Site:
 
 @dataclasses.dataclass(frozen=True)
 class Block:
-    """The unit whose output is reconstructed (ptq_spec 5): residual block, inverted residual, single layer.
+    """The unit whose output is reconstructed (specification 5): residual block, inverted residual, single layer.
 
     Attributes:
         name: dotted name for logs, e.g. ``layer1.0``.
@@ -50,12 +50,12 @@ class Block:
     call: Callable[[nn.Module, Tensor, Tensor | None], Tensor] = plain
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the block's output."""
+        """Return the block's output (N, ...) for ``x`` (N, ...); ``mask`` is bool (N, T) or None."""
         return self.call(self.module, x, mask)
 
 
 def run(blocks: Iterable[Block], x: Tensor, mask: Tensor | None = None) -> Tensor:
-    """Run ``x`` through the blocks in order."""
+    """Run ``x`` (N, ...), a model's input, through the blocks in order; ``mask`` is bool (N, T) or None."""
     for block in blocks:
         x = block(block.before(x), mask)
     return x

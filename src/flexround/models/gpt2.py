@@ -14,7 +14,7 @@ def blocks(model: Any) -> list[Block]:
     """Cut a GPT-2 into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
 
     The types are ignored. The last block's output is the input of the final norm. The linears are ``Conv1D``, query,
-    key and value one of them; each reads one quantized tensor (ptq_spec 5.2).
+    key and value one of them; each reads one quantized tensor (specification 5.2).
 
     Args:
         model: ``GPT2Model`` or one with a head.

@@ -16,7 +16,7 @@ def blocks(model: Any) -> list[Block]:
 
     The types are ignored. The last block's output is the input of the final norm. Four tensors of a block are
     quantized: the input of query, key and value, that of the output projection, that of gate and up, and that of down
-    (ptq_spec 5.2). Padding must be at the end: positions count from the first token.
+    (specification 5.2). Padding must be at the end: positions count from the first token.
 
     Args:
         model: ``LlamaModel`` or one with a head; keys and values may be shared by groups of heads.

@@ -16,7 +16,7 @@ def blocks(model: Any) -> list[Block]:
 
     The types are ignored. The last block's output is the input of the final norm, which the post-norm variant lacks.
     Each linear layer of a block reads one quantized tensor; query, key and value share theirs, of which the residual
-    reads the unquantized original (ptq_spec 5.2). Padding must be at the end: OPT counts positions from the first
+    reads the unquantized original (specification 5.2). Padding must be at the end: OPT counts positions from the first
     real token, here from the first token.
 
     Args:

@@ -25,7 +25,7 @@ def within(module: nn.Module, found: dict[str, Place]) -> list[str]:
 
 
 def put(place: Place, value: Tensor) -> None:
-    """Replace a parameter or buffer, also one without values, into which nothing can be copied."""
+    """Replace a parameter or buffer by ``value``, any shape; also one without values: nothing can be copied into it."""
     module, leaf = place
     setattr(module, leaf, nn.Parameter(value, requires_grad=False) if leaf in module._parameters else value)
 

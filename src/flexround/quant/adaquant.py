@@ -18,11 +18,11 @@ class AdaQuant(Rounding):
         self.d1 = nn.Parameter(grid.step.log())
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return s1 ⌊(W + V) / s1⌉, clipped to the grid."""
+        """Return s1 ⌊(W + V) / s1⌉, clipped to the grid, shape of ``weight``."""
         return DivideRound.apply(weight + self.v, self.d1, None, None, None, self.low, self.high)
 
     def step(self) -> Tensor:
-        """Return the learned s1."""
+        """Return the learned s1, shape of ``grid.step``."""
         return self.d1.detach().exp()
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
@@ -38,7 +38,7 @@ class AdaQuantFlexRound(FlexRound):
         self.v = nn.Parameter(torch.zeros_like(weight))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return s1 ⌊(W + V) / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid."""
+        """Return s1 ⌊(W + V) / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid, shape of ``weight``."""
         return super().forward(weight + self.v)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:

@@ -21,14 +21,14 @@ class AdaRound(Rounding):
         self.alpha = nn.Parameter(-torch.log((ZETA - GAMMA) / (scaled - floor - GAMMA) - 1))
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the soft Ŵ; ``weight`` itself is not read, its floor was taken at the start."""
+        """Return the soft Ŵ, shape of ``weight``, which itself is not read: its floor was taken at the start."""
         return RectifiedSigmoidRound.apply(self.alpha, self.floor, self.grid.step, self.low, self.high)
 
     @torch.no_grad()
     def codes(self, weight: Tensor) -> Tensor:
-        """Return clamp(⌊W / s1⌋ + 1[α >= 0])."""
+        """Return clamp(⌊W / s1⌋ + 1[α >= 0]), whole numbers, shape of ``weight``."""
         return clip(self.floor + (self.alpha >= 0), self.low, self.high)
 
     def regularizer(self, beta: float) -> Tensor:
-        """Return Σ (1 - |2 h(α) - 1|^β)."""
+        """Return the scalar Σ (1 - |2 h(α) - 1|^β)."""
         return RoundingRegularizer.apply(self.alpha, beta)

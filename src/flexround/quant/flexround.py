@@ -47,16 +47,16 @@ class FlexRound(Rounding):
             self.register_buffer("smallest_s1", self.d1.detach() * SMALLEST, persistent=False)
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return s1 ⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid."""
+        """Return s1 ⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid, shape of ``weight``."""
         return DivideRound.apply(weight, *self.logs(), self.low, self.high)
 
     def logs(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return (ln s1, ln S2, ln s3, ln s4)."""
+        """Return (ln s1, ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight, and one number a channel."""
         if not self.direct:
             return self.d1, self.d2, self.d3, self.d4
         d3, d4 = (None if d is None else d.clamp_min(SMALLEST).log() for d in (self.d3, self.d4))
         return torch.maximum(self.d1, self.smallest_s1).log(), self.d2.clamp_min(SMALLEST).log(), d3, d4
 
     def step(self) -> Tensor:
-        """Return the learned s1."""
+        """Return the learned s1, shape of ``grid.step``."""
         return self.logs()[0].detach().exp()

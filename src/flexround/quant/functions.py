@@ -55,7 +55,7 @@ class DivideRound(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of weight, d1, d2, d3, d4."""
+        """Return the gradients of weight, d1, d2, d3, d4, each of its own shape."""
         log_divisor, quantized, slope = ctx.saved_tensors
         grad_d = grad * log_divisor
         grad_weight = None if slope is None else grad * slope
@@ -96,7 +96,7 @@ class RectifiedSigmoidRound(Function):
 
     @staticmethod
     def forward(ctx: Any, alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor:
-        """Return Ŵ; ``alpha`` and ``floor`` (whole numbers) have the weight's shape."""
+        """Return Ŵ; ``alpha`` and ``floor`` (whole numbers) have its shape, ``step`` is () or per channel."""
         sigmoid = alpha.sigmoid()
         h = stretch(sigmoid)
         code = h.add(floor)
@@ -108,7 +108,7 @@ class RectifiedSigmoidRound(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of alpha."""
+        """Return the gradient of alpha, of its shape."""
         (slope,) = ctx.saved_tensors
         return grad * slope, None, None, None, None
 
@@ -118,7 +118,7 @@ class RoundingRegularizer(Function):
 
     @staticmethod
     def forward(ctx: Any, alpha: Tensor, beta: float) -> Tensor:
-        """Return the scalar sum."""
+        """Return the scalar sum over ``alpha``, any shape."""
         sigmoid = alpha.sigmoid()
         h = stretch(sigmoid)
         centred = h.mul(2).sub_(1)
@@ -130,7 +130,7 @@ class RoundingRegularizer(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradient of alpha."""
+        """Return the gradient of alpha, of its shape."""
         (slope,) = ctx.saved_tensors
         return grad * slope, None
 
@@ -139,12 +139,12 @@ GAMMA, ZETA = -0.1, 1.1  # stretch of AdaRound's rectified sigmoid
 
 
 def stretch(sigmoid: Tensor) -> Tensor:
-    """Return h = clamp((ζ - γ) σ + γ, 0, 1)."""
+    """Return h = clamp((ζ - γ) σ + γ, 0, 1), any shape."""
     return sigmoid.mul(ZETA - GAMMA).add_(GAMMA).clamp_(0, 1)
 
 
 def stretch_slope(sigmoid: Tensor, h: Tensor) -> Tensor:
-    """Return h'(α) = (ζ - γ) σ (1 - σ), 0 where h is saturated at 0 or 1."""
+    """Return h'(α) = (ζ - γ) σ (1 - σ), 0 where h is saturated at 0 or 1; any shape, the same for all."""
     open_interval = torch.ne(h, h.round(), out=torch.empty_like(h))
     return torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1).mul_(ZETA - GAMMA).mul_(open_interval)
 
@@ -174,7 +174,7 @@ class StepQuantize(Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
-        """Return the gradients of x and step."""
+        """Return the gradients of x, any shape, and step, shape ()."""
         slope, u = ctx.saved_tensors
         if grad.stride() != u.stride():
             grad = torch.empty_like(u).copy_(grad)

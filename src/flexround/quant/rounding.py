@@ -42,7 +42,7 @@ class Rounding(nn.Module):
         self.low, self.high = grid.bounds
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return Ŵ as used while learning (soft for AdaRound), differentiable in the learnable parameters."""
+        """Return Ŵ, shape of ``weight``, as it is while learning (soft for AdaRound); differentiable."""
         raise NotImplementedError
 
     def step(self) -> Tensor:
@@ -62,10 +62,10 @@ class Rounding(nn.Module):
         return {"all": [parameter for parameter in self.parameters() if parameter.requires_grad]}
 
     def regularizer(self, beta: float) -> Tensor | None:
-        """Return the unweighted regularisation term at the annealing exponent ``beta``, or None."""
+        """Return the unweighted regularisation term, a scalar, at the annealing exponent ``beta``, or None."""
         return None
 
     def ones_log(self, weight: Tensor, *axes: int) -> nn.Parameter:
-        """Return ln 1 = 0 with the weight's size along ``axes`` and 1 elsewhere: the start of S2, s3, s4."""
+        """Return ln 1 = 0, whose shape is the weight's along ``axes`` and 1 elsewhere: the start of S2, s3, s4."""
         shape = [size if dim in axes else 1 for dim, size in enumerate(weight.shape)]
         return nn.Parameter(torch.zeros(shape, dtype=weight.dtype, device=weight.device))

@@ -10,5 +10,5 @@ class RTN(Rounding):
     """Nothing to learn; where every rounding here starts."""
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return s1 ⌊W / s1⌉."""
+        """Return s1 ⌊W / s1⌉, clipped to the grid, shape of ``weight``."""
         return DivideRound.apply(weight, self.grid.step.log(), None, None, None, self.low, self.high)

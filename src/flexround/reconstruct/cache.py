@@ -46,7 +46,7 @@ class Store:
         return "on the GPU" if self.device.type == "cuda" else "in page-locked memory" if self.pinned else "in memory"
 
     def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised cache for values of ``dtype``; see ``mapped`` for its layout.
+        """Return an uninitialised cache of ``shape`` (N, ...) for values of ``dtype``; see ``mapped`` for its layout.
 
         Raises:
             InputError: no room on the disk.
@@ -65,12 +65,12 @@ class Store:
         return mapped(Path(name), shape, dtype)
 
     def copy(self, x: Tensor) -> Tensor:
-        """Return a copy of ``x`` laid out as every cache is: the layout decides the last bits of what follows."""
+        """Return a copy of ``x`` (N, ...) laid out as every cache is: layout decides the last bits of what follows."""
         return self.empty(x.shape, x.dtype).copy_(x)
 
 
 def mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return the tensor whose memory is a file.
+    """Return the tensor, ``shape`` (N, ...), whose memory is a file.
 
     Images lie channels last, which makes small convolutions up to 1.5 x faster.
     """
@@ -79,13 +79,13 @@ def mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
 
 
 def file_of(x: Tensor) -> Path | None:
-    """Return the file that is a cache's memory, if there is one."""
+    """Return the file that is the memory of a cache, any shape, if there is one."""
     name = x.untyped_storage().filename if x.device.type == "cpu" else None
     return Path(name) if name else None
 
 
 def pieces(x: Tensor) -> Iterator[memoryview]:
-    """Yield the bytes of a cache in the order in which they lie in memory, row by row."""
+    """Yield the bytes of a cache (N, ...) in the order in which they lie in memory, row by row."""
     for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
         yield memoryview(row.detach().contiguous().cpu().view(torch.uint8).numpy()).cast("B")
 
@@ -160,7 +160,7 @@ def forward(
 
 
 def on(device: torch.device, rows: Tensor) -> Tensor:
-    """Copy cached rows to a device; always a copy, because a module may begin with an in-place operation."""
+    """Copy cached rows (n, ...) to a device; always a copy, because a module may begin with an in-place operation."""
     return rows.to(device, torch.float32 if rows.is_floating_point() else rows.dtype, copy=True)
 
 
@@ -200,7 +200,7 @@ class Batches:
         self.lengths = mask.sum(1).cpu() if trim and mask is not None else None
 
     def draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
-        """Return (input, target, mask) on the device of ``masks``."""
+        """Return input (B, ...), target (B, ...) and mask, bool (B, T), on the device of ``masks``; B is ``size``."""
         count = len(self.target)
         if self.replacement:
             index = torch.randint(count, (self.size,), generator=self.rows)

@@ -72,7 +72,7 @@ def reconstruct(
 
 
 def place_caches(job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None) -> cache.Store:
-    """Choose where the activations of a job lie; see ``cache.plan``."""
+    """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``."""
     row = max(shape.numel() for shape in boundaries(job, samples))
     return cache.plan(row, len(samples), job.device, getattr(torch, job.hyper.cache_dtype), directory, host_bytes)
 

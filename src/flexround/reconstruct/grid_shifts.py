@@ -24,7 +24,7 @@ def weight_codes(directory: Path, module: str, weight: np.ndarray) -> WeightCode
     Args:
         directory: result of the reconstruct stage.
         module: name of the module in the network.
-        weight: its folded full-precision weight.
+        weight: its folded full-precision weight, any shape.
 
     Raises:
         InputError: no such quantized weight, or another shape.

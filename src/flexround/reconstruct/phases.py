@@ -30,21 +30,21 @@ class Phase:
         self.job, self.names, self.samples, self.store = job, names, samples, store
 
     def start(self) -> dict[str, Tensor]:
-        """Return the carried activations before the first block."""
+        """Return the carried activations (N, ...) before the first block, by name."""
         raise NotImplementedError
 
     def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        """Work on one block after ``full_precision``; return its result, what is carried on, and its record."""
+        """Work on one block after ``full_precision``; return its result, what is carried on (N, ...), its record."""
         raise NotImplementedError
 
     def full_precision(self, index: int, carry: dict[str, Tensor]) -> None:
-        """Replace ``full`` by the input of a block, which is still or again in full precision; add its ``target``."""
+        """Replace ``full`` (N, ...) by a block's input; the block is in full precision; add its ``target`` (N, ...)."""
         block = self.job.blocks[index]
         carry["full"] = self.before(block, carry["full"])
         carry["target"] = self.forward(block, carry["full"])
 
     def before(self, block: Block, x: Tensor) -> Tensor:
-        """Run the glue before a block over cached rows."""
+        """Run the glue before a block over cached rows (N, ...)."""
         if block.before is identity:
             return x
         hyper = self.job.hyper
@@ -52,7 +52,7 @@ class Phase:
             return forward(lambda rows, _: block.before(rows), x, None, hyper.batch, self.job.device, self.store)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Run a block over all cached rows."""
+        """Run a block over all cached rows (N, ...)."""
         return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
 
     def loss(self, p: float) -> ReconstructionError:
@@ -60,7 +60,7 @@ class Phase:
         return ReconstructionError(p, self.job.hyper.mask_padding)
 
     def error(self, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
-        """Return the reconstruction error of the first rows; ``predict`` is called with rows and their mask."""
+        """Return the error of the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T)."""
         job, total, count = self.job, 0.0, min(ERROR_SAMPLES, len(target))
         for start in range(0, count, job.hyper.batch):
             rows = slice(start, min(start + job.hyper.batch, count))
@@ -71,11 +71,11 @@ class Phase:
         return total / count
 
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
-        """Return the reconstruction error of a block as it is."""
+        """Return the reconstruction error of a block as it is, on ``x`` (N, ...) against ``target`` (N, ...)."""
         return self.error(lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
 
     def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
-        """Fix the initial steps of a block's sites on ``x``, each on inputs quantized upstream; return the output."""
+        """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output."""
         hyper, block = self.job.hyper, self.job.blocks[index]
         mask = None if self.job.mask is None else self.job.mask[: len(x)].to(self.job.device)
         for number, site in enumerate(block.sites):

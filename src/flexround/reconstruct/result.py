@@ -35,13 +35,13 @@ class Stored:
     initial_step: Tensor | None = None
 
     def values(self) -> Tensor:
-        """Return the dequantized weight (codes - zero_point) * step, float32."""
+        """Return the dequantized weight (codes - zero_point) * step, float32, shape of ``codes``."""
         assert self.codes is not None
         return (self.codes.float() - self.grid.zero_point) * self.grid.step
 
 
 def store_codes(codes: Tensor, grid: Grid) -> Tensor:
-    """Turn zero-point-free codes into stored ones: int8 for signed grids, uint8 for unsigned ones."""
+    """Turn zero-point-free codes, any shape, into stored ones: int8 for signed grids, uint8 for unsigned ones."""
     return (codes + grid.zero_point).to(torch.int8 if grid.qmin < 0 else torch.uint8)
 
 
@@ -59,7 +59,7 @@ def site_key(names: dict[nn.Module, str], site: Site) -> str:
 
 
 def flatten(result: Result) -> tuple[dict[str, Tensor], dict[str, Any]]:
-    """Split a result into CPU tensors and JSON facts (integer ranges)."""
+    """Split a result into CPU tensors, each of any shape, and JSON facts (integer ranges)."""
     tensors: dict[str, Tensor] = {}
     facts: dict[str, Any] = {}
     for key, stored in result.items():
@@ -76,7 +76,7 @@ def flatten(result: Result) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def unflatten(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Result:
-    """Undo :func:`flatten`."""
+    """Undo :func:`flatten`, with the shapes as they are: each tensor of any shape."""
     result = {}
     for key, ranges in facts.items():
         grid = Grid(tensors[f"{key}:step"], tensors[f"{key}:zero_point"], ranges["qmin"], ranges["qmax"])
@@ -99,7 +99,7 @@ def apply(result: Result, model: nn.Module, blocks: Iterable[Block], device: tor
 
 
 def parameters(model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
-    """Return tensors of a model that are stored as they are, by key; copies, because tied ones must not share memory.
+    """Return copies of tensors of a model, any shape, by key: tied ones must not share the memory of a file.
 
     Raises:
         InputError: a value is NaN or Inf.
@@ -111,7 +111,7 @@ def parameters(model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: dict[str, Tensor]) -> None:
-    """Refuse to store NaN and Inf.
+    """Refuse to store NaN and Inf in tensors of any shape.
 
     Raises:
         InputError: naming the tensor.

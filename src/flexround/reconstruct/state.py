@@ -105,8 +105,8 @@ class State:
 
         Args:
             position: ``phase/block``, or another word.
-            tensors: on the CPU, written as they are.
-            carry: caches; what is a file in this directory stays that file.
+            tensors: on the CPU, any shape, written as they are.
+            carry: caches (N, ...); what is a file in this directory stays that file.
             facts: reproducible values but for the record.
         """
         from safetensors.torch import save_file
@@ -144,7 +144,7 @@ class State:
         return load_file(self.directory / entry["file"])
 
     def carry(self, store: Store) -> dict[str, Tensor]:
-        """Return the activations carried out of the last finished block."""
+        """Return the activations (N, ...) carried out of the last finished block."""
         found = {}
         for name, facts in self.carried.items():
             file = mapped(self.directory / facts["file"], torch.Size(facts["shape"]), getattr(torch, facts["dtype"]))

@@ -53,7 +53,7 @@ class Recipe(Strict):
 class Hyper(Strict):
     """Every hyper-parameter of one reconstruction; see docs/settings.md for what each does and where it comes from."""
 
-    # grid (ptq_spec 1)
+    # grid (specification 1)
     w_scheme: Literal["symmetric", "asymmetric"]
     w_granularity: Literal["tensor", "channel"]
     w_init: Literal["mse", "minmax"]
@@ -62,13 +62,13 @@ class Hyper(Strict):
     a_init: Literal["mse", "minmax"]
     a_init_p: Positive
     a_init_samples: Count
-    # first and last layer (ptq_spec 5.1)
+    # first and last layer (specification 5.1)
     stem_bits: Bits | Literal["low"]
     head_bits: Bits | Literal["low"]
     stem_output_bits: Bits | Literal["low"]
     head_input_bits: Bits | Literal["low"]
     reconstruct_stem: bool
-    # reconstruction of the weights (ptq_spec 2, 4, 6)
+    # reconstruction of the weights (specification 2, 4, 6)
     samples: Count
     batch: Count
     replacement: bool
@@ -84,7 +84,7 @@ class Hyper(Strict):
     # what it is computed in
     precision: Literal["float32", "bfloat16", "float16"]
     cache_dtype: Literal["float32", "bfloat16", "float16"]
-    # activation steps (ptq_spec 6.1, 6.2)
+    # activation steps (specification 6.1, 6.2)
     a_iters: Annotated[int, Field(ge=0)]
     a_lr: Positive
     a_loss_p: Positive

@@ -1,4 +1,4 @@
-"""Adapters of microsoft/LoRA's release merged into GPT-2: low-rank changes of query and value (ptq_spec 8)."""
+"""Adapters of microsoft/LoRA's release merged into GPT-2: low-rank changes of query and value (specification 8)."""
 
 import re
 from pathlib import Path

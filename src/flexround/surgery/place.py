@@ -38,7 +38,7 @@ def weight_layers(block: Block) -> list[nn.Module]:
 
 
 def weight_grid(name: str, weight: Tensor, scheme: Scheme, method: str, p: float) -> Grid:
-    """Return a weight's initial grid.
+    """Return the initial grid of a weight of any shape; its step is () or per channel.
 
     Raises:
         InputError: NaN, Inf or no values, with the tensor's name.
@@ -69,12 +69,12 @@ def attached_rounding(module: nn.Module) -> Rounding:
 
 
 def original_weight(module: nn.Module) -> Tensor:
-    """Return the weight below a rounding."""
+    """Return the weight below a rounding, of the shape of ``module.weight``."""
     return module.parametrizations.weight.original  # type: ignore[union-attr,return-value]
 
 
 def bake(module: nn.Module, values: Tensor) -> None:
-    """Take the rounding off, if there is one, and set ``module.weight`` to ``values``."""
+    """Take the rounding off, if there is one, and set ``module.weight`` to ``values``, of its shape."""
     if parametrize.is_parametrized(module, "weight"):
         parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
     with torch.no_grad():
@@ -139,7 +139,7 @@ class Observer(nn.Module):
         self.quantizer: ActivationQuantizer | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the quantized ``x``, so that what follows is calibrated on quantized inputs."""
+        """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs."""
         if self.quantizer is None:
             seen = x if self.kept is None else x.reshape(*self.kept.shape, -1)[self.kept]
             self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))

@@ -1,6 +1,6 @@
 """Image classification, top-1 and top-5: the offline digits, and ImageNet or any other ImageFolder.
 
-Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration as in BRECQ and QDrop (ptq_spec 7).
+Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration as in BRECQ and QDrop (specification 7).
 """
 
 import abc
@@ -205,7 +205,7 @@ class ImageNet(ImageTask):
         write_manifest(out, ["val_images.npy", "val_labels.npy", "train.txt"], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images under the training augmentation, each drawn once (ptq_spec 7)."""
+        """Return random training images under the training augmentation, each drawn once (specification 7)."""
         images = self._files(data)
         indices = draw_indices(len(images.files), samples, seed)
         crop, scale = self.options.crop, self.options.train_scale

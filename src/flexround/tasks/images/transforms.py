@@ -1,7 +1,7 @@
 """Decoding, resizing and cropping with PIL and NumPy only; the pixels equal torchvision's transforms.
 
 Calibration runs without importing torch, hence not torchvision's own classes. Bilinear throughout, as in BRECQ and
-QDrop (ptq_spec 7).
+QDrop (specification 7).
 """
 
 import math

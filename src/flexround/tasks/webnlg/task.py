@@ -1,4 +1,4 @@
-"""WebNLG 2017, sentences from triples: LoRA fine-tuning of a GPT-2, beam search and BLEU (table 6; ptq_spec 8).
+"""WebNLG 2017, sentences from triples: LoRA fine-tuning of a GPT-2, beam search and BLEU (table 6; specification 8).
 
 An example is the triples as text, a separator, the sentence after a space, and the end of text; the separator is the
 end of text too. Only sentence and end are learned.
