@@ -1,17 +1,17 @@
 """What `make regress` compares with the reference, and the seeds that the reference's tolerances are made from."""
 
-from flexround.regress import subset
+from flexround.regress import checked_runs
 
 
 def get_regress_runs(wildcards):
     """Return the evaluations that are compared."""
-    runs = subset.load().runs(SCALE)
+    runs = checked_runs.load().runs(SCALE)
     return [layout.evaluated_dir(run) + "/metrics.json" for run in runs]
 
 
 def get_spread_runs(wildcards):
     """Return the evaluations of all seeds of them, and of what is run for its spread alone."""
-    chosen = subset.load()
+    chosen = checked_runs.load()
     runs = [
         run
         for member in chosen.members()

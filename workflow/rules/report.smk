@@ -10,21 +10,17 @@ rule report:
             "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
         ),
         claims="results/{scale}/claims.csv",
-        assets=expand("src/flexround/results/render/page.{type}", type=["html", "css", "js"]),
-        code=PLAN.code("report"),
     output:
         page="results/{scale}/report.html",
     log:
         "logs/{scale}/report.log",
-    benchmark:
-        "benchmarks/{scale}/report.jsonl"
     resources:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
     params:
-        scale=SCALE_FILE,
+        scale=str(config.get("scale", "mini")),
     shell:
-        "python -m flexround.tools.report --scale {params.scale} --out {output.page} > {log} 2>&1"
+        "python -m flexround.tools.report --scale {params.scale:q} --out {output.page} > {log} 2>&1"
 
 
 rule paper:
@@ -35,23 +31,18 @@ rule paper:
         figures=expand(
             "results/{{scale}}/figure{figure}.pdf", figure=PLAN.complete_figures()
         ),
-        order="params/paper.yaml",
-        template="src/flexround/results/render/document.tex",
-        code=PLAN.code("paper"),
     output:
         pdf="results/{scale}/paper.pdf",
         tex="results/{scale}/paper.tex",
     log:
         "logs/{scale}/paper.log",
-    benchmark:
-        "benchmarks/{scale}/paper.jsonl"
     resources:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
     params:
-        scale=SCALE_FILE,
+        scale=str(config.get("scale", "mini")),
     shell:
-        "python -m flexround.tools.paper --scale {params.scale} --out {output.pdf} > {log} 2>&1"
+        "python -m flexround.tools.paper --scale {params.scale:q} --out {output.pdf} > {log} 2>&1"
 
 
 rule publish_document:

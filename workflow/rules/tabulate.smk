@@ -3,72 +3,50 @@
 
 rule tabulate:
     input:
-        runs=get_table_runs,
-        spec=lambda w: f"params/tables/table{int(w.table):02d}.yaml",
-        published="params/published.csv",
-        code=PLAN.code("tabulate"),
+        unpack(lambda w: SHOWN.tabulate(int(w.table))),
     output:
         csv="results/{scale}/table{table}.csv",
         tex="results/{scale}/table{table}.tex",
         html="results/{scale}/table{table}.html",
     log:
-        "logs/{scale}/table{table}.log",
-    benchmark:
-        "benchmarks/{scale}/table{table}.jsonl"
+        text="logs/{scale}/table{table}.log",
+        usage="logs/{scale}/table{table}.usage.json",
     resources:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
-    params:
-        seeds=PLAN.seeds,
-        scale=SCALE_FILE,
-        settings=lambda w: PLAN.table_settings(int(w.table)),
-        launch=get_table_launcher,
     shell:
-        "{params.launch} flexround.stages.tabulate --scale {params.scale} --table {wildcards.table}"
-        " --seeds {params.seeds} --evaluated results --out $(dirname {output.csv}) 2> {log}"
+        "python -m flexround.jobs.tabulate {input.job} --usage {log.usage} 2> {log.text}"
 
 
 rule figure:
     input:
-        runs=get_figure_runs,
-        spec="params/figures.yaml",
-        published="params/published_figure7.csv",
-        code=PLAN.code("figure"),
+        unpack(lambda w: SHOWN.figure(int(w.figure))),
     output:
         pdf="results/{scale}/figure{figure}.pdf",
         png="results/{scale}/figure{figure}.png",
     log:
-        "logs/{scale}/figure{figure}.log",
-    benchmark:
-        "benchmarks/{scale}/figure{figure}.jsonl"
+        text="logs/{scale}/figure{figure}.log",
+        usage="logs/{scale}/figure{figure}.usage.json",
     resources:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
-    params:
-        settings=PLAN.scale.figures.model_dump_json(),
-        scale=SCALE_FILE,
     shell:
-        "python -m flexround.stages.figure --scale {params.scale} --figure {wildcards.figure}"
-        " --out $(dirname {output.pdf}) > {log} 2>&1"
+        "python -m flexround.jobs.figure {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule summary:
     input:
-        tables=expand(
-            "results/{{scale}}/table{table}.csv", table=PLAN.complete_tables()
-        ),
-        code=PLAN.code("summary"),
+        unpack(lambda w: SHOWN.summary()),
     output:
         json="results/{scale}/metrics.json",
     log:
-        "logs/{scale}/summary.log",
-    benchmark:
-        "benchmarks/{scale}/summary.jsonl"
+        text="logs/{scale}/summary.log",
+        usage="logs/{scale}/summary.usage.json",
     resources:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
     shell:
-        "python -m flexround.stages.summary --tables {input.tables} --out {output.json} > {log} 2>&1"
+        "python -m flexround.jobs.summary {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule publish_table:
@@ -107,30 +85,19 @@ rule publish_figure:
 
 rule claims:
     input:
-        runs=get_claim_runs,
-        specs=expand("params/tables/table{table:02d}.yaml", table=PLAN.params.tables),
-        figures="params/figures.yaml",
-        claims="params/claims.yaml",
-        published=["params/published.csv", "params/published_figure7.csv"],
-        code=PLAN.code("claims"),
+        unpack(lambda w: SHOWN.claims()),
     output:
         claims="results/{scale}/claims.csv",
         errata="results/{scale}/errata.csv",
         html="results/{scale}/claims.html",
     log:
-        "logs/{scale}/claims.log",
-    benchmark:
-        "benchmarks/{scale}/claims.jsonl"
+        text="logs/{scale}/claims.log",
+        usage="logs/{scale}/claims.usage.json",
     resources:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
-    params:
-        seeds=PLAN.seeds,
-        scale=SCALE_FILE,
-        settings=PLAN.scale.figures.model_dump_json(),
     shell:
-        "python -m flexround.stages.claims --scale {params.scale} --seeds {params.seeds}"
-        " --evaluated results --out $(dirname {output.claims}) 2> {log}"
+        "python -m flexround.jobs.claims {input.job} --usage {log.usage} 2> {log.text}"
 
 
 rule publish_claims:

@@ -12,10 +12,10 @@ from pydantic import Field
 from flexround import artifacts
 from flexround.errors import InputError
 from flexround.settings.layout import Run
-from flexround.settings.validation import validate
 from flexround.settings.schema import Checkpoint, Count, Gate, Hyper, Recipe, Source, Strict, Task
+from flexround.settings.validation import validate
 
-FORMAT = 1
+FORMAT: Literal[1] = 1
 J = TypeVar("J", bound="Job")
 
 
@@ -126,11 +126,3 @@ def read(kind: type[J], path: Path) -> J:
     if not isinstance(content, dict) or content.get("format") != FORMAT:
         raise InputError(f"{path}: not a job file of format {FORMAT}; snakemake -n writes it anew")
     return validate(kind, content, str(path))
-
-
-def write(path: Path, job: Job) -> str:
-    """Write a job file, unless it is there with this content, and return its path."""
-    text = job.model_dump_json(indent=1) + "\n"
-    if not path.exists() or path.read_text() != text:
-        artifacts.write_text(path, text)
-    return str(path)

@@ -5,13 +5,15 @@ The Snakefile asks for the inputs of a rule; they are the job file and what it n
 
 import functools
 from pathlib import Path
+from typing import Any
 
 from flexround import artifacts
 from flexround.jobs import jobfile
-from flexround.jobs.jobfile import Job
+from flexround.jobs.jobfile import J, Job
 from flexround.seeding import derive
 from flexround.settings import layout, reach
 from flexround.settings.layout import CODE, ROOT, Run
+from flexround.settings.load import Params
 from flexround.settings.plan import Plan
 
 Inputs = dict[str, str]
@@ -33,31 +35,39 @@ class Jobs:
 
     def fetch(self, name: str) -> Inputs:
         """Fetch one pinned source."""
-        job = jobfile.FetchJob(name=name, source=self.params.sources[name], out=Path(layout.SOURCES))
-        return self._write(layout.source_file(name), job) | self._code("fetch")
+        job = made(jobfile.FetchJob, name=name, source=self.params.sources[name], out=Path(layout.SOURCES))
+        return write(layout.source_file(name), job) | code("fetch")
 
     def data(self, task: str) -> Inputs:
         """Prepare a task's data."""
         out, settings = layout.data_dir(self.scale.name, task), self.scale.tasks[task]
-        job = jobfile.DataJob(scale=self.scale.name, name=task, task=settings, sources=layout.SOURCES, out=out)
+        job = made(jobfile.DataJob, scale=self.scale.name, name=task, task=settings, sources=layout.SOURCES, out=out)
         sources = {f"source_{i}": layout.source_file(name) for i, name in enumerate(settings.sources)}
-        return self._write(out, job) | self._code("data", settings.module) | sources
+        return write(out, job) | code("data", settings.module) | sources
 
     def calibrate(self, task: str, samples: int, seed: int) -> Inputs:
         """Draw the calibration samples of a seed."""
         out, settings = layout.calibration_dir(self.scale.name, task, samples, seed), self.scale.tasks[task]
         data = layout.data_dir(self.scale.name, task)
-        job = jobfile.CalibrateJob(
-            scale=self.scale.name, name=task, task=settings, samples=samples, seed=seed, data=data, out=out
+        job = made(
+            jobfile.CalibrateJob,
+            scale=self.scale.name,
+            name=task,
+            task=settings,
+            samples=samples,
+            seed=seed,
+            data=data,
+            out=out,
         )
-        return self._write(out, job) | self._code("calibrate", settings.module) | {"data": data}
+        return write(out, job) | code("calibrate", settings.module) | {"data": data}
 
     def finetune(self, task: str, checkpoint: str) -> Inputs:
         """Make a full-precision network."""
         out = layout.checkpoint_dir(self.scale.name, task, checkpoint)
         made_from = self.plan.origins(task, checkpoint)
         settings = self.params.checkpoint(checkpoint)
-        job = jobfile.FinetuneJob(
+        job = made(
+            jobfile.FinetuneJob,
             **self._network(task, checkpoint, out),
             train=self.params.train(task, checkpoint),
             origins={name: self.params.sources[name] for name in settings.sources},
@@ -65,7 +75,7 @@ class Jobs:
             data=made_from.get("data"),
             pretrained=made_from.get("pretrained"),
         )
-        return self._write(out, job) | self._code("finetune", *self._model_code(task, checkpoint)) | made_from
+        return write(out, job) | code("finetune", *self._model_code(task, checkpoint)) | made_from
 
     def gate(self, task: str, checkpoint: str) -> Inputs:
         """Pass or stop a full-precision network; on purpose without the code, so that no edit throws networks away."""
@@ -76,8 +86,8 @@ class Jobs:
         }
         gate = self.params.gate(task, checkpoint).model_dump(include={"metric", "min", "max"})
         return (
-            self._write(
-                out, jobfile.GateJob(**self._network(task, checkpoint, out, evaluated=True), gate=gate, **inputs)
+            write(
+                out, made(jobfile.GateJob, **self._network(task, checkpoint, out, evaluated=True), gate=gate, **inputs)
             )
             | inputs
         )
@@ -91,8 +101,9 @@ class Jobs:
             "weights": layout.checkpoint_dir(run.scale, run.task, run.checkpoint),
             "samples": self.plan.samples_dir(run),
         }
-        code = self._code("reconstruct", *self._model_code(run.task, run.checkpoint), rounding)
-        job = jobfile.ReconstructJob(
+        reached = code("reconstruct", *self._model_code(run.task, run.checkpoint), rounding)
+        job = made(
+            jobfile.ReconstructJob,
             **self._network(run.task, run.checkpoint, out),
             run=run,
             recipe=recipe,
@@ -100,9 +111,9 @@ class Jobs:
             hyper=hyper,
             hyper_sources=sources,
             **inputs,
-            **code,
+            **reached,
         )
-        return self._write(out, job) | inputs | code | {"gate": self.plan.gate(run)}
+        return write(out, job) | inputs | reached | {"gate": self.plan.gate(run)}
 
     def select(self, run: Run) -> Inputs:
         """Choose the best of several quantized networks."""
@@ -112,13 +123,10 @@ class Jobs:
         }
         data = layout.data_dir(run.scale, run.task)
         network = self._network(run.task, run.checkpoint, out, evaluated=True)
-        job = jobfile.SelectJob(**network, run=run, networks=networks, data=data)
-        code = self._code("select", *self._model_code(run.task, run.checkpoint))
+        job = made(jobfile.SelectJob, **network, run=run, networks=networks, data=data)
+        reached = code("select", *self._model_code(run.task, run.checkpoint))
         return (
-            self._write(out, job)
-            | code
-            | {"data": data}
-            | {f"of_{i}": path for i, path in enumerate(networks.values())}
+            write(out, job) | reached | {"data": data} | {f"of_{i}": path for i, path in enumerate(networks.values())}
         )
 
     def evaluate(self, run: Run) -> Inputs:
@@ -127,18 +135,13 @@ class Jobs:
         inputs = {"network": self.plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
         recipe = self.params.recipe(run.recipe)
         network = self._network(run.task, run.checkpoint, out, evaluated=True)
-        job = jobfile.EvaluateJob(**network, run=run, recipe=recipe, **inputs)
-        return self._write(out, job) | self._code("evaluate", *self._model_code(run.task, run.checkpoint)) | inputs
+        job = made(jobfile.EvaluateJob, **network, run=run, recipe=recipe, **inputs)
+        return write(out, job) | code("evaluate", *self._model_code(run.task, run.checkpoint)) | inputs
 
-    def _network(self, task: str, checkpoint: str, out: str, evaluated: bool = False) -> dict[str, object]:
-        """Return what all jobs know of a network, without what changes none of their results."""
-        irrelevant = {"mem_mb": None, "runtime": None} | ({} if evaluated else {"evaluated": "float32"})
-        return {
-            "names": (self.scale.name, task, checkpoint),
-            "task": self.scale.tasks[task].model_copy(update={"sources": (), "files": None}),
-            "checkpoint": self.params.checkpoint(checkpoint).model_copy(update=irrelevant),
-            "out": out,
-        }
+    def _network(self, task: str, checkpoint: str, out: str, evaluated: bool = False) -> dict[str, Any]:
+        """Return what all jobs know of a network."""
+        names = (self.scale.name, task, checkpoint)
+        return {"names": names, "out": out, **network(self.params, task, checkpoint, evaluated)}
 
     def _model_code(self, task: str, checkpoint: str) -> list[str]:
         """Return the code that the settings of a task and a checkpoint name."""
@@ -147,13 +150,27 @@ class Jobs:
         named = [model.factory, model.blocks, model.equalization, settings.loader, settings.key_map]
         return [target for target in (*named, self.scale.tasks[task].module) if target]
 
-    def _write(self, out: str, job: Job) -> Inputs:
-        """Write the job file of an output."""
-        return {"job": jobfile.write(layout.job_file(out), job)}
 
-    def _code(self, stage: str, *targets: str) -> Inputs:
-        """Return the file of hashes of a stage."""
-        return {"code": code(stage, *targets)}
+def network(params: Params, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
+    """Return ``task`` and ``checkpoint`` without what changes no result; ``evaluated`` keeps how it is evaluated."""
+    irrelevant = {"mem_mb": None, "runtime": None} | ({} if evaluated else {"evaluated": "float32"})
+    return {
+        "task": params.scale.tasks[task].model_copy(update={"sources": (), "files": None}),
+        "checkpoint": params.checkpoint(checkpoint).model_copy(update=irrelevant),
+    }
+
+
+def made(kind: type[J], **values: Any) -> J:
+    """Return a job from its fields, checked."""
+    return kind.model_validate(values)
+
+
+def write(out: str | Path, job: Job) -> Inputs:
+    """Write the job file of an output, unless it is there with this content."""
+    path, text = layout.job_file(str(out)), job.model_dump_json(indent=1) + "\n"
+    if not path.exists() or path.read_text() != text:
+        artifacts.write_text(path, text)
+    return {"job": str(path)}
 
 
 def hashes(stage: str, *targets: str) -> dict[str, str]:
@@ -172,11 +189,11 @@ def hashes(stage: str, *targets: str) -> dict[str, str]:
 
 
 @functools.cache
-def code(stage: str, *targets: str) -> str:
-    """Write the hashes of the code that a stage can reach, unless they are there, and return the file's path."""
+def code(stage: str, *targets: str) -> Inputs:
+    """Write the hashes of the code that a stage can reach, unless they are there."""
     name = f"{derive(stage, *targets):016x}"
     path = Path(CODE) / f"{stage}-{name}" / "sha256"
     text = "".join(f"{digest}  {file}\n" for file, digest in hashes(stage, *targets).items())
     if not path.exists() or path.read_text() != text:
         artifacts.write_text(path, text)
-    return str(path)
+    return {"code": str(path)}

@@ -8,8 +8,8 @@ from pydantic import Field
 
 from flexround.errors import SettingsError
 from flexround.settings.layout import PARAMS, Run
-from flexround.settings.validation import read_yaml, validate
 from flexround.settings.schema import Count, Strict
+from flexround.settings.validation import read_yaml, validate
 
 SUBSET = PARAMS / "regress.yaml"
 

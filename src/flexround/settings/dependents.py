@@ -1,7 +1,6 @@
 """Which tables and figures each directory of results serves: what verification and storage ask. No torch here."""
 
 from collections.abc import Iterator
-from pathlib import PurePath
 
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -9,13 +8,13 @@ from flexround.settings.plan import Plan
 
 
 def served(plan: Plan) -> dict[str, list[str]]:
-    """Return directory -> ``table3``, ``figure7``, ... that are made from it, of all that the scale can make."""
-    found: dict[str, list[str]] = {}
+    """Return directory or gate -> ``table3``, ``figure7``, ... that are made from it, of all that the scale can make."""
+    products: dict[str, list[str]] = {}
     for name, runs, evaluated in _products(plan):
         directories = {directory for run in runs for directory in _directories(plan, run, evaluated)}
         for directory in sorted(directories):
-            found.setdefault(directory, []).append(name)
-    return found
+            products.setdefault(directory, []).append(name)
+    return products
 
 
 def _products(plan: Plan) -> Iterator[tuple[str, list[Run], bool]]:
@@ -35,7 +34,7 @@ def _directories(plan: Plan, run: Run, evaluated: bool) -> Iterator[str]:
         yield layout.evaluated_dir(run)
     if recipe.quantized:
         yield layout.quantized_dir(run)
-        yield layout.evaluated_dir(plan.gate(run))
+        yield plan.gate(run)
     if recipe.setting:
         yield plan.samples_dir(run)
     for name in recipe.select:
@@ -48,6 +47,6 @@ def _network(plan: Plan, task: str, checkpoint: str) -> Iterator[str]:
     yield layout.checkpoint_dir(plan.scale.name, task, checkpoint)
     origins = plan.origins(task, checkpoint)
     if "data" in origins:
-        yield str(PurePath(origins["data"]).parent)
+        yield origins["data"]
     if "pretrained" in origins:
         yield from _network(plan, plan.params.checkpoint(checkpoint).pretrain or "", checkpoint)

@@ -50,6 +50,12 @@ def evaluated_dir(run: Run) -> str:
     return f"results/{run.scale}/evaluated/{run.task}/{run.checkpoint}/{run.recipe}/seed{run.seed}"
 
 
+def evaluated_files(run: Run) -> tuple[str, str]:
+    """What an evaluation consists of."""
+    directory = evaluated_dir(run)
+    return f"{directory}/metrics.json", f"{directory}/predictions.safetensors"
+
+
 def gate_file(scale: str, task: str, checkpoint: str) -> str:
     """What a full-precision network showed when it passed its gate."""
     return f"results/{scale}/gates/{task}/{checkpoint}.json"
@@ -65,5 +71,5 @@ def job_file(out: str) -> Path:
 
     Each has a directory of its own: Snakemake lists a directory once, and takes what appears in it later for missing.
     """
-    place = PurePath(out.removesuffix(".csv").removesuffix(".json")).relative_to("results")
+    place = PurePath(out.removesuffix(".csv").removesuffix(".json").removesuffix(".pdf")).relative_to("results")
     return Path(JOBS) / place / "job.json"

@@ -7,14 +7,18 @@ from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
 from flexround import imports
 from flexround.errors import SettingsError, suggest
+from flexround.models import build
 from flexround.settings import cost, layout
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper, load_params
+from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.tools import cli
 from flexround.tasks import protocol
+from flexround.tools import cli
 
 GIB = 2**30
 
@@ -33,10 +37,9 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     plan = Plan(load_params(arguments.scale), arguments.seeds)
-    runs = _wanted(plan, arguments)
-    gates = list(dict.fromkeys(map(plan.gate, runs)))
-    evaluated = gates if arguments.figure in plan.params.figures.shifts else list(dict.fromkeys([*runs, *gates]))
-    sys.stdout.write("\n".join(_report(plan, list(dict.fromkeys([*runs, *gates])), evaluated)) + "\n")
+    runs = list(dict.fromkeys(_wanted(plan, arguments)))
+    evaluated = [] if arguments.figure in plan.params.figures.shifts else runs
+    sys.stdout.write("\n".join(_report(plan, runs, evaluated)) + "\n")
 
 
 def _wanted(plan: Plan, arguments: argparse.Namespace) -> list[Run]:
@@ -75,15 +78,21 @@ def _jobs(
     stages = {
         "data": [layout.data_dir(plan.scale.name, name) for name in names],
         "finetune": [layout.checkpoint_dir(plan.scale.name, *pair) for pair in pairs],
+        "gate": [layout.gate_file(plan.scale.name, *pair) for pair in dict.fromkeys(map(_pair, quantized))],
         "calibrate": list(dict.fromkeys(map(plan.samples_dir, quantized))),
         "reconstruct": list(map(layout.quantized_dir, quantized)),
         "evaluate": list(map(layout.evaluated_dir, evaluated)),
     }
     yield "jobs by stage:"
     for stage, directories in stages.items():
-        outputs = [Path(d) / ("metrics.json" if stage == "evaluate" else "manifest.json") for d in directories]
-        done = sum(path.exists() for path in outputs)
-        yield f"  {stage:<12}{len(outputs):>5}   already on disk: {done}"
+        inside = {"evaluate": "metrics.json", "gate": ""}.get(stage, "manifest.json")
+        done = sum((Path(directory) / inside).exists() for directory in directories)
+        yield f"  {stage:<12}{len(directories):>5}   already on disk: {done}"
+
+
+def _pair(run: Run) -> tuple[str, str]:
+    """Return the task and the checkpoint of a run."""
+    return run.task, run.checkpoint
 
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
@@ -114,7 +123,7 @@ def _costs(plan: Plan, quantized: list[Run]) -> Iterator[str]:
         pair = run.task, run.checkpoint
         if pair not in networks:
             networks[pair] = measure(plan, run)
-        network, settings = networks[pair], hyper(plan.params, run)[0]
+        network, settings = networks[pair], plan.hyper(run)[0]
         seconds[pair] += cost.reconstruction_seconds(network, plan.params.recipe(run.recipe), settings)
         cache = max(cache, cost.cache_bytes(network, settings))
         state = max(state, cost.state_bytes(network, settings))
@@ -129,11 +138,6 @@ def _costs(plan: Plan, quantized: list[Run]) -> Iterator[str]:
 
 def measure(plan: Plan, run: Run) -> cost.Network:
     """Count a network's multiply-adds and its largest block boundary, without allocating its weights."""
-    import torch
-    from torch.utils.flop_counter import FlopCounterMode
-
-    from flexround.models import build
-
     checkpoint, task = plan.params.checkpoint(run.checkpoint), protocol.named(plan.scale, run.task)
     for target in (checkpoint.model.factory, checkpoint.model.blocks):
         imports.load(target)  # torchvision can't be imported for the first time under a device context

@@ -8,8 +8,8 @@ from pydantic import Field, model_validator
 
 from flexround.results.cells import Cell
 from flexround.settings.layout import PARAMS
-from flexround.settings.validation import read_yaml, validate
 from flexround.settings.schema import Count, Positive, Strict
+from flexround.settings.validation import read_yaml, validate
 
 CLAIMS = PARAMS / "claims.yaml"
 

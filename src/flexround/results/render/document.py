@@ -18,9 +18,9 @@ from flexround.results.render import jinja
 from flexround.results.render.latex import escape
 from flexround.results.render.table_layout import scale_note
 from flexround.settings.layout import PARAMS
-from flexround.settings.validation import read_yaml
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
+from flexround.settings.validation import read_yaml
 
 ORDER = PARAMS / "paper.yaml"
 PACKAGES = (

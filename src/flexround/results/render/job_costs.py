@@ -41,7 +41,7 @@ def directories(plan: Plan, run: Run) -> list[str]:
     if recipe.quantized:
         names = recipe.select or (run.recipe,)
         quantized = [dataclasses.replace(run, recipe=name) for name in names]
-        found += [layout.evaluated_dir(plan.gate(run)), *map(plan.samples_dir, quantized)]
+        found += [plan.gate(run), *map(plan.samples_dir, quantized)]
         found += map(layout.quantized_dir, [*quantized, run])
     return list(dict.fromkeys([*found, layout.evaluated_dir(run)]))
 
