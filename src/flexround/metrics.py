@@ -1,0 +1,48 @@
+"""Every metric that a task computes or a table names. A new one is a line here and the code that computes it."""
+
+import dataclasses
+import re
+
+from flexround.errors import SettingsError, suggest
+
+VARIANT = re.compile(r"_\d+$")  # few-shot examples, or tokens of a block
+
+
+@dataclasses.dataclass(frozen=True)
+class Metric:
+    """One metric.
+
+    Attributes:
+        name: in ``metrics.json``, or in ``published.csv`` where a table's ``metric_names`` gives it another.
+        unit: of its values: ``%``, ``points`` (a correlation or BLEU, times 100) or nothing.
+        higher_is_better: its direction.
+        relative: whether two values are compared by their ratio, so that margins are in percent of the other value.
+    """
+
+    name: str
+    unit: str
+    higher_is_better: bool = True
+    relative: bool = False
+
+
+def of(name: str) -> Metric:
+    """Return a metric; ``arc_easy_5`` and ``ppl_2048`` are variants of ``arc_easy`` and ``ppl``.
+
+    Raises:
+        SettingsError: there is none of this name.
+    """
+    found = METRICS.get(name) or METRICS.get(VARIANT.sub("", name))
+    if found is None:
+        raise SettingsError(f"metric {suggest(name, METRICS)}; flexround/metrics.py has a line for each")
+    return dataclasses.replace(found, name=name)
+
+
+SHARES = (
+    *("top1", "top5", "acc", "acc_matched", "acc_mismatched", "f1", "em"),
+    *("boolq", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"),
+)
+POINTS = ("matthews", "pearson", "spearman", "bleu", "unseen", "seen", "all")
+PERPLEXITIES = ("ppl", "perplexity")
+METRICS = {name: Metric(name, "%") for name in SHARES}
+METRICS |= {name: Metric(name, "points") for name in POINTS}
+METRICS |= {name: Metric(name, "", higher_is_better=False, relative=True) for name in PERPLEXITIES}
