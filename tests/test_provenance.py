@@ -211,7 +211,7 @@ def test_every_stage_is_known_here():
 
 # which part may import which
 
-BASE = {"artifacts", "compiler", "devices", "errors", "imports", "own", "provenance", "seeding", "settings", "sources"}
+BASE = {"artifacts", "devices", "errors", "imports", "own", "provenance", "seeding", "settings", "sources"}
 PARTS = {
     "stale": set(),  # of Snakemake, for the Snakefile
     "quant": {"quant"},

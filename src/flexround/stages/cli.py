@@ -1,13 +1,12 @@
 """What all stages share: logging, threads, errors meant for the user."""
 
 import argparse
-import gc
 import logging
 import os
 import sys
 from collections.abc import Callable
 
-from flexround import compiler, devices
+from flexround import devices
 from flexround.errors import FlexRoundError
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, load_params
@@ -19,12 +18,7 @@ BATCH = 250  # examples evaluated at once; fixed, because it can change the last
 def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
     """Parse the command line and run a stage; a FlexRoundError ends it with exit code 2 and no traceback."""
     arguments = parser.parse_args()
-    if not gc.isenabled():  # the imports are done, see flexround.stages
-        gc.freeze()
-        gc.enable()
     devices.keep_freed_memory()
-    if "WORLD_SIZE" not in os.environ:  # torch.distributed uses the compiler
-        compiler.defer()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
         run(arguments)
