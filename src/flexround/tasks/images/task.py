@@ -6,10 +6,13 @@ Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration 
 import abc
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import torch
+from PIL import Image
 from pydantic import Field, model_validator
+from torch import nn
 
 from flexround.artifacts import atomic_write, read_manifest, write_manifest, write_text
 from flexround.errors import InputError, NumericalError, SettingsError
@@ -20,11 +23,6 @@ from flexround.tasks.images import folder
 from flexround.tasks.images.training import ArrayImages, FileImages, FinetuneSettings, TrainingImages, train
 from flexround.tasks.images.transforms import decode_all, flip, random_resized_crop, resize_and_crop
 from flexround.tasks.protocol import Evaluation, Inputs, Split, accuracies, draw_indices
-
-if TYPE_CHECKING:
-    import torch
-    from PIL import Image
-    from torch import nn
 
 log = logging.getLogger(__name__)
 Triple = tuple[float, float, float]
@@ -65,22 +63,20 @@ class ImageTask(abc.ABC):
         """Return calibration images as float32 (N, 3, H, W), normalized, on the CPU."""
         return Inputs(self.normalise(samples["images"], "cpu"))
 
-    def normalise(self, images: np.ndarray, device: "torch.device | str") -> "torch.Tensor":
+    def normalise(self, images: np.ndarray, device: torch.device | str) -> torch.Tensor:
         """Turn uint8 (N, H, W, 3) into float32 (N, 3, H, W) on ``device``, channels last in memory (faster on CPUs)."""
-        import torch
-
         mean, std = (torch.tensor(values, device=device) for values in (self.options.mean, self.options.std))
         pixels = torch.tensor(images, device=device).to(torch.float32) / 255
         return ((pixels - mean) / std).permute(0, 3, 1, 2)
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place; see ``FinetuneSettings``."""
         checked = validate(FinetuneSettings, settings, "train settings of an image task")
         images = self.training_images(data, whole=not checked.random_resized_crop)
         return {"settings": checked.model_dump(mode="json"), **train(model, images, self.normalise, checked)}
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map.
 
@@ -89,8 +85,6 @@ class ImageTask(abc.ABC):
             InputError: fewer outputs than classes.
             NumericalError: NaN among the logits.
         """
-        import torch
-
         if split != "validation":
             raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
         read_manifest(data, verify=False)
@@ -105,10 +99,8 @@ class ImageTask(abc.ABC):
         return accuracies({"top1": top1, "top5": top5})
 
 
-def hits_at(logits: "torch.Tensor", labels: np.ndarray, start: int) -> np.ndarray:
+def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
     """Return whether each label is first, and among the first five: uint8 (2, B). ``start`` is for the message."""
-    import torch
-
     if labels.max() >= logits.shape[1]:
         raise InputError(f"the model has {logits.shape[1]} outputs, but the data has class {labels.max()}")
     if torch.isnan(logits).any():
@@ -210,7 +202,7 @@ class ImageNet(ImageTask):
         indices = draw_indices(len(images.files), samples, seed)
         crop, scale = self.options.crop, self.options.train_scale
 
-        def transform(position: int, image: "Image.Image") -> np.ndarray:
+        def transform(position: int, image: Image.Image) -> np.ndarray:
             rng = np.random.default_rng(derive("calibration augmentation", seed, position))
             cropped = random_resized_crop(image, crop, scale, rng)
             return flip(cropped, rng) if self.options.train_flip else cropped
