@@ -20,11 +20,12 @@ from flexround import artifacts
 from flexround.errors import InputError, SettingsError
 from flexround.mini import choices as mini
 from flexround.mini import tokenizers
+from flexround.mini.tasks.commonsense import MiniCommonsense
 from flexround.models import transformer
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
-from flexround.tasks.commonsense.task import Commonsense, MiniCommonsense
+from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.language import c4
 from flexround.tasks.text import task as text
 

@@ -21,7 +21,7 @@ def scale(tmp_path):
     """Return the path of a scale with 300 digits and one network, otherwise like the paper's."""
     settings = read_yaml(scale_path("paper")) | {"name": "tiny"}
     settings["tasks"] = {
-        "imagenet": {"module": "flexround.tasks.images.task:Digits", "options": {"train": 300, "val": 50}}
+        "imagenet": {"module": "flexround.mini.tasks.digits:Digits", "options": {"train": 300, "val": 50}}
     }
     model = {
         "factory": "flexround.mini.models:resnet18",

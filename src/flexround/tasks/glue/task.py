@@ -1,7 +1,7 @@
-"""The eight GLUE tasks, from GLUE's files or made at the mini scale (tables 4, 14, 15, 16)."""
+"""The eight GLUE tasks, from GLUE's files (tables 4, 14, 15, 16)."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
@@ -10,7 +10,6 @@ from torch import nn
 
 from flexround.errors import NumericalError
 from flexround.settings.load import validate
-from flexround.settings.schema import Count
 from flexround.tasks.glue import files as glue_files
 from flexround.tasks.protocol import Evaluation, Split
 from flexround.tasks.text import encode
@@ -102,25 +101,3 @@ class Glue(TextTask):
         record = {f"{part}/predicted": found for part, (found, _) in predicted.items()}
         record |= {f"{part}/label": labels for part, (_, labels) in predicted.items()}
         return text.evaluation(scored, counts, record)
-
-
-class MiniGlueOptions(TextOptions):
-    """Options of ``MiniGlue``."""
-
-    name: Name
-    train: Count
-    val: Count = Field(2_500, description="rows of each validation split")
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniGlue(Glue):
-    """A GLUE task made from the synthetic world, see ``flexround.mini.glue``."""
-
-    Options = MiniGlueOptions
-    options: MiniGlueOptions  # type: ignore[assignment]
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make the splits; nothing is read from ``sources``."""
-        from flexround.mini import glue
-
-        return glue.make(self.options.name, self.options.train, self.options.val, self.options.seed)

@@ -1,4 +1,4 @@
-"""Image classification, top-1 and top-5: the offline digits, and ImageNet or any other ImageFolder.
+"""Image classification, top-1 and top-5: ImageNet, or any other ImageFolder.
 
 Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration as in BRECQ and QDrop (ptq_spec 7).
 """
@@ -6,7 +6,7 @@ Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration 
 import abc
 import logging
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -32,7 +32,7 @@ ROOT_FILE = "train_root.txt"
 
 
 class ImageOptions(Strict):
-    """What both image tasks may set."""
+    """What every image task may set."""
 
     mean: Triple = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
@@ -108,45 +108,6 @@ def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices.cpu().numpy()
     equal = ranked == labels[:, None]
     return np.stack([equal[:, 0], equal.any(axis=1)]).astype(np.uint8)
-
-
-class DigitsOptions(ImageOptions):
-    """Options of ``Digits``."""
-
-    mean: Triple = (0.5, 0.5, 0.5)
-    std: tuple[Positive, Positive, Positive] = (0.25, 0.25, 0.25)
-    train: Count = Field(10_000, description="training images")
-    val: Count = Field(2_500, description="validation images")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="of the data set itself, not of a run")
-
-
-class Digits(ImageTask):
-    """The offline image set of the mini scale, see ``flexround.mini.digits``."""
-
-    Options = DigitsOptions
-    options: DigitsOptions
-    input_shape = (3, 32, 32)
-
-    def prepare(self, out: Path, sources: Path) -> None:
-        """Make the data set; nothing is read from ``sources``."""
-        from flexround.mini import digits
-
-        arrays = digits.make(self.options.train, self.options.val, self.options.seed)
-        for name, array in arrays.items():
-            save_array(out / f"{name}.npy", array)
-        write_manifest(out, [f"{name}.npy" for name in arrays], options=self.options.model_dump(mode="json"))
-
-    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images as they are; the random warps that made them are the augmentation."""
-        read_manifest(data, verify=False)
-        images = np.load(data / "train_images.npy", mmap_mode="r")
-        indices = draw_indices(len(images), samples, seed)
-        return {"images": images[indices], "indices": indices}
-
-    def training_images(self, data: Path, whole: bool) -> TrainingImages:
-        """Return the training set, in memory."""
-        read_manifest(data, verify=False)
-        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)
 
 
 class ImageNetOptions(ImageOptions):

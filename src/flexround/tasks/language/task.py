@@ -23,7 +23,7 @@ from flexround.artifacts import read_manifest
 from flexround.errors import InputError
 from flexround.seeding import derive
 from flexround.settings.load import validate
-from flexround.settings.schema import Count, Strict
+from flexround.settings.schema import Strict
 from flexround.tasks.language import files as language_files
 from flexround.tasks.protocol import Evaluation, Inputs, Split
 from flexround.tasks.text import encode, lora_training
@@ -239,24 +239,3 @@ def block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     logits = model(input_ids=ids, use_cache=False).logits.float()
     losses = functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
     return losses.view_as(ids).sum(1, dtype=torch.float64) / (ids.shape[1] - 1)
-
-
-class MiniLanguageOptions(LanguageOptions):
-    """Options of ``MiniLanguageModelling``."""
-
-    train: Count = Field(description="articles, or the Penn Treebank's sentences")
-    val: Count
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniLanguageModelling(LanguageModelling):
-    """Perplexity on text of the synthetic world, see ``flexround.mini.articles``."""
-
-    Options = MiniLanguageOptions
-    options: MiniLanguageOptions
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make both splits; nothing is read from ``sources``."""
-        from flexround.mini import articles
-
-        return articles.make(self.options.name, self.options.train, self.options.val, self.options.seed)

@@ -1,7 +1,7 @@
-"""SQuAD v1.1, from its files or made at the mini scale: exact match and F1 of answer spans (tables 12 and 13)."""
+"""SQuAD v1.1: exact match and F1 of answer spans (tables 12 and 13)."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -112,24 +112,3 @@ def questions(rows: Rows) -> spans.Questions:
 def encoded(found: spans.Features, rows: Any = slice(None)) -> Encoded:
     """Return the model's inputs of some windows."""
     return Encoded(found.ids[rows], found.types[rows], found.mask[rows])
-
-
-class MiniSquadOptions(SquadOptions):
-    """Options of ``MiniSquad``."""
-
-    train: Count
-    val: Count = 2_500
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniSquad(Squad):
-    """Questions about the synthetic world, see ``flexround.mini.squad``."""
-
-    Options = MiniSquadOptions
-    options: MiniSquadOptions
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make both splits; nothing is read from ``sources``."""
-        from flexround.mini import squad
-
-        return squad.make(self.options.train, self.options.val, self.options.seed)

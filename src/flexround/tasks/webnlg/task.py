@@ -206,24 +206,3 @@ def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
         free[:width, :rank] = free[2 * width :, rank:] = 1
         weight.register_hook(free.mul)
     return adapted
-
-
-class MiniWebNLGOptions(WebNLGOptions):
-    """Options of ``MiniWebNLG``."""
-
-    train: Count = Field(description="contexts")
-    test: Count = Field(description="contexts of seen categories, and as many of unseen ones")
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniWebNLG(WebNLG):
-    """Sentences about the synthetic world, see ``flexround.mini.triples``."""
-
-    Options = MiniWebNLGOptions
-    options: MiniWebNLGOptions
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make both splits; nothing is read from ``sources``."""
-        from flexround.mini import triples
-
-        return triples.make(self.options.train, self.options.test, self.options.seed)
