@@ -11,9 +11,9 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from transformers import LlamaConfig, LlamaForCausalLM
 
 from flexround.artifacts import write_text
-from flexround.models import transformers_light
 from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.text import encode
@@ -23,11 +23,10 @@ QUESTIONS, HIDDEN, LAYERS = 12, 64, 2
 
 def model(vocabulary: int) -> Any:
     """Return a small LLaMA."""
-    modeling = transformers_light.load("llama")
     torch.manual_seed(0)
     sizes = {"hidden_size": HIDDEN, "intermediate_size": 3 * HIDDEN, "num_hidden_layers": LAYERS}
     special = {"num_attention_heads": 2, "bos_token_id": 0, "eos_token_id": 0}
-    return modeling.LlamaForCausalLM(modeling.LlamaConfig(vocab_size=vocabulary, **sizes, **special)).eval()
+    return LlamaForCausalLM(LlamaConfig(vocab_size=vocabulary, **sizes, **special)).eval()
 
 
 def main(questions: Path, tokenizer: Path) -> None:

@@ -12,8 +12,8 @@ import torch
 from flexround import devices
 from flexround.artifacts import write_text
 from flexround.mini import tokenizers
+from flexround.mini.tasks.language import MiniLanguageModelling, MiniLanguageOptions
 from flexround.models import transformer
-from flexround.tasks.language.task import MiniLanguageModelling, MiniLanguageOptions
 from flexround.tasks.text import task as text
 
 ARTICLES = (100, 1_000, 10_000)

@@ -2,8 +2,8 @@
 # Seconds of each stage process before it works: everything it imports, for images and for texts, up to the first
 # step of an optimizer where there is one; nothing else.
 set -euo pipefail
-images="import flexround.mini.models, flexround.models.mobilenetv2, flexround.models.torchvision_light"
-texts="from flexround.models import transformers_light; transformers_light.load('bert')"
+images="import flexround.mini.models, flexround.models.mobilenetv2"
+texts="import flexround.models.transformer"
 step="import torch; w = torch.nn.Parameter(torch.ones(1)); w.grad = w.detach(); torch.optim.Adam([w]).step()"
 
 best() { # stage, further statements
@@ -11,7 +11,7 @@ best() { # stage, further statements
         python - "$1" "$2" <<'PY'
 import subprocess, sys, time
 start = time.perf_counter()
-code = f"from flexround import compiler\ncompiler.defer()\nimport flexround.stages.{sys.argv[1]}\n{sys.argv[2]}"
+code = f"import flexround.stages.{sys.argv[1]}\n{sys.argv[2]}"
 subprocess.run([sys.executable, "-c", code], check=True)
 print(f"{time.perf_counter() - start:.2f}")
 PY

@@ -41,4 +41,4 @@ def prepared(sources, tmp_path):
 
 def digits_task(**options):
     plain = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    return protocol.build(schema.Task(module="flexround.tasks.images.task:Digits", options=plain | options))
+    return protocol.build(schema.Task(module="flexround.mini.tasks.digits:Digits", options=plain | options))

@@ -13,9 +13,9 @@ from safetensors.numpy import save_file
 from flexround.results import cells, evaluated, published, sample_sizes, settings_table, table_csv
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params
-from flexround.settings.validation import read_yaml, validate
 from flexround.settings.schema import Recipe, Scale, TrainRule
 from flexround.settings.tables import Table
+from flexround.settings.validation import read_yaml, validate
 
 FILES = [PARAMS / f"tables/table{number:02d}.yaml" for number in range(1, 25)]  # the paper's
 SPECS = {path.stem: validate(Table, read_yaml(path), str(path)) for path in FILES}

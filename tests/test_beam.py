@@ -5,9 +5,9 @@ import math
 
 import pytest
 import torch
+import transformers
 
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.models import transformers_light
 from flexround.tasks.webnlg.beam import Rules, search
 
 VOCABULARY = 14
@@ -23,10 +23,9 @@ MODELS = {
 
 
 def random_model(seed, kind="gpt2", spread=0.6):
-    modeling = transformers_light.load(kind)
     name, config = MODELS[kind]
     head = "LMHeadModel" if kind == "gpt2" else "ForCausalLM"
-    model = getattr(modeling, name + head)(getattr(modeling, name + "Config")(**COMMON, **config)).eval()
+    model = getattr(transformers, name + head)(getattr(transformers, name + "Config")(**COMMON, **config)).eval()
     generator = torch.Generator().manual_seed(seed)
     for parameter in model.parameters():
         parameter.data.normal_(0.0, spread, generator=generator)

@@ -4,10 +4,11 @@ import operator
 
 import pytest
 import torch
+import transformers
 from torch import nn
 
 from flexround.errors import InputError, SettingsError
-from flexround.models import gpt2, llama, opt, transformer, transformers_light
+from flexround.models import gpt2, llama, opt, transformer
 from flexround.models.blocks import run
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
@@ -306,20 +307,18 @@ def test_impossible_settings_are_refused(call, message):
 
 
 def test_the_projections_of_opt_350m_are_refused():
-    modeling = transformers_light.load("opt")
     config = OPT | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}
     message = "word_embed_proj_dim is 8, hidden_size 16.*OPT-125M"
     with pytest.raises(InputError, match=message):
         transformer.opt("causal-lm", **config)
     with pytest.raises(InputError, match=message):
-        opt.blocks(modeling.OPTForCausalLM(modeling.OPTConfig(**config)))
+        opt.blocks(transformers.OPTForCausalLM(transformers.OPTConfig(**config)))
 
 
 def test_uneven_groups_of_heads_are_refused():
-    modeling = transformers_light.load("llama")
     config = LLAMA | {"num_key_value_heads": 3}
     message = "num_attention_heads is 4, no multiple of num_key_value_heads, 3"
     with pytest.raises(InputError, match=message):
         transformer.llama("causal-lm", **config)
     with pytest.raises(InputError, match=message):
-        llama.blocks(modeling.LlamaForCausalLM(modeling.LlamaConfig(**config)))
+        llama.blocks(transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)))

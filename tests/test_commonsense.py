@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 import stage_calls
 import torch
+import transformers
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, processors
 
@@ -19,11 +20,12 @@ from flexround import artifacts
 from flexround.errors import InputError, SettingsError
 from flexround.mini import choices as mini
 from flexround.mini import tokenizers
-from flexround.models import transformer, transformers_light
+from flexround.mini.tasks.commonsense import MiniCommonsense
+from flexround.models import transformer
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
-from flexround.tasks.commonsense.task import Commonsense, MiniCommonsense
+from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.language import c4
 from flexround.tasks.text import task as text
 
@@ -135,12 +137,11 @@ def test_answers_are_those_of_plain_loops(place, version):
 @pytest.fixture
 def llama():
     """Make a random LLaMA that is sure of itself."""
-    modeling = transformers_light.load("llama")
     sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
     heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
     special = {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
     torch.manual_seed(0)
-    return modeling.LlamaForCausalLM(modeling.LlamaConfig(**sizes, **heads, **special)).eval()
+    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads, **special)).eval()
 
 
 @pytest.mark.parametrize("positions", [512, 20])

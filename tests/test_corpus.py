@@ -6,7 +6,7 @@ import torch
 
 from flexround.errors import SettingsError
 from flexround.mini import tokenizers
-from flexround.mini.pretraining import Corpus, CorpusOptions, causal_loss, pack
+from flexround.mini.tasks.pretraining import Corpus, CorpusOptions, causal_loss, pack
 from flexround.models import transformer
 from flexround.settings.validation import validate
 from flexround.tasks.text.encode import Encoded

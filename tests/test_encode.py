@@ -91,11 +91,6 @@ def test_a_tokenizer_without_padding_is_refused(wordpiece):
         encode.encode(bare, ["a"], None, 8)
 
 
-def test_nothing_here_imports_torch():
-    code = "import sys, flexround.tasks.text.encode, flexround.mini.tokenizers; print('torch' in sys.modules)"
-    assert subprocess.run([sys.executable, "-c", code], capture_output=True, text=True).stdout == "False\n"
-
-
 def real_directory(name: str, tmp_path: Path, whole: bool) -> Path:
     """Copy a real tokenizer into a model directory, with its tokenizer.json or without."""
     if not (REAL / name).is_dir():

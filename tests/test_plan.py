@@ -14,8 +14,8 @@ from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
-from flexround.settings.validation import validate
 from flexround.settings.plan import Plan
+from flexround.settings.validation import validate
 from flexround.tasks.text.lora_training import AdapterTrainSettings
 from flexround.tasks.webnlg.task import WebNLGTrainSettings
 from flexround.tools import plan as stage

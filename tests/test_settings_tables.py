@@ -13,10 +13,10 @@ from flexround.results.render import html, latex, terminal
 from flexround.results.settings_table import keyed, shown
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
-from flexround.settings.validation import validate
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule
 from flexround.settings.tables import Table
+from flexround.settings.validation import validate
 from flexround.tasks.text.lora_training import AdapterTrainSettings
 
 

@@ -29,8 +29,8 @@ from visible_text import visible
 from flexround.errors import InputError, SettingsError
 from flexround.results import published
 from flexround.results.render import html, latex, table_layout, terminal
-from flexround.settings.validation import validate
 from flexround.settings.tables import Table
+from flexround.settings.validation import validate
 from flexround.stages import tabulate
 
 REFERENCE = Path(__file__).resolve().parent.parent / "results/reference"

@@ -15,7 +15,7 @@ from safetensors.numpy import load_file
 
 from flexround import artifacts
 from flexround.errors import InputError, SettingsError
-from flexround.mini import pretraining
+from flexround.mini.tasks import pretraining
 from flexround.models import build
 from flexround.settings.load import load_params
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct, select

@@ -18,6 +18,7 @@ from tensors import randn
 from flexround import artifacts
 from flexround.errors import InputError, SettingsError
 from flexround.mini import tokenizers
+from flexround.mini.tasks.webnlg import MiniWebNLG, MiniWebNLGOptions
 from flexround.models import build, transformer
 from flexround.settings.load import load_params
 from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
@@ -26,7 +27,7 @@ from flexround.tasks.text import task as text
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
 from flexround.tasks.webnlg import task as webnlg
-from flexround.tasks.webnlg.task import MiniWebNLG, MiniWebNLGOptions, WebNLG, WebNLGOptions, WebNLGTrainSettings
+from flexround.tasks.webnlg.task import WebNLG, WebNLGOptions, WebNLGTrainSettings
 
 SCALE = str(Path(__file__).with_name("webnlg_scale.yaml"))
 REAL = Path(__file__).parents[2] / "shared" / "realdata"

@@ -1,10 +1,10 @@
 """torchvision's SqueezeNet, which the paper does not use, and its blocks."""
 
 import torch
+import torchvision
 from torch import nn
 
 from flexround.models.blocks import Block, Site, identity
-from flexround.models.torchvision_light import torchvision
 
 Fire = torchvision.models.squeezenet.Fire
 

@@ -7,10 +7,9 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-if TYPE_CHECKING:
-    import torch
+import filelock
+import torch
 
 POLL_SECONDS = 1.0
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
@@ -18,14 +17,12 @@ KEPT_BYTES, MAPPED_BYTES = 2**30, 2**25
 
 
 @contextlib.contextmanager
-def lease() -> Iterator["torch.device"]:
+def lease() -> Iterator[torch.device]:
     """Yield a CUDA device that no other job of this machine has leased, or the CPU if there is no GPU.
 
     Snakemake counts GPUs but does not say which one a job may use, hence the lock per device. The operating system
     frees the lock when the process ends, however it ends.
     """
-    import torch
-
     if not torch.cuda.is_available():
         yield torch.device("cpu")
         return
@@ -44,8 +41,6 @@ def lease() -> Iterator["torch.device"]:
 @contextlib.contextmanager
 def lease_one(names: Sequence[str], directory: Path) -> Iterator[int]:
     """Yield the index of the first of ``names`` whose lock is free, waiting until there is one."""
-    import filelock
-
     while True:
         for index, name in enumerate(names):
             lock = filelock.FileLock(directory / f"flexround-gpu-{name}.lock", mode=0o666)

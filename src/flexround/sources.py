@@ -10,6 +10,8 @@ import urllib.parse
 import urllib.request
 from pathlib import Path
 
+import huggingface_hub
+
 from flexround.artifacts import atomic_write, sha256, write_text
 from flexround.errors import InputError
 from flexround.settings.schema import Source
@@ -108,8 +110,6 @@ def _download_snapshot(name: str, source: Source, path: Path) -> None:
 
     What breaks off is continued by the next call.
     """
-    import huggingface_hub
-
     repository, kind = source.location.removeprefix(HUB), "model" if source.kind == "checkpoint" else "dataset"
     log.info("downloading %s from %s", name, source.location)
     try:

@@ -10,6 +10,8 @@ import functools
 
 import numpy as np
 from numpy.random import Generator
+from scipy import ndimage
+from sklearn.datasets import load_digits
 
 SIZE = 32
 CLASSES = 10
@@ -52,9 +54,6 @@ def make(train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
 
 def base_digits() -> tuple[np.ndarray, np.ndarray]:
     """Return scikit-learn's digits as smooth glyphs, float64 (1797, 32, 32) in 0..1, and labels int64 (1797,)."""
-    from scipy import ndimage
-    from sklearn.datasets import load_digits
-
     digits = load_digits()
     # The 8x8 counts of ink are the area averages of a binary stroke: interpolate, then sharpen back to a stroke.
     zoom = functools.partial(ndimage.zoom, zoom=SIZE / 8, order=3, mode="grid-constant", grid_mode=True)
@@ -125,8 +124,6 @@ def draw_warps(count: int, rng: Generator) -> tuple[np.ndarray, np.ndarray, np.n
 
 def warp(images: np.ndarray, angle: np.ndarray, shear: np.ndarray, scale: np.ndarray, shift: np.ndarray) -> np.ndarray:
     """Apply one affine map about the centre to each image (N, 32, 32), bilinear, empty outside."""
-    from scipy import ndimage
-
     cos, sin = np.cos(angle), np.sin(angle)
     inverse = np.array([[cos, sin + shear], [-sin, cos]]) / scale.T[:, None]  # output pixel -> input pixel
     grid = np.arange(SIZE) - (SIZE - 1) / 2

@@ -11,9 +11,8 @@ from collections.abc import Iterator, Sequence
 from typing import Literal
 
 import torch
+import torchvision
 from torch import nn
-
-from flexround.models.torchvision_light import torchvision
 
 _BASIC, _BOTTLENECK = torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottleneck
 _RESNETS = {"resnet18": (_BASIC, (2, 2, 2, 2)), "resnet50": (_BOTTLENECK, (3, 4, 6, 3))}

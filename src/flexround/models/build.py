@@ -4,6 +4,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from safetensors.torch import load_file
 from torch import nn
 
 from flexround import artifacts, imports
@@ -32,8 +33,6 @@ def full_precision(checkpoint: Checkpoint, head: Mapping[str, Any], directory: P
     Raises:
         InputError: damaged files or weights of another network.
     """
-    from safetensors.torch import load_file
-
     if checkpoint.streamed:
         shards = streamed(checkpoint, head, directory)
         shards.fill(shards.places)

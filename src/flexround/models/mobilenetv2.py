@@ -1,10 +1,10 @@
 """torchvision's MobileNetV2 as blocks: stem, inverted residuals, last convolution, classifier."""
 
+import torchvision
 from torch import nn
 
 from flexround.models.blocks import Block, Site
 from flexround.models.groups import EqualizationGroup, Link, split_chain
-from flexround.models.torchvision_light import torchvision
 
 mobilenet_v2 = torchvision.models.mobilenet_v2
 

@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor
 
 from flexround.errors import InputError
@@ -130,9 +132,6 @@ def _shards(index: Path) -> list[Path]:
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file."""
-    from safetensors import SafetensorError
-    from safetensors.torch import load_file
-
     try:
         return load_file(path)
     except (SafetensorError, OSError) as error:

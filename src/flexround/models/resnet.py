@@ -1,9 +1,9 @@
 """torchvision's ResNets as blocks: stem, residual blocks, classifier."""
 
+import torchvision
 from torch import nn
 
 from flexround.models.blocks import Block, Site, identity
-from flexround.models.torchvision_light import torchvision
 
 resnet18 = torchvision.models.resnet18
 resnet50 = torchvision.models.resnet50

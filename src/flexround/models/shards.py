@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from flexround.errors import InputError
@@ -146,8 +147,6 @@ def _read_index(index: Path) -> dict[str, Path]:
 @contextlib.contextmanager
 def _opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file; what is wrong with it is an error of the user's."""
-    from safetensors import SafetensorError, safe_open
-
     if not path.is_file():
         raise InputError(f"{path}: missing; fetch the directory again")
     try:

@@ -4,22 +4,26 @@ import dataclasses
 from typing import Any
 
 import torch
+import transformers
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from flexround.errors import SettingsError, suggest
-from flexround.models import transformers_light
 from flexround.models.llama import refuse_uneven_groups
 from flexround.models.opt import refuse_projections
 
 _BERT_HEADS = {
-    "classification": "BertForSequenceClassification",
-    "span": "BertForQuestionAnswering",
-    "pretraining": "BertForPreTraining",  # masked words and next sentence
+    "classification": transformers.BertForSequenceClassification,
+    "span": transformers.BertForQuestionAnswering,
+    "pretraining": transformers.BertForPreTraining,  # masked words and next sentence
 }
-_GPT_NEO_HEADS = {"classification": "GPTNeoForSequenceClassification", "causal-lm": "GPTNeoForCausalLM"}
-_OPT_HEADS = {"causal-lm": "OPTForCausalLM"}
-_GPT2_HEADS = {"causal-lm": "GPT2LMHeadModel"}
-_LLAMA_HEADS = {"causal-lm": "LlamaForCausalLM"}
+_GPT_NEO_HEADS = {
+    "classification": transformers.GPTNeoForSequenceClassification,
+    "causal-lm": transformers.GPTNeoForCausalLM,
+}
+_OPT_HEADS = {"causal-lm": transformers.OPTForCausalLM}
+_GPT2_HEADS = {"causal-lm": transformers.GPT2LMHeadModel}
+_LLAMA_HEADS = {"causal-lm": transformers.LlamaForCausalLM}
 
 
 def bert(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
@@ -34,8 +38,7 @@ def bert(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
     Raises:
         SettingsError: unknown head or argument, or values that don't go together.
     """
-    modeling = transformers_light.load("bert")
-    return _build(modeling, modeling.BertConfig, _BERT_HEADS, head, labels, seed, config)
+    return _build(transformers.BertConfig, _BERT_HEADS, head, labels, seed, config)
 
 
 def gpt_neo(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
@@ -53,8 +56,7 @@ def gpt_neo(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Modu
     """
     if head == "classification" and config.get("pad_token_id") is None:
         raise SettingsError("gpt_neo: pad_token_id is missing; classification finds the last real token by it")
-    modeling = transformers_light.load("gpt_neo")
-    return _build(modeling, modeling.GPTNeoConfig, _GPT_NEO_HEADS, head, labels, seed, config)
+    return _build(transformers.GPTNeoConfig, _GPT_NEO_HEADS, head, labels, seed, config)
 
 
 def opt(head: str, seed: int = 0, **config: Any) -> nn.Module:
@@ -69,8 +71,7 @@ def opt(head: str, seed: int = 0, **config: Any) -> nn.Module:
         SettingsError: unknown head or argument, or values that don't go together.
         InputError: the configuration has OPT-350M's projections.
     """
-    modeling = transformers_light.load("opt")
-    model: Any = _build(modeling, modeling.OPTConfig, _OPT_HEADS, head, 2, seed, config)
+    model: Any = _build(transformers.OPTConfig, _OPT_HEADS, head, 2, seed, config)
     refuse_projections(model.config)  # here too, so that none is fine-tuned in vain
     return model
 
@@ -87,8 +88,7 @@ def gpt2(head: str, seed: int = 0, **config: Any) -> nn.Module:
     Raises:
         SettingsError: unknown head or argument, or values that don't go together.
     """
-    modeling = transformers_light.load("gpt2")
-    return _build(modeling, modeling.GPT2Config, _GPT2_HEADS, head, 2, seed, config)
+    return _build(transformers.GPT2Config, _GPT2_HEADS, head, 2, seed, config)
 
 
 def llama(head: str, seed: int = 0, **config: Any) -> nn.Module:
@@ -103,18 +103,15 @@ def llama(head: str, seed: int = 0, **config: Any) -> nn.Module:
         SettingsError: unknown head or argument, or values that don't go together.
         InputError: heads that don't divide into groups of equal size.
     """
-    modeling = transformers_light.load("llama")
-    model: Any = _build(modeling, modeling.LlamaConfig, _LLAMA_HEADS, head, 2, seed, config)
+    model: Any = _build(transformers.LlamaConfig, _LLAMA_HEADS, head, 2, seed, config)
     refuse_uneven_groups(model.config)
     return model
 
 
 def _build(
-    modeling: Any, config_class: Any, heads: dict[str, str], head: str, labels: int, seed: int, config: dict[str, Any]
+    config_class: Any, heads: dict[str, Any], head: str, labels: int, seed: int, config: dict[str, Any]
 ) -> nn.Module:
     """Check the arguments and build the model; transformers would swallow unknown ones."""
-    from huggingface_hub.errors import StrictDataclassError
-
     kind = config_class.model_type
     if head not in heads:
         raise SettingsError(f"{kind}: head {suggest(head, heads)}")
@@ -127,6 +124,6 @@ def _build(
         with torch.random.fork_rng(devices=()):
             # Not torch.manual_seed: it would also seed the accelerators, whose state isn't put back.
             torch.default_generator.manual_seed(seed)
-            return getattr(modeling, heads[head])(config_class(num_labels=labels, **config)).eval()
+            return heads[head](config_class(num_labels=labels, **config)).eval()
     except (StrictDataclassError, ValueError, KeyError) as error:
         raise SettingsError(f"{kind}: {error}") from error

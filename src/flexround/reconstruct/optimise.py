@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.reconstruct.cache import Batches
@@ -98,8 +99,6 @@ def optimise(
     Raises:
         NumericalError: a NaN or Inf loss, with block and iteration.
     """
-    from tqdm import tqdm
-
     adam = torch.optim.Adam([{"params": list(group.parameters), "lr": group.lr} for group in groups], fused=True)
     kind = batches.masks.device.type
     scaler = torch.amp.GradScaler(kind, enabled=precision == torch.float16)  # else small gradients are lost

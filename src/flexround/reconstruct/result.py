@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from safetensors import safe_open
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flexround import artifacts
@@ -150,8 +152,6 @@ def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> None:
     Raises:
         InputError: damaged files, or tensors that don't fit the model.
     """
-    from safetensors.torch import load_file
-
     grids = artifacts.read_manifest(directory)["grids"]
     blocks = list(blocks)
     if differing := _differing(directory, grids, model, blocks):
@@ -167,8 +167,6 @@ def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> None:
 
 def _differing(directory: Path, grids: dict[str, Any], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
     """Return the tensors that the model or the stored result has alone, or in another shape."""
-    from safetensors import safe_open
-
     stored: dict[str, tuple[int, ...]] = {}
     for name in grids:
         with safe_open(directory / name, framework="pt") as file:

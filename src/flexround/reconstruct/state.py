@@ -14,6 +14,7 @@ from typing import Any
 
 import filelock
 import torch
+from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flexround import artifacts
@@ -109,8 +110,6 @@ class State:
             carry: caches (N, ...); what is a file in this directory stays that file.
             facts: reproducible values but for the record.
         """
-        from safetensors.torch import save_file
-
         stem = position.replace("/", "-")
         file = f"{stem}.safetensors"
         artifacts.atomic_write(self.directory / file, functools.partial(save_file, tensors))
@@ -139,8 +138,6 @@ class State:
 
     def tensors(self, entry: dict[str, Any]) -> dict[str, Tensor]:
         """Return the results of a finished block."""
-        from safetensors.torch import load_file
-
         return load_file(self.directory / entry["file"])
 
     def carry(self, store: Store) -> dict[str, Tensor]:

@@ -2,20 +2,17 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, ClassVar, Literal, NamedTuple, Protocol
 
 import numpy as np
+import torch
+from torch import nn
 
 from flexround import imports
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.seeding import derive
 from flexround.settings import schema
-from flexround.settings.load import validate
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
+from flexround.settings.validation import validate
 
 Split = Literal["validation", "heldout"]
 COMPANIONS = ("tokenizer.json",)  # files beside the weights of a network that its evaluation needs
@@ -54,8 +51,8 @@ class Inputs(NamedTuple):
         mask: bool (N, T), True for real tokens; None without padding.
     """
 
-    x: "torch.Tensor"
-    mask: "torch.Tensor | None" = None
+    x: torch.Tensor
+    mask: torch.Tensor | None = None
 
     def trimmed(self) -> "Inputs":
         """Return the samples without the columns in which all of them are padded."""
@@ -68,7 +65,7 @@ class Inputs(NamedTuple):
 class Task(Protocol):
     """Data + metric + fine-tuning recipe. ``Options`` are what the scale may set; the class is built from them.
 
-    Preparing and calibrating don't import torch. Nothing but ``prepare`` reads ``sources``.
+    Nothing but ``prepare`` reads ``sources``.
     """
 
     Options: ClassVar[type[schema.Strict]]
@@ -102,11 +99,11 @@ class Task(Protocol):
         ``network`` is the directory of the model, with whatever else the task keeps there (its tokenizer).
         """
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place, on the device it is on; return reproducible facts for the manifest."""
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Evaluate ``model`` on the validation set, or on a held-out part of the training set to choose settings by.
 

@@ -24,16 +24,16 @@ SAMPLES = 12
 HELD_OUT = ("glue", "wikitext2")  # tasks whose options hold rows out
 CHECKSUMS = 10**6
 TASKS = {
-    "imagenet": ("images.task:Digits", {"train": 60, "val": 50}),
-    "glue": ("glue.task:MiniGlue", {"name": "rte", "train": 80, "val": 70, "max_length": 32, "heldout": 30}),
-    "squad": ("squad.task:MiniSquad", {"train": 60, "val": 50, "max_length": 64, "doc_stride": 24}),
+    "imagenet": ("digits:Digits", {"train": 60, "val": 50}),
+    "glue": ("glue:MiniGlue", {"name": "rte", "train": 80, "val": 70, "max_length": 32, "heldout": 30}),
+    "squad": ("squad:MiniSquad", {"train": 60, "val": 50, "max_length": 64, "doc_stride": 24}),
     "wikitext2": (
-        "language.task:MiniLanguageModelling",
+        "language:MiniLanguageModelling",
         {"name": "wikitext2", "train": 20, "val": 10, "block_size": 32, "heldout": 10},
     ),
-    "webnlg": ("webnlg.task:MiniWebNLG", {"train": 30, "test": 20, "max_length": 96, "steps": 8}),
+    "webnlg": ("webnlg:MiniWebNLG", {"train": 30, "test": 20, "max_length": 96, "steps": 8}),
     "commonsense": (
-        "commonsense.task:MiniCommonsense",
+        "commonsense:MiniCommonsense",
         {"documents": 30, "val": 8, "questions": 40, "shots": (0,), "block_size": 32, "test_block": 48},
     ),
 }
@@ -50,7 +50,7 @@ class Prepared(NamedTuple):
 def prepared(name: str) -> Iterator[Prepared]:
     """Make a small data set of a task."""
     module, options = TASKS[name]
-    task = build(Settings.model_validate({"module": f"flexround.tasks.{module}", "options": options}))
+    task = build(Settings.model_validate({"module": f"flexround.mini.tasks.{module}", "options": options}))
     with tempfile.TemporaryDirectory() as place:
         task.prepare(Path(place), Path(place))
         yield Prepared(task, Path(place))

@@ -4,13 +4,13 @@ from collections.abc import Callable
 from typing import Any, NamedTuple
 
 import torch
+import torchvision
 from torch import Tensor, nn
 
 from flexround.mini import models
 from flexround.mini.models import NarrowResNet
 from flexround.models import gpt2, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
-from flexround.models.torchvision_light import torchvision
 from flexround.seeding import derive
 from flexround.surgery import preprocess
 

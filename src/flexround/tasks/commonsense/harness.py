@@ -1,4 +1,4 @@
-"""Multiple-choice questions through lm-eval, whose import is slow: import this module only to evaluate."""
+"""Multiple-choice questions through lm-eval."""
 
 import contextlib
 import functools

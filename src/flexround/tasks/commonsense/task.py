@@ -8,26 +8,28 @@ import dataclasses
 import json
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
+from tokenizers import Tokenizer
+from torch import nn
 
 from flexround.errors import InputError, SettingsError
 from flexround.settings.schema import Count, Strict
+from flexround.tasks.commonsense import files as choice_files
+from flexround.tasks.commonsense import harness
 from flexround.tasks.commonsense.choices import KINDS, Version
 from flexround.tasks.language import c4
+from flexround.tasks.language import files as language_files
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling
 from flexround.tasks.protocol import Evaluation, Inputs, Split
+from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text.task import Rows
-
-if TYPE_CHECKING:
-    import torch
-    from tokenizers import Tokenizer
-    from torch import nn
 
 log = logging.getLogger(__name__)
 Block = Annotated[int, Field(ge=2)]
@@ -64,9 +66,6 @@ class Commonsense(LanguageModelling):
 
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
-        from flexround.tasks.commonsense import files as choice_files
-        from flexround.tasks.language import files as language_files
-
         options, questions = self.options, sources / "commonsense"
         made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
         if max(options.shots):
@@ -93,8 +92,6 @@ class Commonsense(LanguageModelling):
         self.tokenizer(network)
         if self.options.calibration == "paper":
             return super().inputs(samples, network)
-        import torch
-
         texts = [json.loads(line)["text"] for line in samples["examples"].tobytes().splitlines()]
         parts = [
             part
@@ -108,7 +105,7 @@ class Commonsense(LanguageModelling):
         return Inputs(torch.from_numpy(np.stack([first, np.zeros_like(first)], axis=1)))
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return accuracies and perplexities; predictions hold ``acc`` and ``acc_norm`` of each question.
 
@@ -119,8 +116,6 @@ class Commonsense(LanguageModelling):
         """
         if split == "heldout":
             raise SettingsError(f"{data}: no settings are chosen on common-sense reasoning")
-        from flexround.tasks.commonsense import harness
-
         tokenizer = self.tokenizer(network)
         losses = self.losses(model, data, device, batch, tokenizer)
         scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
@@ -143,7 +138,7 @@ class Commonsense(LanguageModelling):
         return dataclasses.replace(found, higher_is_better=direction, protocol=protocol)
 
     def losses(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, tokenizer: "Tokenizer"
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
     ) -> dict[str, np.ndarray]:
         """Return the blocks' mean losses in nats, float64 (N,), for each of the two perplexities."""
         long, read = self.options.test_block, language_modelling.read_texts
@@ -158,14 +153,12 @@ class Commonsense(LanguageModelling):
             for metric, (split, size, texts) in protocols.items()
         }
 
-    def tokenizer(self, network: Path) -> "Tokenizer":
+    def tokenizer(self, network: Path) -> Tokenizer:
         """Return the tokenizer of a network.
 
         Raises:
             InputError: it does not begin texts although the options say so.
         """
-        from flexround.tasks.text import encode
-
         tokenizer = encode.load(network / text.TOKENIZER)
         added = tokenizer.encode("").ids
         if self.options.begin and len(added) != 1:
@@ -185,35 +178,3 @@ def check_shots(rows: dict[str, Rows], shots: int) -> None:
     for name in KINDS if shots else ():
         if (there := len(rows[f"{name}-train"])) < shots:
             raise InputError(f"{name}: {there} training examples are too few for {shots} shots; lower the option shots")
-
-
-class MiniCommonsenseOptions(CommonsenseOptions):
-    """Options of ``MiniCommonsense``."""
-
-    documents: Count = Field(description="articles in place of C4's documents")
-    val: Count = Field(description="articles of each split of WikiText-2")
-    questions: Count = Field(description="of each data set")
-    examples: int = Field(0, ge=0, description="that few-shot examples are drawn from")
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniCommonsense(Commonsense):
-    """The same on the synthetic world, see ``flexround.mini.choices`` and ``flexround.mini.articles``."""
-
-    Options = MiniCommonsenseOptions
-    options: MiniCommonsenseOptions
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make all splits; nothing is read from ``sources``."""
-        from flexround.mini import articles, choices
-
-        options = self.options
-        made: dict[str, Rows] = {}
-        for name in KINDS:
-            split = choices.make(name, options.examples, options.questions, options.seed)
-            made |= {name: split["test"], f"{name}-train": split["train"]}
-        texts = articles.make("wikitext2", options.val, options.val, options.seed)
-        made |= {"validation": texts["validation"], "test": texts["train"]}
-        made["train"] = articles.documents(options.documents, options.seed)
-        check_shots(made, max(options.shots))
-        return made

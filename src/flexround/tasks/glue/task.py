@@ -1,25 +1,23 @@
-"""The eight GLUE tasks, from GLUE's files or made at the mini scale (tables 4, 14, 15, 16)."""
+"""The eight GLUE tasks, from GLUE's files (tables 4, 14, 15, 16)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
+from torch import nn
 
 from flexround.errors import NumericalError
-from flexround.settings.load import validate
-from flexround.settings.schema import Count
+from flexround.settings.validation import validate
 from flexround.tasks.glue import files as glue_files
 from flexround.tasks.protocol import Evaluation, Split
+from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
+from flexround.tasks.text import training as text_training
+from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.task import Rows, TextOptions, TextTask
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from flexround.tasks.text.encode import Encoded
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
 # Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
@@ -54,10 +52,8 @@ class Glue(TextTask):
         name = self.options.name
         return {split: glue_files.read(sources / self.options.root, name, split) for split in glue_files.SPLITS[name]}
 
-    def encode(self, rows: Rows, network: Path) -> "Encoded":
+    def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return one input per row."""
-        from flexround.tasks.text import encode
-
         texts = [[row[column] for row in rows] for column in glue_files.SENTENCES[self.options.name]]
         tokenizer = encode.load(network / text.TOKENIZER)
         return encode.encode(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, self.options.max_length)
@@ -66,24 +62,21 @@ class Glue(TextTask):
         """Return the labels: int64 classes, or float32 similarities."""
         return np.array([row["label"] for row in rows], np.float32 if self.options.name == "stsb" else np.int64)
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place; see ``TrainSettings``."""
-        from flexround.tasks.text import encode
-        from flexround.tasks.text import training as text_training
-
         checked = validate(text_training.TrainSettings, settings, f"train settings of GLUE {self.options.name}")
         encode.check_positions(model, self.options.max_length)
         rows = text.read_rows(data, "train")
         encoded = self.encode(rows, network)
         arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask, "labels": self.labels(rows)}
 
-        def loss(model: Any, batch: dict[str, "torch.Tensor"], _: "torch.Generator") -> "torch.Tensor":
+        def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             return model(**text.accepted(model, text.arguments(batch)), labels=batch["labels"]).loss
 
         return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return the task's metrics in percent.
 
@@ -108,25 +101,3 @@ class Glue(TextTask):
         record = {f"{part}/predicted": found for part, (found, _) in predicted.items()}
         record |= {f"{part}/label": labels for part, (_, labels) in predicted.items()}
         return text.evaluation(scored, counts, record)
-
-
-class MiniGlueOptions(TextOptions):
-    """Options of ``MiniGlue``."""
-
-    name: Name
-    train: Count
-    val: Count = Field(2_500, description="rows of each validation split")
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniGlue(Glue):
-    """A GLUE task made from the synthetic world, see ``flexround.mini.glue``."""
-
-    Options = MiniGlueOptions
-    options: MiniGlueOptions  # type: ignore[assignment]
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make the splits; nothing is read from ``sources``."""
-        from flexround.mini import glue
-
-        return glue.make(self.options.name, self.options.train, self.options.val, self.options.seed)

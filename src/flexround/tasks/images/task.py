@@ -1,4 +1,4 @@
-"""Image classification, top-1 and top-5: the offline digits, and ImageNet or any other ImageFolder.
+"""Image classification, top-1 and top-5: ImageNet, or any other ImageFolder.
 
 Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration as in BRECQ and QDrop (specification 7).
 """
@@ -6,25 +6,23 @@ Sections 4.2 and appendices B, C, E of the paper; preprocessing and calibration 
 import abc
 import logging
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
+from PIL import Image
 from pydantic import Field, model_validator
+from torch import nn
 
 from flexround.artifacts import atomic_write, read_manifest, write_manifest, write_text
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.seeding import derive
-from flexround.settings.load import validate
 from flexround.settings.schema import Count, Positive, Strict
+from flexround.settings.validation import validate
 from flexround.tasks.images import folder
 from flexround.tasks.images.training import ArrayImages, FileImages, FinetuneSettings, TrainingImages, train
 from flexround.tasks.images.transforms import decode_all, flip, random_resized_crop, resize_and_crop
 from flexround.tasks.protocol import Evaluation, Inputs, Split, accuracies, draw_indices
-
-if TYPE_CHECKING:
-    import torch
-    from PIL import Image
-    from torch import nn
 
 log = logging.getLogger(__name__)
 Triple = tuple[float, float, float]
@@ -34,7 +32,7 @@ ROOT_FILE = "train_root.txt"
 
 
 class ImageOptions(Strict):
-    """What both image tasks may set."""
+    """What every image task may set."""
 
     mean: Triple = (0.485, 0.456, 0.406)
     std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
@@ -65,22 +63,20 @@ class ImageTask(abc.ABC):
         """Return calibration images as float32 (N, 3, H, W), normalized, on the CPU."""
         return Inputs(self.normalise(samples["images"], "cpu"))
 
-    def normalise(self, images: np.ndarray, device: "torch.device | str") -> "torch.Tensor":
+    def normalise(self, images: np.ndarray, device: torch.device | str) -> torch.Tensor:
         """Turn uint8 (N, H, W, 3) into float32 (N, 3, H, W) on ``device``, channels last in memory (faster on CPUs)."""
-        import torch
-
         mean, std = (torch.tensor(values, device=device) for values in (self.options.mean, self.options.std))
         pixels = torch.tensor(images, device=device).to(torch.float32) / 255
         return ((pixels - mean) / std).permute(0, 3, 1, 2)
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place; see ``FinetuneSettings``."""
         checked = validate(FinetuneSettings, settings, "train settings of an image task")
         images = self.training_images(data, whole=not checked.random_resized_crop)
         return {"settings": checked.model_dump(mode="json"), **train(model, images, self.normalise, checked)}
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map.
 
@@ -89,8 +85,6 @@ class ImageTask(abc.ABC):
             InputError: fewer outputs than classes.
             NumericalError: NaN among the logits.
         """
-        import torch
-
         if split != "validation":
             raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
         read_manifest(data, verify=False)
@@ -105,10 +99,8 @@ class ImageTask(abc.ABC):
         return accuracies({"top1": top1, "top5": top5})
 
 
-def hits_at(logits: "torch.Tensor", labels: np.ndarray, start: int) -> np.ndarray:
+def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
     """Return whether each label is first, and among the first five: uint8 (2, B). ``start`` is for the message."""
-    import torch
-
     if labels.max() >= logits.shape[1]:
         raise InputError(f"the model has {logits.shape[1]} outputs, but the data has class {labels.max()}")
     if torch.isnan(logits).any():
@@ -116,45 +108,6 @@ def hits_at(logits: "torch.Tensor", labels: np.ndarray, start: int) -> np.ndarra
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices.cpu().numpy()
     equal = ranked == labels[:, None]
     return np.stack([equal[:, 0], equal.any(axis=1)]).astype(np.uint8)
-
-
-class DigitsOptions(ImageOptions):
-    """Options of ``Digits``."""
-
-    mean: Triple = (0.5, 0.5, 0.5)
-    std: tuple[Positive, Positive, Positive] = (0.25, 0.25, 0.25)
-    train: Count = Field(10_000, description="training images")
-    val: Count = Field(2_500, description="validation images")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="of the data set itself, not of a run")
-
-
-class Digits(ImageTask):
-    """The offline image set of the mini scale, see ``flexround.mini.digits``."""
-
-    Options = DigitsOptions
-    options: DigitsOptions
-    input_shape = (3, 32, 32)
-
-    def prepare(self, out: Path, sources: Path) -> None:
-        """Make the data set; nothing is read from ``sources``."""
-        from flexround.mini import digits
-
-        arrays = digits.make(self.options.train, self.options.val, self.options.seed)
-        for name, array in arrays.items():
-            save_array(out / f"{name}.npy", array)
-        write_manifest(out, [f"{name}.npy" for name in arrays], options=self.options.model_dump(mode="json"))
-
-    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images as they are; the random warps that made them are the augmentation."""
-        read_manifest(data, verify=False)
-        images = np.load(data / "train_images.npy", mmap_mode="r")
-        indices = draw_indices(len(images), samples, seed)
-        return {"images": images[indices], "indices": indices}
-
-    def training_images(self, data: Path, whole: bool) -> TrainingImages:
-        """Return the training set, in memory."""
-        read_manifest(data, verify=False)
-        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)
 
 
 class ImageNetOptions(ImageOptions):
@@ -210,7 +163,7 @@ class ImageNet(ImageTask):
         indices = draw_indices(len(images.files), samples, seed)
         crop, scale = self.options.crop, self.options.train_scale
 
-        def transform(position: int, image: "Image.Image") -> np.ndarray:
+        def transform(position: int, image: Image.Image) -> np.ndarray:
             rng = np.random.default_rng(derive("calibration augmentation", seed, position))
             cropped = random_resized_crop(image, crop, scale, rng)
             return flip(cropped, rng) if self.options.train_flip else cropped

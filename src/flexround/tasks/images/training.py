@@ -6,20 +6,19 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Literal, Protocol
 
 import numpy as np
+import torch
 from PIL import Image
 from pydantic import Field
+from torch import nn
+from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Positive, Strict
 from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
 
 log = logging.getLogger(__name__)
 NotNegative = Annotated[float, Field(ge=0)]
@@ -106,9 +105,9 @@ class FileImages:
 
 
 def train(
-    model: "nn.Module",
+    model: nn.Module,
     images: TrainingImages,
-    normalise: Callable[[np.ndarray, "torch.device"], "torch.Tensor"],
+    normalise: Callable[[np.ndarray, torch.device], torch.Tensor],
     settings: FinetuneSettings,
 ) -> dict[str, Any]:
     """Train ``model`` in place on its device and leave it in evaluation mode.
@@ -125,8 +124,6 @@ def train(
     Raises:
         NumericalError: the loss is NaN or Inf.
     """
-    import torch
-
     device = next(model.parameters()).device
     optimizer = torch.optim.SGD(
         model.parameters(), settings.lr, settings.momentum, 0, settings.weight_decay, nesterov=settings.nesterov
@@ -145,17 +142,14 @@ def train(
 
 
 def _train_epoch(
-    model: "nn.Module",
-    optimizer: "torch.optim.Optimizer",
+    model: nn.Module,
+    optimizer: torch.optim.Optimizer,
     images: TrainingImages,
-    normalise: Callable[[np.ndarray, "torch.device"], "torch.Tensor"],
+    normalise: Callable[[np.ndarray, torch.device], torch.Tensor],
     settings: FinetuneSettings,
     epoch: int,
 ) -> dict[str, float]:
     """Train for one epoch; return its mean loss and its accuracy."""
-    import torch
-    from tqdm import tqdm
-
     device = next(model.parameters()).device
     batch = min(settings.batch, len(images.labels))
     steps = len(images.labels) // batch  # the incomplete last batch is dropped: batch norm is unstable on a few images

@@ -10,27 +10,27 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal
+from typing import Annotated, Any, ClassVar, Literal
 
 import numpy as np
+import torch
 from pydantic import Field
+from tokenizers import Tokenizer
+from torch import nn
+from torch.nn import functional
 
 from flexround.artifacts import read_manifest
 from flexround.errors import InputError
 from flexround.seeding import derive
-from flexround.settings.load import validate
-from flexround.settings.schema import Count, Strict
+from flexround.settings.schema import Strict
+from flexround.settings.validation import validate
+from flexround.tasks.language import files as language_files
 from flexround.tasks.protocol import Evaluation, Inputs, Split
+from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
+from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.task import Rows, TextTask
-
-if TYPE_CHECKING:
-    import torch
-    from tokenizers import Tokenizer
-    from torch import nn
-
-    from flexround.tasks.text.encode import Encoded
 
 CHUNK = 1024  # rows tokenized, or blocks joined, at once
 LOGITS = 2**28  # logits of one batch: 1 GiB
@@ -64,8 +64,6 @@ class LanguageModelling(TextTask):
 
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Read both splits, a row a line."""
-        from flexround.tasks.language import files as language_files
-
         root = sources / (self.options.root or self.options.name)
         return {split: language_files.read(root, self.options.name, split) for split in ("train", "validation")}
 
@@ -93,44 +91,36 @@ class LanguageModelling(TextTask):
         Raises:
             InputError: more samples than blocks.
         """
-        import torch
-
         encoded = self.encode([json.loads(line) for line in samples["examples"].tobytes().splitlines()], network)
         chosen = choose(samples["indices"], len(encoded.ids))
         tokens = np.stack([encoded.ids[chosen], encoded.types[chosen]], axis=1)
         return Inputs(torch.from_numpy(tokens.astype(np.int64)))
 
-    def encode(self, rows: Rows, network: Path) -> "Encoded":
+    def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return all blocks of the rows."""
-        from flexround.tasks.text.encode import Encoded
-
         texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
         ids = np.concatenate(list(self.blocks(texts, network, CHUNK, what)))
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
     def blocks(self, texts: Iterable[str], network: Path, count: int, what: str) -> Iterator[np.ndarray]:
         """Cut texts into blocks by the tokenizer of a network; see the function ``blocks``."""
-        from flexround.tasks.text import encode
-
         return blocks(texts, encode.load(network / text.TOKENIZER), self.options.block_size, count, what)
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
-        from flexround.tasks.text import encode, lora_training
-
         checked = validate(lora_training.AdapterTrainSettings, settings, f"train settings of {self.options.name}")
         encode.check_positions(model, self.options.block_size)
         encode.check_vocabulary(model, encode.load(network / text.TOKENIZER), network / text.TOKENIZER)
         arrays = {"ids": self.encode(text.read_rows(data, "train"), network).ids}
 
-        def loss(model: Any, batch: dict[str, "torch.Tensor"], _: "torch.Generator") -> "torch.Tensor":
+        def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             ids = batch["ids"].long()
             return model(input_ids=ids, labels=ids, use_cache=False).loss
 
         return {"settings": checked.model_dump(mode="json"), **lora_training.train(model, arrays, loss, checked)}
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return the perplexity ``ppl``; its examples are the blocks, whose mean losses are the predictions.
 
@@ -142,8 +132,6 @@ class LanguageModelling(TextTask):
             InputError: the model has fewer positions than a block, or the text is shorter than one.
             NumericalError: the perplexity is not finite.
         """
-        from flexround.tasks.text import encode
-
         texts = (row["text"] for row in self.held_out(data)) if split == "heldout" else read_texts(data, split)
         tokenizer, where = encode.load(network / text.TOKENIZER), f"{data}, {split} text"
         losses = text_losses(model, texts, tokenizer, self.options.block_size, device, batch, where)
@@ -160,7 +148,7 @@ def read_texts(data: Path, split: str) -> Iterator[str]:
             yield json.loads(line)["text"]
 
 
-def blocks(texts: Iterable[str], tokenizer: "Tokenizer", size: int, count: int, what: str) -> Iterator[np.ndarray]:
+def blocks(texts: Iterable[str], tokenizer: Tokenizer, size: int, count: int, what: str) -> Iterator[np.ndarray]:
     """Tokenize texts one by one, join them and cut them into blocks; the tail is dropped.
 
     Args:
@@ -213,9 +201,9 @@ def choose(numbers: np.ndarray, available: int) -> np.ndarray:
 def text_losses(
     model: Any,
     texts: Iterable[str],
-    tokenizer: "Tokenizer",
+    tokenizer: Tokenizer,
     size: int,
-    device: "torch.device",
+    device: torch.device,
     batch: int,
     what: str,
 ) -> np.ndarray:
@@ -233,10 +221,6 @@ def text_losses(
     Raises:
         InputError: the model has fewer positions than a block, or there is not one block.
     """
-    import torch
-
-    from flexround.tasks.text import encode
-
     encode.check_positions(model, size)
     count = max(1, min(batch, LOGITS // (size * model.config.vocab_size)))
     model.eval()
@@ -248,34 +232,10 @@ def text_losses(
     return np.concatenate(parts)
 
 
-def block_losses(model: "nn.Module", ids: "torch.Tensor") -> "torch.Tensor":
+def block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of each block's predictions in nats, float64 (N,), from its int64 ids (N, T)."""
-    import torch
-    from torch.nn import functional
-
     following = ids.roll(-1, dims=1)
     following[:, -1] = UNPREDICTED
     logits = model(input_ids=ids, use_cache=False).logits.float()
     losses = functional.cross_entropy(logits.flatten(0, 1), following.flatten(), reduction="none")
     return losses.view_as(ids).sum(1, dtype=torch.float64) / (ids.shape[1] - 1)
-
-
-class MiniLanguageOptions(LanguageOptions):
-    """Options of ``MiniLanguageModelling``."""
-
-    train: Count = Field(description="articles, or the Penn Treebank's sentences")
-    val: Count
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniLanguageModelling(LanguageModelling):
-    """Perplexity on text of the synthetic world, see ``flexround.mini.articles``."""
-
-    Options = MiniLanguageOptions
-    options: MiniLanguageOptions
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make both splits; nothing is read from ``sources``."""
-        from flexround.mini import articles
-
-        return articles.make(self.options.name, self.options.train, self.options.val, self.options.seed)

@@ -6,14 +6,12 @@ starts at the last token of a window gets that token as its start, where the exa
 """
 
 from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
+from tokenizers import Encoding, Tokenizer
 
 from flexround.errors import InputError, NumericalError
-
-if TYPE_CHECKING:
-    from tokenizers import Encoding, Tokenizer
 
 CHUNK = 256  # questions whose encodings, far larger than the arrays made of them, are held at once
 CHUNK_FEATURES = 4096  # features whose candidate spans are held at once
@@ -58,7 +56,7 @@ class Features(NamedTuple):
     ends: np.ndarray
 
 
-def features(tokenizer: "Tokenizer", data: Questions, max_length: int, doc_stride: int) -> Features:
+def features(tokenizer: Tokenizer, data: Questions, max_length: int, doc_stride: int) -> Features:
     """Cut ``[CLS] question [SEP] context [SEP]`` into windows.
 
     Args:
@@ -133,7 +131,7 @@ def predictions(
 
 
 def _windows(
-    tokenizer: "Tokenizer", data: Questions, max_length: int, doc_stride: int, pad: int
+    tokenizer: Tokenizer, data: Questions, max_length: int, doc_stride: int, pad: int
 ) -> Iterator[tuple[np.ndarray, ...]]:
     """Yield the first five arrays of ``Features`` for ``CHUNK`` questions at a time."""
     whole, cutting = _copy(tokenizer), _copy(tokenizer)
@@ -148,10 +146,8 @@ def _windows(
         yield ids, types, mask, example.astype(np.int32), offsets
 
 
-def _copy(tokenizer: "Tokenizer") -> "Tokenizer":
+def _copy(tokenizer: Tokenizer) -> Tokenizer:
     """Return a copy that neither cuts nor pads."""
-    from tokenizers import Tokenizer
-
     copy = Tokenizer.from_str(tokenizer.to_str())
     copy.no_truncation()
     copy.no_padding()
@@ -159,7 +155,7 @@ def _copy(tokenizer: "Tokenizer") -> "Tokenizer":
 
 
 def _check_room(
-    tokenizer: "Tokenizer", ids: Sequence[str], pairs: list[tuple[str, str]], max_length: int, doc_stride: int
+    tokenizer: Tokenizer, ids: Sequence[str], pairs: list[tuple[str, str]], max_length: int, doc_stride: int
 ) -> None:
     """Refuse a question beside which the windows of a long context could not move on.
 
@@ -177,7 +173,7 @@ def _check_room(
             )
 
 
-def _arrays(windows: "list[Encoding]", length: int, pad: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
+def _arrays(windows: list[Encoding], length: int, pad: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
     """Return ids, types, mask and offsets as in ``Features``, padded to ``length``."""
     ids = np.full((len(windows), length), pad, np.int32)
     types = np.zeros(ids.shape, np.int8)

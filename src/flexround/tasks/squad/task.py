@@ -1,26 +1,26 @@
-"""SQuAD v1.1, from its files or made at the mini scale: exact match and F1 of answer spans (tables 12 and 13)."""
+"""SQuAD v1.1: exact match and F1 of answer spans (tables 12 and 13)."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from pydantic import Field
+from torch import nn
 
 from flexround.errors import InputError
-from flexround.settings.load import validate
 from flexround.settings.schema import Count
+from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split
+from flexround.tasks.squad import files as squad_files
 from flexround.tasks.squad import metric as squad_metric
 from flexround.tasks.squad import spans
+from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
+from flexround.tasks.text import training as text_training
+from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.task import Rows, TextOptions, TextTask
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from flexround.tasks.text.encode import Encoded
 
 
 class SquadOptions(TextOptions):
@@ -45,42 +45,35 @@ class Squad(TextTask):
 
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Read both splits."""
-        from flexround.tasks.squad import files as squad_files
-
         return {split: squad_files.read(sources / self.options.root, split) for split in ("train", "validation")}
 
     def features(self, rows: Rows, network: Path) -> spans.Features:
         """Return the windows of all rows."""
-        from flexround.tasks.text import encode
-
         tokenizer = encode.load(network / text.TOKENIZER)
         return spans.features(tokenizer, questions(rows), self.options.max_length, self.options.doc_stride)
 
-    def encode(self, rows: Rows, network: Path) -> "Encoded":
+    def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return the first window of each row: as many calibration inputs as samples."""
         found = self.features(rows, network)
         first = np.unique(found.example, return_index=True)[1]
         return encoded(found, first)
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all windows; see ``TrainSettings``."""
-        from flexround.tasks.text import encode
-        from flexround.tasks.text import training as text_training
-
         checked = validate(text_training.TrainSettings, settings, "train settings of SQuAD")
         encode.check_positions(model, self.options.max_length)
         found = self.features(text.read_rows(data, "train"), network)
         arrays = {"ids": found.ids, "types": found.types, "mask": found.mask}
         arrays |= {"starts": found.starts.astype(np.int64), "ends": found.ends.astype(np.int64)}
 
-        def loss(model: Any, batch: dict[str, "torch.Tensor"], _: "torch.Generator") -> "torch.Tensor":
+        def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             inputs = text.accepted(model, text.arguments(batch))
             return model(**inputs, start_positions=batch["starts"], end_positions=batch["ends"]).loss
 
         return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return F1 and exact match in percent.
 
@@ -116,29 +109,6 @@ def questions(rows: Rows) -> spans.Questions:
     )
 
 
-def encoded(found: spans.Features, rows: Any = slice(None)) -> "Encoded":
+def encoded(found: spans.Features, rows: Any = slice(None)) -> Encoded:
     """Return the model's inputs of some windows."""
-    from flexround.tasks.text.encode import Encoded
-
     return Encoded(found.ids[rows], found.types[rows], found.mask[rows])
-
-
-class MiniSquadOptions(SquadOptions):
-    """Options of ``MiniSquad``."""
-
-    train: Count
-    val: Count = 2_500
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniSquad(Squad):
-    """Questions about the synthetic world, see ``flexround.mini.squad``."""
-
-    Options = MiniSquadOptions
-    options: MiniSquadOptions
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make both splits; nothing is read from ``sources``."""
-        from flexround.mini import squad
-
-        return squad.make(self.options.train, self.options.val, self.options.seed)

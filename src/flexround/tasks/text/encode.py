@@ -1,4 +1,4 @@
-"""Text to token ids: tokenizer files, and pairs of sentences as fixed-length arrays. No torch."""
+"""Text to token ids: tokenizer files, and pairs of sentences as fixed-length arrays."""
 
 import dataclasses
 from collections.abc import Sequence
@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 import tokenizers
+from transformers import AutoTokenizer
 
 from flexround.errors import InputError
 
@@ -147,8 +148,6 @@ def _convert(directory: Path) -> tokenizers.Tokenizer:
     """Convert the files of a slow tokenizer; its class is found by the model's ``config.json``."""
     if not any((directory / name).is_file() for name in ("vocab.txt", "vocab.json")):
         raise InputError(f"{directory}: no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json and merges.txt")
-    from transformers import AutoTokenizer
-
     try:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True).backend_tokenizer
     except Exception as error:  # whatever the class raises on other people's files

@@ -1,20 +1,18 @@
 """Training of low-rank adapters (LoRA, by peft) that are merged into the weights afterwards."""
 
-import importlib
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import numpy as np
+import peft
+import torch
 from pydantic import Field
+from torch import Tensor, nn
 
 from flexround.errors import SettingsError
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Strict
 from flexround.tasks.text import training as text_training
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor, nn
 
 QUERY_AND_VALUE = ("q_proj", "v_proj")  # as LLaMA, OPT and GPT-Neo call them
 
@@ -34,9 +32,9 @@ class AdapterTrainSettings(text_training.TrainSettings):
 
 
 def train(
-    model: "nn.Module",
+    model: nn.Module,
     arrays: Mapping[str, np.ndarray],
-    loss: "Callable[[nn.Module, text_training.Batch, torch.Generator], Tensor]",
+    loss: Callable[[nn.Module, text_training.Batch, torch.Generator], Tensor],
     settings: AdapterTrainSettings,
 ) -> dict[str, Any]:
     """Train ``model`` in place as ``text_training.train`` does; with ``lora`` only query and value change.
@@ -69,11 +67,6 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
     Raises:
         SettingsError: the model has no layers of one of these names.
     """
-    import peft
-    import torch
-
-    if torch.distributed.is_available():  # peft takes it for imported, as it is by the slow import of transformers
-        importlib.import_module("torch.distributed.tensor")
     names = {name.rpartition(".")[2] for name, _ in model.named_modules()}
     if lacking := [layer for layer in layers if layer not in names]:
         raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")

@@ -9,6 +9,8 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 import numpy as np
+from scipy.stats import pearsonr, spearmanr
+from sklearn.metrics import f1_score, matthews_corrcoef
 
 from flexround.errors import InputError, NumericalError, SettingsError, suggest
 from flexround.seeding import derive
@@ -90,29 +92,21 @@ def acc(predictions: np.ndarray, labels: np.ndarray) -> float:
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Return the F1 score of class 1; 0 where it is neither predicted nor a label."""
-    from sklearn.metrics import f1_score
-
     return 100.0 * float(f1_score(labels, predictions, zero_division=0))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Return Matthews' correlation coefficient; 0 where predictions or labels are constant."""
-    from sklearn.metrics import matthews_corrcoef
-
     return 100.0 * float(matthews_corrcoef(labels, predictions))
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Return Pearson's correlation; 0 with a warning where predictions or labels are constant."""
-    from scipy.stats import pearsonr
-
     return 0.0 if _constant(predictions, labels) else 100.0 * float(pearsonr(predictions, labels).statistic)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Return Spearman's rank correlation; 0 with a warning where predictions or labels are constant."""
-    from scipy.stats import spearmanr
-
     return 0.0 if _constant(predictions, labels) else 100.0 * float(spearmanr(predictions, labels).statistic)
 
 

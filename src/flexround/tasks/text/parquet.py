@@ -4,6 +4,8 @@ import re
 from pathlib import Path
 from typing import Any
 
+from pyarrow import ArrowException, parquet
+
 from flexround.errors import InputError
 
 
@@ -30,8 +32,6 @@ def read(paths: list[Path], needed: tuple[str, ...]) -> list[dict[str, Any]]:
     Raises:
         InputError: a damaged file, or one without a column that is needed.
     """
-    from pyarrow import ArrowException, parquet
-
     rows: list[dict[str, Any]] = []
     for path in paths:
         try:

@@ -4,23 +4,22 @@ import abc
 import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from pydantic import Field
+from torch import nn
 
 from flexround.artifacts import read_manifest, write_manifest, write_text
 from flexround.errors import InputError, SettingsError
+from flexround.models.pretrained import load_pretrained
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Strict
 from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from flexround.tasks.text.encode import Encoded
-    from flexround.tasks.text.metrics import Scored
+from flexround.tasks.text import encode
+from flexround.tasks.text.encode import Encoded
+from flexround.tasks.text.metrics import Scored
 
 Rows = list[dict[str, Any]]
 TOKENIZER = "tokenizer.json"
@@ -52,7 +51,7 @@ class TextTask(abc.ABC):
         """Return the rows of each split, made or read from ``sources``."""
 
     @abc.abstractmethod
-    def encode(self, rows: Rows, network: Path) -> "Encoded":
+    def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return one input per row, by the tokenizer of a network."""
 
     def prepare(self, out: Path, sources: Path) -> None:
@@ -73,8 +72,6 @@ class TextTask(abc.ABC):
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration rows as int64 (N, 2, T) ids and types, and their mask."""
-        import torch
-
         encoded = self.encode([json.loads(line) for line in samples["examples"].tobytes().splitlines()], network)
         tokens = np.stack([encoded.ids, encoded.types], axis=1).astype(np.int64)
         return Inputs(torch.from_numpy(tokens), torch.from_numpy(encoded.mask))
@@ -106,15 +103,12 @@ class TextTask(abc.ABC):
         return self.held_out(data) if split == "heldout" else read_rows(data, name)
 
 
-def import_directory(model: "nn.Module", directory: Path, out: Path) -> None:
+def import_directory(model: nn.Module, directory: Path, out: Path) -> None:
     """Load a Hugging Face directory into ``model``, and put its tokenizer into ``out`` in our form.
 
     Raises:
         InputError: missing or damaged files, another architecture, a tokenizer of another model.
     """
-    from flexround.models.pretrained import load_pretrained
-    from flexround.tasks.text import encode
-
     tokenizer = encode.tokenizer_file(directory)
     encode.check_vocabulary(model, tokenizer, directory)
     encode.check_begin(model, tokenizer, directory)
@@ -134,15 +128,11 @@ def read_rows(data: Path, split: str) -> Rows:
     return [json.loads(line) for line in read_lines(data, split)]
 
 
-def batches(
-    encoded: "Encoded", size: int, device: "torch.device"
-) -> Iterator[tuple[np.ndarray, dict[str, "torch.Tensor"]]]:
+def batches(encoded: Encoded, size: int, device: torch.device) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
     """Yield row numbers and their inputs as keyword arguments of a transformers model.
 
     Rows of similar length come together, because a batch is as long as its longest input.
     """
-    import torch
-
     order = np.argsort(encoded.mask.sum(1), kind="stable")
     for start in range(0, len(order), size):
         rows = order[start : start + size]
@@ -150,7 +140,7 @@ def batches(
         yield rows, arguments({name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
 
 
-def arguments(batch: dict[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]:
+def arguments(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Return ``ids``, ``types`` and ``mask`` (B, T) as transformers calls them, without columns of padding alone.
 
     Attention and loss ignore padding, so the columns cost time and change nothing.
@@ -160,7 +150,7 @@ def arguments(batch: dict[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]:
     return {"input_ids": ids, "token_type_ids": types, "attention_mask": mask}
 
 
-def accepted(model: "nn.Module", inputs: dict[str, "torch.Tensor"]) -> dict[str, "torch.Tensor"]:
+def accepted(model: nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
     """Leave out token types where the model has no embedding for them: GPT-Neo would embed them as words."""
     if hasattr(getattr(model, "module", model).config, "type_vocab_size"):  # .module: of a data-parallel model
         return inputs
@@ -168,18 +158,16 @@ def accepted(model: "nn.Module", inputs: dict[str, "torch.Tensor"]) -> dict[str,
 
 
 def run(
-    model: "nn.Module",
-    encoded: "Encoded",
+    model: nn.Module,
+    encoded: Encoded,
     size: int,
-    device: "torch.device",
-    read: Callable[[Any], Sequence["torch.Tensor"]],
+    device: torch.device,
+    read: Callable[[Any], Sequence[torch.Tensor]],
 ) -> list[np.ndarray]:
     """Run a model over all inputs; return what ``read`` takes from each output, float32 (N, ...), on the CPU.
 
     Values per token of a batch that is shorter than the longest one are -inf from there on.
     """
-    import torch
-
     model.eval()
     order: list[np.ndarray] = []
     parts: list[list[np.ndarray]] = []
@@ -198,9 +186,7 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
     return np.concatenate(filled)
 
 
-def evaluation(
-    scored: Mapping[str, "Scored"], counts: dict[str, int], predictions: dict[str, np.ndarray]
-) -> Evaluation:
+def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions: dict[str, np.ndarray]) -> Evaluation:
     """Assemble an evaluation from scored metrics and what was predicted."""
     return Evaluation(
         metrics={name: found.value for name, found in scored.items()},

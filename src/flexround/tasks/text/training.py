@@ -9,23 +9,22 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import Annotated, Any, Literal
 
 import numpy as np
+import torch
+from accelerate import Accelerator, DataLoaderConfiguration
 from pydantic import Field
+from torch import Tensor, nn
+from torch.utils.data import DataLoader
+from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Positive, Strict
 
-if TYPE_CHECKING:
-    import torch
-    from accelerate import Accelerator
-    from torch import Tensor, nn
-    from torch.utils.data import DataLoader
-
 log = logging.getLogger(__name__)
-Batch = dict[str, "Tensor"]
+Batch = dict[str, Tensor]
 LOOK_EVERY = 50  # steps between looks at the loss
 
 
@@ -49,9 +48,9 @@ class TrainSettings(Strict):
 
 
 def train(
-    model: "nn.Module",
+    model: nn.Module,
     arrays: Mapping[str, np.ndarray],
-    loss: Callable[["nn.Module", Batch, "torch.Generator"], "Tensor"],
+    loss: Callable[[nn.Module, Batch, torch.Generator], Tensor],
     settings: TrainSettings,
 ) -> dict[str, Any]:
     """Train ``model`` in place on its device and leave it in evaluation mode.
@@ -68,9 +67,6 @@ def train(
     Raises:
         NumericalError: the loss is NaN or Inf.
     """
-    import torch
-    from accelerate import Accelerator, DataLoaderConfiguration
-
     accelerator = Accelerator(
         cpu=next(model.parameters()).device.type == "cpu",
         mixed_precision=settings.precision,
@@ -85,7 +81,7 @@ def train(
     facts: dict[str, Any] = {"steps": steps}
     network: Any = model
 
-    def step(batch: Batch) -> "Tensor":
+    def step(batch: Batch) -> Tensor:
         values = []
         for part, share in parts(batch, settings.at_once):
             value = loss(prepared, part, generator) * share
@@ -135,10 +131,8 @@ def rate(step: int, steps: int, warmup: float) -> float:
     return max(0.0, (steps - step) / max(1, steps - first))
 
 
-def decay_groups(model: "nn.Module", weight_decay: float) -> list[dict[str, Any]]:
+def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     """Return optimiser groups: biases and norms are not decayed."""
-    from torch import nn
-
     norms = (nn.LayerNorm, nn.RMSNorm)
     free = {id(p) for module in model.modules() if isinstance(module, norms) for p in module.parameters()}
     free |= {id(p) for name, p in model.named_parameters() if name.endswith("bias")}
@@ -147,10 +141,8 @@ def decay_groups(model: "nn.Module", weight_decay: float) -> list[dict[str, Any]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 
-def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings) -> "DataLoader[int]":
+def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings) -> DataLoader[int]:
     """Return shuffled batches; the rows of a batch are taken at once, not one by one."""
-    import torch
-    from torch.utils.data import DataLoader
 
     def take(rows: list[int]) -> Batch:
         return {name: torch.from_numpy(array[rows]) for name, array in arrays.items()}
@@ -161,13 +153,8 @@ def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings) -> "DataL
     return DataLoader(examples, settings.batch, shuffle=True, generator=order, collate_fn=take)
 
 
-def _epoch(
-    loader: "DataLoader[Any]", step: Callable[[Batch], "Tensor"], accelerator: "Accelerator", name: str
-) -> float:
+def _epoch(loader: DataLoader[Any], step: Callable[[Batch], Tensor], accelerator: Accelerator, name: str) -> float:
     """Run one epoch; return the mean loss."""
-    import torch
-    from tqdm import tqdm
-
     shown = sys.stderr.isatty() and accelerator.is_main_process
     losses: list[Tensor] = []
     progress = tqdm(loader, desc=name, disable=not shown, leave=False, mininterval=1)

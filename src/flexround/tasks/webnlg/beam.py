@@ -11,13 +11,13 @@ prompt, L tokens generated so far, C tokens in the cache for each prompt.
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Any
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers.cache_utils import DynamicCache
 
 from flexround.errors import InputError, NumericalError, SettingsError
-
-if TYPE_CHECKING:
-    import torch
-    from torch import Tensor
 
 FORGET_EVERY = 8  # steps; more often costs more copies than it saves
 
@@ -57,8 +57,6 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
         SettingsError: no position is left for the prompt, or the model is a GPT-Neo.
         NumericalError: the model returns NaN or Inf.
     """
-    import torch
-
     if model.config.model_type == "gpt_neo":
         # Its local attention counts a token's distance by its place in the cache, where the beams stand side by side.
         raise SettingsError("beam search of a gpt_neo model: not possible, choose a gpt2, opt or llama")
@@ -87,9 +85,6 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
     prompt is kept once, and nothing moves in the cache when beams change places: copying it for every step, as is
     usual, takes most of the time of a small model.
     """
-    import torch
-    from transformers.cache_utils import DynamicCache
-
     tokens, mask = _left_padded(prompts, model.device)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     visible = mask.bool()[:, None]
@@ -134,17 +129,15 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
     return found
 
 
-def _left_padded(prompts: list[list[int]], device: "torch.device") -> tuple["Tensor", "Tensor"]:
+def _left_padded(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
     """Return token ids and mask (1 for real tokens), int64 (G, T), with the prompts at the right."""
-    import torch
-
     length = max(map(len, prompts))
     tokens = torch.tensor([[0] * (length - len(prompt)) + prompt for prompt in prompts], device=device)
     mask = torch.tensor([[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
     return tokens, mask
 
 
-def _forget(cache: Any, visible: "Tensor") -> "Tensor":
+def _forget(cache: Any, visible: Tensor) -> Tensor:
     """Drop from the cache, in place, what no beam sees any more; return what is left of ``visible``, bool (G, K, C)."""
     used = visible.any(dim=1)
     kept = used.int().argsort(dim=1, descending=True, stable=True)[:, : int(used.sum(dim=1).max())]
@@ -154,16 +147,14 @@ def _forget(cache: Any, visible: "Tensor") -> "Tensor":
     return visible.take_along_dim(kept[:, None], dim=2)
 
 
-def _with_own(visible: "Tensor") -> "Tensor":
+def _with_own(visible: Tensor) -> Tensor:
     """Let each beam see the token that it adds to the cache: bool (G, K, C) to (G, K, C + K)."""
-    import torch
-
     groups, beams, _ = visible.shape
     own = torch.eye(beams, dtype=torch.bool, device=visible.device)
     return torch.cat([visible, own.expand(groups, beams, beams)], dim=2)
 
 
-def _ban_repeats(logits: "Tensor", history: "Tensor", size: int) -> None:
+def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:
     """Set to -inf, in place, the logits of tokens that would complete an n-gram of ``history`` again.
 
     Before the softmax, so that the other tokens share the banned ones' probability.
@@ -182,7 +173,7 @@ def _ban_repeats(logits: "Tensor", history: "Tensor", size: int) -> None:
     logits[groups, beams, grams[groups, beams, places, -1]] = -math.inf
 
 
-def _extend(logits: "Tensor", scores: "Tensor", beams: int) -> tuple["Tensor", "Tensor", "Tensor"]:
+def _extend(logits: Tensor, scores: Tensor, beams: int) -> tuple[Tensor, Tensor, Tensor]:
     """Choose the best extensions of each prompt's hypotheses.
 
     Args:

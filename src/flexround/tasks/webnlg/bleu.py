@@ -8,6 +8,8 @@ import re
 from collections.abc import Sequence
 
 import numpy as np
+import sacrebleu
+from sacrebleu.metrics import BLEU
 
 from flexround.errors import InputError
 from flexround.seeding import derive
@@ -70,8 +72,6 @@ def six(references: Sequence[str]) -> list[str]:
 
 def corpus_bleu(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -> float:
     """Return sacrebleu's score in percent of N texts with as many references each."""
-    import sacrebleu
-
     streams = list(zip(*references, strict=True))
     return sacrebleu.corpus_bleu(hypotheses, streams, smooth_method="none", force=True, tokenize="13a").score
 
@@ -82,8 +82,6 @@ def statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -
     The columns are the length of the text and of the reference closest to it, then, for n = 1 to ``ORDERS``, how many
     n-grams match a reference, then how many there are.
     """
-    from sacrebleu.metrics import BLEU
-
     # effective_order only spares a warning for each text: it changes scores, which are not used, but no counts.
     metric = BLEU(tokenize="13a", smooth_method="none", force=True, effective_order=True)
     found = [metric.sentence_score(text, expected) for text, expected in zip(hypotheses, references, strict=True)]

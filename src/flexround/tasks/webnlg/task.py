@@ -6,28 +6,26 @@ end of text too. Only sentence and end are learned.
 
 import json
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar
+from typing import Annotated, Any, ClassVar
 
 import numpy as np
+import torch
 from pydantic import Field
+from tokenizers import Tokenizer
+from torch import Tensor, nn
+from torch.nn import functional
 
 from flexround.errors import InputError, SettingsError
-from flexround.settings.load import validate
 from flexround.settings.schema import Count
+from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split, draw_indices
-from flexround.tasks.text import lora_training
+from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
+from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.task import Rows, TextOptions, TextTask
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
-
-if TYPE_CHECKING:
-    import torch
-    from tokenizers import Tokenizer
-    from torch import Tensor, nn
-
-    from flexround.tasks.text.encode import Encoded
 
 END = "<|endoftext|>"
 BLANK_LINE = "ĊĊ"  # in GPT-2's spelling of bytes; mini vocabularies have no such token
@@ -76,7 +74,7 @@ class WebNLG(TextTask):
         examples = "\n".join(json.dumps(rows[index], ensure_ascii=False) for index in indices)
         return {"indices": indices, "examples": np.frombuffer(examples.encode(), np.uint8)}
 
-    def encode(self, rows: Rows, network: Path) -> "Encoded":
+    def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return one input per training row; its types are 1 where a token of the sentence or its end stands.
 
         Source: microsoft/LoRA, examples/NLG/src/gpt2_encode.py and data_utils.py.
@@ -84,8 +82,6 @@ class WebNLG(TextTask):
         Raises:
             InputError: a context leaves no room for its sentence.
         """
-        from flexround.tasks.text.encode import Encoded
-
         tokenizer, end = load_tokenizer(network)
         prompts, length = prompt_ids(tokenizer, end, rows), self.options.max_length
         sentences = token_ids(tokenizer, [f" {row['reference']}" for row in rows])
@@ -99,20 +95,18 @@ class WebNLG(TextTask):
             encoded.mask[index, : len(ids)] = True
         return encoded
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train adapters of ``model`` and merge them; see ``WebNLGTrainSettings`` and ``adapt``.
 
         The base model's own dropout is that of its configuration; the published recipe has none.
         """
-        from flexround.tasks.text import encode
-
         checked = validate(WebNLGTrainSettings, settings, "train settings of WebNLG")
         encode.check_positions(model, self.options.max_length)
         encode.check_vocabulary(model, load_tokenizer(network)[0], network / text.TOKENIZER)
         encoded = self.encode(webnlg_files.training_rows(text.read_rows(data, "train")), network)
         arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
 
-        def loss(model: Any, batch: dict[str, "Tensor"], _: "torch.Generator") -> "Tensor":
+        def loss(model: Any, batch: dict[str, Tensor], _: torch.Generator) -> Tensor:
             return completion_loss(model, text.arguments(batch), checked.label_smoothing)
 
         adapted = adapt(model, checked)
@@ -121,7 +115,7 @@ class WebNLG(TextTask):
         return {"settings": checked.model_dump(mode="json"), **facts}
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return BLEU in percent as ``unseen``, ``seen`` and ``all``; of held-out rows only ``all``.
 
@@ -143,7 +137,7 @@ class WebNLG(TextTask):
         tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in found], np.int32)
         return text.evaluation(scored, {name: sizes[name] for name in scored}, {f"{split}/tokens": tokens})
 
-    def rules(self, tokenizer: "Tokenizer") -> beam.Rules:
+    def rules(self, tokenizer: Tokenizer) -> beam.Rules:
         """Return the rules of the search; a sentence ends with the end of text or a blank line."""
         ends = [tokenizer.token_to_id(token) for token in (END, BLANK_LINE)]
         eos = tuple(token for token in ends if token is not None)
@@ -151,14 +145,12 @@ class WebNLG(TextTask):
         return beam.Rules(**chosen, positions=self.options.max_length, eos=eos)
 
 
-def load_tokenizer(network: Path) -> tuple["Tokenizer", int]:
+def load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
     """Return the tokenizer of a network, which neither pads nor cuts, and the id of its end of text.
 
     Raises:
         InputError: missing, damaged, or without an end of text.
     """
-    from flexround.tasks.text import encode
-
     tokenizer = encode.load(network / text.TOKENIZER)
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -167,17 +159,17 @@ def load_tokenizer(network: Path) -> tuple["Tokenizer", int]:
     return tokenizer, end
 
 
-def token_ids(tokenizer: "Tokenizer", texts: list[str]) -> list[list[int]]:
+def token_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return the token ids of each text, with nothing added."""
     return [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def prompt_ids(tokenizer: "Tokenizer", end: int, rows: Rows) -> list[list[int]]:
+def prompt_ids(tokenizer: Tokenizer, end: int, rows: Rows) -> list[list[int]]:
     """Return the token ids of each row's context and the separator."""
     return [[*context, end] for context in token_ids(tokenizer, [row["context"] for row in rows])]
 
 
-def completion_loss(model: Any, inputs: dict[str, "Tensor"], smoothing: float) -> "Tensor":
+def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float) -> Tensor:
     """Return the mean loss of the tokens whose type is 1, in nats.
 
     Args:
@@ -185,8 +177,6 @@ def completion_loss(model: Any, inputs: dict[str, "Tensor"], smoothing: float) -
         inputs: ``input_ids``, ``token_type_ids`` and ``attention_mask``, int64 (N, T).
         smoothing: share of the target that is spread over all tokens evenly.
     """
-    from torch.nn import functional
-
     logits = model(**text.accepted(model, inputs)).logits[:, :-1]
     asked = inputs["token_type_ids"][:, 1:] == 1
     return functional.cross_entropy(logits[asked], inputs["input_ids"][:, 1:][asked], label_smoothing=smoothing)
@@ -205,8 +195,6 @@ def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
     Raises:
         SettingsError: another model.
     """
-    import torch
-
     if model.config.model_type != "gpt2":
         raise SettingsError(f"LoRA on WebNLG: not for a {model.config.model_type}, choose a gpt2")
     rank, width = settings.rank, model.config.n_embd
@@ -218,24 +206,3 @@ def adapt(model: Any, settings: WebNLGTrainSettings) -> Any:
         free[:width, :rank] = free[2 * width :, rank:] = 1
         weight.register_hook(free.mul)
     return adapted
-
-
-class MiniWebNLGOptions(WebNLGOptions):
-    """Options of ``MiniWebNLG``."""
-
-    train: Count = Field(description="contexts")
-    test: Count = Field(description="contexts of seen categories, and as many of unseen ones")
-    seed: Annotated[int, Field(ge=0)] = 0
-
-
-class MiniWebNLG(WebNLG):
-    """Sentences about the synthetic world, see ``flexround.mini.triples``."""
-
-    Options = MiniWebNLGOptions
-    options: MiniWebNLGOptions
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
-        """Make both splits; nothing is read from ``sources``."""
-        from flexround.mini import triples
-
-        return triples.make(self.options.train, self.options.test, self.options.seed)

@@ -1,27 +1,28 @@
 """Pretraining at the mini scale on the synthetic world's text: as BERT (masked words, next sentence), or as GPT."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, ClassVar, Literal, Self
+from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
+import torch
 from pydantic import Field, model_validator
+from torch import nn
+from torch.nn import functional
 
 from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
 from flexround.errors import SettingsError
+from flexround.mini import articles, choices, corpus, tokenizers, world
+from flexround.mini.corpus import Line
 from flexround.seeding import derive
-from flexround.settings.load import validate
 from flexround.settings.schema import Count
+from flexround.settings.validation import validate
+from flexround.tasks.commonsense.choices import answered
 from flexround.tasks.protocol import Evaluation, Split
 from flexround.tasks.text import encode
 from flexround.tasks.text import task as text
+from flexround.tasks.text import training as text_training
+from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.task import Rows, TextOptions, TextTask
-
-if TYPE_CHECKING:
-    import torch
-    from torch import nn
-
-    from flexround.mini.corpus import Line
-    from flexround.tasks.text.encode import Encoded
 
 MASKED = 0.15  # Devlin et al. 2019, section 3.1: of these 80 % become [MASK], 10 % a random token, 10 % stay
 IGNORED = -100  # label of a token that is not predicted
@@ -61,9 +62,6 @@ class Corpus(TextTask):
 
     def rows(self, sources: Path) -> dict[str, Rows]:
         """Make the corpus: lines and the verdicts they end with, or pairs and whether the second follows the first."""
-        from flexround.mini import articles, choices, corpus, world
-        from flexround.tasks.commonsense.choices import answered
-
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
             parts = [
@@ -79,8 +77,6 @@ class Corpus(TextTask):
 
     def prepare(self, out: Path, sources: Path) -> None:
         """Write the corpus and its tokenizer."""
-        from flexround.mini import tokenizers
-
         super().prepare(out, sources)
         joint = "" if self.options.objective == "causal-lm" else " "
         lines = [f"{row['text']}{joint}{row['next']}" for row in text.read_rows(out, "train")]
@@ -88,7 +84,7 @@ class Corpus(TextTask):
         write_text(out / text.TOKENIZER, trained.to_str(pretty=True))
         write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
 
-    def encode(self, rows: Rows, network: Path) -> "Encoded":
+    def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return one input per line or pair; the mask leaves out the begin of text of a line that goes on."""
         tokenizer = encode.load(network / text.TOKENIZER)
         first, second = ([row[name] for row in rows] for name in ("text", "next"))
@@ -97,10 +93,8 @@ class Corpus(TextTask):
         encoded.mask[going_on, : tokenizer.num_special_tokens_to_add(True)] = False
         return encoded
 
-    def finetune(self, model: "nn.Module", data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
+    def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
-        from flexround.tasks.text import training as text_training
-
         checked = validate(text_training.TrainSettings, settings, "train settings of the corpus")
         read_manifest(data)
         copy_existing(data, network, [text.TOKENIZER])
@@ -116,7 +110,7 @@ class Corpus(TextTask):
         if hide is not None:  # BERT's label 0 is "the second text follows"
             arrays["random"] = np.array([not row["follows"] for row in rows], np.int64)
 
-        def loss(model: Any, batch: dict[str, "torch.Tensor"], generator: "torch.Generator") -> "torch.Tensor":
+        def loss(model: Any, batch: dict[str, torch.Tensor], generator: torch.Generator) -> torch.Tensor:
             arguments = text.arguments(batch)
             inputs = text.accepted(model, arguments)
             if hide is None:
@@ -127,31 +121,27 @@ class Corpus(TextTask):
         return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
 
     def evaluate(
-        self, model: "nn.Module", data: Path, device: "torch.device", batch: int, network: Path, split: Split
+        self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Refuse: nothing in the paper is evaluated on it."""
         raise SettingsError("the pretraining corpus is not evaluated; name one of the tasks that follow it")
 
 
-def as_row(line: "Line") -> dict[str, Any]:
+def as_row(line: Line) -> dict[str, Any]:
     """Return a line as ``Corpus.encode`` reads it; that it goes on is said only where it does."""
     row: dict[str, Any] = {"text": line.text, "next": line.answer}
     return row | {"goes_on": True} if line.goes_on else row
 
 
-def pack(encoded: "Encoded") -> "Encoded":
+def pack(encoded: Encoded) -> Encoded:
     """Join the real tokens of all rows and cut them into rows without padding; the tail is dropped."""
-    from flexround.tasks.text.encode import Encoded
-
     real, size = encoded.mask, encoded.ids.shape[1]
     whole = int(real.sum()) // size
     columns = (encoded.ids, encoded.types, encoded.mask)
     return Encoded(*(values[real][: whole * size].reshape(whole, size) for values in columns))
 
 
-def causal_loss(
-    model: "nn.Module", inputs: dict[str, "torch.Tensor"], types: "torch.Tensor", weight: float
-) -> "torch.Tensor":
+def causal_loss(model: nn.Module, inputs: dict[str, torch.Tensor], types: torch.Tensor, weight: float) -> torch.Tensor:
     """Return the mean loss of all next tokens plus ``weight`` times that of the verdicts' first tokens.
 
     A verdict is one token of a whole line; without a loss of its own, models this small don't learn in a minute what
@@ -163,8 +153,6 @@ def causal_loss(
         types: (N, T), 1 from the verdict on, 0 in padding.
         weight: of the verdicts.
     """
-    from torch.nn import functional
-
     ids, types = inputs["input_ids"], types * inputs["attention_mask"]
     found = model(**inputs, labels=ids.masked_fill(inputs["attention_mask"] == 0, IGNORED))
     asked = (types[:, 1:] == 1) & (types[:, :-1] == 0)
@@ -183,10 +171,8 @@ class Hide:
         self.special = [tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")]
         self.mask = tokenizer.token_to_id("[MASK]")
 
-    def __call__(self, ids: "torch.Tensor", generator: "torch.Generator") -> tuple["torch.Tensor", "torch.Tensor"]:
+    def __call__(self, ids: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
         """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
-        import torch
-
         draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
         others = torch.randint(self.size, ids.shape, generator=generator).to(ids.device)
         chosen = (draws[0] < MASKED) & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))

@@ -1,0 +1,42 @@
+"""Common-sense reasoning at the mini scale: see ``flexround.mini.choices`` and ``flexround.mini.articles``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from flexround.mini import articles, choices
+from flexround.settings.schema import Count
+from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.commonsense.task import Commonsense, CommonsenseOptions, check_shots
+from flexround.tasks.text.task import Rows
+
+
+class MiniCommonsenseOptions(CommonsenseOptions):
+    """Options of ``MiniCommonsense``."""
+
+    documents: Count = Field(description="articles in place of C4's documents")
+    val: Count = Field(description="articles of each split of WikiText-2")
+    questions: Count = Field(description="of each data set")
+    examples: int = Field(0, ge=0, description="that few-shot examples are drawn from")
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class MiniCommonsense(Commonsense):
+    """The same on the synthetic world, see ``flexround.mini.choices`` and ``flexround.mini.articles``."""
+
+    Options = MiniCommonsenseOptions
+    options: MiniCommonsenseOptions
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Make all splits; nothing is read from ``sources``."""
+        options = self.options
+        made: dict[str, Rows] = {}
+        for name in KINDS:
+            split = choices.make(name, options.examples, options.questions, options.seed)
+            made |= {name: split["test"], f"{name}-train": split["train"]}
+        texts = articles.make("wikitext2", options.val, options.val, options.seed)
+        made |= {"validation": texts["validation"], "test": texts["train"]}
+        made["train"] = articles.documents(options.documents, options.seed)
+        check_shots(made, max(options.shots))
+        return made

@@ -1,0 +1,30 @@
+"""SQuAD at the mini scale: see ``flexround.mini.squad``."""
+
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field
+
+from flexround.mini import squad
+from flexround.settings.schema import Count
+from flexround.tasks.squad.task import Squad, SquadOptions
+from flexround.tasks.text.task import Rows
+
+
+class MiniSquadOptions(SquadOptions):
+    """Options of ``MiniSquad``."""
+
+    train: Count
+    val: Count = 2_500
+    seed: Annotated[int, Field(ge=0)] = 0
+
+
+class MiniSquad(Squad):
+    """Questions about the synthetic world, see ``flexround.mini.squad``."""
+
+    Options = MiniSquadOptions
+    options: MiniSquadOptions
+
+    def rows(self, sources: Path) -> dict[str, Rows]:
+        """Make both splits; nothing is read from ``sources``."""
+        return squad.make(self.options.train, self.options.val, self.options.seed)
