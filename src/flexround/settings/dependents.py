@@ -8,7 +8,7 @@ from flexround.settings.plan import Plan
 
 
 def served(plan: Plan) -> dict[str, list[str]]:
-    """Return directory or gate -> ``table3``, ``figure7``, ... that are made from it, of all that the scale can make."""
+    """Return directory or gate -> ``table3``, ``figure7``, ... that are made from it, of what the scale can make."""
     products: dict[str, list[str]] = {}
     for name, runs, evaluated in _products(plan):
         directories = {directory for run in runs for directory in _directories(plan, run, evaluated)}
