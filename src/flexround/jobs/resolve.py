@@ -17,14 +17,6 @@ from flexround.settings.load import Params
 from flexround.settings.plan import Plan
 
 Inputs = dict[str, str]
-CALLED = {  # what a stage calls of a task
-    "data": {"prepare"},
-    "calibrate": {"calibration"},
-    "finetune": {"finetune"},
-    "reconstruct": {"inputs"},
-    "select": {"evaluate"},
-    "evaluate": {"evaluate"},
-}
 
 
 class Jobs:
@@ -181,7 +173,7 @@ def hashes(stage: str, *targets: str) -> dict[str, str]:
         *targets: further ``package.module:name`` that the settings make the stage import.
     """
     starts = (f"flexround.stages.{stage}:run", "flexround.jobs.execution:execute", *targets)
-    reached = reach.reached(*starts, methods=frozenset(CALLED.get(stage, ())))
+    reached = reach.reached(*starts)
     return {
         str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name: digest
         for path, digest in sorted(reached.items())

@@ -1,8 +1,8 @@
 """Which code a job can reach, and its hash: functions, classes and constants, not files. No torch here.
 
 From the names that a job starts with, every name that their syntax trees mention is followed through the imports. Of a
-task's class only those methods count that are called: a reconstruction reads a task's samples, and does not depend on
-how the task is evaluated. Comments, docstrings and layout are no part of a syntax tree.
+task's class only those methods count that are called, on ``task`` or by each other: a reconstruction reads a task's
+samples, and does not depend on how the task is evaluated. Comments, docstrings and layout are no part of a syntax tree.
 """
 
 import ast
@@ -34,7 +34,7 @@ class Part(NamedTuple):
     Attributes:
         digest: of the syntax tree, without ``methods``.
         mentions: symbols that it names.
-        calls: attributes that it names; methods of the task protocol only if it calls them on itself.
+        calls: names of what may be methods of a task that it calls.
         methods: of the class of a task, by name; the others are always part of their class.
     """
 
@@ -44,16 +44,15 @@ class Part(NamedTuple):
     methods: dict[str, "Part"]
 
 
-def reached(*starts: str, methods: frozenset[str] = STAGE_METHODS) -> dict[Path, str]:
+def reached(*starts: str) -> dict[Path, str]:
     """Return file -> sha256 of what can be reached in it.
 
     Args:
         *starts: ``package.module:name``; a name alone is a whole module.
-        methods: those of the task protocol that the stage calls.
     """
     parts: dict[Symbol, list[Part]] = {}
     skipped: dict[str, list[tuple[Symbol, Part]]] = {}
-    wanted = set(methods)
+    wanted: set[str] = set()
     waiting = [Symbol(module, name or "*") for module, _, name in (start.partition(":") for start in starts)]
 
     def add(symbol: Symbol, part: Part) -> None:
@@ -143,23 +142,33 @@ class _Module:
         if name not in self.nodes:
             return None
         if name not in self.parts:
-            self.parts[name] = self._part(self.nodes[name])
+            self.parts[name] = self._part(self.nodes[name], self.is_task(name))
         return self.parts[name]
 
-    def _part(self, nodes: list[ast.AST]) -> Part:
+    def _part(self, nodes: list[ast.AST], of_task: bool) -> Part:
         methods: dict[str, Part] = {}
         kept: list[ast.AST] = []
         for node in nodes:
-            if isinstance(node, ast.ClassDef):
-                late = _methods_of_task(node)
-                methods |= {name: self._part([method]) for name, method in late.items()}
+            if isinstance(node, ast.ClassDef) and of_task:
+                late = _methods(node)
+                methods |= {name: self._part([method], of_task) for name, method in late.items()}
                 body = [member for member in node.body if member not in late.values()]
                 node = ast.ClassDef(**{**dict(ast.iter_fields(node)), "body": body})
             kept.append(node)
         mentions = {symbol for node in kept for symbol in self._mentions(node)}
-        calls = {name for node in kept for name in _calls(node)}
+        calls = {name for node in kept for name in _calls(node, of_task)}
         digest = hashlib.sha256("".join(map(_text, kept)).encode()).hexdigest()
         return Part(digest, frozenset(mentions), frozenset(calls), methods)
+
+    def is_task(self, name: str) -> bool:
+        """Whether a name is that of a class that has a method of the task protocol, of its own or by inheritance."""
+        if name in self.imported:
+            module = _module(self.imported[name].module)
+            return module is not None and module is not self and module.is_task(self.imported[name].name)
+        classes = [node for node in self.nodes.get(name, []) if isinstance(node, ast.ClassDef)]
+        members = {member.name for node in classes for member in node.body if isinstance(member, ast.FunctionDef)}
+        bases = [base.id for node in classes for base in node.bases if isinstance(base, ast.Name) and base.id != name]
+        return bool(STAGE_METHODS & members) or any(map(self.is_task, bases))
 
     def _mentions(self, node: ast.AST) -> Iterator[Symbol]:
         """Yield the symbols that a tree names; of a module, only the attributes that are used."""
@@ -184,21 +193,19 @@ class _Module:
                 yield Symbol(*inner.value.split(":"))
 
 
-def _methods_of_task(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
-    """Return the methods of a class that has one of the task protocol's, without those that Python itself calls."""
-    methods = {member.name: member for member in node.body if isinstance(member, ast.FunctionDef)}
-    if not STAGE_METHODS & set(methods):
-        return {}
-    return {name: method for name, method in methods.items() if not name.startswith("__")}
+def _methods(node: ast.ClassDef) -> dict[str, ast.FunctionDef]:
+    """Return the methods of a class without those that Python itself calls."""
+    members = (member for member in node.body if isinstance(member, ast.FunctionDef))
+    return {member.name: member for member in members if not member.name.startswith("__")}
 
 
-def _calls(node: ast.AST) -> Iterator[str]:
-    """Yield the attributes that a tree names; those of the task protocol only on itself or on its base class."""
+def _calls(node: ast.AST, of_task: bool) -> Iterator[str]:
+    """Yield the attributes that a tree names of ``task`` and, in the class of a task, of itself or its base class."""
+    owners = ("task", "self", "super") if of_task else ("task",)
     for inner in ast.walk(node):
         if isinstance(inner, ast.Attribute):
             owner = inner.value.func if isinstance(inner.value, ast.Call) else inner.value
-            of_itself = isinstance(owner, ast.Name) and owner.id in ("self", "super")
-            if of_itself or inner.attr not in STAGE_METHODS:
+            if isinstance(owner, ast.Name) and owner.id in owners:
                 yield inner.attr
 
 

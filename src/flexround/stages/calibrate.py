@@ -16,7 +16,8 @@ log = logging.getLogger(__name__)
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(jobfile.CalibrateJob, arguments.job)
-    arrays = protocol.build(job.task).calibration(job.data, job.samples, job.seed)
+    task = protocol.build(job.task)
+    arrays = task.calibration(job.data, job.samples, job.seed)
     artifacts.atomic_write(job.out / "samples.safetensors", lambda path: save_file(arrays, path))
     artifacts.write_manifest(
         job.out,

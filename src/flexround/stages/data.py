@@ -12,5 +12,6 @@ log = logging.getLogger(__name__)
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(jobfile.DataJob, arguments.job)
-    protocol.build(job.task).prepare(job.out, job.sources)
+    task = protocol.build(job.task)
+    task.prepare(job.out, job.sources)
     log.info("%s/%s: data in %s", job.scale, job.name, job.out)

@@ -1,0 +1,226 @@
+"""Which code a job can reach: what an edit reruns, and what it must not."""
+
+import pytest
+
+from flexround.jobs import resolve
+from flexround.jobs.resolve import Jobs
+from flexround.settings import reach
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.settings.reach import reached
+
+
+def forget():
+    for function in (reach._module, reach._roots, resolve.code):
+        function.cache_clear()
+
+
+@pytest.fixture
+def package(tmp_path, monkeypatch):
+    """Put a small package in the place of ours; returns a function that edits a file and says whether a hash moved."""
+    root = tmp_path / "flexround"
+    contents = {
+        "__init__.py": "",
+        "start.py": (
+            "from flexround import inside\nfrom flexround.deep.direct import used as renamed\n\n"
+            "def run(task):\n    from flexround.deep import late\n    return inside.one(), renamed, late.called(), Class\n\n"
+            "class Class(inside.Base):\n    pass\n\ndef other():\n    return inside.two()\n"
+        ),
+        "inside.py": (
+            "import json\nVALUE = 1\nUNUSED = 2\n\ndef one():\n    return VALUE\n\ndef two():\n    return 2\n\n"
+            "class Base:\n    '''Text.'''\n    x = 1\n"
+        ),
+        "deep/__init__.py": "",
+        "deep/direct.py": "used = unused = 3\n",
+        "deep/late.py": "def called():\n    return load('flexround.deep.named:thing')\n\ndef not_called():\n    pass\n",
+        "deep/named.py": "thing = 1\n",
+        "stages.py": (
+            "def reconstruct(task):\n    return task.inputs()\n\ndef measure(task):\n    return task.evaluate()\n\n"
+            "def data(task):\n    return task.prepare()\n"
+        ),
+        "task.py": (
+            "from flexround import inside\nfrom flexround.deep import direct\n\nclass Task:\n"
+            "    def inputs(self):\n        return self.helper()\n\n    def helper(self):\n        return inside.one()\n\n"
+            "    def evaluate(self):\n        return self.scored()\n\n    def scored(self):\n        return direct.used\n\n"
+            "    def prepare(self):\n        return self.inputs()\n"
+        ),
+    }
+    for name, text in contents.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_text(text)
+    monkeypatch.setattr(reach, "PACKAGE", root)
+    forget()
+
+    def moves(name, old, new, *starts):
+        def hashes():
+            forget()
+            return reached(*(starts or ["flexround.start:run"]))
+
+        path = root / name
+        before, text = hashes(), path.read_text()
+        assert old in text
+        path.write_text(text.replace(old, new))
+        after = hashes()
+        path.write_text(text)
+        assert hashes() == before
+        return after != before
+
+    yield moves
+    forget()
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("start.py", "return inside.one()", "return -inside.one()"),
+        ("inside.py", "return VALUE", "return -VALUE"),
+        ("inside.py", "VALUE = 1", "VALUE = 7"),
+        ("inside.py", "x = 1", "x = 7"),
+        ("deep/direct.py", "unused = 3", "unused = 7"),  # one statement binds both
+        ("deep/late.py", "def called():", "def called(x=1):"),
+        ("deep/named.py", "thing = 1", "thing = 7"),
+        ("inside.py", "import json\n", "import json\njson.loads('1')\n"),  # done when the module is imported
+    ],
+)
+def test_an_edit_of_what_is_reached_moves_the_hash(package, name, old, new):
+    assert package(name, old, new)
+
+
+@pytest.mark.parametrize(
+    ("name", "old", "new"),
+    [
+        ("start.py", "return inside.two()", "return -inside.two()"),
+        ("inside.py", "return 2", "return 7"),
+        ("inside.py", "UNUSED = 2", "UNUSED = 7"),
+        ("deep/late.py", "    pass", "    return 1"),
+        ("inside.py", "'''Text.'''", "'''Another text.'''"),
+        ("inside.py", "VALUE = 1", "VALUE = 1  # a comment"),
+        ("inside.py", "return VALUE", "return (\n        VALUE\n    )"),
+        ("inside.py", "def one():", "\n\ndef one():\n    '''New.'''"),
+        ("inside.py", "import json\n", "import json\nif __name__ == '__main__':\n    one()\n"),
+    ],
+)
+def test_other_edits_comments_docstrings_and_layout_do_not(package, name, old, new):
+    assert not package(name, old, new)
+
+
+def test_of_a_task_only_what_the_stage_calls_counts(package):
+    start = ("flexround.task:Task", "flexround.stages:reconstruct")
+    assert package("inside.py", "return VALUE", "return -VALUE", *start), "through a helper"
+    assert not package("task.py", "return direct.used", "return 0", *start)
+    assert not package("deep/direct.py", "used = ", "used = also = ", *start)
+    assert package("task.py", "return direct.used", "return 0", start[0], "flexround.stages:measure")
+    assert package("inside.py", "return VALUE", "return -VALUE", start[0], "flexround.stages:data"), "by calling inputs"
+
+
+def test_moving_a_function_to_another_file_moves_the_hash(package):
+    assert package("start.py", "from flexround import inside\n", "from flexround.deep import direct as inside\n")
+
+
+# modules of the user's
+
+
+@pytest.fixture
+def own(tmp_path, monkeypatch):
+    """Put a rounding outside the package, with a helper, on the Python path."""
+    (tmp_path / "my_rounding.py").write_text(
+        "import json\nimport numpy\nfrom flexround.quant.flexround import FlexRound\nfrom my_helper import half\n\n"
+        "class Mine(FlexRound):\n    share = half\n"
+    )
+    (tmp_path / "my_helper.py").write_text("half = 0.5\n")
+    (tmp_path / "my_other.py").write_text("")
+    (tmp_path / "my_package").mkdir()
+    (tmp_path / "my_package/rounding.py").write_text("from .base import X\n")
+    (tmp_path / "my_package/base.py").write_text("X = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    forget()
+    yield tmp_path
+    forget()
+
+
+def test_a_users_module_counts_with_its_helpers_and_with_what_it_uses_of_ours(own):
+    files = set(reached("my_rounding:Mine"))
+    assert {own / "my_rounding.py", own / "my_helper.py"} <= files
+    assert own / "my_other.py" not in files
+    assert ROOT / "src/flexround/quant/functions.py" in files, "an edit of FlexRound's gradient must rerun it"
+    assert all(file.is_relative_to(own) or file.is_relative_to(ROOT / "src") for file in files)
+
+
+def test_a_users_package_without_init_counts(own):
+    assert own / "my_package/base.py" in reached("my_package.rounding:X")
+
+
+# the jobs of the suite
+
+
+@pytest.fixture(scope="module")
+def jobs():
+    forget()
+    return Jobs(Plan(load_params("mini")))
+
+
+def of(jobs, stage, task, checkpoint, recipe="q-flexround-w4a8"):
+    """Return the files that a stage's job depends on, below the package."""
+    targets = jobs._model_code(task, checkpoint)
+    if stage == "reconstruct":
+        targets.append(jobs.params.rounding_target(jobs.params.recipe(recipe).rounding))
+    hashes = resolve.hashes(stage, *targets)
+    return {name.removeprefix("src/flexround/") for name in hashes}
+
+
+def test_a_llamas_reconstruction_depends_on_nothing_foreign(jobs):
+    files = of(jobs, "reconstruct", "commonsense", "llama-7b")
+    assert {"reconstruct/engine.py", "quant/flexround.py", "models/llama.py", "stages/reconstruct.py"} <= files
+    foreign = ("models/bert.py", "models/resnet.py", "models/mobilenetv2.py", "tasks/commonsense/harness.py")
+    assert not files & {*foreign, "tasks/glue/task.py", "tasks/images/task.py", "quant/adaround.py", "mini/world.py"}
+    assert not [name for name in files if name.startswith(("results/", "tools/", "regress/"))]
+    assert len(files) <= 55, f"{len(files)} files"
+
+
+def test_an_evaluation_depends_on_its_own_task_and_not_on_how_networks_are_made(jobs):
+    files = of(jobs, "evaluate", "imagenet", "resnet18-brecq")
+    assert {"models/resnet.py", "tasks/images/task.py", "stages/evaluate.py"} <= files
+    assert not files & {"reconstruct/engine.py", "reconstruct/phases.py", "quant/flexround.py", "quant/search.py"}
+    assert not [name for name in files if name.startswith(("tasks/text", "tasks/glue", "tasks/commonsense"))]
+    assert "tasks/commonsense/harness.py" in of(jobs, "evaluate", "commonsense", "llama-7b")
+
+
+def test_the_toy_world_is_reached_where_data_are_made_of_it(jobs):
+    assert "mini/world.py" in {
+        name.removeprefix("src/flexround/") for name in resolve.hashes("data", jobs.scale.tasks["commonsense"].module)
+    }
+
+
+@pytest.mark.parametrize(
+    ("recipe", "expected"),
+    [
+        ("b-rtn-w4", {"rtn"}),
+        ("b-adaround-w4", {"adaround"}),
+        ("b-flexround-w4", {"flexround"}),
+        ("b-adaquant-w4", {"adaquant"}),
+        ("b-adaquant-flexround-w4", {"adaquant", "flexround"}),
+    ],
+)
+def test_a_run_depends_on_its_own_rounding_alone(jobs, recipe, expected):
+    files = of(jobs, "reconstruct", "imagenet", "resnet18-brecq", recipe)
+    roundings = {f"quant/{name}.py" for name in ("rtn", "adaround", "adaquant", "flexround")}
+    assert {name for name in files & roundings} == {f"quant/{name}.py" for name in expected}
+
+
+def test_no_job_depends_on_how_jobs_are_resolved_or_started(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    for inputs in (
+        jobs.evaluate(Run("mini", "imagenet", "resnet18-brecq", "full-precision", 0)),
+        jobs.reconstruct(Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)),
+        jobs.data("imagenet"),
+    ):
+        text = (tmp_path / inputs["code"]).read_text()
+        assert "settings/load.py" not in text
+        assert "jobs/resolve.py" not in text
+        assert "jobs/server.py" not in text
+
+
+def test_the_gate_depends_on_no_code(jobs, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    assert set(jobs.gate("imagenet", "resnet18-brecq")) == {"job", "weights", "data"}
