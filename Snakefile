@@ -37,7 +37,6 @@ wildcard_constraints:
     figure=PLAN.pattern(PLAN.figures),
     seed=r"\d+",
     samples=r"\d+",
-    kind="table|figure",
 
 
 include: "workflow/rules/common.smk"
