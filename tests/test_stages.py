@@ -244,18 +244,18 @@ class Scorer:
 
     head = {}
 
-    def __init__(self, higher):
-        self.higher = higher
+    def __init__(self, metric):
+        self.metric = metric
 
     def evaluate(self, model, data, device, batch, source, split):
         assert split == "heldout", "never the test set"
         value = float((source / "weights-000.safetensors").read_text())
-        return protocol.Evaluation({"acc": value, "f1": 0.0}, {}, {}, {"acc": self.higher, "f1": True}, {})
+        return protocol.Evaluation({self.metric: value, "f1": 0.0}, {}, {}, {})
 
 
-@pytest.mark.parametrize(("higher", "expected"), [(True, "b"), (False, "a")])
-def test_the_best_candidate_on_the_held_out_part_is_taken(tmp_path, monkeypatch, higher, expected):
-    monkeypatch.setattr(choose.tasks, "named", lambda *_: Scorer(higher))
+@pytest.mark.parametrize(("metric", "expected"), [("acc", "b"), ("ppl", "a")])
+def test_the_best_candidate_on_the_held_out_part_is_taken(tmp_path, monkeypatch, metric, expected):
+    monkeypatch.setattr(choose.protocol, "named", lambda *_: Scorer(metric))
     monkeypatch.setattr(choose.network, "quantized", lambda *_: torch.nn.Identity())
     values = {"a": 70.0, "b": 71.0, "c": 71.0}
     for name, value in values.items():
@@ -267,7 +267,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(tmp_path, monkeypatch,
     choose.run(choose.parser().parse_args(names))
     manifest = artifacts.read_manifest(tmp_path / "out")
     assert float((tmp_path / "out/weights-000.safetensors").read_text()) == values[expected]
-    assert manifest["selected"] == {"recipe": expected, "metric": "acc", "heldout": values}
+    assert manifest["selected"] == {"recipe": expected, "metric": metric, "heldout": values}
     assert manifest["grids"] == {}
 
 

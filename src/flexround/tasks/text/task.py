@@ -192,7 +192,6 @@ def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions
         metrics={name: found.value for name, found in scored.items()},
         stderr={name: found.stderr for name, found in scored.items()},
         n_examples=counts,
-        higher_is_better=dict.fromkeys(scored, True),
         scores={name: found.scores for name, found in scored.items() if found.scores is not None},
         replicates={name: found.replicates for name, found in scored.items() if found.replicates is not None},
         predictions=predictions,
