@@ -191,11 +191,6 @@ def test_brecq_mobilenetv2_on_torchvision_names_is_refused_later():
         checkpoints.load_into(mini.mobilenetv2(0.25), checkpoints.brecq_mobilenetv2(state), "file")
 
 
-def test_brecq_resnet_has_torchvision_names():
-    state = mini.resnet18(8).state_dict()
-    checkpoints.load_into(mini.resnet18(8, seed=1), checkpoints.brecq_resnet(state), "file")
-
-
 SIZES = {"vocab_size": 20, "hidden_size": 8, "num_layers": 1, "num_heads": 1, "attention_types": [[["global"], 1]]}
 
 

@@ -80,11 +80,6 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     model.load_state_dict(own | dict(state))
 
 
-def brecq_resnet(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Map a ResNet of BRECQ's release to torchvision's names: they are the same, only its ReLUs differ."""
-    return dict(state)
-
-
 def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     """Map a MobileNetV2 of BRECQ's release to torchvision's names.
 

@@ -8,7 +8,7 @@ import numpy as np
 import torch
 from torch import nn
 
-from flexround import imports
+from flexround import imports, metrics
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.seeding import derive
 from flexround.settings import schema
@@ -23,10 +23,9 @@ class Evaluation:
     """What one evaluation found.
 
     Attributes:
-        metrics: value of each metric; accuracies and F1 in percent.
+        metrics: value of each metric of ``flexround.metrics``, in its unit.
         stderr: standard error of each metric over the examples, in the metric's unit.
         n_examples: examples behind each metric.
-        higher_is_better: direction of each metric.
         scores: per-example values of the metrics that are their mean, e.g. ``top1`` -> uint8 (N,) of 0 and 1.
         replicates: for the other metrics, their values on bootstrap resamples that all runs share: float64 (R,).
         predictions: what was predicted, for the record; arrays of any kind.
@@ -36,11 +35,15 @@ class Evaluation:
     metrics: dict[str, float]
     stderr: dict[str, float]
     n_examples: dict[str, int]
-    higher_is_better: dict[str, bool]
     scores: dict[str, np.ndarray]
     replicates: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     predictions: dict[str, np.ndarray] = dataclasses.field(default_factory=dict)
     protocol: dict[str, Any] = dataclasses.field(default_factory=dict)
+
+    @property
+    def higher_is_better(self) -> dict[str, bool]:
+        """Direction of each metric."""
+        return {name: metrics.of(name).higher_is_better for name in self.metrics}
 
 
 class Inputs(NamedTuple):
@@ -142,10 +145,10 @@ def accuracies(scores: dict[str, np.ndarray]) -> Evaluation:
         scores: metric -> uint8 (N,), the same N for all.
     """
     count = len(next(iter(scores.values())))
-    metrics = {name: 100.0 * float(values.mean()) for name, values in scores.items()}
-    spread = {name: float(values.std(ddof=1)) if count > 1 else 0.0 for name, values in scores.items()}
+    values = {name: 100.0 * float(hits.mean()) for name, hits in scores.items()}
+    spread = {name: float(hits.std(ddof=1)) if count > 1 else 0.0 for name, hits in scores.items()}
     stderr = {name: 100.0 * value / count**0.5 for name, value in spread.items()}
-    return Evaluation(metrics, stderr, dict.fromkeys(scores, count), dict.fromkeys(scores, True), scores)
+    return Evaluation(values, stderr, dict.fromkeys(scores, count), scores)
 
 
 def draw_indices(available: int, samples: int, seed: int) -> np.ndarray:

@@ -105,7 +105,7 @@ class Corpus(TextTask):
         encoded = self.encode(rows, network)
         if self.options.packed:
             encoded = pack(encoded)
-        arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
+        arrays = dict(vars(encoded))
         hide = Hide(tokenizer) if self.options.objective == "pretraining" else None
         if hide is not None:  # BERT's label 0 is "the second text follows"
             arrays["random"] = np.array([not row["follows"] for row in rows], np.int64)

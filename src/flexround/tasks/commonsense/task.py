@@ -134,8 +134,7 @@ class Commonsense(LanguageModelling):
             log.info("%s: %.2f", metric, scored[metric].value)
         found = text.evaluation(scored, counts, predictions)
         protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
-        direction = {metric: metric not in losses for metric in scored}
-        return dataclasses.replace(found, higher_is_better=direction, protocol=protocol)
+        return dataclasses.replace(found, protocol=protocol)
 
     def losses(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer

@@ -67,8 +67,7 @@ class Glue(TextTask):
         checked = validate(text_training.TrainSettings, settings, f"train settings of GLUE {self.options.name}")
         encode.check_positions(model, self.options.max_length)
         rows = text.read_rows(data, "train")
-        encoded = self.encode(rows, network)
-        arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask, "labels": self.labels(rows)}
+        arrays = vars(self.encode(rows, network)) | {"labels": self.labels(rows)}
 
         def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             return model(**text.accepted(model, text.arguments(batch)), labels=batch["labels"]).loss

@@ -5,7 +5,6 @@ run_clm is an example script of Hugging Face. Rows are tokenized one by one with
 the end is dropped. A block's labels are its own ids: its first token is not predicted, and no block sees another.
 """
 
-import dataclasses
 import itertools
 import json
 from collections.abc import Iterable, Iterator
@@ -136,8 +135,7 @@ class LanguageModelling(TextTask):
         tokenizer, where = encode.load(network / text.TOKENIZER), f"{data}, {split} text"
         losses = text_losses(model, texts, tokenizer, self.options.block_size, device, batch, where)
         ppl = text_metrics.perplexity(losses)
-        found = text.evaluation({"ppl": ppl}, {"ppl": len(losses)}, {f"{split}/loss": losses})
-        return dataclasses.replace(found, higher_is_better={"ppl": False})
+        return text.evaluation({"ppl": ppl}, {"ppl": len(losses)}, {f"{split}/loss": losses})
 
 
 def read_texts(data: Path, split: str) -> Iterator[str]:

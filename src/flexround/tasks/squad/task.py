@@ -63,14 +63,17 @@ class Squad(TextTask):
         checked = validate(text_training.TrainSettings, settings, "train settings of SQuAD")
         encode.check_positions(model, self.options.max_length)
         found = self.features(text.read_rows(data, "train"), network)
-        arrays = {"ids": found.ids, "types": found.types, "mask": found.mask}
-        arrays |= {"starts": found.starts.astype(np.int64), "ends": found.ends.astype(np.int64)}
+        targets = {"starts": found.starts.astype(np.int64), "ends": found.ends.astype(np.int64)}
+        arrays = vars(encoded(found)) | targets
 
         def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             inputs = text.accepted(model, text.arguments(batch))
             return model(**inputs, start_positions=batch["starts"], end_positions=batch["ends"]).loss
 
-        return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
+        return {
+            "settings": checked.model_dump(mode="json"),
+            **text_training.train(model, arrays, loss, checked),
+        }
 
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split

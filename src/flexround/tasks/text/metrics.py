@@ -12,7 +12,7 @@ import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from flexround.errors import InputError, NumericalError, SettingsError, suggest
+from flexround.errors import InputError, NumericalError
 from flexround.seeding import derive
 
 log = logging.getLogger(__name__)
@@ -38,16 +38,25 @@ class Scored(NamedTuple):
     replicates: np.ndarray | None
 
 
+class Formula(NamedTuple):
+    """A metric that is no mean over examples.
+
+    Attributes:
+        value: from predictions and labels (N,) to percent.
+        weighted: from how often each example counts, float64 (C, N), predictions and labels to shares (C,).
+    """
+
+    value: Callable[[np.ndarray, np.ndarray], float]
+    weighted: Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]
+
+
 def scored(name: str, predictions: np.ndarray, labels: np.ndarray) -> Scored:
-    """Evaluate the metric ``name``, one of ``METRICS``.
+    """Evaluate the metric ``name``: ``acc``, or one of ``METRICS``.
 
     Raises:
-        SettingsError: unknown name.
         InputError: no examples, or not one prediction per label.
         NumericalError: a prediction is NaN or Inf.
     """
-    if name not in METRICS:
-        raise SettingsError(f"metric {suggest(name, METRICS)}")
     if predictions.shape != labels.shape or labels.ndim != 1 or not len(labels):
         raise InputError(
             f"{name}: predictions of shape {predictions.shape} for labels of shape {labels.shape}; "
@@ -57,8 +66,12 @@ def scored(name: str, predictions: np.ndarray, labels: np.ndarray) -> Scored:
         raise NumericalError(f"{name}: the prediction for example {np.argmin(np.isfinite(predictions))} is not finite")
     if name == "acc":
         return averaged((predictions == labels).astype(np.uint8))
-    drawn = replicates(name, predictions, labels)
-    return Scored(METRICS[name](predictions, labels), float(drawn.std(ddof=1)), None, drawn)
+    return resampled(METRICS[name].value(predictions, labels), replicates(name, predictions, labels))
+
+
+def resampled(value: float, drawn: np.ndarray) -> Scored:
+    """Return a metric with its values on bootstrap resamples: float64 (R,)."""
+    return Scored(value, float(drawn.std(ddof=1)), None, drawn)
 
 
 def averaged(scores: np.ndarray) -> Scored:
@@ -82,12 +95,7 @@ def perplexity(losses: np.ndarray) -> Scored:
         value, drawn = float(np.exp(losses.mean())), np.exp(np.concatenate(parts))
     if not np.isfinite([value, *drawn]).all():
         raise NumericalError(f"a mean loss of {losses.mean()} nats over {len(losses)} blocks: no finite perplexity")
-    return Scored(value, float(drawn.std(ddof=1)), None, drawn)
-
-
-def acc(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the share of predictions that equal the label."""
-    return 100.0 * float(np.mean(predictions == labels))
+    return resampled(value, drawn)
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
@@ -110,22 +118,13 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     return 0.0 if _constant(predictions, labels) else 100.0 * float(spearmanr(predictions, labels).statistic)
 
 
-METRICS: dict[str, Callable[[np.ndarray, np.ndarray], float]] = {
-    "acc": acc,
-    "f1": f1,
-    "matthews": matthews,
-    "pearson": pearson,
-    "spearman": spearman,
-}
-
-
 def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: int = REPLICATES) -> np.ndarray:
     """Evaluate a metric on ``count`` bootstrap resamples of the examples: float64 (count,), in percent.
 
     Resample r has the same examples for every metric and every run on N examples, so that the differences of two
     runs' replicates are those of a paired bootstrap. Where the metric is not defined on a resample, it is 0 there.
     """
-    weighted = _WEIGHTED[name]
+    weighted = METRICS[name].weighted
     parts = [weighted(weights, predictions, labels) for weights in _resamples(len(labels), count)]
     return 100.0 * np.concatenate(parts)
 
@@ -146,11 +145,6 @@ def _resamples(size: int, count: int) -> Iterator[np.ndarray]:
         drawn = min(rows, count - start)
         cells = rng.integers(size, size=(drawn, size)) + size * np.arange(drawn)[:, None]
         yield np.bincount(cells.ravel(), minlength=drawn * size).reshape(drawn, size).astype(np.float64)
-
-
-def _weighted_acc(weights: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Return the accuracy of each resample: (C,)."""
-    return weights @ (predictions == labels) / len(labels)
 
 
 def _weighted_f1(weights: np.ndarray, predictions: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -196,10 +190,9 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray, defined: np.ndarray) 
     return np.divide(numerator, denominator, out=np.zeros(len(numerator)), where=defined)
 
 
-_WEIGHTED: dict[str, Callable[[np.ndarray, np.ndarray, np.ndarray], np.ndarray]] = {
-    "acc": _weighted_acc,
-    "f1": _weighted_f1,
-    "matthews": _weighted_pearson,
-    "pearson": _weighted_pearson,
-    "spearman": _weighted_spearman,
+METRICS = {
+    "f1": Formula(f1, _weighted_f1),
+    "matthews": Formula(matthews, _weighted_pearson),
+    "pearson": Formula(pearson, _weighted_pearson),
+    "spearman": Formula(spearman, _weighted_spearman),
 }

@@ -136,8 +136,7 @@ def batches(encoded: Encoded, size: int, device: torch.device) -> Iterator[tuple
     order = np.argsort(encoded.mask.sum(1), kind="stable")
     for start in range(0, len(order), size):
         rows = order[start : start + size]
-        arrays = {"ids": encoded.ids[rows], "types": encoded.types[rows], "mask": encoded.mask[rows]}
-        yield rows, arguments({name: torch.from_numpy(array).to(device) for name, array in arrays.items()})
+        yield rows, arguments({name: torch.from_numpy(array[rows]).to(device) for name, array in vars(encoded).items()})
 
 
 def arguments(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -192,7 +191,6 @@ def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions
         metrics={name: found.value for name, found in scored.items()},
         stderr={name: found.stderr for name, found in scored.items()},
         n_examples=counts,
-        higher_is_better=dict.fromkeys(scored, True),
         scores={name: found.scores for name, found in scored.items() if found.scores is not None},
         replicates={name: found.replicates for name, found in scored.items() if found.replicates is not None},
         predictions=predictions,

@@ -13,7 +13,7 @@ from sacrebleu.metrics import BLEU
 
 from flexround.errors import InputError
 from flexround.seeding import derive
-from flexround.tasks.text.metrics import REPLICATES, Scored
+from flexround.tasks.text.metrics import REPLICATES, Scored, resampled
 
 REFERENCES = 6
 ORDERS = 4  # longest n-gram
@@ -113,5 +113,4 @@ def replicates(counts: np.ndarray, count: int = REPLICATES) -> np.ndarray:
 
 def _scored(texts: Sequence[str], expected: Sequence[Sequence[str]], counts: np.ndarray) -> Scored:
     """Return BLEU of some texts with its bootstrap replicates."""
-    drawn = replicates(counts)
-    return Scored(corpus_bleu(texts, expected), float(drawn.std(ddof=1)), None, drawn)
+    return resampled(corpus_bleu(texts, expected), replicates(counts))

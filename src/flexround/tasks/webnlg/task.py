@@ -103,8 +103,7 @@ class WebNLG(TextTask):
         checked = validate(WebNLGTrainSettings, settings, "train settings of WebNLG")
         encode.check_positions(model, self.options.max_length)
         encode.check_vocabulary(model, load_tokenizer(network)[0], network / text.TOKENIZER)
-        encoded = self.encode(webnlg_files.training_rows(text.read_rows(data, "train")), network)
-        arrays = {"ids": encoded.ids, "types": encoded.types, "mask": encoded.mask}
+        arrays = vars(self.encode(webnlg_files.training_rows(text.read_rows(data, "train")), network))
 
         def loss(model: Any, batch: dict[str, Tensor], _: torch.Generator) -> Tensor:
             return completion_loss(model, text.arguments(batch), checked.label_smoothing)
