@@ -15,7 +15,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
-# Bytecode is compiled once here: without it every stage process spends seconds more on imports.
+# Bytecode is compiled once here: without it the first imports take far longer.
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
@@ -100,4 +100,4 @@ status: $(INSTALLED) ## the README's status table from results/reference, and it
 		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
 
 clean: ## remove everything computed here, downloads included; .venv stays
-	rm -rf results/mini results/sources results/table* results/figure* results/claims* results/errata* results/report* results/paper* logs benchmarks .code .state .snakemake
+	rm -rf results/mini results/sources results/table* results/figure* results/claims* results/errata* results/report* results/paper* logs .jobs .code .state .snakemake

@@ -17,7 +17,7 @@ import pytest
 import table_runs
 import yaml
 
-from flexround.artifacts import sha256, write_manifest
+from flexround.artifacts import sha256, write_json, write_manifest
 from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
@@ -64,7 +64,7 @@ os.replace = die
 main(sys.argv[1:])
 """
 STORAGE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
-EDIT = "\nimport", "\n# edited\nimport"
+EDIT = ") -> str:\n", ") -> str | None:\n"
 
 
 class Clone:
@@ -110,6 +110,9 @@ class Clone:
 def write_result(root, directory, number):
     """Write what a stage would have left in a directory, with made-up content."""
     kind, *rest = Path(directory).parts[2:]
+    if kind == "gates":
+        write_json(root / directory, {"format": 1})
+        return
     if kind == "evaluated":
         run = Run("smoke", *rest[:3], int(rest[3].removeprefix("seed")))
         table_runs.write_run(root / "results", run, table_runs.hits(500 + number), table_runs.METRICS)
@@ -124,7 +127,7 @@ def write_result(root, directory, number):
 
 def write_storage(root):
     """Write the dvc.yaml of the mini scale as it would be for what the smoke scale has."""
-    storage = yaml.safe_load(re.sub("(results|logs|benchmarks)/mini", r"\1/smoke", (ROOT / "dvc.yaml").read_text()))
+    storage = yaml.safe_load(re.sub("(results|logs)/mini", r"\1/smoke", (ROOT / "dvc.yaml").read_text()))
     for entry in storage["stages"].values():
         paths = [next(iter(out)) for out in entry["outs"]]
         entry["outs"] = [{p: {"persist": True}} for p in paths if (root / p).exists() or p.endswith("/records")]
@@ -345,8 +348,10 @@ def test_every_output_of_the_mini_scale_is_stored_once(published):
     holders = {output: [p for p in paths if output == p or output.startswith(f"{p}/")] for output in outputs}
     assert {output: found for output, found in holders.items() if len(found) != 1} == {}
     others = set(paths) - {path for found in holders.values() for path in found}
-    assert others == {"logs/mini", "benchmarks/mini", "results/mini/records"}
-    made = {str(Path(output).parent) for output in outputs if Path(output).parts[2] in KINDS}
+    assert others == {"logs/mini", "results/mini/records"}
+    files = ("metrics.json", "predictions.safetensors")
+    kinds = [output for output in outputs if Path(output).parts[2] in (*KINDS, "gates")]
+    made = {str(Path(output).parent) if output.endswith(files) else output for output in kinds}
     assert made == set(served(Plan(load_params("mini"))))
 
 

@@ -8,7 +8,9 @@ changed since they were published. ``snakemake --touch`` would declare results o
 import argparse
 import base64
 import logging
+import os
 import shutil
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -68,8 +70,16 @@ def restore(results: Path, kept: Path) -> None:
         raise InputError(f"{kept}: missing; make pull fetches it")
     shutil.copytree(kept, METADATA, dirs_exist_ok=True)
     METADATA.with_name("incomplete").mkdir(exist_ok=True)  # Snakemake takes records without it for an old format
+    _make_equally_old(results)
     for file in (file for pattern in COPIED for file in results.glob(pattern)):
         shutil.copyfile(file, results.parent / file.name)
+
+
+def _make_equally_old(results: Path) -> None:
+    """Give all results one time: of what was pulled together nothing is newer, and a directory has no checksum."""
+    now = time.time()
+    for path in (results, *results.rglob("*")):
+        os.utime(path, (now, now))
 
 
 def _records() -> Iterator[tuple[Path, Path]]:
@@ -81,9 +91,10 @@ def _records() -> Iterator[tuple[Path, Path]]:
 
 
 def _outputs(results: Path) -> list[Path]:
-    """Return the outputs that must have a record: tables and figures, and what lies beside each result."""
-    deep = [path for name in ("manifest.json", "metrics.json") for path in results.glob(f"*/**/{name}")]
-    return sorted([path for path in results.iterdir() if path.is_file()] + deep)
+    """Return the outputs that must have a record: tables, figures, directories with a manifest, evaluations, gates."""
+    deep = [*results.glob("*/**/metrics.json"), *results.glob("gates/**/*.json")]
+    directories = [manifest.parent for manifest in results.glob("*/**/manifest.json")]
+    return sorted([path for path in results.iterdir() if path.is_file()] + deep + directories)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", "metrics.json")  # hold the sha256 of the files beside them
-UNLISTED = {*LISTS, "record.json"}  # what a run says of itself: seconds, memory, errors
+UNLISTED = {*LISTS, "record.json", ".snakemake_timestamp"}  # what a run and Snakemake say of it
 FAILED = 1
 
 
@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{path}: {problem}; touches {', '.join(touched)}\n")
     sys.stdout.writelines(f"{line}\n" for line in _summary(root, listed, serves))
     if problems:
-        sys.stdout.write(f"{len(problems)} wrong, missing or unlisted: delete them and make pull, or snakemake\n")
+        sys.stdout.write(f"{len(problems)} wrong, missing or unlisted: delete their directories, then make pull or snakemake\n")
         sys.exit(FAILED)
 
 
