@@ -27,7 +27,7 @@ PACKAGES = (
     "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"  # Debian's names
 )
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
-_ENVIRONMENT = jinja.latex(Path(__file__).parent)
+_ENVIRONMENT = jinja.latex()
 
 
 class Part(Strict):

@@ -19,47 +19,6 @@ ESCAPES = str.maketrans(
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 )
 
-# detect-weight is what siunitx 2 and 3 both know for bold numbers.
-FRAGMENT = r"""% Made by: snakemake --cores all results/<< grid.scale >>/table<< grid.number >>.tex
-% From table<< grid.number >>.csv, sha256 << sha256 >>
-% Needs the packages booktabs, makecell and siunitx.
-\begin{table*}[t]
-\centering
-\small
-\sisetup{detect-weight, mode=text}
-\setlength{\tabcolsep}{5pt}
-\caption{<< caption >>}
-\label{<< label >>}
-\begin{tabular}{<< format >>}
-\toprule
-<< header | join(" & ") >> \\
-<% for rule, rows in groups %>
-<< rule >>
-<% for cells in rows %>
-<< cells | join(" & ") >> \\
-<% endfor %>
-<% endfor %>
-\bottomrule
-\end{tabular}
-<% for letter, note in notes %>
-
-\smallskip
-{\footnotesize \textsuperscript{<< letter >>}~<< note >>\par}
-<% endfor %>
-\end{table*}
-"""
-DOCUMENT = r"""\documentclass{article}
-\usepackage[margin=20mm]{geometry}
-\usepackage{amsmath}
-\usepackage{booktabs}
-\usepackage{caption}
-\usepackage{makecell}
-\usepackage{siunitx}
-\begin{document}
-\setcounter{table}{<< number - 1 >>}
-<< fragment >>
-\end{document}
-"""
 _ENVIRONMENT = jinja.latex()
 
 
@@ -75,7 +34,7 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
     grid = parse(text)
-    return _ENVIRONMENT.from_string(FRAGMENT).render(
+    return _ENVIRONMENT.get_template("table.tex").render(
         grid=grid,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         caption=_caption(grid, table, scale),
@@ -85,11 +44,6 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
         groups=_groups(grid, table),
         notes=[(letter, erratum.text.strip()) for letter, erratum in table.notes],
     )
-
-
-def standalone(fragment: str, number: int) -> str:
-    """Return a document that compiles on its own around a fragment; ``number`` is the table's in the paper."""
-    return _ENVIRONMENT.from_string(DOCUMENT).render(fragment=fragment, number=number)
 
 
 def escape(text: str) -> str:

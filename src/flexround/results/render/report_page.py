@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from flexround.results.render import html, jinja, job_costs, origins, report_claims, table_layout
-from flexround.results.render.overview import STATES, Standing, standing
+from flexround.results.render.overview import Standing, standing
 from flexround.results.render.table_layout import Entry, Grid, Line
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
-HERE = Path(__file__).parent
-MARKS = dict(zip(STATES, "✓≈✗●◐–○", strict=True))  # no state is told by its colour alone
-MARKS |= dict(zip(report_claims.VERDICTS, "✓✗≈○", strict=True))
-_ENVIRONMENT = jinja.html(HERE)
+_ENVIRONMENT = jinja.html()
 
 
 class Shown(NamedTuple):
@@ -45,12 +42,11 @@ def render(root: Path, plan: Plan) -> str:
     costs = {s.table.number: _seconds(root, plan, _table_runs(s, root)) for s in standings}
     judged = report_claims.read(directory / "claims.csv")
     every = [run for s in standings for run in _table_runs(s, root)]
-    return _ENVIRONMENT.get_template("page.html").render(
+    return _ENVIRONMENT.get_template("report.html").render(
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),
         standings=standings,
         families=list(dict.fromkeys(s.family for s in standings)),
-        marks=MARKS,
         rows=rows,
         texts=html.texts,
         plain=table_layout.plain,
@@ -63,8 +59,6 @@ def render(root: Path, plan: Plan) -> str:
         total=_seconds(root, plan, every),
         stages=list(job_costs.STAGES.values()),
         data=Markup(_json(origins.provenance(root, plan, standings))),
-        css=Markup((HERE / "page.css").read_text()),
-        js=Markup((HERE / "page.js").read_text()),
     )
 
 
