@@ -59,7 +59,7 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[st
     """Return where every cell comes from, for the page's script.
 
     Args:
-        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        root: holds ``results/`` and ``logs/``.
         plan: of the scale.
         standings: the tables.
 

@@ -31,7 +31,7 @@ def render(root: Path, plan: Plan) -> str:
     """Return the page; what isn't made is listed as not run.
 
     Args:
-        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        root: holds ``results/`` and ``logs/``.
         plan: of the scale that is shown.
 
     Raises:

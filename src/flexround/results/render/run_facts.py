@@ -47,7 +47,7 @@ def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
     """Return what is recorded about an evaluated run; what isn't there is left out.
 
     Args:
-        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        root: holds ``results/`` and ``logs/``.
         plan: of the run's scale.
         run: the run.
 
@@ -67,7 +67,8 @@ def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
         ("Blocks", _blocks(record)),
         ("Calibration samples", _samples(root, directories)),
         ("Full-precision network", {key: value for key, value in weights.items() if key != "files"}),
-        ("Jobs: seconds and peak MB", _costs(root, directories)),
+        ("Gate", _optional(root / plan.gate(run))),
+        ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
         ("Versions of the evaluation", metrics.get("environment", {})),
         ("Versions of the reconstruction", record.get("environment", {})),
         ("sha256 of what is recorded", _hashes(root, directories)),
@@ -120,13 +121,13 @@ def _samples(root: Path, directories: list[str]) -> dict[str, Any]:
 def _costs(root: Path, directories: list[str]) -> list[list[Any]]:
     """Return what each job behind the run took; jobs that others share are among them."""
     costs = {directory: job_costs.cost(root, directory) for directory in directories}
-    rows = [[job_costs.stage(d), d, _short(c.seconds), _short(c.peak_mb)] for d, c in costs.items() if c]
-    return [["stage", "result", "seconds", "peak MB"], *rows] if rows else []
+    rows = [[job_costs.stage(place), place, *map(_short, cost)] for place, cost in costs.items() if cost]
+    return [["stage", "result", "seconds", "CPU seconds", "peak MB"], *rows] if rows else []
 
 
 def _hashes(root: Path, directories: list[str]) -> dict[str, str]:
-    """Return the sha256 of each job's manifest, which lists those of its files, and of the metrics."""
-    paths = [f"{directory}/{name}" for directory in directories for name in ("manifest.json", "metrics.json")]
+    """Return the sha256 of each job's manifest, which lists those of its files, of the gate and of the metrics."""
+    paths = [place + name for place in directories for name in ("/manifest.json", ".json", "/metrics.json")]
     return {path: artifacts.sha256(root / path) for path in paths if (root / path).exists()}
 
 
