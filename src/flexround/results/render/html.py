@@ -3,7 +3,7 @@
 import hashlib
 
 from flexround.results.render import jinja
-from flexround.results.render.table_layout import Entry, Grid, legend, optional, parse, plain, scale_note
+from flexround.results.render.table_layout import Entry, Layout, legend, optional, parse, plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
@@ -18,15 +18,15 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
         table: its caption and errata.
         scale: named in the caption.
     """
-    grid = parse(text)
+    layout = parse(text)
     return _ENVIRONMENT.get_template("table.html").render(
         scale=scale,
-        grid=grid,
+        layout=layout,
         caption=plain(table.caption),
         note=scale_note(scale),
-        legend=legend(grid, best="Bold", partial="†", missing="—"),
-        deltas=any(entry["delta"] for entry in grid.entries),
-        texts=texts(grid, table),
+        legend=legend(layout, best="Bold", partial="†", missing="—"),
+        deltas=any(entry["delta"] for entry in layout.entries),
+        texts=texts(layout, table),
         hover=hover,
         table=table,
         plain=plain,
@@ -34,9 +34,9 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
     )
 
 
-def texts(grid: Grid, table: Table) -> list[tuple[str, str]]:
+def texts(layout: Layout, table: Table) -> list[tuple[str, str]]:
     """Return what stands left of the numbers, each with its header."""
-    names = optional(grid)
+    names = optional(layout)
     if table.descriptive:
         names.insert(table.method_at, "method")
     return [(name, table.descriptive[table.method_at] if name == "method" else name.capitalize()) for name in names]

@@ -11,7 +11,7 @@ from markupsafe import Markup
 
 from flexround.results.render import html, jinja, job_costs, origins, report_claims, table_layout
 from flexround.results.render.overview import Standing, standing
-from flexround.results.render.table_layout import Entry, Grid, Line
+from flexround.results.render.table_layout import Entry, Layout, LayoutRow
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
@@ -62,9 +62,9 @@ def render(root: Path, plan: Plan) -> str:
     )
 
 
-def rows(table: Grid) -> list[tuple[Line, list[Shown]]]:
+def rows(table: Layout) -> list[tuple[LayoutRow, list[Shown]]]:
     """Return the rows of a table with the place of each cell."""
-    found, index = [], 0
+    placed, index = [], 0
     for line in table.lines:
         cells, column = [], 0
         for cell, last in table.cells(line):
@@ -72,19 +72,19 @@ def rows(table: Grid) -> list[tuple[Line, list[Shown]]]:
                 span = last if position == len(cell) else 1
                 cells.append(Shown(entry, index, column, span))
                 index, column = index + 1, column + span
-        found.append((line, cells))
-    return found
+        placed.append((line, cells))
+    return placed
 
 
 def _table_runs(standing: Standing, root: Path) -> list[Run]:
     """Return the evaluated runs of a table, each once; none of a table of settings."""
-    entries = standing.grid.entries if standing.grid else []
+    entries = standing.layout.entries if standing.layout else []
     return list(dict.fromkeys(run for entry in entries for run in origins.evaluated(entry, root)))
 
 
-def _seconds(root: Path, plan: Plan, found: Sequence[Run]) -> dict[str, float]:
+def _seconds(root: Path, plan: Plan, runs: Sequence[Run]) -> dict[str, float]:
     """Return the seconds of all jobs behind runs, by stage and together."""
-    by_stage = job_costs.seconds_by_stage(root, plan, found)
+    by_stage = job_costs.seconds_by_stage(root, plan, runs)
     return {**by_stage, "together": sum(by_stage.values())} if by_stage else {}
 
 
