@@ -57,7 +57,6 @@ def fill_root(root: Path) -> None:
     write(root / samples / "manifest.json", {"samples": 1024, "seed": 0, "files": {}})
     weights = layout.checkpoint_dir("mini", "imagenet", "resnet18-brecq")
     write(root / weights / "manifest.json", {"train": {"settings": {"label_smoothing": 0.0, "long" * 20: "name" * 20}}})
-    write(
-        root / "benchmarks" / Path(samples).relative_to("results").with_suffix(".jsonl"),
-        '{"s": 3.5, "max_rss": 90.5}\n',
-    )
+    usage = {"seconds": 3.5, "cpu_seconds": 5.0, "max_rss_mb": 90.5, "exit": 0}
+    write(root / "logs" / f"{Path(samples).relative_to('results')}.usage.json", usage)
+    write(root / PLAN.gate(RUN), {"top1": 99.0})

@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from flexround.results import cells, evaluated, published, sample_sizes, settings_table, table_csv
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params
-from flexround.settings.schema import Recipe, Scale, TrainRule
+from flexround.settings.schema import Recipe, ScaleFacts, TrainRule
 from flexround.settings.tables import Table
 from flexround.settings.validation import read_yaml, validate
 
@@ -52,9 +52,9 @@ def _table() -> Table:
 TABLE = _table()
 
 
-def scale(comparable: bool = False) -> Scale:
-    """Return a scale of which only what tables read is filled."""
-    return Scale.model_construct(name="big" if comparable else "mini", comparable=comparable)
+def scale(comparable: bool = False) -> ScaleFacts:
+    """Return what outputs say of a scale."""
+    return ScaleFacts(name="big" if comparable else "mini", description="a test", comparable=comparable)
 
 
 def numbers(table: Table, value: float = 70.0) -> dict[published.Key, float]:

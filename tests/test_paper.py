@@ -141,9 +141,9 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 
 def test_leads_are_those_over_adaround_each_cell_once():
     assert leads.read(CLAIMS) == [
-        leads.Lead("table 2", 3.0, "holds"),
-        leads.Lead("table 10", -0.5, "inside the noise"),
-        leads.Lead("table 10", -leads.REACH, "does not hold"),
+        leads.Margin("table 2", 3.0, "holds"),
+        leads.Margin("table 10", -0.5, "inside the noise"),
+        leads.Margin("table 10", -leads.REACH, "does not hold"),
     ]
     with pytest.raises(InputError, match="nowhere"):
         leads.read(CLAIMS.splitlines()[0])

@@ -1,5 +1,6 @@
 """What a reader sees of an HTML page: tests of words look here, not at templates."""
 
+import re
 from html.parser import HTMLParser
 
 
@@ -28,3 +29,9 @@ def visible(page: str) -> str:
     for left_over in ("<Macro", "{{", "{%", "Undefined", "None"):
         assert left_over not in text, text[max(0, text.index(left_over) - 50) :][:120]
     return text
+
+
+def offline(page: str) -> bool:
+    """Whether a page names nothing that a browser would have to load."""
+    addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
+    return all(a.startswith(("#", "data:")) for a in addresses) and not re.search(r"https?:|@import|url\(", page)

@@ -12,12 +12,13 @@ from flexround.results.claims import specs
 from flexround.results.claims.specs import Claims
 from flexround.results.published import Key, Point
 from flexround.settings import layout
-from flexround.settings.layout import Run
+from flexround.settings.layout import ROOT, Run
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, ScaleFacts, Strict, Task
 from flexround.settings.tables import Panel, SampleSize, Table
 
 RESULTS = Path("results")
+TEMPLATES = Path("src/flexround/results/render/templates")  # code too, but not Python
 Numbers = tuple[tuple[Key, float], ...]
 
 
@@ -109,7 +110,7 @@ class Shown:
             out=self.out,
         )
         runs = [] if table.settings else self.plan.table_runs(number)
-        return write(self.out / f"table{number}.csv", job) | code("tabulate") | _evaluated(runs)
+        return write(self.out / f"table{number}.csv", job) | code("tabulate") | _templates("table") | _evaluated(runs)
 
     def figure(self, number: int) -> Inputs:
         """Draw one figure."""
@@ -149,7 +150,7 @@ class Shown:
         complete = [number for number in self.plan.complete_tables() if self.params.tables[number].groups]
         runs = [run for table in complete for run in self.plan.table_runs(table)]
         runs += self.plan.figure_runs(number) if number in self.plan.complete_figures() else []
-        return write(self.out / "claims.csv", job) | code("claims") | _evaluated(runs)
+        return write(self.out / "claims.csv", job) | code("claims") | _templates("claims") | _evaluated(runs)
 
     def summary(self) -> Inputs:
         """Sum up the complete tables."""
@@ -185,6 +186,13 @@ class Shown:
                 **settings,
             }
         )
+
+
+def _templates(page: str) -> Inputs:
+    """Return the templates of an output."""
+    shared = {"base.html", "marks.html", "style.css"}
+    names = sorted(path.name for path in (ROOT / TEMPLATES).iterdir() if path.stem == page or path.name in shared)
+    return {f"template_{i}": str(TEMPLATES / name) for i, name in enumerate(names)}
 
 
 def _evaluated(runs: Iterable[Run]) -> Inputs:

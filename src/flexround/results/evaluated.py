@@ -40,10 +40,10 @@ class Trial:
             InputError: the file is damaged, or the scores are not those of ``metrics.json``.
         """
         path = self.directory / PREDICTIONS
-        found = self._stored("scores")
-        if found is None:
+        stored = self._stored("scores")
+        if stored is None:
             return None
-        scores = 100.0 * found.astype(np.float64)
+        scores = 100.0 * stored.astype(np.float64)
         if scores.shape != (self.n_examples,) or abs(scores.mean() - self.value) > STALE:
             raise InputError(
                 f"{path}: {self.metric} has shape {scores.shape} and mean {scores.mean():.2f}, {METRICS} says "

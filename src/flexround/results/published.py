@@ -71,7 +71,7 @@ def load_figure7(path: Path = FIGURE7) -> list[Point]:
 
 def _column(path: Path, name: str, convert: Callable[[str], N]) -> dict[Key, N]:
     """Return one column of the published numbers."""
-    found: dict[Key, N] = {}
+    column: dict[Key, N] = {}
     for line, fields in enumerate(_read(path), start=2):
         try:
             table, row = int(fields["table"]), int(fields["row"])
@@ -79,10 +79,10 @@ def _column(path: Path, name: str, convert: Callable[[str], N]) -> dict[Key, N]:
             value = convert(fields[name])
         except (KeyError, ValueError) as error:
             raise InputError(f"{path}: line {line}: {error}; restore the file from git") from error
-        if key in found:
+        if key in column:
             raise InputError(f"{path}: line {line}: {key} is there twice; restore the file from git")
-        found[key] = value
-    return found
+        column[key] = value
+    return column
 
 
 def _read(path: Path) -> list[dict[str, str]]:

@@ -29,12 +29,12 @@ def collect(
     """
     published = {(point.method, point.size): point.value for point in points}
     every = sorted({*sizes, *(point.size for point in points)}, reverse=True)
-    found, numbers = [], {}
+    cells, numbers = [], {}
     for row, (method, size) in enumerate([(m, s) for m in spec.recipes for s in every], start=1):
         run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
         trials = trials_of(run, [spec.metric], seeds, root)[spec.metric]
         key = Key(spec.number, row, "", f"{method}, {size} samples", "", spec.checkpoint, spec.metric)
-        found.append(Cell(key, 1, True, run, spec.metric, seeds, trials))
+        cells.append(Cell(key, 1, True, run, spec.metric, seeds, trials))
         if (method, size) in published:
             numbers[key] = published[method, size]
-    return found, numbers
+    return cells, numbers

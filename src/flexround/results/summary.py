@@ -13,12 +13,12 @@ def summarise(tables: Iterable[Path]) -> dict[str, Any]:
     """Return the number of cells by status, and for each table, recipe and metric the mean over its cells.
 
     Args:
-        tables: the tidy CSV of each table; of settings, which have no mean, only the cells are counted.
+        tables: the CSV of each table; of settings, which have no mean, only the cells are counted.
     """
     cells = pd.concat([pd.read_csv(path, dtype={"value": str}) for path in tables])
-    found: dict[str, Any] = {"cells": {status: int(n) for status, n in cells["status"].value_counts().items()}}
+    summary: dict[str, Any] = {"cells": {status: int(n) for status, n in cells["status"].value_counts().items()}}
     measured = cells[cells["n_examples"].notna()].astype({"value": float})
     means = measured.groupby(["table", "recipe", "metric"])["value"].mean().round(DECIMALS)
     for (table, recipe, metric), mean in means.items():
-        found.setdefault(f"table{table}", {}).setdefault(recipe, {})[metric] = mean
-    return found
+        summary.setdefault(f"table{table}", {}).setdefault(recipe, {})[metric] = mean
+    return summary

@@ -1,4 +1,4 @@
-"""The tidy CSV: one line per cell, in the paper's order; LaTeX, HTML and the terminal are made from it alone."""
+"""A table as CSV: one line per cell, in the paper's order; LaTeX, HTML and the terminal are made from it alone."""
 
 import csv
 import io
@@ -36,12 +36,12 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
         SettingsError: a metric has no tolerance.
     """
     cells = list(cells)
-    found = leads(cells)
+    by_key = leads(cells)
     return write(
         _identity(cell)
         | _measured(cell)
         | _comparison(cell, numbers.get(cell.key), table, scale.comparable)
-        | _significance(found.get(cell.key))
+        | _significance(by_key.get(cell.key))
         for cell in cells
     )
 

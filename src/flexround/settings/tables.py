@@ -39,7 +39,7 @@ class Group(Strict):
     compare: bool = Field(True, description="whether these rows can be the best")
 
 
-class Cell(NamedTuple):
+class CellSpec(NamedTuple):
     """Where a row and a column of a table meet."""
 
     row: Row
@@ -69,7 +69,7 @@ class Setting(Strict):
         return self
 
 
-class Erratum(Strict):
+class Note(Strict):
     """What is wrong with numbers as the paper prints them: a note under the table. The numbers stay as they are."""
 
     row: Count = Field(description="number of the row, from 1")
@@ -99,7 +99,7 @@ class Table(Strict):
     tolerance: dict[str, Positive] = Field(
         {}, description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
     )
-    errata: tuple[Erratum, ...] = ()
+    errata: tuple[Note, ...] = ()
 
     @model_validator(mode="after")
     def _one_kind(self) -> "Table":
@@ -132,7 +132,7 @@ class Table(Strict):
         return self
 
     @property
-    def notes(self) -> list[tuple[str, Erratum]]:
+    def notes(self) -> list[tuple[str, Note]]:
         """Return each erratum with the letter that points to it."""
         return list(zip(string.ascii_lowercase, self.errata, strict=False))
 
@@ -156,10 +156,10 @@ class Table(Strict):
         """Return all rows in order."""
         return [row for group in self.groups for row in group.rows]
 
-    def row_cells(self, row: Row) -> list[Cell]:
+    def row_cells(self, row: Row) -> list[CellSpec]:
         """Return the cells of a row in order."""
         return [
-            Cell(
+            CellSpec(
                 row,
                 column,
                 row.task or column.task or "",
@@ -169,7 +169,7 @@ class Table(Strict):
             for column in self.columns
         ]
 
-    def cells(self) -> list[Cell]:
+    def cells(self) -> list[CellSpec]:
         """Return all cells, row by row."""
         return [cell for row in self.rows() for cell in self.row_cells(row)]
 

@@ -17,7 +17,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
-    arguments.add_argument("--root", type=Path, default=Path(), help="directory with results, logs and benchmarks")
+    arguments.add_argument("--root", type=Path, default=Path(), help="directory with results and logs")
     arguments.add_argument("--out", type=Path, required=True, help="the page")
     return arguments
 

@@ -54,13 +54,13 @@ def find(paper: Paper, comparisons: Iterable[Comparison], examples: Mapping[str,
         comparisons: of the claims.
         examples: test examples, task -> metric -> number.
     """
-    found = [
+    errata = [
         *copied_rows(paper),
         *bold_marks(paper, examples),
         *contradictions(comparisons, paper),
         *two_numbers(paper),
     ]
-    return sorted(found, key=lambda erratum: (KINDS.index(erratum.kind), erratum.key.table, erratum.key.row))
+    return sorted(errata, key=lambda erratum: (KINDS.index(erratum.kind), erratum.key.table, erratum.key.row))
 
 
 def copied_rows(paper: Paper) -> Iterator[Erratum]:

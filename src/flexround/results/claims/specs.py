@@ -39,8 +39,8 @@ class Claim(Strict):
         by_place = {(cell.run.recipe, *_place(cell)): cell for cell in cells}
         for one, other in self.pairs:
             for cell in filter(self._covers, cells):
-                found = re.fullmatch(_pattern(one), cell.run.recipe)
-                rival = by_place.get((other.format(**found.groupdict()), *_place(cell))) if found else None
+                names = re.fullmatch(_pattern(one), cell.run.recipe)
+                rival = by_place.get((other.format(**names.groupdict()), *_place(cell))) if names else None
                 if rival is not None:
                     yield cell, rival
 

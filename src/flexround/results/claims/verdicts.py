@@ -76,7 +76,7 @@ def compare(claims: Mapping[str, Claim], places: Mapping[str, Place]) -> list[Co
 
 def _of_claim(name: str, claim: Claim, places: Mapping[str, Place]) -> list[Comparison]:
     """Return the comparisons of one claim."""
-    found = []
+    comparisons = []
     for place in claim.places:
         where = f"{CLAIMS.name}: {name}: place"
         if place not in places:
@@ -85,8 +85,8 @@ def _of_claim(name: str, claim: Claim, places: Mapping[str, Place]) -> list[Comp
         pairs = list(claim.matches(cells))
         if not pairs:
             raise SettingsError(f"{where} {place!r}: none of its cells fits the pairs, sections, columns and metrics")
-        found += [Comparison(name, claim, place, *pair, _published(*pair, numbers)) for pair in pairs]
-    return found
+        comparisons += [Comparison(name, claim, place, *pair, _published(*pair, numbers)) for pair in pairs]
+    return comparisons
 
 
 def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float | None) -> str:

@@ -27,22 +27,22 @@ PACKAGES = (
     "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"  # Debian's names
 )
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
-_ENVIRONMENT = jinja.latex(Path(__file__).parent)
+_ENVIRONMENT = jinja.latex()
 
 
-class Part(Strict):
+class PaperPart(Strict):
     """A part of the paper; ``items`` are the names of tables and figures in its order."""
 
     title: str
     items: tuple[str, ...]
 
 
-def parts(tables: Iterable[int], path: Path = ORDER) -> tuple[Part, ...]:
+def parts(tables: Iterable[int], path: Path = ORDER) -> tuple[PaperPart, ...]:
     """Return the parts of the paper in its order, then those of ``tables`` that the paper doesn't have."""
-    paper = TypeAdapter(tuple[Part, ...]).validate_python(read_yaml(path))
+    paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(path))
     known = {item for part in paper for item in part.items}
     others = tuple(name for number in sorted(tables) if (name := f"table{number}") not in known)
-    return (*paper, Part(title="Not in the paper", items=others)) if others else paper
+    return (*paper, PaperPart(title="Not in the paper", items=others)) if others else paper
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
@@ -117,8 +117,8 @@ def _complaint(source: Path, log: str) -> str:
 
 def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
     """Return the different environments in which the scale's numbers were evaluated, and how many runs were in each."""
-    found: dict[str, dict[str, Any]] = {}
+    environments: dict[str, dict[str, Any]] = {}
     for path in sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json")):
         environment = read_json(path)["environment"]
-        found.setdefault(json.dumps(environment, sort_keys=True), {"runs": 0, **environment})["runs"] += 1
-    return list(found.values())
+        environments.setdefault(json.dumps(environment, sort_keys=True), {"runs": 0, **environment})["runs"] += 1
+    return list(environments.values())

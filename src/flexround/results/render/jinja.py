@@ -4,15 +4,12 @@ from pathlib import Path
 
 import jinja2
 
+TEMPLATES = Path(__file__).parent / "templates"
 
-def latex(directory: Path | None = None) -> jinja2.Environment:
-    """Return the environment of LaTeX: ``<< >>`` and ``<% %>``, because braces are LaTeX's own.
 
-    Args:
-        directory: of templates that are files.
-    """
+def latex() -> jinja2.Environment:
+    """Return the environment of LaTeX: ``<< >>`` and ``<% %>``, because braces are LaTeX's own."""
     return _environment(
-        directory,
         block_start_string="<%",
         block_end_string="%>",
         variable_start_string="<<",
@@ -22,18 +19,14 @@ def latex(directory: Path | None = None) -> jinja2.Environment:
     )
 
 
-def html(directory: Path | None = None) -> jinja2.Environment:
-    """Return the environment of HTML, in which values are escaped.
-
-    Args:
-        directory: of templates that are files.
-    """
-    return _environment(directory, autoescape=True)
+def html() -> jinja2.Environment:
+    """Return the environment of HTML, in which values are escaped; every page extends ``base.html``."""
+    return _environment(autoescape=True)
 
 
-def _environment(directory: Path | None, **options: object) -> jinja2.Environment:
+def _environment(**options: object) -> jinja2.Environment:
     return jinja2.Environment(
-        loader=None if directory is None else jinja2.FileSystemLoader(directory),
+        loader=jinja2.FileSystemLoader(TEMPLATES),
         trim_blocks=True,
         lstrip_blocks=True,
         keep_trailing_newline=True,

@@ -1,7 +1,6 @@
 """The jobs behind a run and what each of them took."""
 
 import dataclasses
-import json
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -15,6 +14,7 @@ from flexround.settings.plan import Plan
 STAGES = {  # the directory below results/SCALE in which a job's result lies -> the stage as a reader knows it
     "data": "data",
     "checkpoints": "fine-tune",
+    "gates": "gate",
     "calibration": "calibrate",
     "quantized": "reconstruct",
     "evaluated": "evaluate",
@@ -22,28 +22,31 @@ STAGES = {  # the directory below results/SCALE in which a job's result lies -> 
 
 
 class Cost(NamedTuple):
-    """What a job took: wall-clock seconds, and the largest resident memory in MB (None where it wasn't recorded)."""
+    """What a job took; the time of all its cores and the largest resident memory are None where nothing tells them."""
 
     seconds: float
+    cpu_seconds: float | None
     peak_mb: float | None
 
 
 def directories(plan: Plan, run: Run) -> list[str]:
-    """Return the result directories of all jobs behind a run, each once, in the order in which they are made.
+    """Return where the results of all jobs behind a run lie, each once, in the order in which they are made.
+
+    A gate's is a file; its place here has no suffix.
 
     Raises:
         SettingsError: the scale does not have the run's checkpoint or recipe.
     """
     recipe, pretrain = plan.params.recipe(run.recipe), plan.params.checkpoint(run.checkpoint).pretrain
-    found = []
+    places = []
     for task in filter(None, (pretrain, run.task)):
-        found += [layout.data_dir(run.scale, task), layout.checkpoint_dir(run.scale, task, run.checkpoint)]
+        places += [layout.data_dir(run.scale, task), layout.checkpoint_dir(run.scale, task, run.checkpoint)]
     if recipe.quantized:
         names = recipe.select or (run.recipe,)
         quantized = [dataclasses.replace(run, recipe=name) for name in names]
-        found += [plan.gate(run), *map(plan.samples_dir, quantized)]
-        found += map(layout.quantized_dir, [*quantized, run])
-    return list(dict.fromkeys([*found, layout.evaluated_dir(run)]))
+        places += [plan.gate(run).removesuffix(".json"), *map(plan.samples_dir, quantized)]
+        places += map(layout.quantized_dir, [*quantized, run])
+    return list(dict.fromkeys([*places, layout.evaluated_dir(run)]))
 
 
 def stage(directory: str) -> str:
@@ -52,23 +55,23 @@ def stage(directory: str) -> str:
 
 
 def cost(root: Path, directory: str) -> Cost | None:
-    """Return what a job took: by Snakemake's benchmark, else by what the stage recorded; None if neither is there.
+    """Return what a job took: by its own accounting, else by what the stage recorded; None if neither is there.
 
     Args:
-        root: holds ``results/`` and ``benchmarks/``.
+        root: holds ``results/`` and ``logs/``.
         directory: of the job's result, as in :mod:`flexround.settings.layout`.
 
     Raises:
         InputError: a file that isn't what it should be.
     """
-    benchmark = root / "benchmarks" / f"{Path(directory).relative_to('results')}.jsonl"
-    if benchmark.exists():
-        return _measured(benchmark)
+    usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
+    if usage.exists():
+        return _measured(usage)
     if (record := root / directory / "record.json").exists():
         blocks = read_json(record)["blocks"]
-        return Cost(sum(block["seconds"] for block in blocks), max(block["peak_mb"] for block in blocks))
+        return Cost(sum(block["seconds"] for block in blocks), None, max(block["peak_mb"] for block in blocks))
     if (metrics := root / directory / "metrics.json").exists():
-        return Cost(read_json(metrics)["seconds"], None)
+        return Cost(read_json(metrics)["seconds"], None, None)
     return None
 
 
@@ -94,10 +97,9 @@ def known_directories(plan: Plan, run: Run) -> list[str]:
 
 
 def _measured(path: Path) -> Cost:
-    """Return what a benchmark file of Snakemake says."""
+    """Return what a job's accounting says."""
+    usage = read_json(path)
     try:
-        line = json.loads(path.read_text().splitlines()[0])
-        peak = line.get("max_rss")
-        return Cost(float(line["s"]), float(peak) if isinstance(peak, int | float) else None)
-    except (IndexError, KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not a benchmark of Snakemake ({error!r}); delete it") from error
+        return Cost(*(float(usage[name]) for name in ("seconds", "cpu_seconds", "max_rss_mb")))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the accounting of a job ({error!r}); delete it") from error

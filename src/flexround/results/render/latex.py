@@ -7,7 +7,7 @@ import textwrap
 from flexround.errors import SettingsError
 from flexround.results.published import DECIMALS
 from flexround.results.render import jinja
-from flexround.results.render.table_layout import Entry, Grid, Heading, Line, legend, parse, scale_note
+from flexround.results.render.table_layout import Entry, Heading, Layout, LayoutRow, legend, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
 
@@ -19,47 +19,6 @@ ESCAPES = str.maketrans(
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 )
 
-# detect-weight is what siunitx 2 and 3 both know for bold numbers.
-FRAGMENT = r"""% Made by: snakemake --cores all results/<< grid.scale >>/table<< grid.number >>.tex
-% From table<< grid.number >>.csv, sha256 << sha256 >>
-% Needs the packages booktabs, makecell and siunitx.
-\begin{table*}[t]
-\centering
-\small
-\sisetup{detect-weight, mode=text}
-\setlength{\tabcolsep}{5pt}
-\caption{<< caption >>}
-\label{<< label >>}
-\begin{tabular}{<< format >>}
-\toprule
-<< header | join(" & ") >> \\
-<% for rule, rows in groups %>
-<< rule >>
-<% for cells in rows %>
-<< cells | join(" & ") >> \\
-<% endfor %>
-<% endfor %>
-\bottomrule
-\end{tabular}
-<% for letter, note in notes %>
-
-\smallskip
-{\footnotesize \textsuperscript{<< letter >>}~<< note >>\par}
-<% endfor %>
-\end{table*}
-"""
-DOCUMENT = r"""\documentclass{article}
-\usepackage[margin=20mm]{geometry}
-\usepackage{amsmath}
-\usepackage{booktabs}
-\usepackage{caption}
-\usepackage{makecell}
-\usepackage{siunitx}
-\begin{document}
-\setcounter{table}{<< number - 1 >>}
-<< fragment >>
-\end{document}
-"""
 _ENVIRONMENT = jinja.latex()
 
 
@@ -74,22 +33,17 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
     Raises:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
-    grid = parse(text)
-    return _ENVIRONMENT.from_string(FRAGMENT).render(
-        grid=grid,
+    layout = parse(text)
+    return _ENVIRONMENT.get_template("table.tex").render(
+        layout=layout,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
-        caption=_caption(grid, table, scale),
+        caption=_caption(layout, table, scale),
         label=table.label,
-        format=_format(grid, table),
-        header=[*table.descriptive, *map(_column_header, grid.columns, table.columns)],
-        groups=_groups(grid, table),
+        format=_format(layout, table),
+        header=[*table.descriptive, *map(_column_header, layout.columns, table.columns)],
+        groups=_groups(layout, table),
         notes=[(letter, erratum.text.strip()) for letter, erratum in table.notes],
     )
-
-
-def standalone(fragment: str, number: int) -> str:
-    """Return a document that compiles on its own around a fragment; ``number`` is the table's in the paper."""
-    return _ENVIRONMENT.from_string(DOCUMENT).render(fragment=fragment, number=number)
 
 
 def escape(text: str) -> str:
@@ -97,38 +51,38 @@ def escape(text: str) -> str:
     return text.translate(ESCAPES)
 
 
-def _caption(grid: Grid, table: Table, scale: ScaleFacts) -> str:
+def _caption(layout: Layout, table: Table, scale: ScaleFacts) -> str:
     """Return the paper's caption, then whose numbers these are and what the marks mean."""
-    marks = legend(grid, best="Bold", partial=_superscript(DAGGER), missing="---")
+    marks = legend(layout, best="Bold", partial=_superscript(DAGGER), missing="---")
     return " ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks]))
 
 
-def _groups(grid: Grid, table: Table) -> list[tuple[str, list[list[str]]]]:
+def _groups(layout: Layout, table: Table) -> list[tuple[str, list[list[str]]]]:
     """Return the rows between two rules, and the rule above them: a short one inside a section that stands first."""
     rows = table.rows()
-    if rows and len(rows) != len(grid.lines):
-        raise SettingsError(f"table {table.number}: {len(rows)} rows in params/tables, {len(grid.lines)} in the CSV")
-    inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in grid.columns)}}}"
+    if rows and len(rows) != len(layout.lines):
+        raise SettingsError(f"table {table.number}: {len(rows)} rows in params/tables, {len(layout.lines)} in the CSV")
+    inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in layout.columns)}}}"
     groups, section = [], ""
-    for _, group in itertools.groupby(grid.lines, key=lambda line: line.group):
+    for _, group in itertools.groupby(layout.lines, key=lambda line: line.group):
         lines = list(group)
         rule = inner if table.method_at and lines[0].section == section else r"\midrule"
-        cells = [_descriptive(line, rows[line.row - 1] if rows else None, grid, table) for line in lines]
-        groups.append((rule, [left + _numbers(line, grid, table) for left, line in zip(cells, lines, strict=True)]))
+        cells = [_descriptive(line, rows[line.row - 1] if rows else None, layout, table) for line in lines]
+        groups.append((rule, [left + _numbers(line, layout, table) for left, line in zip(cells, lines, strict=True)]))
         section = lines[-1].section
     return groups
 
 
-def _descriptive(line: Line, row: Row | None, grid: Grid, table: Table) -> list[str]:
+def _descriptive(line: LayoutRow, row: Row | None, layout: Layout, table: Table) -> list[str]:
     """Return the cells left of the numbers: section and bits if the table has them, the extra ones, and the method.
 
     The section is named once, in the middle of its rows. Rows of settings have no ``row``.
     """
     cells = []
-    if any(other.section for other in grid.lines):
-        same = [other.row for other in grid.lines if other.section == line.section]
+    if any(other.section for other in layout.lines):
+        same = [other.row for other in layout.lines if other.section == line.section]
         cells.append(escape(line.section) if line.row == same[len(same) // 2] else "")
-    if any(other.bits for other in grid.lines):
+    if any(other.bits for other in layout.lines):
         cells.append(escape(line.bits.replace("/", " / ")))
     cells += row.extra if row else ()
     if table.descriptive:
@@ -142,10 +96,10 @@ def _descriptive(line: Line, row: Row | None, grid: Grid, table: Table) -> list[
     return cells
 
 
-def _numbers(line: Line, grid: Grid, table: Table) -> list[str]:
+def _numbers(line: LayoutRow, layout: Layout, table: Table) -> list[str]:
     """Return one cell for each metric of each column, the last of a column over the width that is left."""
     texts = []
-    for cell, width in grid.cells(line):
+    for cell, width in layout.cells(line):
         *first, last = map(_number, cell)
         last += _marks(cell, table.mark(line.row, cell[0]["column"]))
         texts += [*first, rf"\multicolumn{{{width}}}{{c}}{{{last}}}" if width > 1 else last]
@@ -173,14 +127,14 @@ def _superscript(marks: str) -> str:
     return rf"\textsuperscript{{{marks}}}" if marks else ""
 
 
-def _format(grid: Grid, table: Table) -> str:
+def _format(layout: Layout, table: Table) -> str:
     """Return the column format: text, then a column for each metric with a slash between those of one column."""
     texts = ["l" if header == "Method" else "c" for header in table.descriptive]
     if table.settings:
-        return "".join(texts) + "c" * len(grid.columns)
+        return "".join(texts) + "c" * len(layout.columns)
     columns = [
-        SLASH.join(_number_format([line.cells[index][m:] for line in grid.lines]) for m in range(column.width))
-        for index, column in enumerate(grid.columns)
+        SLASH.join(_number_format([line.cells[index][m:] for line in layout.lines]) for m in range(column.width))
+        for index, column in enumerate(layout.columns)
     ]
     return "".join(texts + columns)
 

@@ -22,15 +22,15 @@ SPREAD = 0.5  # of a table's height, over which its points lie so that they can 
 GOLDEN = 0.618
 
 
-class Lead(NamedTuple):
+class Margin(NamedTuple):
     """FlexRound's margin in one cell, in multiples of the noise, and the verdict on it."""
 
     place: str
-    margin: float
+    multiple: float
     verdict: str
 
 
-def read(text: str) -> list[Lead]:
+def read(text: str) -> list[Margin]:
     """Return the comparisons of FlexRound with AdaRound, cell by cell, each once, from the text of ``claims.csv``.
 
     A comparison is one of rows that differ in the rounding alone.
@@ -38,18 +38,18 @@ def read(text: str) -> list[Lead]:
     Raises:
         InputError: there is none.
     """
-    found = {}
+    margins = {}
     for line in csv.DictReader(text.splitlines()):
         rival = line["recipe"].removesuffix("-tuned").replace("flexround", "adaround")
         if line["criterion"] == "better" and line["other_recipe"] == rival != line["recipe"] and line["margin"]:
             cell = tuple(line[name] for name in ("place", "section", "column", "metric", "bits", "recipe"))
-            found[cell] = Lead(line["place"], _multiple(line["margin"], line["noise"]), line["verdict"])
-    if not found:
+            margins[cell] = Margin(line["place"], _multiple(line["margin"], line["noise"]), line["verdict"])
+    if not margins:
         raise InputError("claims.csv compares FlexRound with AdaRound nowhere; make the tables, then the claims again")
-    return list(found.values())
+    return list(margins.values())
 
 
-def draw(leads: list[Lead], scale: str) -> Figure:
+def draw(leads: list[Margin], scale: str) -> Figure:
     """Draw one line of points for each table, with how many are better, inside the noise and worse."""
     places = sorted(
         {lead.place for lead in leads}, key=lambda place: (place.startswith("figure"), int(place.split()[-1]))
@@ -60,15 +60,15 @@ def draw(leads: list[Lead], scale: str) -> Figure:
         axes.axvspan(-1, 1, color="#eeeeee", zorder=0)
         points = [(lead, places.index(lead.place) + _offset(number)) for number, lead in enumerate(leads)]
         for verdict, (words, colour, marker) in VERDICTS.items():
-            of_verdict = [(lead.margin, y) for lead, y in points if lead.verdict == verdict]
+            of_verdict = [(lead.multiple, y) for lead, y in points if lead.verdict == verdict]
             x, y = zip(*of_verdict, strict=True) if of_verdict else ((), ())
             axes.scatter(x, y, s=16, color=colour, marker=marker, linewidths=1, alpha=0.6, label=words)
         _count(axes, leads, places)
-        _finish(axes, places, max(2.0, *(abs(lead.margin) for lead in leads)))
+        _finish(axes, places, max(2.0, *(abs(lead.multiple) for lead in leads)))
     return figure
 
 
-def _count(axes: Axes, leads: list[Lead], places: list[str]) -> None:
+def _count(axes: Axes, leads: list[Margin], places: list[str]) -> None:
     """Write beside each table how many of its cells have which verdict."""
     counts = Counter((lead.place, lead.verdict) for lead in leads)
     for y, place in enumerate(places):

@@ -19,7 +19,7 @@ class Catalogue:
 
     def __init__(self, root: Path, plan: Plan) -> None:
         self.root, self.plan = root, plan
-        self.pool = run_facts.Pool()
+        self.pool = run_facts.SectionPool()
         self.described: list[list[Any]] = []
         self._numbers: dict[Run, int] = {}
 
@@ -41,8 +41,8 @@ class Catalogue:
         """Return the numbers of a cell's runs; of a cell of a settings table, of where it is read."""
         if table.settings:
             return [self.add(f"table {table.number}, setting {place + 1}", [("Setting", self._setting(table, place))])]
-        found = evaluated(entry, self.root)
-        return [self.run(run, True) for run in found] or [self.run(_run(entry, 0), False)]
+        runs = evaluated(entry, self.root)
+        return [self.run(run, True) for run in runs] or [self.run(_run(entry, 0), False)]
 
     def _setting(self, table: Table, place: int) -> dict[str, Any]:
         """Return which setting of the pipeline a cell of a settings table shows, and where that comes from."""
@@ -59,7 +59,7 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[st
     """Return where every cell comes from, for the page's script.
 
     Args:
-        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        root: holds ``results/`` and ``logs/``.
         plan: of the scale.
         standings: the tables.
 
@@ -74,7 +74,7 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[st
     cells = {
         s.table.number: [
             [[entry[name] for name in COLUMNS], catalogue.cell(s.table, entry, place)]
-            for place, entry in enumerate(s.grid.entries if s.grid else [])
+            for place, entry in enumerate(s.layout.entries if s.layout else [])
         ]
         for s in standings
     }

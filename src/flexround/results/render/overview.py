@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError
-from flexround.results.render.table_layout import Grid, parse, plain
+from flexround.results.render.table_layout import Layout, parse, plain
 from flexround.settings.tables import Table
 
 FAMILIES = {  # of a table's tasks and models; the first that fits
@@ -30,7 +30,7 @@ class Standing(NamedTuple):
         table: the spec.
         family: what it is about, for the reader to choose by.
         title: the first sentence of the caption, plain text.
-        grid: its cells; None if it isn't made.
+        layout: its cells; None if it isn't made.
         status: of the whole table, one of ``STATES``.
         counts: cells by status.
         worst: the cell farthest from the paper's, as the CSV has it; empty where that may not be said.
@@ -40,7 +40,7 @@ class Standing(NamedTuple):
     table: Table
     family: str
     title: str
-    grid: Grid | None
+    layout: Layout | None
     status: str
     counts: dict[str, int]
     worst: str
@@ -58,17 +58,17 @@ def standing(table: Table, directory: Path) -> Standing:
     if not path.exists():
         return Standing(table, family(table), title, None, NOT_RUN, {}, "", (0, 0))
     try:
-        grid = parse(path.read_text())
+        layout = parse(path.read_text())
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
-    counts = Counter(entry["status"] for entry in grid.entries)
-    deltas = [entry["delta"] for entry in grid.entries if entry["delta"]]
-    best = [entry["method"] for entry in grid.entries if entry["best"] == "1"]
+    counts = Counter(entry["status"] for entry in layout.entries)
+    deltas = [entry["delta"] for entry in layout.entries if entry["delta"]]
+    best = [entry["method"] for entry in layout.entries if entry["best"] == "1"]
     return Standing(
         table=table,
         family=family(table),
         title=title,
-        grid=grid,
+        layout=layout,
         status=status(counts),
         counts={name: counts[name] for name in CELL_STATES if counts[name]},
         worst=max(deltas, key=lambda delta: abs(float(delta)), default=""),

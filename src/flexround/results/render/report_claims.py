@@ -52,8 +52,8 @@ def _judged(name: str, words: Mapping[str, Claim], path: Path, lines: list[dict[
     """Return a claim from its lines; columns in which it has nothing are left out, the verdict comes first."""
     if name not in words:
         raise InputError(f"{path}: claim {suggest(name, words)}; make it again")
-    found = Counter(line["verdict"] for line in lines)
-    counts = {verdict: found[verdict] for verdict in VERDICTS if found[verdict]}
+    every = Counter(line["verdict"] for line in lines)
+    counts = {verdict: every[verdict] for verdict in VERDICTS if every[verdict]}
     used = [column for column in lines[0] if column not in HIDDEN and any(line[column] for line in lines)]
     header = ["verdict", *(column for column in used if column != "verdict")]
     rows = [[line[column] for column in header] for line in lines]

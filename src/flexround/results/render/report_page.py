@@ -10,15 +10,12 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 
 from flexround.results.render import html, jinja, job_costs, origins, report_claims, table_layout
-from flexround.results.render.overview import STATES, Standing, standing
-from flexround.results.render.table_layout import Entry, Grid, Line
+from flexround.results.render.overview import Standing, standing
+from flexround.results.render.table_layout import Entry, Layout, LayoutRow
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
-HERE = Path(__file__).parent
-MARKS = dict(zip(STATES, "✓≈✗●◐–○", strict=True))  # no state is told by its colour alone
-MARKS |= dict(zip(report_claims.VERDICTS, "✓✗≈○", strict=True))
-_ENVIRONMENT = jinja.html(HERE)
+_ENVIRONMENT = jinja.html()
 
 
 class Shown(NamedTuple):
@@ -34,7 +31,7 @@ def render(root: Path, plan: Plan) -> str:
     """Return the page; what isn't made is listed as not run.
 
     Args:
-        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        root: holds ``results/`` and ``logs/``.
         plan: of the scale that is shown.
 
     Raises:
@@ -45,12 +42,11 @@ def render(root: Path, plan: Plan) -> str:
     costs = {s.table.number: _seconds(root, plan, _table_runs(s, root)) for s in standings}
     judged = report_claims.read(directory / "claims.csv")
     every = [run for s in standings for run in _table_runs(s, root)]
-    return _ENVIRONMENT.get_template("page.html").render(
+    return _ENVIRONMENT.get_template("report.html").render(
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),
         standings=standings,
         families=list(dict.fromkeys(s.family for s in standings)),
-        marks=MARKS,
         rows=rows,
         texts=html.texts,
         plain=table_layout.plain,
@@ -63,14 +59,12 @@ def render(root: Path, plan: Plan) -> str:
         total=_seconds(root, plan, every),
         stages=list(job_costs.STAGES.values()),
         data=Markup(_json(origins.provenance(root, plan, standings))),
-        css=Markup((HERE / "page.css").read_text()),
-        js=Markup((HERE / "page.js").read_text()),
     )
 
 
-def rows(table: Grid) -> list[tuple[Line, list[Shown]]]:
+def rows(table: Layout) -> list[tuple[LayoutRow, list[Shown]]]:
     """Return the rows of a table with the place of each cell."""
-    found, index = [], 0
+    placed, index = [], 0
     for line in table.lines:
         cells, column = [], 0
         for cell, last in table.cells(line):
@@ -78,19 +72,19 @@ def rows(table: Grid) -> list[tuple[Line, list[Shown]]]:
                 span = last if position == len(cell) else 1
                 cells.append(Shown(entry, index, column, span))
                 index, column = index + 1, column + span
-        found.append((line, cells))
-    return found
+        placed.append((line, cells))
+    return placed
 
 
 def _table_runs(standing: Standing, root: Path) -> list[Run]:
     """Return the evaluated runs of a table, each once; none of a table of settings."""
-    entries = standing.grid.entries if standing.grid else []
+    entries = standing.layout.entries if standing.layout else []
     return list(dict.fromkeys(run for entry in entries for run in origins.evaluated(entry, root)))
 
 
-def _seconds(root: Path, plan: Plan, found: Sequence[Run]) -> dict[str, float]:
+def _seconds(root: Path, plan: Plan, runs: Sequence[Run]) -> dict[str, float]:
     """Return the seconds of all jobs behind runs, by stage and together."""
-    by_stage = job_costs.seconds_by_stage(root, plan, found)
+    by_stage = job_costs.seconds_by_stage(root, plan, runs)
     return {**by_stage, "together": sum(by_stage.values())} if by_stage else {}
 
 

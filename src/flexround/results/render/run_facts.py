@@ -15,7 +15,9 @@ from flexround.settings.plan import Plan
 Section = tuple[str, Any]  # a title, and facts: a dict, or a list of rows of which the first is the header
 LOG_LINES = 12
 LOGGED = re.compile(r"\d\d:\d\d:\d\d (.*)")  # what our stages write; the clock is left out
+RESULT = ("metrics", "stderr", "n_examples", "protocol")  # of metrics.json
 DIGITS = 4  # significant ones, of errors, seconds and megabytes
+DECIMALS = 4  # of results; the rest is floating-point error
 BLOCK = {
     "block": "block",
     "phase": "phase",
@@ -27,7 +29,7 @@ BLOCK = {
 }
 
 
-class Pool:
+class SectionPool:
     """Sections by number, equal ones once: versions, data and settings are the same for hundreds of runs."""
 
     def __init__(self) -> None:
@@ -47,7 +49,7 @@ def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
     """Return what is recorded about an evaluated run; what isn't there is left out.
 
     Args:
-        root: holds ``results/``, ``logs/`` and ``benchmarks/``.
+        root: holds ``results/`` and ``logs/``.
         plan: of the run's scale.
         run: the run.
 
@@ -59,21 +61,22 @@ def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
     manifest = _optional(root / layout.quantized_dir(run) / "manifest.json")
     record = _optional(root / layout.quantized_dir(run) / "record.json")
     weights = _optional(root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint) / "manifest.json")
-    found: list[Section] = [
+    recorded: list[Section] = [
         ("Run", {**vars(run), "make it again": command(run)}),
-        ("Result", {key: metrics[key] for key in ("metrics", "stderr", "n_examples", "protocol") if metrics.get(key)}),
+        ("Result", _rounded({key: metrics[key] for key in RESULT if metrics.get(key)})),
         ("Recipe", _recipe(manifest)),
         ("Settings and where they come from", _settings(manifest)),
         ("Blocks", _blocks(record)),
         ("Calibration samples", _samples(root, directories)),
         ("Full-precision network", {key: value for key, value in weights.items() if key != "files"}),
-        ("Jobs: seconds and peak MB", _costs(root, directories)),
+        ("Gate", _rounded(_optional(root / plan.gate(run)))),
+        ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
         ("Versions of the evaluation", metrics.get("environment", {})),
         ("Versions of the reconstruction", record.get("environment", {})),
         ("sha256 of what is recorded", _hashes(root, directories)),
         *_logs(root, directories),
     ]
-    return [(title, facts) for title, facts in found if facts]
+    return [(title, facts) for title, facts in recorded if facts]
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -111,6 +114,13 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
+def _rounded(facts: Any) -> Any:
+    """Return facts in which numbers have few decimals."""
+    if isinstance(facts, dict):
+        return {key: _rounded(value) for key, value in facts.items()}
+    return round(facts, DECIMALS) if isinstance(facts, float) else facts
+
+
 def _samples(root: Path, directories: list[str]) -> dict[str, Any]:
     """Return how the calibration samples were drawn."""
     manifests = [_optional(root / d / "manifest.json") for d in directories if job_costs.stage(d) == "calibrate"]
@@ -120,13 +130,13 @@ def _samples(root: Path, directories: list[str]) -> dict[str, Any]:
 def _costs(root: Path, directories: list[str]) -> list[list[Any]]:
     """Return what each job behind the run took; jobs that others share are among them."""
     costs = {directory: job_costs.cost(root, directory) for directory in directories}
-    rows = [[job_costs.stage(d), d, _short(c.seconds), _short(c.peak_mb)] for d, c in costs.items() if c]
-    return [["stage", "result", "seconds", "peak MB"], *rows] if rows else []
+    rows = [[job_costs.stage(place), place, *map(_short, cost)] for place, cost in costs.items() if cost]
+    return [["stage", "result", "seconds", "CPU seconds", "peak MB"], *rows] if rows else []
 
 
 def _hashes(root: Path, directories: list[str]) -> dict[str, str]:
-    """Return the sha256 of each job's manifest, which lists those of its files, and of the metrics."""
-    paths = [f"{directory}/{name}" for directory in directories for name in ("manifest.json", "metrics.json")]
+    """Return the sha256 of each job's manifest, which lists those of its files, of the gate and of the metrics."""
+    paths = [place + name for place in directories for name in ("/manifest.json", ".json", "/metrics.json")]
     return {path: artifacts.sha256(root / path) for path in paths if (root / path).exists()}
 
 
@@ -135,5 +145,5 @@ def _logs(root: Path, directories: list[str]) -> Iterator[Section]:
     for directory in directories[-2:]:
         path = Path("logs") / Path(directory).relative_to("results").with_name(Path(directory).name + ".log")
         if (root / path).exists() and job_costs.stage(directory) in ("reconstruct", "evaluate"):
-            lines = [found[1] for line in (root / path).read_text().splitlines() if (found := LOGGED.match(line))]
+            lines = [logged[1] for line in (root / path).read_text().splitlines() if (logged := LOGGED.match(line))]
             yield f"End of {path}", "\n".join(lines[-LOG_LINES:])

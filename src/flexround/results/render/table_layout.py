@@ -19,7 +19,7 @@ SIGNS = {  # LaTeX -> text; double quotes before single ones
 }
 
 
-class Line(NamedTuple):
+class LayoutRow(NamedTuple):
     """A row of the table; ``cells`` holds the entries of its metrics for each column."""
 
     row: int
@@ -43,20 +43,20 @@ class Heading(NamedTuple):
     width: int
 
 
-class Grid(NamedTuple):
+class Layout(NamedTuple):
     """A whole table."""
 
     number: int
     scale: str
     columns: tuple[Heading, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[LayoutRow, ...]
 
     @property
     def entries(self) -> list[Entry]:
         """All cells in order."""
         return [entry for line in self.lines for cell in line.cells for entry in cell]
 
-    def cells(self, line: Line) -> list[tuple[tuple[Entry, ...], int]]:
+    def cells(self, line: LayoutRow) -> list[tuple[tuple[Entry, ...], int]]:
         """Return the cells of a row, each with the width, in numbers, that its last entry fills.
 
         A cell of fewer metrics than its column's still fills it; the cell of a row of one holds for all columns.
@@ -66,7 +66,7 @@ class Grid(NamedTuple):
         return [(cell, column.width - len(cell) + 1) for cell, column in zip(line.cells, self.columns, strict=True)]
 
 
-def parse(text: str) -> Grid:
+def parse(text: str) -> Layout:
     """Parse the CSV of a table.
 
     Raises:
@@ -82,7 +82,7 @@ def parse(text: str) -> Grid:
         raise InputError(f"table CSV: row {wrong[0]} has neither one cell nor one for each column; run tabulate again")
     full = (line.cells for line in lines if len(line.cells) == width)
     columns = tuple(_heading(cells) for cells in zip(*full, strict=True))
-    return Grid(int(entries[0]["table"]), entries[0]["scale"], columns, lines)
+    return Layout(int(entries[0]["table"]), entries[0]["scale"], columns, lines)
 
 
 def _heading(cells: Sequence[tuple[Entry, ...]]) -> Heading:
@@ -91,19 +91,19 @@ def _heading(cells: Sequence[tuple[Entry, ...]]) -> Heading:
     return Heading(cells[0][0]["column"], metrics.pop() if len(metrics) == 1 else (), max(map(len, cells)))
 
 
-def _line(entries: Iterable[Entry]) -> Line:
+def _line(entries: Iterable[Entry]) -> LayoutRow:
     """Gather the entries of one row by column."""
     cells = tuple(tuple(cell) for _, cell in itertools.groupby(entries, key=lambda entry: entry["column"]))
     first = cells[0][0]
-    return Line(int(first["row"]), int(first["group"]), first["section"], first["method"], first["bits"], cells)
+    return LayoutRow(int(first["row"]), int(first["group"]), first["section"], first["method"], first["bits"], cells)
 
 
-def optional(grid: Grid) -> list[str]:
+def optional(layout: Layout) -> list[str]:
     """Return which of section, metrics and bits the rows of a table need to be told apart."""
     needed = {
-        "section": any(line.section for line in grid.lines),
-        "metrics": len({line.metrics for line in grid.lines}) > 1,
-        "bits": any(line.bits for line in grid.lines),
+        "section": any(line.section for line in layout.lines),
+        "metrics": len({line.metrics for line in layout.lines}) > 1,
+        "bits": any(line.bits for line in layout.lines),
     }
     return [name for name, wanted in needed.items() if wanted]
 
@@ -115,16 +115,16 @@ def scale_note(scale: ScaleFacts) -> str:
     return f"Scale: {scale.name}, with its own models and data instead of the paper's; not the paper's numbers."
 
 
-def legend(grid: Grid, best: str, partial: str, missing: str) -> str:
+def legend(layout: Layout, best: str, partial: str, missing: str) -> str:
     """Return what the marks mean, naming only those the table has.
 
     Args:
-        grid: the table.
+        layout: the table.
         best: how the best value of a group is marked, e.g. "Bold".
         partial: the mark of a cell whose seeds are not all there.
         missing: the mark of a cell that isn't computed.
     """
-    entries = grid.entries
+    entries = layout.entries
     marks = (
         (any(e["best"] == "1" for e in entries), f"{best}: best of its {_contest(entries)} by more than the noise."),
         (any(e["status"] == "partial" for e in entries), f"{partial}: not all seeds are computed yet."),
@@ -142,7 +142,7 @@ def _contest(entries: list[Entry]) -> str:
 def plain(latex: str) -> str:
     r"""Return LaTeX text as plain text, for HTML: ``\%``, quotes, ties, subscripts; other commands are dropped."""
     text = re.sub(r"\\textsubscript\{([^}]*)\}", r"-\1", latex)  # sizes: BERT-Base, OPT-125M
-    text = re.sub(r"(?<!\\)_(\d)", lambda found: SUBSCRIPTS[int(found[1])], text)
+    text = re.sub(r"(?<!\\)_(\d)", lambda digit: SUBSCRIPTS[int(digit[1])], text)
     text = re.sub(r"\\([%&#_])", r"\1", text).replace("~", " ").replace("$", "")
     for written, sign in SIGNS.items():
         text = text.replace(written, sign)

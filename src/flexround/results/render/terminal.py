@@ -1,6 +1,6 @@
 """A table's CSV as fixed-width text: ours and, in brackets, the paper's."""
 
-from flexround.results.render.table_layout import Entry, Grid, Line, legend, optional, parse, scale_note
+from flexround.results.render.table_layout import Entry, Layout, LayoutRow, legend, optional, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 
 GAP = "  "
@@ -14,37 +14,37 @@ def render(text: str, scale: ScaleFacts) -> str:
         text: the table's CSV.
         scale: says whose numbers these are.
     """
-    grid = parse(text)
-    rows = [_header(grid), *(_row(line, grid) for line in grid.lines)]
+    layout = parse(text)
+    rows = [_header(layout), *(_row(line, layout) for line in layout.lines)]
     used = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
     widths = {index: max(len(row[index]) for row in rows) for index in used}
     body = [GAP.join(row[index].ljust(widths[index]) for index in used).rstrip() for row in rows]
     rule = "-" * max(len(line) for line in body)
-    lines = [f"Table {grid.number}: ours (paper). {scale_note(scale)}", rule, body[0]]
+    lines = [f"Table {layout.number}: ours (paper). {scale_note(scale)}", rule, body[0]]
     previous = None
-    for line, row in zip(grid.lines, body[1:], strict=True):
+    for line, row in zip(layout.lines, body[1:], strict=True):
         lines += [rule, row] if line.group != previous else [row]
         previous = line.group
-    notes = legend(grid, best="*", partial="~", missing=MISSING)
+    notes = legend(layout, best="*", partial="~", missing=MISSING)
     return "\n".join([*lines, rule, *([notes] if notes else [])]) + "\n"
 
 
-def _header(grid: Grid) -> list[str]:
+def _header(layout: Layout) -> list[str]:
     """Return the header: what tells the rows apart, then each column's name with its metrics."""
-    names = (f"{column.name} {'/'.join(column.metrics)}".rstrip() for column in grid.columns)
-    return [*(name.capitalize() for name in _texts(grid)), *names]
+    names = (f"{column.name} {'/'.join(column.metrics)}".rstrip() for column in layout.columns)
+    return [*(name.capitalize() for name in _texts(layout)), *names]
 
 
-def _row(line: Line, grid: Grid) -> list[str]:
+def _row(line: LayoutRow, layout: Layout) -> list[str]:
     """Return a row's texts in the order of the header; a value that holds for all columns stands in its own."""
     cells = {entries[0]["column"]: _cell(entries) for entries in line.cells}
-    texts = [getattr(line, name) for name in _texts(grid)]
-    return [*texts, *(cells.get(column.name, "") for column in grid.columns)]
+    texts = [getattr(line, name) for name in _texts(layout)]
+    return [*texts, *(cells.get(column.name, "") for column in layout.columns)]
 
 
-def _texts(grid: Grid) -> list[str]:
+def _texts(layout: Layout) -> list[str]:
     """Return what stands left of the numbers."""
-    return ["method", *optional(grid)]
+    return ["method", *optional(layout)]
 
 
 def _cell(entries: tuple[Entry, ...]) -> str:

@@ -43,7 +43,8 @@ function describe([values, runs]) {
     return part;
   });
   const rest = Object.entries(facts).filter(([name]) => ![...NAMES, ...LAYOUT].includes(name));
-  return [facts, [shown(Object.fromEntries(rest)), ...parts]];
+  const words = rest.map(([name, value]) => [name.replaceAll("_", " "), value]);
+  return [facts, [shown(Object.fromEntries(words)), ...parts]];
 }
 
 function open(id) {
