@@ -42,7 +42,8 @@ def package(tmp_path, monkeypatch):
         "task.py": (
             "from flexround import inside\nfrom flexround.deep import direct\n\nclass Task:\n"
             "    def inputs(self):\n        return self.helper()\n\n    def helper(self):\n        return inside.one()\n\n"
-            "    def evaluate(self):\n        return self.scored()\n\n    def scored(self):\n        return direct.used\n\n"
+            "    def evaluate(self):\n        return self.scored()\n\n"
+            "    def scored(self):\n        return direct.used\n\n"
             "    def prepare(self):\n        return self.inputs()\n"
         ),
     }
@@ -205,7 +206,7 @@ def test_the_toy_world_is_reached_where_data_are_made_of_it(jobs):
 def test_a_run_depends_on_its_own_rounding_alone(jobs, recipe, expected):
     files = of(jobs, "reconstruct", "imagenet", "resnet18-brecq", recipe)
     roundings = {f"quant/{name}.py" for name in ("rtn", "adaround", "adaquant", "flexround")}
-    assert {name for name in files & roundings} == {f"quant/{name}.py" for name in expected}
+    assert files & roundings == {f"quant/{name}.py" for name in expected}
 
 
 def test_no_job_depends_on_how_jobs_are_resolved_or_started(jobs, tmp_path, monkeypatch):

@@ -44,20 +44,13 @@ def p_value(one: Trial, other: Trial) -> float | None:
     scores, others = one.scores(), other.scores()
     if scores is not None and others is not None:
         if np.isin([scores, others], (0.0, 100.0)).all():
-            return _mcnemar(int(np.sum(scores > others)), int(np.sum(scores < others)))
+            won, lost = int(np.sum(scores > others)), int(np.sum(scores < others))
+            return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
         return _normal(scores - others)
     replicates, rivals = one.replicates(), other.replicates()
     if replicates is None or rivals is None:
         return None
     return _sign_changes(replicates - rivals)
-
-
-def _mcnemar(won: int, lost: int) -> float:
-    """Return twice the chance of at most min(won, lost) heads in won + lost tosses of a fair coin, at most 1."""
-    tosses = won + lost
-    whole = math.lgamma(tosses + 1) - tosses * math.log(2)  # in logs: 2^-tosses underflows from 1075 on
-    tail = (math.exp(whole - math.lgamma(k + 1) - math.lgamma(tosses - k + 1)) for k in range(min(won, lost) + 1))
-    return min(1.0, 2 * math.fsum(tail))
 
 
 def _normal(differences: np.ndarray) -> float:
