@@ -1,0 +1,298 @@
+"""The worker server: imports what is slow once, then forks a child for each job.
+
+Protocol, one JSON object a line: a client sends its request together with its three standard streams and later
+``{"signal": N}``; the server answers ``{"accepted": true}`` or ``{"refused": reason}``, and at the end the facts.
+Only third-party packages are imported, so a child runs the project's code as it is when the job starts.
+"""
+
+import atexit
+import contextlib
+import ctypes
+import dataclasses
+import functools
+import gc
+import importlib
+import json
+import multiprocessing.util
+import os
+import resource
+import selectors
+import shutil
+import signal
+import socket
+import struct
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+import traceback
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, NoReturn
+
+from flexround.jobs import command
+
+PRELOADED = (
+    *("numpy", "yaml", "pydantic", "filelock", "tqdm", "jinja2", "tokenizers", "huggingface_hub"),
+    *("torch", "safetensors.torch", "safetensors.numpy", "torch.utils.flop_counter", "torch._dynamo", "torchvision"),
+    *("PIL.Image", "scipy.stats", "scipy.ndimage", "sklearn.datasets", "sklearn.metrics"),
+    *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt_neo", "opt", "gpt2", "llama")),
+    *("transformers", "accelerate", "peft", "pandas", "pyarrow.parquet", "datasets", "sacrebleu.metrics"),
+    *("lm_eval.tasks", "lm_eval.models.huggingface", "lm_eval.evaluator", "matplotlib.backends.backend_agg"),
+)
+# No import may start a thread: not those of linear algebra, nor that of Arrow's memory allocator.
+NO_THREADS = {
+    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
+    "JE_ARROW_MALLOC_CONF": "background_thread:false",
+}
+GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL when Snakemake has ended
+LONGEST_READ = 1 << 16
+
+
+def start(modules: Sequence[str] = PRELOADED) -> None:
+    """Start a server that lives as long as this process, and name its socket in the environment for the jobs.
+
+    Does nothing if the environment names one or says 0, and on systems other than Linux.
+    """
+    if command.SERVER in os.environ or sys.platform != "linux":
+        return
+    directory = Path(tempfile.mkdtemp(prefix="flexround-", dir="/tmp"))  # a socket's path has at most 107 characters
+    sources = str(Path(__file__).resolve().parents[2])
+    environment = os.environ | NO_THREADS
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
+    self = os.pidfd_open(os.getpid())
+    with socket.socket(socket.AF_UNIX) as listener, open(directory / "log", "w") as log:
+        listener.bind(str(directory / "socket"))
+        listener.listen(128)  # jobs that come before the server reads wait here
+        files = (listener.fileno(), self)
+        subprocess.Popen(
+            [sys.executable, "-P", "-m", __name__, str(directory), *map(str, files), *modules],
+            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=files, start_new_session=True,
+        )  # fmt: skip
+    os.close(self)
+    os.environ[command.SERVER] = str(directory / "socket")
+
+
+def unsafe(devices: str = "/dev/nvidia") -> str | None:
+    """Return why this process must not fork: threads besides the first, or a CUDA context; None if it may."""
+    if (threads := len(os.listdir("/proc/self/task"))) != 1:
+        return f"it has {threads} threads, so a fork is not safe"
+    torch = sys.modules.get("torch")
+    with contextlib.suppress(FileNotFoundError):  # the listing's own
+        for name in os.listdir("/proc/self/fd"):
+            if os.readlink(f"/proc/self/fd/{name}").startswith(devices):
+                return "it holds a GPU, so a fork is not safe"
+    return "it holds a CUDA context, so a fork is not safe" if torch and torch.cuda.is_initialized() else None
+
+
+def trusted(credentials: bytes) -> bool:
+    """Whether ``SO_PEERCRED`` (process, user, group: three C integers) names this process's own user."""
+    return struct.unpack("3i", credentials)[1] == os.getuid()
+
+
+@dataclasses.dataclass
+class Peer:
+    """A client: its connection, what of it is unread, and its job's process (0 before it has one)."""
+
+    connection: socket.socket
+    unread: bytes = b""
+    files: list[int] = dataclasses.field(default_factory=list)
+    pid: int = 0
+    start: float = 0.0
+
+    def answer(self, **message: Any) -> bool:
+        """Send an answer; return whether the client is still there."""
+        try:
+            self.connection.sendall(json.dumps(message).encode() + b"\n")
+        except OSError:
+            return False
+        return True
+
+    def signal(self, number: int) -> None:
+        """Send a signal to the job and all that it started."""
+        if self.pid:
+            try:
+                os.killpg(self.pid, number)
+            except ProcessLookupError:  # it has no group of its own yet
+                os.kill(self.pid, number)
+
+    def close_files(self) -> None:
+        """Close what the client sent for the job."""
+        while self.files:
+            os.close(self.files.pop())
+
+
+class Server:
+    """One thread that waits for clients, for the ends of jobs and for the end of Snakemake."""
+
+    def __init__(self, listener: socket.socket, watched: int) -> None:
+        """Take a listening socket and the pidfd of the process to end with."""
+        self.selector = selectors.DefaultSelector()
+        self.selector.register(listener, selectors.EVENT_READ, functools.partial(self._accept, listener))
+        self.selector.register(watched, selectors.EVENT_READ, functools.partial(self._end, listener, watched))
+        self.jobs: dict[int, Peer] = {}
+        self.deadline: float | None = None
+
+    def serve(self, timeout: float | None) -> None:
+        """Do what is to be done; wait for it at most ``timeout`` seconds."""
+        for key, _ in self.selector.select(timeout):
+            if key.fd in self.selector.get_map():  # one event can make the next one void
+                key.data()
+
+    def serve_until_end(self) -> None:
+        """Serve until Snakemake has ended and all jobs with it."""
+        while self.deadline is None:
+            self.serve(None)
+        while self.jobs and (left := self.deadline - time.monotonic()) > 0:
+            self.serve(left)
+        for peer in self.jobs.values():
+            peer.signal(signal.SIGKILL)
+
+    def _accept(self, listener: socket.socket) -> None:
+        connection, _ = listener.accept()
+        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
+        if not trusted(credentials):
+            connection.close()
+            return
+        self.selector.register(connection, selectors.EVENT_READ, functools.partial(self._read, Peer(connection)))
+
+    def _read(self, peer: Peer) -> None:
+        try:
+            data, files, _, _ = socket.recv_fds(peer.connection, LONGEST_READ, 3)
+            peer.files += files
+            *lines, peer.unread = (peer.unread + data).split(b"\n")
+            for message in map(json.loads, lines):
+                if "signal" in message:
+                    peer.signal(message["signal"])
+                else:
+                    self._start(peer, message)
+        except (OSError, ValueError, KeyError):
+            data = b""
+            traceback.print_exc()
+        if not data:  # the client is gone, and its job goes with it
+            peer.signal(signal.SIGKILL)
+            self._forget(peer)
+
+    def _forget(self, peer: Peer) -> None:
+        peer.close_files()
+        self.selector.unregister(peer.connection)
+        peer.connection.close()
+
+    def _start(self, peer: Peer, request: dict[str, Any]) -> None:
+        """Fork the job. The answer comes first: a client that no longer waits may be doing the job itself."""
+        reason = "it runs elsewhere" if request["place"] != command.place() else unsafe()
+        if reason or len(peer.files) != 3:
+            peer.answer(refused=reason or "streams are missing")
+            return
+        if not peer.answer(accepted=True):
+            return
+        sys.stdout.flush()
+        gc.freeze()  # the child's searches for cycles leave alone, and unshared, what is here
+        server = os.getpid()
+        peer.start = time.monotonic()
+        peer.pid = os.fork()
+        if peer.pid == 0:
+            self._be_job(request, peer.files, server)
+        peer.close_files()
+        watch = os.pidfd_open(peer.pid)
+        self.jobs[watch] = peer
+        self.selector.register(watch, selectors.EVENT_READ, functools.partial(self._finish, watch))
+
+    def _finish(self, watch: int) -> None:
+        peer = self.jobs.pop(watch)
+        peer.signal(signal.SIGKILL)  # what it left behind; it is not reaped yet, so the number is still its own
+        _, status, used = os.wait4(peer.pid, 0)
+        self.selector.unregister(watch)
+        os.close(watch)
+        peer.pid = 0
+        code = os.waitstatus_to_exitcode(status)
+        facts = command.usage(used, time.monotonic() - peer.start, code if code >= 0 else 128 - code)
+        peer.answer(signal=max(0, -code), **facts)
+
+    def _end(self, listener: socket.socket, watched: int) -> None:
+        for gone in (listener, watched):
+            self.selector.unregister(gone)
+        for peer in self.jobs.values():
+            peer.signal(signal.SIGTERM)
+        self.deadline = time.monotonic() + GRACE_SECONDS
+
+    def _be_job(self, request: dict[str, Any], files: list[int], server: int) -> NoReturn:
+        """Become the client's process and do its work; whatever happens, never return."""
+        code = 1
+        try:
+            os.setsid()
+            ctypes.CDLL(None).prctl(command.PR_SET_PDEATHSIG, signal.SIGKILL)
+            if os.getppid() == server:
+                for target, file in enumerate(files):
+                    os.dup2(file, target)
+                    os.close(file)
+                for key in list(self.selector.get_map().values()):
+                    key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
+                self.selector.close()
+                _take_over(request)
+                code = _work(request)
+        except SystemExit as end:
+            code = end.code if isinstance(end.code, int) else 1
+        except BaseException:
+            traceback.print_exc()
+        finally:
+            with contextlib.suppress(BaseException):
+                sys.stdout.flush()
+                sys.stderr.flush()
+            os._exit(code)
+
+
+def _take_over(request: dict[str, Any]) -> None:
+    """Give this process what the client has: signals, directory, limits, environment, modules."""
+    signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    atexit._clear()  # what the server's imports registered is about the server
+    atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
+    os.chdir(request["directory"])
+    os.umask(request["umask"])
+    os.environ.clear()
+    os.environ.update(request["environment"])
+    for limit, values in request["limits"]:
+        with contextlib.suppress(ValueError, OSError):  # a limit can't be raised
+            resource.setrlimit(limit, tuple(values))
+    with contextlib.suppress(OSError):
+        os.sched_setaffinity(0, request["cores"])
+        os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
+    sys.path[:], sys.argv[:] = request["path"], request["argv"]
+    tempfile.tempdir = None  # TMPDIR may differ
+    for name in [name for name in sys.modules if name.partition(".")[0] == "flexround"]:
+        del sys.modules[name]  # the client's path decides where the project is
+
+
+def _work(request: dict[str, Any]) -> int:
+    """Do the job and what Python does when a program ends; return the exit code."""
+    from flexround.jobs import execution  # the server itself needs nothing of it
+
+    arguments = importlib.import_module(request["program"]).parser().parse_args(request["argv"][1:])
+    code = execution.run(request["program"], request["stage"], arguments)
+    threading._shutdown()  # type: ignore[attr-defined]
+    atexit._run_exitfuncs()
+    return code
+
+
+def main() -> None:
+    """Serve; between two imports the jobs that already wait are started, and import the rest themselves."""
+    directory, listener, watched, *modules = sys.argv[1:]
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    try:
+        server = Server(socket.socket(fileno=int(listener)), int(watched))
+        for name in modules:
+            server.serve(0)
+            if server.deadline is not None:
+                break
+            try:
+                importlib.import_module(name)
+            except Exception as error:
+                print(f"{name} is not preloaded: {error!r}", file=sys.stderr)
+        server.serve_until_end()
+    finally:
+        shutil.rmtree(directory, ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()
