@@ -296,7 +296,9 @@ def test_a_held_gpu_is_not_safe(tmp_path):
     code = f"""
 from flexround.jobs import server
 assert server.unsafe({str(tmp_path / "nvidia")!r}) is None
+free = open("/dev/null")
 kept = open({str(tmp_path / "nvidia0")!r}, "w")
+free.close()  # so that the listing's own file comes before
 assert "holds a GPU" in server.unsafe({str(tmp_path / "nvidia")!r})
 """
     environment = os.environ | {"PYTHONPATH": str(SOURCES)}

@@ -5,7 +5,6 @@ arguments, environment, working directory and standard streams on, then signals,
 """
 
 import argparse
-import contextlib
 import ctypes
 import json
 import os
@@ -18,13 +17,10 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 SERVER = "FLEXROUND_WORKERS"  # environment variable: path of the server's socket; 0 for no server
+POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 FAILED = 1
 ANSWER_SECONDS = 60  # the server is at most one import away
 PR_SET_PDEATHSIG = 1  # of prctl(2)
-
-
-class Unavailable(Exception):
-    """There is no server, or it does not take this job."""
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -44,32 +40,19 @@ def main(stage: str, arguments: argparse.ArgumentParser) -> NoReturn:
     given = arguments.parse_args()
     spec = sys.modules["__main__"].__spec__
     program = spec.name if spec else ""
-    try:
-        facts = hand_over(program, stage)
-    except Unavailable as reason:
-        if str(reason):
-            print(f"worker server: {reason}; the job runs in this process", file=sys.stderr)
-        facts = _run_here(program, stage, given)
+    facts = hand_over(program, stage) or _run_here(program, stage, given)
     if given.usage:
-        write_usage(given.usage, facts)
+        given.usage.parent.mkdir(parents=True, exist_ok=True)
+        temporary = given.usage.with_name(f".{given.usage.name}.{os.getpid()}")
+        temporary.write_text(json.dumps(facts) + "\n")
+        temporary.replace(given.usage)
     sys.exit(facts["exit"])
-
-
-def write_usage(path: Path, facts: dict[str, Any]) -> None:
-    """Write the JSON object ``facts`` to ``path``, whole or not at all."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    temporary = path.with_name(f".{path.name}.{os.getpid()}")
-    temporary.write_text(json.dumps(facts) + "\n")
-    temporary.replace(path)
 
 
 def usage(used: resource.struct_rusage, seconds: float, code: int) -> dict[str, Any]:
     """Return what ``--usage`` writes: seconds, CPU seconds (user and system), peak memory in MB, exit code."""
-    cpu_seconds = round(used.ru_utime + used.ru_stime, 3)
-    return {
-        "seconds": round(seconds, 3), "cpu_seconds": cpu_seconds,
-        "max_rss_mb": round(used.ru_maxrss / 1024, 1), "exit": code,
-    }  # fmt: skip
+    found = {"seconds": seconds, "cpu_seconds": used.ru_utime + used.ru_stime, "max_rss_mb": used.ru_maxrss / 1024}
+    return {name: round(value, 3) for name, value in found.items()} | {"exit": code}
 
 
 def _run_here(program: str, stage: str, arguments: argparse.Namespace) -> dict[str, Any]:
@@ -80,17 +63,11 @@ def _run_here(program: str, stage: str, arguments: argparse.Namespace) -> dict[s
     return usage(resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start, code)
 
 
-def hand_over(program: str, stage: str) -> dict[str, Any]:
-    """Have the server run the job; return its facts as :func:`usage` does.
-
-    Raises:
-        Unavailable: nothing of the job was done; without a text if no server is wanted.
-    """
+def hand_over(program: str, stage: str) -> dict[str, Any] | None:
+    """Have the server run the job; return its facts as :func:`usage` does, None if nothing of the job was done."""
     address = os.environ.get(SERVER, "0")
-    if address == "0" or "WORLD_SIZE" in os.environ or not program:  # torchrun's processes find each other themselves
-        raise Unavailable
-    if sys.platform != "linux":
-        raise Unavailable(f"{SERVER} works on Linux only")
+    if address == "0" or sys.platform != "linux" or not program or "WORLD_SIZE" in os.environ:  # torchrun
+        return None
     with socket.socket(socket.AF_UNIX) as connection:
         try:
             connection.settimeout(ANSWER_SECONDS)
@@ -99,20 +76,19 @@ def hand_over(program: str, stage: str) -> dict[str, Any]:
             sent = socket.send_fds(connection, [line], [0, 1, 2])
             connection.sendall(line[sent:])
             answers = connection.makefile("rb")
-            answer = json.loads(answers.readline() or b"{}")
+            answer = json.loads(answers.readline())
         except (OSError, ValueError) as error:
-            raise Unavailable(f"{address}: {error}") from error
-        if "accepted" not in answer:
-            raise Unavailable(answer.get("refused", f"{address}: no answer"))
+            answer = {"refused": f"{address}: {error}"}
+        if "refused" in answer:
+            print(f"worker server: {answer['refused']}; the job runs in this process", file=sys.stderr)
+            return None
         connection.settimeout(None)
         try:
             _forward_signals(connection)
-            answer = json.loads(answers.readline() or b"{}")
-        except OSError:
-            answer = {}
-    if "exit" not in answer:
-        print("the worker server ended while this job ran; run again: what is finished is kept", file=sys.stderr)
-        sys.exit(FAILED)
+            answer = json.loads(answers.readline())
+        except (OSError, ValueError):
+            print("the worker server ended while this job ran; run again: what is finished is kept", file=sys.stderr)
+            sys.exit(FAILED)
     if number := answer.pop("signal"):
         hint = f" (out of memory? its peak was {answer['max_rss_mb']:.0f} MB)" if number == signal.SIGKILL else ""
         print(f"killed by {signal.Signals(number).name}{hint}", file=sys.stderr)
@@ -133,7 +109,6 @@ def _request(program: str, stage: str) -> dict[str, Any]:
         "directory": os.getcwd(),
         "umask": mask,
         "nice": os.getpriority(os.PRIO_PROCESS, 0),
-        "cores": sorted(os.sched_getaffinity(0)),
         "limits": [(limit, resource.getrlimit(limit)) for limit in limits],
         "place": place(),
     }
@@ -154,7 +129,6 @@ def _forward_signals(connection: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, forward)
-    with contextlib.suppress(AttributeError):
-        ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)

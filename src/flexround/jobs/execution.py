@@ -11,9 +11,9 @@ from typing import Any
 
 from flexround import devices
 from flexround.errors import FlexRoundError
+from flexround.jobs import command
 
 MODULES = "FLEXROUND_MODULES"  # environment variable: directories of the user's own modules
-POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 BUG, USER_ERROR, INTERRUPTED = 1, 2, 130
 
 log = logging.getLogger(__name__)
@@ -42,12 +42,9 @@ def run(program: str, stage: str, arguments: argparse.Namespace) -> int:
             return end.code or 0
         log.error(end.code)
         return BUG
-    except KeyboardInterrupt:
+    except BaseException as error:
         traceback.print_exc()
-        return INTERRUPTED
-    except BaseException:
-        traceback.print_exc()
-        return BUG
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else BUG
     return 0
 
 
@@ -57,7 +54,7 @@ def _import(stage: str, threads: int) -> Any:
     A library reads the environment when it is loaded; one that the worker has loaded before is told.
     """
     loaded = "numpy" in sys.modules
-    os.environ.update(dict.fromkeys(POOLS, str(threads)))
+    os.environ.update(dict.fromkeys(command.POOLS, str(threads)))
     module = importlib.import_module(stage)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)

@@ -42,12 +42,10 @@ PRELOADED = (
     *("lm_eval.tasks", "lm_eval.models.huggingface", "lm_eval.evaluator", "matplotlib.backends.backend_agg"),
 )
 # No import may start a thread: not those of linear algebra, nor that of Arrow's memory allocator.
-NO_THREADS = {
-    **dict.fromkeys(("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS"), "1"),
-    "JE_ARROW_MALLOC_CONF": "background_thread:false",
-}
+NO_THREADS = {**dict.fromkeys(command.POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL when Snakemake has ended
 LONGEST_READ = 1 << 16
+HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # while a child is not yet on its own
 
 
 def start(modules: Sequence[str] = PRELOADED) -> None:
@@ -78,11 +76,11 @@ def unsafe(devices: str = "/dev/nvidia") -> str | None:
     """Return why this process must not fork: threads besides the first, or a CUDA context; None if it may."""
     if (threads := len(os.listdir("/proc/self/task"))) != 1:
         return f"it has {threads} threads, so a fork is not safe"
-    torch = sys.modules.get("torch")
-    with contextlib.suppress(FileNotFoundError):  # the listing's own
-        for name in os.listdir("/proc/self/fd"):
+    for name in os.listdir("/proc/self/fd"):
+        with contextlib.suppress(FileNotFoundError):  # the listing's own
             if os.readlink(f"/proc/self/fd/{name}").startswith(devices):
                 return "it holds a GPU, so a fork is not safe"
+    torch = sys.modules.get("torch")
     return "it holds a CUDA context, so a fork is not safe" if torch and torch.cuda.is_initialized() else None
 
 
@@ -101,13 +99,13 @@ class Peer:
     pid: int = 0
     start: float = 0.0
 
-    def answer(self, **message: Any) -> bool:
-        """Send an answer; return whether the client is still there."""
-        try:
-            self.connection.sendall(json.dumps(message).encode() + b"\n")
-        except OSError:
-            return False
-        return True
+    def answer(self, **message: Any) -> None:
+        """Send an answer.
+
+        Raises:
+            OSError: the client is gone.
+        """
+        self.connection.sendall(json.dumps(message).encode() + b"\n")
 
     def signal(self, number: int) -> None:
         """Send a signal to the job and all that it started."""
@@ -117,11 +115,6 @@ class Peer:
             except ProcessLookupError:  # it has no group of its own yet
                 os.kill(self.pid, number)
 
-    def close_files(self) -> None:
-        """Close what the client sent for the job."""
-        while self.files:
-            os.close(self.files.pop())
-
 
 class Server:
     """One thread that waits for clients, for the ends of jobs and for the end of Snakemake."""
@@ -130,21 +123,26 @@ class Server:
         """Take a listening socket and the pidfd of the process to end with."""
         self.selector = selectors.DefaultSelector()
         self.selector.register(listener, selectors.EVENT_READ, functools.partial(self._accept, listener))
-        self.selector.register(watched, selectors.EVENT_READ, functools.partial(self._end, listener, watched))
+        self.selector.register(watched, selectors.EVENT_READ, sys.exit)
+        self.watched = watched
         self.jobs: dict[int, Peer] = {}
-        self.deadline: float | None = None
 
     def serve(self, timeout: float | None) -> None:
-        """Do what is to be done; wait for it at most ``timeout`` seconds."""
-        for key, _ in self.selector.select(timeout):
-            if key.fd in self.selector.get_map():  # one event can make the next one void
-                key.data()
+        """Do what is to be done; wait for it at most ``timeout`` seconds.
 
-    def serve_until_end(self) -> None:
-        """Serve until Snakemake has ended and all jobs with it."""
-        while self.deadline is None:
-            self.serve(None)
-        while self.jobs and (left := self.deadline - time.monotonic()) > 0:
+        Raises:
+            SystemExit: the watched process has ended.
+        """
+        for key, _ in self.selector.select(timeout):
+            key.data()
+
+    def end(self) -> None:
+        """End the jobs, first gently."""
+        self.selector.unregister(self.watched)
+        for peer in self.jobs.values():
+            peer.signal(signal.SIGTERM)
+        deadline = time.monotonic() + GRACE_SECONDS
+        while self.jobs and (left := deadline - time.monotonic()) > 0:
             self.serve(left)
         for peer in self.jobs.values():
             peer.signal(signal.SIGKILL)
@@ -152,10 +150,10 @@ class Server:
     def _accept(self, listener: socket.socket) -> None:
         connection, _ = listener.accept()
         credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if not trusted(credentials):
+        if trusted(credentials):
+            self.selector.register(connection, selectors.EVENT_READ, functools.partial(self._read, Peer(connection)))
+        else:
             connection.close()
-            return
-        self.selector.register(connection, selectors.EVENT_READ, functools.partial(self._read, Peer(connection)))
 
     def _read(self, peer: Peer) -> None:
         try:
@@ -172,32 +170,26 @@ class Server:
             traceback.print_exc()
         if not data:  # the client is gone, and its job goes with it
             peer.signal(signal.SIGKILL)
-            self._forget(peer)
-
-    def _forget(self, peer: Peer) -> None:
-        peer.close_files()
-        self.selector.unregister(peer.connection)
-        peer.connection.close()
+            self.selector.unregister(peer.connection)
+            peer.connection.close()
 
     def _start(self, peer: Peer, request: dict[str, Any]) -> None:
         """Fork the job. The answer comes first: a client that no longer waits may be doing the job itself."""
         reason = "it runs elsewhere" if request["place"] != command.place() else unsafe()
-        if reason or len(peer.files) != 3:
-            peer.answer(refused=reason or "streams are missing")
-            return
-        if not peer.answer(accepted=True):
-            return
-        sys.stdout.flush()
-        gc.freeze()  # the child's searches for cycles leave alone, and unshared, what is here
-        server = os.getpid()
-        peer.start = time.monotonic()
-        peer.pid = os.fork()
-        if peer.pid == 0:
-            self._be_job(request, peer.files, server)
-        peer.close_files()
-        watch = os.pidfd_open(peer.pid)
-        self.jobs[watch] = peer
-        self.selector.register(watch, selectors.EVENT_READ, functools.partial(self._finish, watch))
+        peer.answer(**({"refused": reason} if reason else {"accepted": True}))
+        if not reason:
+            sys.stdout.flush()
+            gc.freeze()  # the child's searches for cycles leave alone, and unshared, what is here
+            signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+            server, peer.start, peer.pid = os.getpid(), time.monotonic(), os.fork()
+            if peer.pid == 0:
+                self._be_job(request, peer.files, server)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+            watch = os.pidfd_open(peer.pid)
+            self.jobs[watch] = peer
+            self.selector.register(watch, selectors.EVENT_READ, functools.partial(self._finish, watch))
+        while peer.files:
+            os.close(peer.files.pop())
 
     def _finish(self, watch: int) -> None:
         peer = self.jobs.pop(watch)
@@ -208,14 +200,8 @@ class Server:
         peer.pid = 0
         code = os.waitstatus_to_exitcode(status)
         facts = command.usage(used, time.monotonic() - peer.start, code if code >= 0 else 128 - code)
-        peer.answer(signal=max(0, -code), **facts)
-
-    def _end(self, listener: socket.socket, watched: int) -> None:
-        for gone in (listener, watched):
-            self.selector.unregister(gone)
-        for peer in self.jobs.values():
-            peer.signal(signal.SIGTERM)
-        self.deadline = time.monotonic() + GRACE_SECONDS
+        with contextlib.suppress(OSError):
+            peer.answer(signal=max(0, -code), **facts)
 
     def _be_job(self, request: dict[str, Any], files: list[int], server: int) -> NoReturn:
         """Become the client's process and do its work; whatever happens, never return."""
@@ -232,20 +218,16 @@ class Server:
                 self.selector.close()
                 _take_over(request)
                 code = _work(request)
-        except SystemExit as end:
-            code = end.code if isinstance(end.code, int) else 1
         except BaseException:
             traceback.print_exc()
         finally:
-            with contextlib.suppress(BaseException):
-                sys.stdout.flush()
-                sys.stderr.flush()
             os._exit(code)
 
 
 def _take_over(request: dict[str, Any]) -> None:
     """Give this process what the client has: signals, directory, limits, environment, modules."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
     atexit._clear()  # what the server's imports registered is about the server
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     os.chdir(request["directory"])
@@ -256,7 +238,6 @@ def _take_over(request: dict[str, Any]) -> None:
         with contextlib.suppress(ValueError, OSError):  # a limit can't be raised
             resource.setrlimit(limit, tuple(values))
     with contextlib.suppress(OSError):
-        os.sched_setaffinity(0, request["cores"])
         os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
     sys.path[:], sys.argv[:] = request["path"], request["argv"]
     tempfile.tempdir = None  # TMPDIR may differ
@@ -272,6 +253,7 @@ def _work(request: dict[str, Any]) -> int:
     code = execution.run(request["program"], request["stage"], arguments)
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
+    sys.stdout.flush()
     return code
 
 
@@ -279,18 +261,18 @@ def main() -> None:
     """Serve; between two imports the jobs that already wait are started, and import the rest themselves."""
     directory, listener, watched, *modules = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
+    server = Server(socket.socket(fileno=int(listener)), int(watched))
     try:
-        server = Server(socket.socket(fileno=int(listener)), int(watched))
         for name in modules:
             server.serve(0)
-            if server.deadline is not None:
-                break
             try:
                 importlib.import_module(name)
             except Exception as error:
                 print(f"{name} is not preloaded: {error!r}", file=sys.stderr)
-        server.serve_until_end()
+        while True:
+            server.serve(None)
     finally:
+        server.end()
         shutil.rmtree(directory, ignore_errors=True)
 
 
