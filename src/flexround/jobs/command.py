@@ -19,6 +19,7 @@ from typing import Any, NoReturn
 SERVER = "FLEXROUND_WORKERS"  # environment variable: path of the server's socket; 0 for no server
 POOLS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "NUMEXPR_NUM_THREADS")
 FAILED = 1
+LONGEST = 1 << 20  # bytes of a packet
 ANSWER_SECONDS = 60  # the server is at most one import away
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 
@@ -68,15 +69,12 @@ def hand_over(program: str, stage: str) -> dict[str, Any] | None:
     address = os.environ.get(SERVER, "0")
     if address == "0" or sys.platform != "linux" or not program or "WORLD_SIZE" in os.environ:  # torchrun
         return None
-    with socket.socket(socket.AF_UNIX) as connection:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.settimeout(ANSWER_SECONDS)
             connection.connect(address)
-            line = json.dumps(_request(program, stage)).encode() + b"\n"
-            sent = socket.send_fds(connection, [line], [0, 1, 2])
-            connection.sendall(line[sent:])
-            answers = connection.makefile("rb")
-            answer = json.loads(answers.readline())
+            socket.send_fds(connection, [json.dumps(_request(program, stage)).encode()], [0, 1, 2])
+            answer = json.loads(connection.recv(LONGEST))
         except (OSError, ValueError) as error:
             answer = {"refused": f"{address}: {error}"}
         if "refused" in answer:
@@ -85,7 +83,7 @@ def hand_over(program: str, stage: str) -> dict[str, Any] | None:
         connection.settimeout(None)
         try:
             _forward_signals(connection)
-            answer = json.loads(answers.readline())
+            answer = json.loads(connection.recv(LONGEST))
         except (OSError, ValueError):
             print("the worker server ended while this job ran; run again: what is finished is kept", file=sys.stderr)
             sys.exit(FAILED)
@@ -123,7 +121,7 @@ def _forward_signals(connection: socket.socket) -> None:
     """Pass SIGINT, SIGTERM and SIGHUP on to the job; the end of the shell above counts as SIGTERM."""
 
     def forward(number: int, frame: object) -> None:
-        connection.sendall(json.dumps({"signal": number}).encode() + b"\n")
+        connection.send(json.dumps({"signal": number}).encode())
 
     parent = os.getppid()
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):

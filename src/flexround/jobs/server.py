@@ -1,6 +1,6 @@
 """The worker server: imports what is slow once, then forks a child for each job.
 
-Protocol, one JSON object a line: a client sends its request together with its three standard streams and later
+Protocol, one JSON object a packet: a client sends its request together with its three standard streams and later
 ``{"signal": N}``; the server answers ``{"accepted": true}`` or ``{"refused": reason}``, and at the end the facts.
 Only third-party packages are imported, so a child runs the project's code as it is when the job starts.
 """
@@ -34,17 +34,17 @@ from typing import Any, NoReturn
 from flexround.jobs import command
 
 PRELOADED = (
-    *("numpy", "yaml", "pydantic", "filelock", "tqdm", "jinja2", "tokenizers", "huggingface_hub"),
+    *("numpy", "yaml", "pydantic.types", "pydantic.type_adapter", "filelock", "tqdm", "jinja2", "tokenizers"),
     *("torch", "safetensors.torch", "safetensors.numpy", "torch.utils.flop_counter", "torch._dynamo", "torchvision"),
     *("PIL.Image", "scipy.stats", "scipy.ndimage", "sklearn.datasets", "sklearn.metrics"),
     *(f"transformers.models.{name}.modeling_{name}" for name in ("bert", "gpt_neo", "opt", "gpt2", "llama")),
-    *("transformers", "accelerate", "peft", "pandas", "pyarrow.parquet", "datasets", "sacrebleu.metrics"),
-    *("lm_eval.tasks", "lm_eval.models.huggingface", "lm_eval.evaluator", "matplotlib.backends.backend_agg"),
+    *("huggingface_hub", "accelerate", "peft", "pandas", "pyarrow.parquet", "datasets", "sacrebleu.metrics"),
+    *("lm_eval.tasks", "lm_eval.models.huggingface", "lm_eval.evaluator"),
+    *("matplotlib.backends.backend_agg", "matplotlib.figure"),
 )
 # No import may start a thread: not those of linear algebra, nor that of Arrow's memory allocator.
 NO_THREADS = {**dict.fromkeys(command.POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL when Snakemake has ended
-LONGEST_READ = 1 << 16
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # while a child is not yet on its own
 
 
@@ -60,7 +60,7 @@ def start(modules: Sequence[str] = PRELOADED) -> None:
     environment = os.environ | NO_THREADS
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
     self = os.pidfd_open(os.getpid())
-    with socket.socket(socket.AF_UNIX) as listener, open(directory / "log", "w") as log:
+    with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, open(directory / "log", "w") as log:
         listener.bind(str(directory / "socket"))
         listener.listen(128)  # jobs that come before the server reads wait here
         files = (listener.fileno(), self)
@@ -91,21 +91,15 @@ def trusted(credentials: bytes) -> bool:
 
 @dataclasses.dataclass
 class Peer:
-    """A client: its connection, what of it is unread, and its job's process (0 before it has one)."""
+    """A client: its connection, its job's process (0 before it has one) and when that began."""
 
     connection: socket.socket
-    unread: bytes = b""
-    files: list[int] = dataclasses.field(default_factory=list)
     pid: int = 0
     start: float = 0.0
 
     def answer(self, **message: Any) -> None:
-        """Send an answer.
-
-        Raises:
-            OSError: the client is gone.
-        """
-        self.connection.sendall(json.dumps(message).encode() + b"\n")
+        """Send an answer; an OSError says that the client is gone."""
+        self.connection.send(json.dumps(message).encode())
 
     def signal(self, number: int) -> None:
         """Send a signal to the job and all that it started."""
@@ -128,11 +122,7 @@ class Server:
         self.jobs: dict[int, Peer] = {}
 
     def serve(self, timeout: float | None) -> None:
-        """Do what is to be done; wait for it at most ``timeout`` seconds.
-
-        Raises:
-            SystemExit: the watched process has ended.
-        """
+        """Do what is to be done, wait for it at most ``timeout`` seconds; SystemExit says that Snakemake has ended."""
         for key, _ in self.selector.select(timeout):
             key.data()
 
@@ -156,40 +146,38 @@ class Server:
             connection.close()
 
     def _read(self, peer: Peer) -> None:
+        files: list[int] = []
         try:
-            data, files, _, _ = socket.recv_fds(peer.connection, LONGEST_READ, 3)
-            peer.files += files
-            *lines, peer.unread = (peer.unread + data).split(b"\n")
-            for message in map(json.loads, lines):
-                if "signal" in message:
-                    peer.signal(message["signal"])
-                else:
-                    self._start(peer, message)
-        except (OSError, ValueError, KeyError):
-            data = b""
-            traceback.print_exc()
-        if not data:  # the client is gone, and its job goes with it
+            data, files, _, _ = socket.recv_fds(peer.connection, command.LONGEST, 3)
+            message = json.loads(data)
+            if "signal" in message:
+                peer.signal(message["signal"])
+            else:
+                self._start(peer, message, files)
+        except (OSError, ValueError, KeyError):  # the client is gone, and its job goes with it
             peer.signal(signal.SIGKILL)
             self.selector.unregister(peer.connection)
             peer.connection.close()
+        finally:
+            for file in files:
+                os.close(file)
 
-    def _start(self, peer: Peer, request: dict[str, Any]) -> None:
+    def _start(self, peer: Peer, request: dict[str, Any], files: list[int]) -> None:
         """Fork the job. The answer comes first: a client that no longer waits may be doing the job itself."""
-        reason = "it runs elsewhere" if request["place"] != command.place() else unsafe()
-        peer.answer(**({"refused": reason} if reason else {"accepted": True}))
-        if not reason:
-            sys.stdout.flush()
-            gc.freeze()  # the child's searches for cycles leave alone, and unshared, what is here
-            signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-            server, peer.start, peer.pid = os.getpid(), time.monotonic(), os.fork()
-            if peer.pid == 0:
-                self._be_job(request, peer.files, server)
-            signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
-            watch = os.pidfd_open(peer.pid)
-            self.jobs[watch] = peer
-            self.selector.register(watch, selectors.EVENT_READ, functools.partial(self._finish, watch))
-        while peer.files:
-            os.close(peer.files.pop())
+        if reason := "it runs elsewhere" if request["place"] != command.place() else unsafe():
+            peer.answer(refused=reason)
+            return
+        peer.answer(accepted=True)
+        sys.stdout.flush()
+        gc.freeze()  # the child's searches for cycles leave alone, and unshared, what is here
+        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
+        server, peer.start, peer.pid = os.getpid(), time.monotonic(), os.fork()
+        if peer.pid == 0:
+            self._be_job(request, files, server)
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+        watch = os.pidfd_open(peer.pid)
+        self.jobs[watch] = peer
+        self.selector.register(watch, selectors.EVENT_READ, functools.partial(self._finish, watch))
 
     def _finish(self, watch: int) -> None:
         peer = self.jobs.pop(watch)
