@@ -238,9 +238,13 @@ def test_a_process_of_torchrun_does_its_part_itself(workers):
 
 
 def test_the_server_ends_with_snakemake_and_takes_jobs_and_directory_along(workers):
-    ignores = "import signal; signal.signal(signal.SIGTERM, signal.SIG_IGN); " + WAIT
-    clients = [workers.begin(WAIT), workers.begin(ignores)]
-    jobs = [int(client.stdout.readline()) for client in clients]
+    ignores = """
+import signal, subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(subprocess.Popen(["sleep", "100"], stdout=-3, stderr=-3).pid, flush=True)
+"""
+    clients = [workers.begin(WAIT), workers.begin(ignores + WAIT)]
+    jobs = [int(clients[index].stdout.readline()) for index in (0, 1, 1)]
     workers.holder.kill()
     until(lambda: not any(map(alive, [*jobs, workers.pid])), seconds=10)
     assert not Path(workers.address).parent.exists()
