@@ -1,0 +1,65 @@
+"""Do a job's work in this process: log, threads, the user's modules, errors meant for the user."""
+
+import argparse
+import importlib
+import logging
+import os
+import shlex
+import sys
+import traceback
+from typing import Any
+
+from flexround import devices
+from flexround.errors import FlexRoundError
+from flexround.jobs import command
+
+MODULES = "FLEXROUND_MODULES"  # environment variable: directories of the user's own modules
+BUG, USER_ERROR, INTERRUPTED = 1, 2, 130
+
+log = logging.getLogger(__name__)
+
+
+def run(program: str, stage: str, arguments: argparse.Namespace) -> int:
+    """Import the module ``stage``, call its ``run(arguments)`` and return the exit code.
+
+    A FlexRoundError is one line without a traceback. The first line of the log is the command that does it again.
+    """
+    format = "%(asctime)s %(message)s"
+    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format=format, datefmt="%H:%M:%S", force=True)
+    modules = os.environ.get(MODULES, "")
+    again = f"{MODULES}={shlex.quote(modules)} " if modules else ""
+    log.info("%spython -m %s %s", again, program, shlex.join(sys.argv[1:]))
+    try:
+        # Last, so that a user's file never takes the place of a module that others import.
+        sys.path += [os.path.abspath(directory) for directory in modules.split(os.pathsep) if directory]
+        devices.keep_freed_memory()
+        _import(stage, arguments.threads).run(arguments)
+    except FlexRoundError as error:
+        log.error("error: %s", error)
+        return USER_ERROR
+    except SystemExit as end:
+        if not isinstance(end.code, str):
+            return end.code or 0
+        log.error(end.code)
+        return BUG
+    except BaseException as error:
+        traceback.print_exc()
+        return INTERRUPTED if isinstance(error, KeyboardInterrupt) else BUG
+    return 0
+
+
+def _import(stage: str, threads: int) -> Any:
+    """Import a stage and hold it to ``threads``; two jobs that spin on the same cores are ten times slower than one.
+
+    A library reads the environment when it is loaded; one that the worker has loaded before is told.
+    """
+    loaded = "numpy" in sys.modules
+    os.environ.update(dict.fromkeys(command.POOLS, str(threads)))
+    module = importlib.import_module(stage)
+    if "torch" in sys.modules:
+        sys.modules["torch"].set_num_threads(threads)
+    if loaded and threads > 1:
+        import threadpoolctl  # only here: by hand it is not needed
+
+        threadpoolctl.threadpool_limits(threads)
+    return module

@@ -1,0 +1,413 @@
+"""Jobs in forks of the worker server: as if each had been started by itself, and none outlives what it belongs to."""
+
+import contextlib
+import json
+import os
+import re
+import shutil
+import signal
+import struct
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from flexround.jobs import server
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the server is for Linux")
+
+SOURCES = Path(server.__file__).parents[2]
+FILES = {
+    "fake_job.py": """
+from flexround.jobs import command
+def parser():
+    return command.parser("A job that does what its file says.")
+if __name__ == "__main__":
+    command.main("fake_stage", parser())
+""",
+    "fake_stage.py": """
+import json
+def run(arguments):
+    exec(json.loads(arguments.job.read_text()), {"arguments": arguments})
+""",
+    "holder.py": """
+import os, sys
+from flexround.jobs import server
+server.start(sys.argv[1:])
+print(os.environ["FLEXROUND_WORKERS"], flush=True)
+sys.stdin.read()
+""",
+    "starts_a_thread.py": "import threading as t, time; t.Thread(target=time.sleep, args=(600,), daemon=True).start()",
+}
+SNAKEFILE = """
+from flexround.jobs import server
+onstart:
+    server.start(["colorsys"])
+rule all:
+    output: "done"
+    shell: "echo $FLEXROUND_WORKERS > address; python -m fake_job job.json > pid; touch {output}"
+"""
+LIGHT = {"flexround", "flexround.devices", "flexround.errors"}  # what a job has of the project besides its stage
+WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
+
+
+def until(condition, seconds=20):
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+    return value
+
+
+def alive(pid):
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] not in "ZX"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+def server_of(address):
+    """Return the process of the server that made a socket."""
+    for entry in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            words = (entry / "cmdline").read_bytes().split(b"\0")
+            if b"flexround.jobs.server" in words and str(Path(address).parent).encode() in words:
+                return int(entry.name)
+    return None
+
+
+class Workers:
+    """A server that lives as long as its holder, which stands for Snakemake."""
+
+    def __init__(self, directory, *modules):
+        self.directory = directory
+        for name, text in FILES.items():
+            (directory / name).write_text(text)
+        self.environment = {key: value for key, value in os.environ.items() if key != "FLEXROUND_WORKERS"}
+        self.environment["PYTHONPATH"] = f"{SOURCES}{os.pathsep}{directory}"
+        command = [sys.executable, "holder.py", *modules]
+        pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+        self.holder = subprocess.Popen(command, cwd=directory, env=self.environment, **pipes)
+        self.address = self.holder.stdout.readline().strip()
+        self.environment["FLEXROUND_WORKERS"] = self.address
+        self.pid = until(lambda: server_of(self.address))
+        self.log = Path(self.address).parent / "log"
+
+    def begin(self, code, *options, **environment):
+        job = self.directory / f"{len(list(self.directory.glob('*.json')))}.json"
+        job.write_text(json.dumps(code))
+        return subprocess.Popen(
+            [sys.executable, "-m", "fake_job", str(job), *options], cwd=self.directory, text=True,
+            env=self.environment | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+        )  # fmt: skip
+
+    def run(self, code, *options, **environment):
+        """Do a job; return exit code, standard output, standard error."""
+        client = self.begin(code, *options, **environment)
+        return ended(client)
+
+    def end(self):
+        self.holder.kill()
+        self.holder.communicate()
+        until(lambda: not alive(self.pid))
+        shutil.rmtree(Path(self.address).parent, ignore_errors=True)  # of a server that was killed
+
+
+def ended(client):
+    output, errors = client.communicate(timeout=60)
+    return client.returncode, output, errors
+
+
+@pytest.fixture
+def workers(tmp_path):
+    made = Workers(tmp_path)
+    yield made
+    made.end()
+
+
+def test_a_job_is_a_fork_with_the_clients_arguments_environment_directory_and_streams(workers):
+    code = """
+import os, sys
+print(os.getppid(), sys.argv[1:], os.environ["MINE"], os.getcwd(), oct(os.umask(0)), sys.stdin.read())
+print("to the errors", file=sys.stderr)
+raise SystemExit(7)
+"""
+    other = workers.directory / "other"
+    other.mkdir()
+    job = workers.directory / "job.json"
+    job.write_text(json.dumps(code))
+    client = subprocess.run(
+        f"umask 027; {sys.executable} -m fake_job {job} --threads 1", shell=True, cwd=other, text=True, input="given",
+        capture_output=True, env=workers.environment | {"MINE": "two words"}, check=False,
+    )  # fmt: skip
+    assert client.returncode == 7
+    assert client.stdout == f"{workers.pid} ['{job}', '--threads', '1'] two words {other} 0o27 given\n"
+    first, second = client.stderr.splitlines()
+    assert first.endswith(f"python -m fake_job {job} --threads 1")
+    assert second == "to the errors"
+
+
+def test_an_error_for_the_user_is_one_line_and_code_2(workers):
+    code, _, errors = workers.run("from flexround.errors import InputError; raise InputError('x.bin: missing')")
+    assert code == 2
+    assert "error: x.bin: missing" in errors
+    assert "Traceback" not in errors
+
+
+def test_a_bug_keeps_its_traceback(workers):
+    code, _, errors = workers.run("1 / 0")
+    assert code == 1
+    assert "Traceback" in errors
+    assert errors.endswith("ZeroDivisionError: division by zero\n")
+
+
+@pytest.mark.parametrize(("number", "code", "text"), [(2, 130, "KeyboardInterrupt"), (15, 143, "killed by SIGTERM")])
+def test_signals_to_the_client_reach_the_job(workers, number, code, text):
+    client = workers.begin(WAIT)
+    job = int(client.stdout.readline())
+    client.send_signal(number)
+    result, _, errors = ended(client)
+    assert result == code
+    assert text in errors
+    assert not alive(job)
+
+
+def test_a_job_killed_is_a_code_one_line_and_its_usage(workers):
+    usage = workers.directory / "usage.json"
+    client = workers.begin(WAIT, "--usage", str(usage))
+    os.kill(int(client.stdout.readline()), signal.SIGKILL)
+    code, _, errors = ended(client)
+    assert code == 137
+    assert json.loads(usage.read_text())["exit"] == 137
+    assert re.fullmatch(r"killed by SIGKILL \(out of memory\? its peak was \d+ MB\)", errors.splitlines()[-1])
+
+
+def test_what_a_job_leaves_behind_ends_with_it(workers):
+    code = "import subprocess; print(subprocess.Popen(['sleep', '100'], stdout=-3, stderr=-3).pid)"
+    _, output, _ = workers.run(code)
+    until(lambda: not alive(int(output)))
+
+
+@pytest.mark.parametrize("victim", ["client", "shell"])
+def test_a_killed_client_takes_its_job_with_it(workers, victim):
+    if victim == "client":
+        client = workers.begin(WAIT)
+    else:
+        (workers.directory / "job.json").write_text(json.dumps(WAIT))
+        shell = f"{sys.executable} -m fake_job job.json; true"
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
+        client = subprocess.Popen(shell, shell=True, cwd=workers.directory, env=workers.environment, **pipes)
+    job = int(client.stdout.readline())
+    client.kill()
+    until(lambda: not alive(job))
+    client.communicate()
+
+
+def test_the_servers_death_ends_its_jobs_and_their_clients_say_so(workers):
+    client = workers.begin(WAIT)
+    job = int(client.stdout.readline())
+    os.kill(workers.pid, signal.SIGKILL)
+    code, _, errors = ended(client)
+    assert code == 1
+    assert errors.endswith("worker server ended while this job ran; run again: what is finished is kept\n")
+    until(lambda: not alive(job))
+
+
+@pytest.mark.parametrize(("address", "said"), [("/nowhere/socket", "No such file"), (None, "refused"), ("0", "")])
+def test_without_a_server_the_client_does_the_job(workers, address, said):
+    if address is None:
+        os.kill(workers.pid, signal.SIGKILL)
+        until(lambda: not alive(workers.pid))
+    usage = workers.directory / "usage.json"
+    options = ("--usage", str(usage))
+    code = "import os, sys; print(os.getpid(), end=''); sys.exit(5)"
+    client = workers.begin(code, *options, FLEXROUND_WORKERS=address or workers.address)
+    result, output, errors = ended(client)
+    assert (result, int(output)) == (5, client.pid)
+    assert json.loads(usage.read_text())["exit"] == 5
+    assert ("runs in this process" in errors) == bool(said)
+    assert said in errors
+    assert len(errors.splitlines()) <= 2
+
+
+def test_a_process_of_torchrun_does_its_part_itself(workers):
+    client = workers.begin("import os; print(os.getpid())", WORLD_SIZE="2")
+    assert int(ended(client)[1]) == client.pid
+
+
+def test_the_server_ends_with_snakemake_and_takes_jobs_and_directory_along(workers):
+    ignores = """
+import signal, subprocess
+signal.signal(signal.SIGTERM, signal.SIG_IGN)
+print(subprocess.Popen(["sleep", "100"], stdout=-3, stderr=-3).pid, flush=True)
+"""
+    clients = [workers.begin(WAIT), workers.begin(ignores + WAIT)]
+    jobs = [int(clients[index].stdout.readline()) for index in (0, 1, 1)]
+    workers.holder.kill()
+    until(lambda: not any(map(alive, [*jobs, workers.pid])), seconds=10)
+    assert not Path(workers.address).parent.exists()
+    assert [ended(client)[0] for client in clients] == [143, 1]
+
+
+def test_the_directory_is_private_and_a_second_start_does_nothing(workers):
+    assert Path(workers.address).parent.stat().st_mode & 0o777 == 0o700
+    code = "from flexround.jobs import server; server.start()"
+    done = subprocess.run([sys.executable, "-c", code], env=workers.environment, check=False)
+    assert done.returncode == 0
+    assert server_of(workers.address) == workers.pid
+
+
+def test_two_jobs_at_once_mix_neither_outputs_nor_environments(workers):
+    code = "import os, time\nfor _ in range(20): print(os.environ['MINE'], flush=True); time.sleep(0.01)"
+    clients = [workers.begin(code, MINE=str(number)) for number in range(4)]
+    for number, client in enumerate(clients):
+        assert ended(client)[:2] == (0, f"{number}\n" * 20)
+
+
+def test_usage_is_the_childs(workers):
+    usage = workers.directory / "usage.json"
+    code = """
+import time
+kept = bytearray(b"x" * 10**8)
+time.sleep(0.3)
+while time.process_time() < 0.5: pass
+"""
+    baseline = workers.directory / "baseline.json"
+    workers.run("pass", "--usage", str(baseline))
+    before = json.loads(baseline.read_text())
+    workers.run(code, "--usage", str(usage))
+    found = json.loads(usage.read_text())
+    assert found["exit"] == 0
+    assert 0.5 <= found["cpu_seconds"] < 2
+    assert found["seconds"] >= 0.7
+    assert 95 < found["max_rss_mb"] - before["max_rss_mb"] < 250
+    assert before["cpu_seconds"] < 0.4
+
+
+def test_a_server_with_a_second_thread_refuses(tmp_path):
+    workers = Workers(tmp_path, "starts_a_thread")
+    until(lambda: len(os.listdir(f"/proc/{workers.pid}/task")) == 2)
+    client = workers.begin("import os; print(os.getpid())")
+    code, output, errors = ended(client)
+    assert (code, int(output)) == (0, client.pid)
+    assert "it has 2 threads, so a fork is not safe" in errors
+    workers.end()
+
+
+def test_a_held_gpu_is_not_safe(tmp_path):
+    code = f"""
+from flexround.jobs import server
+assert server.unsafe({str(tmp_path / "nvidia")!r}) is None
+free = open("/dev/null")
+kept = open({str(tmp_path / "nvidia0")!r}, "w")
+free.close()  # so that the listing's own file comes before
+assert "holds a GPU" in server.unsafe({str(tmp_path / "nvidia")!r})
+"""
+    environment = os.environ | {"PYTHONPATH": str(SOURCES)}
+    assert subprocess.run([sys.executable, "-c", code], env=environment, check=False).returncode == 0
+
+
+def test_another_user_or_place_is_refused(workers):
+    assert server.trusted(struct.pack("3i", 1, os.getuid(), 0))
+    assert not server.trusted(struct.pack("3i", 1, os.getuid() + 1, 0))
+    # another environment of Python: what the server has imported is not what this job would import
+    client = workers.begin("import os; print(os.getpid())")
+    ended(client)
+    code = "import sys; sys.prefix = '/other'; import runpy; runpy.run_module('fake_job', None, '__main__', True)"
+    command = [sys.executable, "-c", code, str(workers.directory / "0.json")]
+    done = subprocess.run(command, env=workers.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0
+    assert "it runs elsewhere; the job runs in this process" in done.stderr
+
+
+def test_a_module_that_fails_is_a_line_in_the_log_and_jobs_run(tmp_path):
+    workers = Workers(tmp_path, "no_such_module", "colorsys")
+    code = "import os, sys; print('colorsys' in sys.modules)"
+    until(lambda: "no_such_module is not preloaded" in workers.log.read_text())
+    until(lambda: workers.run(code)[1] == "True\n")
+    workers.end()
+
+
+@pytest.mark.parametrize("forked", [True, False])
+def test_a_users_modules_never_take_the_place_of_others(workers, forked):
+    mine = workers.directory / "mine"
+    mine.mkdir()
+    for name in ("colorsys", "yaml", "my_own"):
+        (mine / f"{name}.py").write_text("raise SystemExit('shadowed')" if name != "my_own" else "VALUE = 3")
+    code = "import colorsys, yaml, my_own; print(my_own.VALUE)"
+    options = {} if forked else {"FLEXROUND_WORKERS": "0"}
+    result, output, errors = workers.run(code, FLEXROUND_MODULES=str(mine), **options)
+    assert (result, output) == (0, "3\n")
+    assert f"FLEXROUND_MODULES={mine} python -m fake_job" in errors
+
+
+def test_threads_are_those_of_a_fresh_process_bit_for_bit(tmp_path):
+    workers = Workers(tmp_path, "numpy", "torch")
+    code = """
+import hashlib, os, numpy, torch, threadpoolctl
+generator = torch.Generator().manual_seed(0)
+a, b = (torch.randn(700, 700, generator=generator) for _ in range(2))
+a.requires_grad_()
+loss = torch.softmax(a @ b, 1).square().sum()
+loss.backward()
+pools = sorted({(pool["user_api"], pool["num_threads"]) for pool in threadpoolctl.threadpool_info()})
+found = [loss.detach(), a.grad, a.detach().numpy() @ b.numpy()]
+values = [hashlib.sha256(numpy.asarray(value)).hexdigest() for value in found]
+print(torch.get_num_threads(), pools, os.environ["OMP_NUM_THREADS"], values)
+"""
+    until(lambda: "torch" in workers.run("import sys; print(*sys.modules)")[1].split())
+    for threads in ("1", "2"):
+        forked = workers.run(code, "--threads", threads)
+        fresh = workers.run(code, "--threads", threads, FLEXROUND_WORKERS="0")
+        assert forked[:2] == fresh[:2]
+        assert forked[1].startswith(f"{threads} [('blas', {threads}), ('openmp', {threads})]")
+    workers.end()
+
+
+@pytest.mark.parametrize("end", ["kill -9", "Ctrl-C"])
+def test_snakemake_starts_it_and_ends_it_and_its_jobs(tmp_path, end):
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    for name, text in FILES.items():
+        (tmp_path / name).write_text(text)
+    (tmp_path / "job.json").write_text(json.dumps(WAIT))
+    environment = {key: value for key, value in os.environ.items() if key != "FLEXROUND_WORKERS"}
+    environment["PYTHONPATH"] = f"{SOURCES}{os.pathsep}{tmp_path}"
+    command = [sys.executable, "-m", "snakemake", "--cores", "1"]
+    with open(tmp_path / "log", "w") as log:
+        snakemake = subprocess.Popen(
+            command, cwd=tmp_path, env=environment, stdout=log, stderr=log, start_new_session=True
+        )
+    pid = tmp_path / "pid"
+    until(lambda: pid.exists() and pid.read_text().strip(), seconds=60)
+    processes = [int(pid.read_text()), server_of((tmp_path / "address").read_text().strip())]
+    assert all(map(alive, processes))
+    # a terminal's Ctrl-C goes to the whole group
+    snakemake.kill() if end == "kill -9" else os.killpg(snakemake.pid, signal.SIGINT)
+    snakemake.wait(60)
+    until(lambda: not any(map(alive, processes)), seconds=10)
+
+
+def test_only_third_party_modules_are_preloaded():
+    assert not [name for name in server.PRELOADED if name.startswith("flexround")]
+
+
+def test_all_that_is_preloaded_leaves_one_thread_and_no_gpu_and_jobs_start_at_once(tmp_path):
+    workers = Workers(tmp_path, *server.PRELOADED)
+    code = """
+import sys, time, os, torch, transformers, lm_eval
+print(time.time() - float(os.environ["BEGUN"]), torch.cuda.is_initialized(), *sys.modules)
+"""
+    last = server.PRELOADED[-1]
+    until(lambda: last in workers.run("import sys; print(*sys.modules)")[1].split(), seconds=120)
+    assert len(os.listdir(f"/proc/{workers.pid}/task")) == 1
+    result, output, errors = workers.run(code, BEGUN=str(time.time()))
+    seconds, initialised, *modules = output.split()
+    assert result == 0
+    assert "fork is not safe" not in errors
+    assert initialised == "False"
+    assert float(seconds) < 1
+    assert set(server.PRELOADED) <= set(modules), workers.log.read_text()
+    assert not [name for name in modules if name.startswith("flexround") and "jobs" not in name and name not in LIGHT]
+    workers.end()
