@@ -142,11 +142,11 @@ class State:
 
     def carry(self, store: Store) -> dict[str, Tensor]:
         """Return the activations carried out of the last finished block."""
-        found = {}
+        carried = {}
         for name, facts in self.carried.items():
             file = mapped(self.directory / facts["file"], torch.Size(facts["shape"]), getattr(torch, facts["dtype"]))
-            found[name] = file if store.directory == self.directory else store.copy(file)
-        return found
+            carried[name] = file if store.directory == self.directory else store.copy(file)
+        return carried
 
 
 def _write(value: Tensor, path: Path) -> None:
