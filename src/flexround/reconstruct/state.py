@@ -142,11 +142,11 @@ class State:
 
     def carry(self, store: Store) -> dict[str, Tensor]:
         """Return the activations carried out of the last finished block."""
-        carried = {}
+        found = {}
         for name, facts in self.carried.items():
             file = mapped(self.directory / facts["file"], torch.Size(facts["shape"]), getattr(torch, facts["dtype"]))
-            carried[name] = file if store.directory == self.directory else store.copy(file)
-        return carried
+            found[name] = file if store.directory == self.directory else store.copy(file)
+        return found
 
 
 def _write(value: Tensor, path: Path) -> None:
