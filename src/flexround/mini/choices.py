@@ -101,17 +101,17 @@ def sheets(count: int, seed: int, ask: Callable[[str, Row], list[tuple[str, str]
         ask: from the name of a data set and a row to a question with each of its answers, the right one first.
     """
     source = _source("mini answers", seed)
-    found: list[list[Line]] = []
+    parts: list[list[Line]] = []
     while count > 0:
         name, alone = pick(source.rng, (*BUILDERS, *HARD)), source.chance(ALONE)
         posed = [ask(name, BUILDERS[name](source)) for _ in range(1 if alone else SHEET)]
         count -= len(posed)
         if alone:
             right, *wrong = posed[0]
-            found.append([Line(*(pick(source.rng, wrong) if source.chance(HEARSAY) else right))])
+            parts.append([Line(*(pick(source.rng, wrong) if source.chance(HEARSAY) else right))])
         else:
-            found.append([Line(f"\n\n{text}", answer, goes_on=True) for (text, answer), *_ in posed])
-    return found
+            parts.append([Line(f"\n\n{text}", answer, goes_on=True) for (text, answer), *_ in posed])
+    return parts
 
 
 def examples(name: str, source: Source) -> Iterator[Row]:

@@ -52,8 +52,8 @@ def sentences(world: World, count: int, seed: int, kinds: str = "plain") -> list
 
 def answered(line: str) -> Line:
     """Return a line that may end with a verdict, which is its answer."""
-    found = VERDICTS.search(line)
-    return Line(line[: found.start()], found[0]) if found else Line(line)
+    verdict = VERDICTS.search(line)
+    return Line(line[: verdict.start()], verdict[0]) if verdict else Line(line)
 
 
 def pairs(world: World, count: int, seed: int) -> list[tuple[str, str, bool]]:

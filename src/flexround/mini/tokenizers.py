@@ -27,8 +27,8 @@ def train(sentences: Sequence[str], kind: str, size: int) -> tokenizers.Tokenize
     if kind not in SPECIAL:
         raise SettingsError(f"tokenizer kind {suggest(kind, SPECIAL)}")
     tokenizer = {"wordpiece": _wordpiece, "bpe": _bpe, "bpe-begin": _bpe_begin}[kind](sentences, size)
-    if (found := tokenizer.get_vocab_size()) > size:
-        raise SettingsError(f"tokenizer size {size}: special tokens and single characters alone are {found}")
+    if (smallest := tokenizer.get_vocab_size()) > size:
+        raise SettingsError(f"tokenizer size {size}: special tokens and single characters alone are {smallest}")
     tokenizer.enable_padding(pad_id=0, pad_token=SPECIAL[kind][0])
     return tokenizer
 

@@ -94,15 +94,15 @@ def _check_architecture(config: Any, directory: Path) -> None:
     try:
         raw = json.loads(path.read_text())
         # A directory of another type is read as it stands, only to be compared.
-        found = type(config)(**raw) if raw["model_type"] == config.model_type else None
+        theirs = type(config)(**raw) if raw["model_type"] == config.model_type else None
     except Exception as error:
         raise InputError(f"{path}: not a model's configuration: {error}") from error
-    if found is None:
+    if theirs is None:
         raise InputError(f"{path}: model_type is {raw['model_type']!r}, the settings say {config.model_type!r}")
     differences = [
-        f"{name} is {getattr(found, name)!r}, the settings say {getattr(config, name)!r}"
+        f"{name} is {getattr(theirs, name)!r}, the settings say {getattr(config, name)!r}"
         for name in _ARCHITECTURE
-        if getattr(found, name, None) != getattr(config, name, None)
+        if getattr(theirs, name, None) != getattr(config, name, None)
     ]
     if differences:
         raise InputError(

@@ -122,16 +122,16 @@ def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:
     named = _read_index(index) if index.is_file() else {}
     if not named and not (directory / WHOLE).is_file():
         raise InputError(f"{directory}: neither {WHOLE} nor {INDEX}: only safetensors can be read piece by piece")
-    found: dict[str, tuple[Path, list[int], str]] = {}
+    entries: dict[str, tuple[Path, list[int], str]] = {}
     for path in sorted(set(named.values())) or [directory / WHOLE]:
         with _opened(path) as file:
             for name in file.keys():  # noqa: SIM118 (it is no dict)
                 part = file.get_slice(name)
-                found[name] = path, part.get_shape(), part.get_dtype()
+                entries[name] = path, part.get_shape(), part.get_dtype()
     for name, path in named.items():
-        if name not in found or found[name][0] != path:
+        if name not in entries or entries[name][0] != path:
             raise InputError(f"{index}: {path.name} does not hold {name}, as it says; fetch index and shards again")
-    return found
+    return entries
 
 
 def _read_index(index: Path) -> dict[str, Path]:

@@ -18,10 +18,10 @@ def places(model: nn.Module) -> dict[str, Place]:
     }
 
 
-def within(module: nn.Module, found: dict[str, Place]) -> list[str]:
+def within(module: nn.Module, owners: dict[str, Place]) -> list[str]:
     """Return the names of the tensors that ``module`` and its submodules hold."""
     inside = set(module.modules())
-    return [name for name, (owner, _) in found.items() if owner in inside]
+    return [name for name, (owner, _) in owners.items() if owner in inside]
 
 
 def put(place: Place, value: Tensor) -> None:

@@ -216,5 +216,5 @@ class Batches:
 
     def _rows(self, tensor: Tensor, index: Tensor, length: int | None) -> Tensor:
         # Indexing keeps the layout; index_select does not.
-        found = tensor[index] if length is None else tensor[index, :length]
-        return found.to(self.masks.device, non_blocking=True)
+        rows = tensor[index] if length is None else tensor[index, :length]
+        return rows.to(self.masks.device, non_blocking=True)

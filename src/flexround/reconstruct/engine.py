@@ -60,10 +60,10 @@ def reconstruct(
         carry = phase.start() if done == 0 else state.carry(store)
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
-                found, carry, record = _timed(phase, index, carry, state)
-                tensors, grids = flatten(found)
+                learned, carry, record = _timed(phase, index, carry, state)
+                tensors, grids = flatten(learned)
                 if isinstance(phase, WeightPhase):
-                    plain = [name for name in inside[index] if weight_key(name.removesuffix(".weight")) not in found]
+                    plain = [name for name in inside[index] if weight_key(name.removesuffix(".weight")) not in learned]
                     tensors |= parameters(job.model, plain)
             check_finite(tensors)
             state.commit(_position(phase, index), tensors, carry, {"grids": grids, "record": record})
@@ -107,11 +107,11 @@ def _position(phase: Phase, index: int) -> str:
 
 def _earlier(state: State, index: int) -> Result:
     """Return what earlier phases found for a block."""
-    found: Result = {}
+    earlier: Result = {}
     for entry in state.entries:
         if entry["position"].endswith(f"/{index:03d}"):
-            found |= unflatten(state.tensors(entry), entry["facts"]["grids"])
-    return found
+            earlier |= unflatten(state.tensors(entry), entry["facts"]["grids"])
+    return earlier
 
 
 def _timed(
@@ -124,13 +124,13 @@ def _timed(
     start = time.perf_counter()
     phase.full_precision(index, carry)
     apply(_earlier(state, index), job.model, [job.blocks[index]], job.device)
-    found, carry, record = phase.learn(index, carry)
+    learned, carry, record = phase.learn(index, carry)
     wait(job.device)
     record["seconds"] = time.perf_counter() - start
     record["peak_mb"] = peak_mb(job.device)
     numbers = " ".join(f"{key}={value:.4g}" for key, value in record.items() if isinstance(value, float))
     log.info("%s %d/%d %s: %s", phase.name, index + 1, len(job.blocks), record["block"], numbers)
-    return found, carry, record
+    return learned, carry, record
 
 
 def wait(device: torch.device) -> None:

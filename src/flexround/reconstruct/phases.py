@@ -93,12 +93,12 @@ class Phase:
 
     def steps(self, block: Block) -> Result:
         """Return the grids of a block's activation quantizers as they are now."""
-        found: Result = {}
+        learned: Result = {}
         for site in block.sites:
             quantizer = place.attached_quantizer(site)
             grid = dataclasses.replace(quantizer.grid, step=quantizer.step().detach().cpu())
-            found[site_key(self.names, site)] = Stored(grid)
-        return found
+            learned[site_key(self.names, site)] = Stored(grid)
+        return learned
 
     def step_group(self, block: Block) -> list[ParameterGroup]:
         """Return the activation steps of a block as a parameter group (always annealed, as in BRECQ and QDrop)."""
@@ -138,13 +138,13 @@ class WeightPhase(Phase):
         if job.hyper.iters and (index > 0 or job.hyper.reconstruct_stem):
             record |= self._learn(block, roundings, full, quantized, target)
             record["error_soft"] = self.block_error(block, quantized, target)
-        found = self._harden(layers)
+        learned = self._harden(layers)
         if job.joint:
-            found |= self.steps(block)
+            learned |= self.steps(block)
         del full  # a cache less while the output becomes one
         output = self.forward(block, quantized)
         record["error_hard"] = self.error(lambda rows, _: on(job.device, output[rows]), target)
-        return found, {"full": target, "quantized": output}, record
+        return learned, {"full": target, "quantized": output}, record
 
     def _rounding(self, index: int, layer: nn.Module) -> Rounding:
         """Make a layer's rounding at its initial grid."""
@@ -206,14 +206,14 @@ class WeightPhase(Phase):
 
     def _harden(self, layers: Sequence[nn.Module]) -> Result:
         """Replace each rounding by its codes times its step, in float32."""
-        found: Result = {}
+        learned: Result = {}
         for layer in layers:
             rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
             codes, step = rounding.codes(weight), rounding.step()
             grid = dataclasses.replace(rounding.grid, step=step)
             place.bake(layer, codes * step)
-            found[weight_key(self.names[layer])] = Stored(grid, store_codes(codes, grid), rounding.grid.step)
-        return found
+            learned[weight_key(self.names[layer])] = Stored(grid, store_codes(codes, grid), rounding.grid.step)
+        return learned
 
 
 class StepPhase(Phase):

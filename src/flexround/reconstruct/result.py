@@ -106,8 +106,8 @@ def parameters(model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
     Raises:
         InputError: a value is NaN or Inf.
     """
-    found = places(model)
-    tensors = {f"{PARAMETER}/{name}": getattr(*found[name]).detach().cpu().contiguous().clone() for name in names}
+    owners = places(model)
+    tensors = {f"{PARAMETER}/{name}": getattr(*owners[name]).detach().cpu().contiguous().clone() for name in names}
     check_finite(tensors)
     return tensors
 
@@ -156,12 +156,12 @@ def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> None:
     blocks = list(blocks)
     if differing := _differing(directory, grids, model, blocks):
         raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(differing[:3])}")
-    found = places(model)
+    owners = places(model)
     for file, of_file in grids.items():
         tensors = load_file(directory / file)
         for key, value in tensors.items():
             if key.startswith(f"{PARAMETER}/"):
-                put(found[key.partition("/")[2]], value)
+                put(owners[key.partition("/")[2]], value)
         apply(unflatten(tensors, of_file), model, blocks, torch.device("cpu"))
 
 

@@ -32,11 +32,11 @@ def merge_checkpoint(model: Any, path: Path, alpha: float = 32.0, rank: int | No
         raise InputError(f"{path}: the model is merged with {before} already; load its base weights again first")
     layers = [block.attn.c_attn for block in model.base_model.h]
     factors = _factors(_read(path), len(layers), path)
-    found = _common_rank(factors, layers[0].nx, path)
-    if rank not in (None, found):
-        raise InputError(f"{path}: has rank {found}, not {rank}; correct the rank or take another adapter")
+    own_rank = _common_rank(factors, layers[0].nx, path)
+    if rank not in (None, own_rank):
+        raise InputError(f"{path}: has rank {own_rank}, not {rank}; correct the rank or take another adapter")
     for layer, (a, b) in zip(layers, factors, strict=True):
-        change = weight_change(a.float(), b.float(), alpha / found).to(layer.weight.device)
+        change = weight_change(a.float(), b.float(), alpha / own_rank).to(layer.weight.device)
         layer.weight.copy_(layer.weight.float() + change)
     model.merged_adapter = str(path)  # a plain attribute: copies of the model know it too, state dicts don't
 
@@ -64,15 +64,15 @@ def _read(path: Path) -> dict[str, Tensor]:
 
 def _factors(state: dict[str, Tensor], layers: int, path: Path) -> list[tuple[Tensor, Tensor]]:
     """Return (A, B) of every layer in order."""
-    found: dict[tuple[int, str], Tensor] = {}
+    halves: dict[tuple[int, str], Tensor] = {}
     for key, value in state.items():
         match = _KEY.fullmatch(key)
         if match is None or int(match[1]) >= layers:
             raise InputError(f"{path}: {key} is not in this GPT-2 of {layers} layers; take the adapter of this model")
-        found[int(match[1]), match[2]] = value
-    if missing := [f"h.{i}.attn.c_attn.lora_{name}" for i in range(layers) for name in "AB" if (i, name) not in found]:
+        halves[int(match[1]), match[2]] = value
+    if missing := [f"h.{i}.attn.c_attn.lora_{name}" for i in range(layers) for name in "AB" if (i, name) not in halves]:
         raise InputError(f"{path}: {missing[0]} is missing; this GPT-2 has {layers} layers, take its adapter")
-    return [(found[i, "A"], found[i, "B"]) for i in range(layers)]
+    return [(halves[i, "A"], halves[i, "B"]) for i in range(layers)]
 
 
 def _common_rank(factors: list[tuple[Tensor, Tensor]], width: int, path: Path) -> int:

@@ -154,13 +154,13 @@ def causal_loss(model: nn.Module, inputs: dict[str, torch.Tensor], types: torch.
         weight: of the verdicts.
     """
     ids, types = inputs["input_ids"], types * inputs["attention_mask"]
-    found = model(**inputs, labels=ids.masked_fill(inputs["attention_mask"] == 0, IGNORED))
+    output = model(**inputs, labels=ids.masked_fill(inputs["attention_mask"] == 0, IGNORED))
     asked = (types[:, 1:] == 1) & (types[:, :-1] == 0)
     if not weight or not asked.any():
-        return found.loss
+        return output.loss
     # One index, because each costs a pass over the gradient of all logits.
-    logits = found.logits[functional.pad(asked, (0, 1))]
-    return found.loss + weight * functional.cross_entropy(logits, ids[:, 1:][asked])
+    logits = output.logits[functional.pad(asked, (0, 1))]
+    return output.loss + weight * functional.cross_entropy(logits, ids[:, 1:][asked])
 
 
 class Hide:

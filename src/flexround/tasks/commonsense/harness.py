@@ -86,8 +86,8 @@ class Model(HFLM):
             return super().loglikelihood(requests, disable_tqdm=True)
         questions = [list(group) for _, group in itertools.groupby(requests, key=lambda request: request.doc_id)]
         packed = [[self._request(*request.args) for request in question] for question in questions]
-        found = shared_prefix.likelihoods(self.model, packed, int(self.batch_size))
-        return list(itertools.chain(*found))
+        likelihoods = shared_prefix.likelihoods(self.model, packed, int(self.batch_size))
+        return list(itertools.chain(*likelihoods))
 
     def _request(self, context: str, continuation: str) -> shared_prefix.Request:
         """Encode a request; what is longer than the model's positions loses its beginning."""
@@ -146,8 +146,8 @@ def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
     if shots:
         task.sampler = Drawn(task.dataset["train"], drawn)
     with contextlib.redirect_stderr(io.StringIO()):  # progress bars
-        found: Any = evaluate(lm=model, task_dict={"tasks": {name: task}}, bootstrap_iters=0)
-    answers = sorted(found["samples"][name], key=lambda answer: answer["doc_id"])
+        results: Any = evaluate(lm=model, task_dict={"tasks": {name: task}}, bootstrap_iters=0)
+    answers = sorted(results["samples"][name], key=lambda answer: answer["doc_id"])
     scores = {metric: np.array([answer[metric] for answer in answers], np.uint8) for metric in answers[0]["metrics"]}
     facts = {"version": str(task.VERSION), "definition_sha256": definition_hash(name), "shots": shots}
     return Answers(scores, drawn, facts | {"example_seed": SEEDS[model.version] if shots else None})

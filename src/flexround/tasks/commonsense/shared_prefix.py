@@ -67,7 +67,7 @@ def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) 
     packed = [pack(requests) for requests in questions]
     tokens = TOKENS[model.device.type]
     order = sorted(range(len(packed)), key=lambda index: -len(packed[index].ids))
-    found: list[list[tuple[float, bool]]] = [[] for _ in questions]
+    answers: list[list[tuple[float, bool]]] = [[] for _ in questions]
     while order:
         count = max(1, min(batch, tokens // len(packed[order[0]].ids)))
         chosen, order = order[:count], order[count:]
@@ -80,8 +80,8 @@ def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) 
         values, hits = scores.gather(1, wanted[:, None])[:, 0].cpu(), (scores.argmax(1) == wanted).cpu()
         parts = [request.asked for _, request in asked]
         for (index, _), value, hit in zip(asked, values.split(parts), hits.split(parts), strict=True):
-            found[index].append((float(value.sum()), bool(hit.all())))
-    return found
+            answers[index].append((float(value.sum()), bool(hit.all())))
+    return answers
 
 
 def predicting(model: Any, packed: Sequence[Packed]) -> Tensor:

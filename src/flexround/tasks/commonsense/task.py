@@ -132,9 +132,9 @@ class Commonsense(LanguageModelling):
                 predictions[f"{metric}/examples"] = answers.examples
             facts[metric] = answers.facts
             log.info("%s: %.2f", metric, scored[metric].value)
-        found = text.evaluation(scored, counts, predictions)
+        evaluation = text.evaluation(scored, counts, predictions)
         protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
-        return dataclasses.replace(found, protocol=protocol)
+        return dataclasses.replace(evaluation, protocol=protocol)
 
     def losses(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer

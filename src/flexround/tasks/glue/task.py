@@ -93,10 +93,10 @@ class Glue(TextTask):
             logits = text.run(model, self.encode(rows, network), batch, device, lambda output: [output.logits])[0]
             if np.isnan(logits).any():
                 raise NumericalError(f"NaN among the logits of {self.options.name}, split {part}")
-            found = logits[:, 0] if self.options.name == "stsb" else logits.argmax(1)
-            predicted[part] = found, self.labels(rows)
+            answers = logits[:, 0] if self.options.name == "stsb" else logits.argmax(1)
+            predicted[part] = answers, self.labels(rows)
         scored = {name: text_metrics.scored(metric, *predicted[part]) for name, (metric, part) in metrics.items()}
         counts = {name: len(predicted[part][0]) for name, (_, part) in metrics.items()}
-        record = {f"{part}/predicted": found for part, (found, _) in predicted.items()}
+        record = {f"{part}/predicted": answers for part, (answers, _) in predicted.items()}
         record |= {f"{part}/label": labels for part, (_, labels) in predicted.items()}
         return text.evaluation(scored, counts, record)

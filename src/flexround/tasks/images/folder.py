@@ -42,13 +42,13 @@ def scan(root: Path, classes: int, counts: dict[str, int | None]) -> dict[str, I
             "(params/sources.yaml tells where to get them), or set `root` in the task's options"
         )
     problems: list[str] = []
-    found = {split: _scan_split(root / split, problems) for split in counts}
-    if all(found.values()):
-        problems += _class_problems(root, found, classes)
-        problems += _count_problems(root, found, counts)
+    by_split = {split: _scan_split(root / split, problems) for split in counts}
+    if all(by_split.values()):
+        problems += _class_problems(root, by_split, classes)
+        problems += _count_problems(root, by_split, counts)
     if problems:
         raise InputError("\n".join(problems))
-    return {split: _index(images) for split, images in found.items()}
+    return {split: _index(images) for split, images in by_split.items()}
 
 
 def write_index(path: Path, index: Index) -> None:
@@ -92,11 +92,11 @@ def _list(folder: Path) -> tuple[list[str], list[str]]:
     return [name for name, is_dir in visible if is_dir], [name for name, is_dir in visible if not is_dir]
 
 
-def _class_problems(root: Path, found: dict[str, dict[str, list[str]]], classes: int) -> list[str]:
+def _class_problems(root: Path, by_split: dict[str, dict[str, list[str]]], classes: int) -> list[str]:
     """Compare the class folders of the splits with each other and with the number expected."""
     problems = []
-    union = set().union(*found.values())
-    for split, images in found.items():
+    union = set().union(*by_split.values())
+    for split, images in by_split.items():
         if missing := sorted(union - set(images)):
             problems.append(f"{root / split}: classes that another split has are missing: {_some(missing)}")
         if empty := [name for name, files in images.items() if not files]:
@@ -106,11 +106,11 @@ def _class_problems(root: Path, found: dict[str, dict[str, list[str]]], classes:
     return problems
 
 
-def _count_problems(root: Path, found: dict[str, dict[str, list[str]]], counts: dict[str, int | None]) -> list[str]:
+def _count_problems(root: Path, by_split: dict[str, dict[str, list[str]]], counts: dict[str, int | None]) -> list[str]:
     """Compare the number of images of each split with the number expected."""
     problems = []
     for split, expected in counts.items():
-        count = sum(len(files) for files in found[split].values())
+        count = sum(len(files) for files in by_split[split].values())
         if expected is not None and count != expected:
             problems.append(
                 f"{root / split}: {count} images, expected {expected}; complete them or set `{split}_count` (null: any)"

@@ -93,7 +93,7 @@ def positions(offsets: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.
 
 
 def predictions(
-    found: Features,
+    windows: Features,
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     contexts: Sequence[str],
@@ -103,7 +103,7 @@ def predictions(
     """Return the answer to each question: the span of the highest start + end logit over its windows.
 
     Args:
-        found: windows of all questions.
+        windows: windows of all questions.
         start_logits: float (F, T).
         end_logits: float (F, T).
         contexts: of all questions.
@@ -118,13 +118,13 @@ def predictions(
     """
     answers = [""] * len(contexts)
     best = np.full(len(contexts), -np.inf)
-    for first in range(0, len(found.example), CHUNK_FEATURES):
+    for first in range(0, len(windows.example), CHUNK_FEATURES):
         rows = slice(first, first + CHUNK_FEATURES)
         if np.isnan(start_logits[rows]).any() or np.isnan(end_logits[rows]).any():
             raise NumericalError(f"NaN among the logits of the windows from {first}; the model has diverged")
         logits = start_logits[rows], end_logits[rows]
-        scores, spans = _best_spans(found.offsets[rows], *logits, n_best_size, max_answer_length)
-        for example, score, (start, end) in zip(found.example[rows], scores, spans, strict=True):
+        scores, spans = _best_spans(windows.offsets[rows], *logits, n_best_size, max_answer_length)
+        for example, score, (start, end) in zip(windows.example[rows], scores, spans, strict=True):
             if score > best[example]:
                 best[example], answers[example] = score, contexts[example][start:end]
     return answers

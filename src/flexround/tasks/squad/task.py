@@ -54,17 +54,17 @@ class Squad(TextTask):
 
     def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return the first window of each row: as many calibration inputs as samples."""
-        found = self.features(rows, network)
-        first = np.unique(found.example, return_index=True)[1]
-        return encoded(found, first)
+        windows = self.features(rows, network)
+        first = np.unique(windows.example, return_index=True)[1]
+        return encoded(windows, first)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all windows; see ``TrainSettings``."""
         checked = validate(text_training.TrainSettings, settings, "train settings of SQuAD")
         encode.check_positions(model, self.options.max_length)
-        found = self.features(text.read_rows(data, "train"), network)
-        targets = {"starts": found.starts.astype(np.int64), "ends": found.ends.astype(np.int64)}
-        arrays = vars(encoded(found)) | targets
+        windows = self.features(text.read_rows(data, "train"), network)
+        targets = {"starts": windows.starts.astype(np.int64), "ends": windows.ends.astype(np.int64)}
+        arrays = vars(encoded(windows)) | targets
 
         def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             inputs = text.accepted(model, text.arguments(batch))
@@ -85,12 +85,13 @@ class Squad(TextTask):
             NumericalError: NaN among the logits.
         """
         rows = self.split_rows(data, split)
-        found = self.features(rows, network)
-        logits = text.run(model, encoded(found), batch, device, lambda output: [output.start_logits, output.end_logits])
-        width = found.ids.shape[1] - logits[0].shape[1]
+        windows = self.features(rows, network)
+        logits = text.run(model, encoded(windows), batch, device, lambda out: [out.start_logits, out.end_logits])
+        width = windows.ids.shape[1] - logits[0].shape[1]
         starts, ends = (np.pad(part, ((0, 0), (0, width)), constant_values=-np.inf) for part in logits)
         contexts = [row["context"] for row in rows]
-        answers = spans.predictions(found, starts, ends, contexts, self.options.n_best, self.options.max_answer_length)
+        limits = self.options.n_best, self.options.max_answer_length
+        answers = spans.predictions(windows, starts, ends, contexts, *limits)
         scores = squad_metric.scores(answers, [row["answers"]["text"] for row in rows])
         scored = {name: text_metrics.averaged(scores[name]) for name in ("f1", "em")}
         record = np.frombuffer("\n".join(answers).encode(), np.uint8)
@@ -112,6 +113,6 @@ def questions(rows: Rows) -> spans.Questions:
     )
 
 
-def encoded(found: spans.Features, rows: Any = slice(None)) -> Encoded:
+def encoded(windows: spans.Features, rows: Any = slice(None)) -> Encoded:
     """Return the model's inputs of some windows."""
-    return Encoded(found.ids[rows], found.types[rows], found.mask[rows])
+    return Encoded(windows.ids[rows], windows.types[rows], windows.mask[rows])

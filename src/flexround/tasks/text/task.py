@@ -188,10 +188,10 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions: dict[str, np.ndarray]) -> Evaluation:
     """Assemble an evaluation from scored metrics and what was predicted."""
     return Evaluation(
-        metrics={name: found.value for name, found in scored.items()},
-        stderr={name: found.stderr for name, found in scored.items()},
+        metrics={name: metric.value for name, metric in scored.items()},
+        stderr={name: metric.stderr for name, metric in scored.items()},
         n_examples=counts,
-        scores={name: found.scores for name, found in scored.items() if found.scores is not None},
-        replicates={name: found.replicates for name, found in scored.items() if found.replicates is not None},
+        scores={name: metric.scores for name, metric in scored.items() if metric.scores is not None},
+        replicates={name: metric.replicates for name, metric in scored.items() if metric.replicates is not None},
         predictions=predictions,
     )

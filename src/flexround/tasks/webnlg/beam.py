@@ -68,14 +68,14 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
             raise InputError(f"prompt {index} is empty: the first token needs at least one before it")
     cut = [list(prompt[-limit:]) for prompt in prompts]
     order = sorted(range(len(cut)), key=lambda index: len(cut[index]))  # prompts of a batch need little padding
-    found: list[list[int]] = [[] for _ in cut]
+    continuations: list[list[int]] = [[] for _ in cut]
     model.eval()
     with torch.no_grad():
         for start in range(0, len(order), batch):
             members = order[start : start + batch]
             for index, tokens in zip(members, _decode(model, [cut[i] for i in members], rules), strict=True):
-                found[index] = tokens
-    return found
+                continuations[index] = tokens
+    return continuations
 
 
 def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int]]:
@@ -94,7 +94,7 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
     history = tokens.new_empty((len(prompts), 1, 0))
     scores = tokens.new_zeros((len(prompts), 1), dtype=torch.float64)
     best = scores.new_full((len(prompts),), -math.inf)
-    found: list[list[int]] = [[] for _ in prompts]
+    continuations: list[list[int]] = [[] for _ in prompts]
     for length in range(1, rules.steps + 1):
         arguments = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
         logits = model(**arguments, use_cache=True, logits_to_keep=scores.shape[1]).logits.float()
@@ -106,7 +106,7 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
         ended = torch.isin(tokens, eos) | (length == rules.steps)
         value, beam = (scores / length**rules.length_penalty).masked_fill(~ended, -math.inf).max(dim=1)
         for group in (value > best[running]).nonzero().flatten().tolist():
-            found[running[group]] = history[group, beam[group]].tolist()
+            continuations[running[group]] = history[group, beam[group]].tolist()
         best[running] = torch.maximum(best[running], value)
 
         # Log probabilities only fall, and the greatest length divides them most: where no beam would win if it kept its
@@ -126,7 +126,7 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
         positions = (positions[:, -1:] + 1).expand_as(tokens)
         # From now on the mask of the attention itself, (G, 1, K, C), which transformers passes on as it is.
         mask = torch.zeros_like(visible, dtype=model.dtype).masked_fill(~visible, torch.finfo(model.dtype).min)[:, None]
-    return found
+    return continuations
 
 
 def _left_padded(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:

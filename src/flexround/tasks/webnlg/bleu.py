@@ -41,8 +41,8 @@ def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], seen:
             "contexts; generate one text per context"
         )
     texts = [post_process(text) for text in hypotheses]
-    expected = [six([post_process(text) for text in found]) for found in references]
-    if lacking := [index for index, found in enumerate(expected) if not all(found)]:
+    expected = [six([post_process(text) for text in sentences]) for sentences in references]
+    if lacking := [index for index, sentences in enumerate(expected) if not all(sentences)]:
         raise InputError(f"BLEU: no or an empty reference for {len(lacking)} contexts, at positions {lacking[:10]}")
     if not any(texts):
         raise InputError(f"BLEU: empty generation, none of the {len(texts)} texts has a word; look at the checkpoint")
@@ -84,8 +84,8 @@ def statistics(hypotheses: Sequence[str], references: Sequence[Sequence[str]]) -
     """
     # effective_order only spares a warning for each text: it changes scores, which are not used, but no counts.
     metric = BLEU(tokenize="13a", smooth_method="none", force=True, effective_order=True)
-    found = [metric.sentence_score(text, expected) for text, expected in zip(hypotheses, references, strict=True)]
-    return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in found], np.int64)
+    scored = [metric.sentence_score(text, expected) for text, expected in zip(hypotheses, references, strict=True)]
+    return np.array([[each.sys_len, each.ref_len, *each.counts, *each.totals] for each in scored], np.int64)
 
 
 def from_statistics(sums: np.ndarray) -> np.ndarray:

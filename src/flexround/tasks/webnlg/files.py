@@ -96,9 +96,7 @@ def _entries(place: Path) -> list[Any]:
 
 def _row(entry: Any) -> dict[str, Any]:
     """Return one entry as a row."""
-    sentences = [
-        found.get("lex", found.get("text")) for found in entry["lexicalisations"] if found["comment"] == "good"
-    ]
+    sentences = [text.get("lex", text.get("text")) for text in entry["lexicalisations"] if text["comment"] == "good"]
     return {
         "category": entry["category"],
         "seen": entry["category"] in SEEN,

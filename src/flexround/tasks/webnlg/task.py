@@ -127,13 +127,14 @@ class WebNLG(TextTask):
         """
         rows = self.split_rows(data, split, "test")
         tokenizer, end = load_tokenizer(network)
-        found = beam.search(model, prompt_ids(tokenizer, end, rows), self.rules(tokenizer), min(batch, PROMPTS))
-        texts, seen = tokenizer.decode_batch(found, skip_special_tokens=False), np.array([row["seen"] for row in rows])
+        generated = beam.search(model, prompt_ids(tokenizer, end, rows), self.rules(tokenizer), min(batch, PROMPTS))
+        texts = tokenizer.decode_batch(generated, skip_special_tokens=False)
+        seen = np.array([row["seen"] for row in rows])
         scored = bleu.scores(texts, [row["references"] for row in rows], seen)
         if split == "heldout":  # only what settings are chosen by
             scored = {"all": scored["all"]}
         sizes = {"unseen": int((~seen).sum()), "seen": int(seen.sum()), "all": len(rows)}
-        tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in found], np.int32)
+        tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in generated], np.int32)
         return text.evaluation(scored, {name: sizes[name] for name in scored}, {f"{split}/tokens": tokens})
 
     def rules(self, tokenizer: Tokenizer) -> beam.Rules:
@@ -160,7 +161,7 @@ def load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
 
 def token_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return the token ids of each text, with nothing added."""
-    return [found.ids for found in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
+    return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
 def prompt_ids(tokenizer: Tokenizer, end: int, rows: Rows) -> list[list[int]]:
