@@ -24,7 +24,8 @@ def package(tmp_path, monkeypatch):
         "__init__.py": "",
         "start.py": (
             "from flexround import inside\nfrom flexround.deep.direct import used as renamed\n\n"
-            "def run(task):\n    from flexround.deep import late\n    return inside.one(), renamed, late.called(), Class\n\n"
+            "def run(task):\n    from flexround.deep import late\n"
+            "    return inside.one(), renamed, late.called(), Class\n\n"
             "class Class(inside.Base):\n    pass\n\ndef other():\n    return inside.two()\n"
         ),
         "inside.py": (
@@ -41,7 +42,8 @@ def package(tmp_path, monkeypatch):
         ),
         "task.py": (
             "from flexround import inside\nfrom flexround.deep import direct\n\nclass Task:\n"
-            "    def inputs(self):\n        return self.helper()\n\n    def helper(self):\n        return inside.one()\n\n"
+            "    def inputs(self):\n        return self.helper()\n\n"
+            "    def helper(self):\n        return inside.one()\n\n"
             "    def evaluate(self):\n        return self.scored()\n\n"
             "    def scored(self):\n        return direct.used\n\n"
             "    def prepare(self):\n        return self.inputs()\n"

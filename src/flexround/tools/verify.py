@@ -45,7 +45,9 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{path}: {problem}; touches {', '.join(touched)}\n")
     sys.stdout.writelines(f"{line}\n" for line in _summary(root, listed, serves))
     if problems:
-        sys.stdout.write(f"{len(problems)} wrong, missing or unlisted: delete their directories, then make pull or snakemake\n")
+        sys.stdout.write(
+            f"{len(problems)} wrong, missing or unlisted: delete their directories, then pull or make them\n"
+        )
         sys.exit(FAILED)
 
 
