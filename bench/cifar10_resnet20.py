@@ -19,7 +19,7 @@ import resnet20
 import torch
 from torch import nn
 
-from flexround import artifacts, devices, imports
+from flexround import artifacts, imports, memory
 from flexround.models.checkpoints import load_into, read_foreign
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -115,7 +115,7 @@ def main() -> None:
     arguments = parser.parse_args()
     logging.basicConfig(level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     torch.set_num_threads(arguments.threads)
-    devices.keep_freed_memory()
+    memory.keep_freed_memory()
     params = load_params(str(SCALE))
     task = protocol.named(params.scale, "cifar10")
     base = network(arguments.weights)

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import torch
 
-from flexround import devices
+from flexround import memory
 from flexround.artifacts import write_text
 from flexround.mini import tokenizers
 from flexround.mini.tasks.language import MiniLanguageModelling, MiniLanguageOptions
@@ -22,7 +22,7 @@ ARTICLES = (100, 1_000, 10_000)
 def measure(articles: int) -> None:
     """Evaluate a small GPT-Neo on so many articles and print the process's peak."""
     torch.set_num_threads(1)
-    devices.keep_freed_memory()  # as every stage does
+    memory.keep_freed_memory()  # as every stage does
     task = MiniLanguageModelling(MiniLanguageOptions(name="wikitext2", train=100, val=articles, block_size=64))
     sizes = {"vocab_size": 500, "hidden_size": 64, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 64}
     ends = {"bos_token_id": 0, "eos_token_id": 0}

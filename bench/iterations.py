@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from flexround import devices, imports
+from flexround import imports, memory
 from flexround.models import bert, llama, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme
@@ -149,7 +149,7 @@ def main() -> None:
     parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
-    devices.keep_freed_memory()
+    memory.keep_freed_memory()
     rounding = imports.load(arguments.rounding)
     for name in arguments.networks:
         factory, cut, inputs, batch = NETWORKS[name]

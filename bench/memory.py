@@ -10,7 +10,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 import torch
 import toy
 
-from flexround import devices
+from flexround import memory
 
 
 def main() -> None:
@@ -20,7 +20,7 @@ def main() -> None:
     parser.add_argument("--setting", choices=["B", "Q"], default="Q")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    devices.keep_freed_memory()  # as every stage does
+    memory.keep_freed_memory()  # as every stage does
     net = toy.model(depth=arguments.depth, channels=32)
     job = toy.job(toy.recipe(arguments.setting, "flexround", 4, 4), net=net, iters=20, samples=1024, batch=32)
     with tempfile.TemporaryDirectory() as directory:

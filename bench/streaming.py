@@ -19,7 +19,7 @@ import toy
 from safetensors.torch import save_file
 from torch import nn
 
-from flexround import devices
+from flexround import memory
 from flexround.models import llama, transformer
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import weightless
@@ -101,7 +101,7 @@ def main() -> None:
     parser.add_argument("--directory", type=Path, help="where checkpoint and result are made, and removed again")
     arguments = parser.parse_args()
     torch.set_num_threads(1)
-    devices.keep_freed_memory()  # as every stage does
+    memory.keep_freed_memory()  # as every stage does
     with tempfile.TemporaryDirectory(dir=arguments.directory) as directory:
         size = write(shell(arguments), Path(directory))
         written = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10

@@ -152,9 +152,9 @@ def test_the_lock_is_named_after_the_physical_device(tmp_path, monkeypatch, visi
 
 PAGE_FAULTS = """
 import resource, torch
-from flexround import devices
+from flexround import memory
 torch.set_num_threads(1)
-devices.keep_freed_memory()
+memory.keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
 def step():
@@ -177,14 +177,14 @@ def test_memory_that_is_freed_and_taken_again_is_not_returned_in_between():
 
 RESIDENT = """
 import torch
-from flexround import devices
-devices.keep_freed_memory()
+from flexround import memory
+memory.keep_freed_memory()
 def resident():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))
 blocks = [torch.ones(2**20) for _ in range(50)]
 del blocks
 kept = resident()
-devices.return_freed_memory()
+memory.return_freed_memory()
 print(kept - resident())
 """
 

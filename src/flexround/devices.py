@@ -1,7 +1,6 @@
-"""Which device a job uses: a free GPU under a file lock, or the CPU; how it uses the CPU's memory."""
+"""Which device a job uses: a free GPU under a file lock, or the CPU."""
 
 import contextlib
-import ctypes
 import os
 import tempfile
 import time
@@ -12,8 +11,6 @@ import filelock
 import torch
 
 POLL_SECONDS = 1.0
-M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-KEPT_BYTES, MAPPED_BYTES = 2**30, 2**25
 
 
 @contextlib.contextmanager
@@ -54,22 +51,3 @@ def lease_one(names: Sequence[str], directory: Path) -> Iterator[int]:
             finally:
                 lock.release()
         time.sleep(POLL_SECONDS)
-
-
-def keep_freed_memory() -> None:
-    """Have glibc keep freed blocks below 32 MB for the next request instead of returning them to the system.
-
-    An iteration frees and takes the same activations again; the page faults in between can cost half of its time.
-    Larger blocks (caches) still go back. Other C libraries are left as they are.
-    """
-    mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
-    if mallopt is not None:
-        mallopt(M_MMAP_THRESHOLD, MAPPED_BYTES)
-        mallopt(M_TRIM_THRESHOLD, KEPT_BYTES)
-
-
-def return_freed_memory() -> None:
-    """Have glibc return to the system what it keeps, before work of another shape begins."""
-    trim = getattr(ctypes.CDLL(None), "malloc_trim", None) if os.name == "posix" else None
-    if trim is not None:
-        trim(0)

@@ -9,7 +9,7 @@ import sys
 import traceback
 from typing import Any
 
-from flexround import devices
+from flexround import memory
 from flexround.errors import FlexRoundError
 from flexround.jobs import command
 
@@ -32,7 +32,7 @@ def run(program: str, stage: str, arguments: argparse.Namespace) -> int:
     try:
         # Last, so that a user's file never takes the place of a module that others import.
         sys.path += [os.path.abspath(directory) for directory in modules.split(os.pathsep) if directory]
-        devices.keep_freed_memory()
+        memory.keep_freed_memory()
         _import(stage, arguments.threads).run(arguments)
     except FlexRoundError as error:
         log.error("error: %s", error)

@@ -13,7 +13,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexround import devices
+from flexround import memory
 from flexround.models.tensors import places, within
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
@@ -67,7 +67,7 @@ def reconstruct(
                     tensors |= parameters(job.model, plain)
             check_finite(tensors)
             state.commit(_position(phase, index), tensors, carry, {"grids": grids, "record": record})
-            devices.return_freed_memory()
+            memory.return_freed_memory()
     return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
 
 
