@@ -17,12 +17,10 @@ from flexround.settings.plan import Plan
 from flexround.tasks import protocol
 
 
-def call(stage, job, **options):
-    """Run a stage with a job file, or with a job that is written beside its output."""
-    if not isinstance(job, str | Path):
-        job = artifacts.write_text(path := Path(job.out).with_suffix(".job"), job.model_dump_json()) or path
+def call(stage, inputs, **options):
+    """Run a stage with its job file."""
     usual = {"threads": 1, "state": Path(".state"), "cache_mb": None, "preflight": False}
-    importlib.import_module(f"flexround.stages.{stage}").run(Namespace(job=Path(job), **usual | options))
+    importlib.import_module(f"flexround.stages.{stage}").run(Namespace(job=Path(inputs["job"]), **usual | options))
 
 
 class Work:
@@ -45,7 +43,7 @@ class Work:
             if again or not Path(out).exists():
                 resolve.code.cache_clear()  # what it wrote may be in the directory of another test
                 inputs = getattr(self.shown if hasattr(self.shown, stage) else self.jobs, stage)(*arguments)
-                call(stage, inputs["job"], **options)
+                call(stage, inputs, **options)
         return self.root / out
 
     def data(self, task, **options):
