@@ -40,7 +40,7 @@ class Recipe(Strict):
             raise ValueError("setting, rounding and w_bits go together: give all three, or none for full precision")
         if self.a_bits and not self.setting:
             raise ValueError("a_bits needs setting, rounding and w_bits")
-        if self.select and self.model_fields_set != {"select"}:
+        if self.select and set(self.model_dump(exclude_defaults=True)) != {"select"}:  # a job file has defaults too
             raise ValueError("select goes alone: everything else is that of the recipe chosen")
         return self
 
