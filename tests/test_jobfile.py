@@ -85,14 +85,15 @@ def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path):
 
 def test_every_job_of_a_network_survives_its_file(work):
     """Defaults, tuples and paths come back as they were: read and written again, the text is the same."""
-    network, run = ("imagenet", "mobilenetv2-brecq"), work.run("imagenet", "mobilenetv2-brecq", "b-flexround-w4a4")
+    network = ("imagenet", "mobilenetv2-brecq")
+    run, tuned = (work.run(*network, name) for name in ("b-flexround-w4a4", "q-flexround-w8a8-tuned"))
     inputs = {
         CalibrateJob: work.jobs.calibrate("imagenet", 64, 0),
         FinetuneJob: work.jobs.finetune(*network),
         GateJob: work.jobs.gate(*network),
         ReconstructJob: work.jobs.reconstruct(run),
-        EvaluateJob: work.jobs.evaluate(run),
-        SelectJob: work.jobs.select(work.run(*network, "q-flexround-w8a8-tuned")),
+        SelectJob: work.jobs.select(tuned),
+        EvaluateJob: work.jobs.evaluate(tuned),
     }
     for kind, given in inputs.items():
         text = (work.root / given["job"]).read_text()

@@ -129,6 +129,8 @@ def test_the_best_on_the_held_out_rows_is_chosen(chain):
     assert manifest["run"]["recipe"] == "q-flexround-w8a8-tuned"
     best = chain.quantized("glue-rte", "bert-base", chosen["recipe"])
     assert manifest["files"] == artifacts.read_manifest(best)["files"]
+    evaluated = (chain.metrics("glue-rte", "bert-base", name) for name in (manifest["run"]["recipe"], chosen["recipe"]))
+    assert len({found["metrics"]["acc"] for found in evaluated}) == 1
 
 
 def test_inputs_have_ids_types_and_mask(chain):
