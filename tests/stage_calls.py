@@ -5,11 +5,16 @@ import importlib
 from argparse import Namespace
 from pathlib import Path
 
+from flexround import artifacts
+from flexround.jobs import resolve
 from flexround.jobs.resolve import Jobs
 from flexround.jobs.shown import Shown
+from flexround.models import build
+from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.tasks import protocol
 
 
 def call(stage, inputs, **options):
@@ -36,13 +41,13 @@ class Work:
         """Run a stage's job unless its output is there; return the output's path."""
         with contextlib.chdir(self.root):
             if again or not Path(out).exists():
+                resolve.code.cache_clear()  # what it wrote may be in the directory of another test
                 inputs = getattr(self.shown if hasattr(self.shown, stage) else self.jobs, stage)(*arguments)
                 call(stage, inputs, **options)
         return self.root / out
 
     def data(self, task, **options):
-        out = self.layout("data_dir", task)
-        return self.do("data", task, out=out, **options)
+        return self.do("data", task, out=self.place("data_dir", task), **options)
 
     def weights(self, task, checkpoint, **options):
         origins = self.plan.origins(task, checkpoint)
@@ -50,38 +55,47 @@ class Work:
             self.data(task)
         if "pretrained" in origins:
             self.weights(self.params.checkpoint(checkpoint).pretrain, checkpoint)
-        return self.do("finetune", task, checkpoint, out=self.layout("checkpoint_dir", task, checkpoint), **options)
+        return self.do("finetune", task, checkpoint, out=self.place("checkpoint_dir", task, checkpoint), **options)
 
     def gate(self, task, checkpoint, **options):
         self.data(task), self.weights(task, checkpoint)
-        return self.do("gate", task, checkpoint, out=self.layout("gate_file", task, checkpoint), **options)
+        return self.do("gate", task, checkpoint, out=self.place("gate_file", task, checkpoint), **options)
 
     def samples(self, task, samples, seed=0, **options):
         self.data(task)
-        out = self.layout("calibration_dir", task, samples, seed)
-        return self.do("calibrate", task, samples, seed, out=out, **options)
+        return self.do(
+            "calibrate", task, samples, seed, out=self.place("calibration_dir", task, samples, seed), **options
+        )
 
     def quantized(self, task, checkpoint, recipe, seed=0, **options):
-        run = self.run(task, checkpoint, recipe, seed)
-        out = self.plan.network_dir(run)
-        names = self.params.recipe(recipe).select
-        if names:
-            for name in names:
-                self.quantized(task, checkpoint, name, seed)
-            return self.do("select", run, out=out, **options)
-        self.gate(task, checkpoint)
-        self.samples(task, self.plan.hyper(run)[0].samples, seed)
-        return self.do("reconstruct", run, out=out, **options)
+        run, names = self.run(task, checkpoint, recipe, seed), self.params.recipe(recipe).select
+        for name in names:
+            self.quantized(task, checkpoint, name, seed)
+        if not names:
+            self.gate(task, checkpoint), self.samples(task, self.plan.hyper(run)[0].samples, seed)
+        return self.do("select" if names else "reconstruct", run, out=layout.quantized_dir(run), **options)
 
     def evaluated(self, task, checkpoint, recipe="full-precision", seed=0, **options):
-        run = self.run(task, checkpoint, recipe, seed)
         self.data(task)
-        make = self.quantized if self.params.recipe(recipe).quantized else self.weights
-        make(*((task, checkpoint, recipe, seed) if self.params.recipe(recipe).quantized else (task, checkpoint)))
-        out = f"results/{run.scale}/evaluated/{task}/{checkpoint}/{recipe}/seed{seed}"
-        return self.do("evaluate", run, out=out, **options)
+        if self.params.recipe(recipe).quantized:
+            self.quantized(task, checkpoint, recipe, seed)
+        else:
+            self.weights(task, checkpoint)
+        run = self.run(task, checkpoint, recipe, seed)
+        return self.do("evaluate", run, out=layout.evaluated_dir(run), **options)
 
-    def layout(self, name, *parts):
-        from flexround.settings import layout
+    def metrics(self, *names, **options):
+        """Return what an evaluation says of itself."""
+        return artifacts.read_json(self.evaluated(*names, **options) / "metrics.json")
 
+    def task(self, name):
+        return protocol.named(self.params.scale, name)
+
+    def model(self, task, checkpoint):
+        """Return the full-precision network."""
+        weights = self.weights(task, checkpoint)
+        return build.full_precision(self.params.checkpoint(checkpoint), self.task(task).head, weights)
+
+    def place(self, name, *parts):
+        """Return a path of the layout."""
         return getattr(layout, name)(self.params.scale.name, *parts)

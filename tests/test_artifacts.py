@@ -15,7 +15,16 @@ from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
 
-from flexround.artifacts import atomic_write, read_json, read_manifest, sha256, write_json, write_manifest, write_text
+from flexround.artifacts import (
+    atomic_write,
+    read_formatted,
+    read_json,
+    read_manifest,
+    sha256,
+    write_json,
+    write_manifest,
+    write_text,
+)
 from flexround.errors import InputError
 from flexround.quant.grid import nearest_codes
 from flexround.reconstruct import result
@@ -211,6 +220,20 @@ def test_something_else_in_the_place_of_a_manifest_is_refused(listed, text):
     (listed / "manifest.json").write_text(text)
     with pytest.raises(InputError, match=r"manifest\.json"):
         read_manifest(listed)
+
+
+@pytest.mark.parametrize(
+    ("given", "named"), [({"format": 2}, "2"), ({"format": "1"}, "1"), ({}, "none"), (None, "none")]
+)
+def test_another_format_is_refused_by_name(listed, given, named):
+    path = listed / "manifest.json"
+    content = read_formatted(path)
+    del content["format"]
+    write_json(path, [1] if given is None else content | given)
+    message = rf"manifest\.json: its format is {named}, this version reads 1; run the stage that makes it again"
+    for read in (lambda: read_formatted(path), lambda: read_manifest(listed)):
+        with pytest.raises(InputError, match=message):
+            read()
 
 
 # results

@@ -22,7 +22,6 @@ from flexround.mini import choices as mini
 from flexround.mini import tokenizers
 from flexround.mini.tasks.commonsense import MiniCommonsense
 from flexround.models import transformer
-from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.task import Commonsense
@@ -31,9 +30,7 @@ from flexround.tasks.text import task as text
 
 SCALE = str(Path(__file__).with_name("commonsense_scale.yaml"))
 CPU = torch.device("cpu")
-NAMES = {"task": "commonsense", "checkpoint": "llama-7b"}
 SMALL = {"documents": 30, "val": 6, "questions": 9, "examples": 7, "shots": (0, 2), "block_size": 32, "test_block": 48}
-stage = functools.partial(stage_calls.call, scale=SCALE)
 
 
 @functools.cache
@@ -361,22 +358,12 @@ def test_blocks_longer_than_the_model_are_refused(place):
 
 
 def test_from_the_data_to_a_quantized_evaluation(tmp_path):
-    for task in ("corpus", "commonsense"):
-        stage(data, task=task, out=tmp_path / task)
-    first, weights, samples, out = (tmp_path / name for name in ("pretrained", "weights", "samples", "quantized"))
-    stage(finetune, task="corpus", checkpoint="llama-7b", data=tmp_path / "corpus", out=first)
-    stage(finetune, **NAMES, data=tmp_path / "commonsense", pretrained=first, out=weights)
-    stage(calibrate, task="commonsense", data=tmp_path / "commonsense", samples=32, out=samples)
-    gate = tmp_path / "full/metrics.json"
-    stage(evaluate, **NAMES, recipe="full-precision", data=tmp_path / "commonsense", weights=weights, out=gate.parent)
-    recipe = {**NAMES, "recipe": "q-flexround-w8a8"}
-    stage(reconstruct, **recipe, weights=weights, samples=samples, state=tmp_path / "state", gate=gate, out=out)
-    stage(evaluate, **recipe, data=tmp_path / "commonsense", quantized=out, out=tmp_path / "low")
-    full, low = (artifacts.read_json(tmp_path / name / "metrics.json") for name in ("full", "low"))
+    work = stage_calls.Work(SCALE, tmp_path)
+    full, low = (work.metrics("commonsense", "llama-7b", name) for name in ("full-precision", "q-flexround-w8a8"))
     metrics = {f"{name}{shots}" for name in KINDS for shots in ("", "_2")} | {"ppl", "ppl_48"}
     assert set(full["metrics"]) == set(full["stderr"]) == set(full["n_examples"]) == metrics
     assert low["metrics"]["ppl"] == pytest.approx(full["metrics"]["ppl"], rel=0.05)
     assert low["metrics"]["ppl"] != full["metrics"]["ppl"]
     assert low["protocol"] == full["protocol"]
-    stored = load_file(tmp_path / "low/predictions.safetensors")
+    stored = load_file(work.evaluated("commonsense", "llama-7b", "q-flexround-w8a8") / "predictions.safetensors")
     assert 100 * stored["scores/piqa_2"].mean() == pytest.approx(low["metrics"]["piqa_2"])

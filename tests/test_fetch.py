@@ -8,12 +8,13 @@ import threading
 from types import SimpleNamespace
 
 import pytest
+from stage_calls import call
 
 from flexround import sources
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
+from flexround.jobs.jobfile import FetchJob
 from flexround.settings.load import read_sources
 from flexround.settings.schema import Source
-from flexround.stages import fetch
 from flexround.tasks.glue import files as glue_files
 
 CONTENT = b"weights" * 1000
@@ -181,10 +182,16 @@ def test_a_missing_directory_says_what_to_put_where(out):
     assert "\n" not in str(caught.value)
 
 
-def test_the_stage_records_the_commit(hub, out, monkeypatch):
-    monkeypatch.setattr(fetch, "read_sources", lambda _: {"net": hub_source()})
+def stage(name, source, out):
+    """Run the stage with a job of its own."""
+    out.mkdir(exist_ok=True)
+    (out / "job").write_text(FetchJob(name=name, source=source, out=out).model_dump_json())
+    call("fetch", {"job": out / "job"})
+
+
+def test_the_stage_records_the_commit(hub, out):
     for _ in range(2):
-        fetch.run(fetch.parser().parse_args(["--source", "net", "--out", str(out)]))
+        stage("net", hub_source(), out)
         record = json.loads((out / "net.json").read_text())
         assert (record["sha256"], record["commit"], record["revision"]) == (DIGEST, COMMIT, "main")
 
@@ -260,12 +267,12 @@ def test_the_files_of_a_directory_are_downloaded_one_by_one(tmp_path, out):
     assert not list(out.glob("*other*"))
 
 
-def test_the_stage_writes_what_is_there(url, out, monkeypatch):
-    monkeypatch.setattr(fetch, "read_sources", lambda _: {"w": source(url)})
-    fetch.run(fetch.parser().parse_args(["--source", "w", "--out", str(out)]))
+def test_the_stage_writes_what_is_there(url, out):
+    stage("w", source(url), out)
     assert f'"sha256": "{SHA256}"' in (out / "w.json").read_text()
-    with pytest.raises(SettingsError, match="did you mean 'w'"):
-        fetch.run(fetch.parser().parse_args(["--source", "w1", "--out", str(out)]))
+    with pytest.raises(InputError, match="download failed"):
+        stage("x", source("file:///nowhere").model_copy(update={"file": "x"}), out)
+    assert not (out / "x.json").exists()
 
 
 def test_the_table_of_sources_is_valid():

@@ -5,15 +5,14 @@ import hashlib
 import pytest
 import torch
 import yaml
+from stage_calls import Work
 
 from flexround.artifacts import read_manifest
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.mini.models import resnet18
-from flexround.models.build import full_precision
 from flexround.settings import schema
 from flexround.settings.load import load_params, scale_path
 from flexround.settings.validation import read_yaml
-from flexround.stages import calibrate, data, finetune
 from flexround.tasks import protocol
 
 
@@ -41,41 +40,23 @@ def scale(tmp_path):
 
 
 def test_stages_from_data_to_samples_and_weights(scale, tmp_path):
-    prepared, samples, weights = tmp_path / "data", tmp_path / "samples", tmp_path / "weights"
-    data.run(data.parser().parse_args(["--scale", scale, "--task", "imagenet", "--out", str(prepared)]))
-    common = ["--scale", scale, "--data", str(prepared)]
-    drawn = ["--task", "imagenet", "--samples", "20", "--seed", "3", "--out", str(samples)]
-    calibrate.run(calibrate.parser().parse_args(common + drawn))
-    manifest = read_manifest(samples)
+    work = Work(scale, tmp_path)
+    manifest = read_manifest(work.samples("imagenet", 20, 3))
     assert (manifest["seed"], manifest["samples"], manifest["task"]) == (3, 20, "imagenet")
     expected = protocol.draw_indices(300, 20, 3)
     assert manifest["indices_sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
-    out = ["--task", "imagenet", "--checkpoint", "resnet18-brecq", "--out", str(weights)]
-    finetune.run(finetune.parser().parse_args(common + out))
-    assert read_manifest(weights)["train"]["settings"]["epochs"] == 1
-    with pytest.raises(SettingsError, match="did you mean 'imagenet'"):
-        data.run(data.parser().parse_args(["--scale", scale, "--task", "imagnet", "--out", str(prepared)]))
+    assert read_manifest(work.weights("imagenet", "resnet18-brecq"))["train"]["settings"]["epochs"] == 1
 
 
-def test_a_pinned_checkpoint_is_imported(scale, tmp_path, monkeypatch):
-    params = load_params(scale)
-    torch.save(resnet18(width=8, seed=5).state_dict(), tmp_path / "w.pth")
+def test_a_pinned_checkpoint_is_imported(scale, tmp_path):
+    directory = tmp_path / "results/sources"
+    directory.mkdir(parents=True)
+    torch.save(resnet18(width=8, seed=5).state_dict(), directory / "w.pth")
     pinned = schema.Source(kind="checkpoint", location="ask", file="w.pth", revision="v1", licence="MIT")
-    changed = params._replace(sources={"resnet18-torchvision": pinned})
-    monkeypatch.setattr(finetune, "load_params", lambda *_, **__: changed)
-    command = [
-        "--task",
-        "imagenet",
-        "--checkpoint",
-        "resnet18-torchvision",
-        "--sources",
-        str(tmp_path),
-        "--out",
-        str(tmp_path / "out"),
-    ]
-    finetune.run(finetune.parser().parse_args(command))
-    model = full_precision(params.checkpoint("resnet18-torchvision"), {}, tmp_path / "out")
+    work = Work(scale, tmp_path, load_params(scale)._replace(sources={"resnet18-torchvision": pinned}))
+    work.weights("imagenet", "resnet18-torchvision")
+    model = work.model("imagenet", "resnet18-torchvision")
     torch.testing.assert_close(model.fc.weight, resnet18(width=8, seed=5).fc.weight, rtol=0, atol=0)
-    (tmp_path / "w.pth").write_bytes(b"other")
+    (directory / "w.pth").write_bytes(b"other")
     with pytest.raises(InputError, match=r"w\.pth\.sha256 says"):
-        finetune.run(finetune.parser().parse_args(command))
+        work.weights("imagenet", "resnet18-torchvision", again=True)

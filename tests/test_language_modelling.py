@@ -1,6 +1,5 @@
 """Language modelling: blocks, perplexity, calibration, and the whole chain on a tiny scale."""
 
-import functools
 import itertools
 import math
 from pathlib import Path
@@ -16,10 +15,7 @@ from tokenizers import models, pre_tokenizers, processors
 
 from flexround import artifacts
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.models import build, transformer
-from flexround.settings.load import load_params
-from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
-from flexround.tasks import protocol
+from flexround.models import transformer
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling, LanguageOptions
 from flexround.tasks.text import encode
@@ -28,8 +24,6 @@ from flexround.tasks.text import task as text
 
 SCALE = str(Path(__file__).with_name("lm_scale.yaml"))
 CPU = torch.device("cpu")
-NAMES = {"task": "wikitext2", "checkpoint": "gpt-neo-125m"}
-stage = functools.partial(stage_calls.call, scale=SCALE)
 
 
 def letters(begin=False):
@@ -246,28 +240,16 @@ def test_held_out_rows_are_the_first_ones_and_never_calibrated_on(place):
 
 
 def test_from_the_data_to_a_quantized_evaluation(tmp_path):
-    for task in ("corpus", "wikitext2"):
-        stage(data, task=task, out=tmp_path / task)
-    first, weights, samples, out = (tmp_path / name for name in ("pretrained", "weights", "samples", "quantized"))
-    stage(finetune, task="corpus", checkpoint="gpt-neo-125m", data=tmp_path / "corpus", out=first)
-    stage(finetune, **NAMES, data=tmp_path / "wikitext2", pretrained=first, out=weights)
-    stage(calibrate, task="wikitext2", data=tmp_path / "wikitext2", samples=32, out=samples)
-    gate = tmp_path / "full/metrics.json"
-    stage(evaluate, **NAMES, recipe="full-precision", data=tmp_path / "wikitext2", weights=weights, out=gate.parent)
-    full = artifacts.read_json(gate)
-    state = tmp_path / "state"
-    recipe = {**NAMES, "recipe": "q-flexround-w8a8"}
-    stage(reconstruct, **recipe, weights=weights, samples=samples, state=state, gate=gate, out=out)
-    stage(evaluate, **recipe, data=tmp_path / "wikitext2", quantized=out, out=tmp_path / "low")
-    low = artifacts.read_json(tmp_path / "low/metrics.json")
+    work = stage_calls.Work(SCALE, tmp_path)
+    full, low = (work.metrics("wikitext2", "gpt-neo-125m", name) for name in ("full-precision", "q-flexround-w8a8"))
     assert low["metrics"]["ppl"] == pytest.approx(full["metrics"]["ppl"], rel=0.05)
     assert low["metrics"]["ppl"] != full["metrics"]["ppl"]
-    stored = load_file(tmp_path / "low/predictions.safetensors")
+    out = work.evaluated("wikitext2", "gpt-neo-125m", "q-flexround-w8a8")
+    stored = load_file(out / "predictions.safetensors")
     assert math.exp(stored["predictions/validation/loss"].mean()) == pytest.approx(low["metrics"]["ppl"])
-    model = build.full_precision(load_params(SCALE).checkpoint("gpt-neo-125m"), {"head": "causal-lm"}, weights)
-    task = protocol.named(load_params(SCALE).scale, "wikitext2")
-    rows = text.read_rows(tmp_path / "wikitext2", "validation")
-    tokenizer = encode.load(weights / "tokenizer.json")
+    model, task = work.model("wikitext2", "gpt-neo-125m"), work.task("wikitext2")
+    rows = text.read_rows(work.data("wikitext2"), "validation")
+    tokenizer = encode.load(work.weights("wikitext2", "gpt-neo-125m") / "tokenizer.json")
     ids = [token for row in rows for token in tokenizer.encode(row["text"]).ids]
     ids = torch.tensor(ids[: len(ids) // 32 * 32]).view(-1, task.input_shape[1])
     with torch.no_grad():

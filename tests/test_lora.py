@@ -1,15 +1,15 @@
 """Merging the adapters of microsoft/LoRA's release into GPT-2."""
 
 import copy
-from types import SimpleNamespace
 
 import pytest
 import torch
 
 from flexround.errors import InputError
+from flexround.jobs.jobfile import FinetuneJob
 from flexround.mini import tokenizers
 from flexround.models import transformer
-from flexround.settings.schema import Checkpoint, Source
+from flexround.settings.schema import Checkpoint, Source, Task
 from flexround.stages import finetune
 from flexround.surgery.lora import merge_checkpoint
 
@@ -164,7 +164,7 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     write(tmp_path / "adapter.pt", state)
     common = {"kind": "checkpoint", "location": "a test", "revision": "1", "licence": "none"}
     files = ["config.json", "tokenizer.json", "model.safetensors"]
-    rows = {
+    origins = {
         "base": Source(**common, file="base", files=files),
         "change": Source(**common, file="adapter.pt"),
     }
@@ -173,7 +173,11 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     checkpoint = Checkpoint(model=model, source="base", loader=loader, adapter="change")
     imported = transformer.gpt2("causal-lm", seed=2, **SIZES | {"vocab_size": 300})
     (tmp_path / "out").mkdir()
-    facts = finetune.import_source(SimpleNamespace(sources=rows), checkpoint, imported, tmp_path, tmp_path / "out")
+    places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out"}
+    job = FinetuneJob(
+        names=("a", "b", "c"), task=Task(module="a:B"), checkpoint=checkpoint, train=None, origins=origins, **places
+    )
+    facts = finetune.import_source(job, imported)
     assert {kind: fact["name"] for kind, fact in facts.items()} == {"source": "base", "adapter": "change"}
     merge_checkpoint(base, tmp_path / "adapter.pt")
     assert all(torch.equal(value, imported.state_dict()[name]) for name, value in base.state_dict().items())

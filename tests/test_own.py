@@ -10,17 +10,19 @@ import pytest
 import table_runs
 import torch
 import yaml
-from stage_calls import call
+from stage_calls import Work
 
 from flexround.errors import SettingsError
+from flexround.jobs import resolve
+from flexround.jobs.resolve import Jobs
+from flexround.jobs.shown import Shown
 from flexround.models import blocks as protocol
 from flexround.results import cells, published, table_csv
 from flexround.results.render import html, latex, terminal
-from flexround.settings import additions
+from flexround.settings import additions, reach
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
 
 EXAMPLE = ROOT / "examples/own_rounding"
 NUDGE = "b-nudge-w4"
@@ -38,6 +40,7 @@ def home(tmp_path, monkeypatch):
         shutil.copy(path, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
+    reach._roots.cache_clear(), reach._module.cache_clear()
     return tmp_path
 
 
@@ -67,23 +70,37 @@ def test_the_new_row_stands_last_in_table_2_and_the_papers_rows_are_what_they_we
     assert merged(mini, home).tables[3] is mini.tables[3]
 
 
-def test_runs_that_exist_keep_what_they_depend_on(mini, home):
+def written(jobs, rule, *arguments):
+    """Return the inputs of a run, and what its job file and the hashes of its code say."""
+    resolve.code.cache_clear()
+    inputs = getattr(jobs, rule)(*arguments)
+    return inputs, [Path(inputs[name]).read_text() for name in ("job", "code")]
+
+
+def test_runs_that_exist_keep_what_they_depend_on(mini, home, monkeypatch):
+    monkeypatch.chdir(home)
     before, after = Plan(mini), Plan(merged(mini, home))
     assert set(after.table_runs(2)) - set(before.table_runs(2)) == set(
         after.trials("imagenet", "resnet18-brecq", NUDGE)
     ) | {run for name in ("resnet50-brecq", "mobilenetv2-brecq") for run in after.trials("imagenet", name, NUDGE)}
     for run in before.table_runs(2):
-        assert after.settings(run) == before.settings(run)
-        targets = before.model_targets(run.task, run.checkpoint)
-        assert after.sources("reconstruct", *targets) == before.sources("reconstruct", *targets)
-    assert after.table_settings(3) == before.table_settings(3)
-    assert after.table_settings(2) != before.table_settings(2)
+        for rule in ("reconstruct", "evaluate") if mini.recipe(run.recipe).quantized else ("evaluate",):
+            assert written(Jobs(after), rule, run) == written(Jobs(before), rule, run)
+    assert written(Shown(after), "tabulate", 3) == written(Shown(before), "tabulate", 3)
+    assert written(Shown(after), "tabulate", 2) != written(Shown(before), "tabulate", 2)
 
 
-def test_a_run_depends_on_the_users_module(mini, home):
-    plan = Plan(merged(mini, home))
-    run = Run("mini", "imagenet", "resnet18-brecq", NUDGE, 0)
-    assert str(home / "my_rounding.py") in plan.sources("reconstruct", *plan.rounding_targets(run))
+def test_a_run_depends_on_the_users_module(mini, home, monkeypatch):
+    monkeypatch.chdir(home)
+    jobs, run = Jobs(Plan(merged(mini, home))), Run("mini", "imagenet", "resnet18-brecq", NUDGE, 0)
+    inputs, (_, before) = written(jobs, "reconstruct", run)
+    assert "  my_rounding.py\n" in before
+    module = home / "my_rounding.py"
+    module.write_text(module.read_text().replace("self.v.tanh()", "self.v.sin()"))
+    reach._module.cache_clear()
+    assert written(jobs, "reconstruct", run)[0] == inputs
+    changed = set(Path(inputs["code"]).read_text().splitlines()) ^ set(before.splitlines())
+    assert {line.split()[1] for line in changed} == {"my_rounding.py"}
 
 
 @pytest.fixture
@@ -206,29 +223,15 @@ def test_the_blocks_of_the_example_equal_the_network(squeezenet):
     assert held == [id(parameter) for parameter in model.parameters()]
 
 
-@pytest.fixture
-def small(tmp_path, monkeypatch):
-    """The path of the example's scale with little to do."""
-    monkeypatch.chdir(tmp_path)
+def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, tmp_path):
     scale = yaml.safe_load((ROOT / "examples/squeezenet/squeezenet.yaml").read_text())
     scale["tasks"]["digits"]["options"] = {"train": 256, "val": 100}
     scale["train"][0]["set"] |= {"epochs": 1}
     scale["gates"] = [{"metric": "top1", "min": 0, "max": 100}]
     scale["hyper"][0]["set"] |= {"samples": 32, "iters": 3, "a_iters": 2}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(scale))
-    return tmp_path / "small.yaml"
-
-
-def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, small):
-    task = {"scale": small, "task": "digits"}
-    call(data, **task, out="data")
-    call(finetune, **task, checkpoint="squeezenet", data="data", out="weights")
-    call(calibrate, **task, data="data", samples=32, seed=0, out="samples")
-    network = task | {"checkpoint": "squeezenet"}
-    call(evaluate, **network, recipe="full-precision", weights="weights", data="data", out="full")
-    recipe = network | {"recipe": "b-flexround-w4a4"}
-    call(reconstruct, **recipe, weights="weights", samples="samples", gate="full/metrics.json", out="quantized")
-    call(evaluate, **recipe, quantized="quantized", data="data", out="evaluated")
-    blocks = json.loads(Path("quantized/record.json").read_text())["blocks"]
+    work = Work(tmp_path / "small.yaml", tmp_path)
+    run = ("digits", "squeezenet", "b-flexround-w4a4")
+    blocks = json.loads((work.quantized(*run) / "record.json").read_text())["blocks"]
     assert len(blocks) == 2 * 10, "weights, then activation steps"
-    assert json.loads(Path("evaluated/metrics.json").read_text())["n_examples"] == {"top1": 100, "top5": 100}
+    assert work.metrics(*run)["n_examples"] == {"top1": 100, "top5": 100}

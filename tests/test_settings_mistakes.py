@@ -14,7 +14,6 @@ from flexround.settings.load import load_params, scale_path
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe
 from flexround.settings.validation import read_yaml
-from flexround.stages import fetch, tabulate
 from flexround.tasks import protocol
 from flexround.tools import plan
 
@@ -24,16 +23,8 @@ loaded = functools.cache(load_params)
 # mistakes: names
 
 
-def table_stage(number):
-    tabulate.run(tabulate.parser().parse_args(["--table", number]))
-
-
 def plan_stage(number):
     plan.run(plan.parser().parse_args(["--table", number]))
-
-
-def fetch_stage(name):
-    fetch.run(fetch.parser().parse_args(["--source", name]))
 
 
 @pytest.mark.parametrize(
@@ -45,9 +36,7 @@ def fetch_stage(name):
         (lambda name: protocol.named(loaded("mini").scale, name), "imagnet", "imagenet"),
         (lambda name: Plan(loaded("mini")).trials("imagenet", name, "b-rtn-w4"), "resnet18-breck", "resnet18-brecq"),
         (scale_path, "papr", "paper"),
-        (table_stage, "33", "3"),
         (plan_stage, "33", "3"),
-        (fetch_stage, "resnet18-breck", "resnet18-brecq"),
     ],
 )
 def test_an_unknown_name_is_one_message_with_the_nearest_known_one(call, wrong, right):

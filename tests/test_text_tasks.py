@@ -1,6 +1,5 @@
 """GLUE, SQuAD and the pretraining corpus through the stages, on a tiny scale."""
 
-import functools
 import json
 import shutil
 import subprocess
@@ -17,67 +16,29 @@ from flexround import artifacts
 from flexround.errors import InputError, SettingsError
 from flexround.mini.tasks import pretraining
 from flexround.models import build
+from flexround.settings import layout
 from flexround.settings.load import load_params
-from flexround.stages import calibrate, data, evaluate, finetune, reconstruct, select
+from flexround.stages import finetune
 from flexround.tasks import protocol
 from flexround.tasks.text import encode
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
-KINDS = {"bert-base": "corpus-masked", "gpt-neo-125m": "corpus-causal"}
-stage = functools.partial(stage_calls.call, scale=SCALE)
 
 
-class Chain:
-    """Directories of everything made once for all tests here."""
-
-    def __init__(self, root):
-        self.root = root
-
-    def data(self, task):
-        out = self.root / "data" / task
-        if not out.exists():
-            stage(data, task=task, out=out)
-        return out
-
-    def weights(self, task, checkpoint):
-        out = self.root / "weights" / task / checkpoint
-        if not out.exists():
-            first = KINDS[checkpoint]
-            more = {} if task == first else {"pretrained": self.weights(first, checkpoint)}
-            stage(finetune, task=task, checkpoint=checkpoint, data=self.data(task), out=out, **more)
-        return out
-
-    def samples(self, task):
-        out = self.root / "samples" / task
-        if not out.exists():
-            stage(calibrate, task=task, data=self.data(task), samples=64, out=out)
-        return out
-
-    def evaluated(self, task, checkpoint, recipe="full-precision", **network):
-        out = self.root / "evaluated" / task / checkpoint / recipe
-        if not out.exists():
-            network = network or {"weights": self.weights(task, checkpoint)}
-            names = {"task": task, "checkpoint": checkpoint, "recipe": recipe}
-            stage(evaluate, **names, data=self.data(task), out=out, **network)
-        return artifacts.read_json(out / "metrics.json"), load_file(out / "predictions.safetensors")
+class Chain(stage_calls.Work):
+    """Everything made once for all tests here."""
 
     def held_out(self, task, checkpoint):
         """The evaluation of full precision on the training rows held out."""
-        weights, data = self.weights(task, checkpoint), self.data(task)
-        made = protocol.named(load_params(SCALE).scale, task)
-        return made.evaluate(self.model(task, checkpoint), data, torch.device("cpu"), 250, weights, "heldout")
-
-    def model(self, task, checkpoint):
-        params = load_params(SCALE)
-        head = protocol.named(params.scale, task).head
-        return build.full_precision(params.checkpoint(checkpoint), head, self.weights(task, checkpoint))
+        data, weights, cpu = self.data(task), self.weights(task, checkpoint), torch.device("cpu")
+        return self.task(task).evaluate(self.model(task, checkpoint), data, cpu, 250, weights, "heldout")
 
 
 @pytest.fixture(scope="module")
 def chain(tmp_path_factory):
-    return Chain(tmp_path_factory.mktemp("text"))
+    return Chain(SCALE, tmp_path_factory.mktemp("text"))
 
 
 METRICS = {
@@ -93,32 +54,29 @@ METRICS = {
     [("glue-rte", "bert-base"), ("glue-stsb", "gpt-neo-125m"), ("glue-mnli", "gpt-neo-125m"), ("squad", "bert-base")],
 )
 def test_a_task_from_its_data_to_a_quantized_evaluation(chain, task, checkpoint):
-    found, _ = chain.evaluated(task, checkpoint)
+    found = chain.metrics(task, checkpoint)
     assert found["n_examples"] == METRICS[task]
     assert list(found["metrics"]) == sorted(METRICS[task])
-    gate = chain.root / "evaluated" / task / checkpoint / "full-precision/metrics.json"
-    out = chain.root / "quantized" / task
-    names = {"task": task, "checkpoint": checkpoint, "recipe": "q-flexround-w8a8"}
-    places = {"state": chain.root / "state", "gate": gate, "out": out}
-    stage(reconstruct, **names, weights=chain.weights(task, checkpoint), samples=chain.samples(task), **places)
+    out = chain.quantized(task, checkpoint, "q-flexround-w8a8")
     manifest = artifacts.read_manifest(out)
     grids = {key: grid for of_file in manifest["grids"].values() for key, grid in of_file.items()}
     weights = [key for key in grids if key.startswith("weight/")]
     sites = [key for key in grids if not key.startswith("weight/")]
     assert (len(weights), len(sites)) == (12, 8), "six linears and four inputs in each of two layers"
     assert all(grids[key]["qmax"] - grids[key]["qmin"] == 255 for key in weights + sites)
-    quantized, _ = chain.evaluated(task, checkpoint, "q-flexround-w8a8", quantized=out)
+    quantized = chain.metrics(task, checkpoint, "q-flexround-w8a8")
     for metric in METRICS[task]:
         assert abs(quantized["metrics"][metric] - found["metrics"][metric]) < 12
     shutil.rmtree(chain.weights(task, checkpoint))  # the quantized network stands alone
-    again = chain.root / "again" / task
-    stage(evaluate, **names, data=chain.data(task), quantized=out, out=again)
+    run = chain.run(task, checkpoint, "q-flexround-w8a8")
+    again = chain.do("evaluate", run, out=layout.evaluated_dir(run), again=True)
+    assert not (chain.root / layout.checkpoint_dir("text", task, checkpoint)).exists()
     assert artifacts.read_json(again / "metrics.json")["metrics"] == quantized["metrics"]
 
 
 def test_the_evaluation_is_that_of_a_plain_loop(chain):
     """One example at a time, without padding."""
-    _, stored = chain.evaluated("glue-cola", "bert-base")
+    stored = load_file(chain.evaluated("glue-cola", "bert-base") / "predictions.safetensors")
     model, tokenizer = (
         chain.model("glue-cola", "bert-base"),
         encode.load(chain.weights("glue-cola", "bert-base") / "tokenizer.json"),
@@ -147,9 +105,9 @@ def test_the_body_is_the_pretrained_one_and_the_head_is_new(chain):
 
 
 def test_calibration_rows_are_training_rows_that_are_not_held_out(chain):
-    stored = load_file(chain.samples("glue-rte") / "samples.safetensors")
+    stored = load_file(chain.samples("glue-rte", 64) / "samples.safetensors")
     rows = text.read_rows(chain.data("glue-rte"), "train")
-    task = protocol.named(load_params(SCALE).scale, "glue-rte")
+    task = chain.task("glue-rte")
     drawn = [json.loads(line) for line in stored["examples"].tobytes().splitlines()]
     assert drawn == [rows[index] for index in stored["indices"]]
     _, heldout = task.parts(len(rows))
@@ -163,30 +121,21 @@ def test_a_task_without_held_out_rows_says_so(chain):
         chain.held_out("glue-mnli", "bert-base")
 
 
-def test_the_best_on_the_held_out_rows_is_chosen(chain, tmp_path):
-    candidates = []
-    for recipe in ("q-rtn-w8a8", "q-flexround-w8a8", "q-flexround-w8a8-slow"):
-        weights, gate = chain.weights("glue-rte", "bert-base"), tmp_path / "gate.json"
-        artifacts.write_json(gate, {"metrics": {"acc": 50.0}})
-        names = {"task": "glue-rte", "checkpoint": "bert-base", "recipe": recipe, "state": tmp_path / "state"}
-        samples, out = chain.samples("glue-rte"), tmp_path / recipe
-        stage(reconstruct, weights=weights, samples=samples, gate=gate, out=out, **names)
-        candidates.append(tmp_path / recipe / "manifest.json")
-    arguments = ["--scale", SCALE, "--task=glue-rte", "--checkpoint=bert-base", "--recipe=q-flexround-w8a8-tuned"]
-    arguments += ["--networks", *map(str, candidates), "--data", str(chain.data("glue-rte"))]
-    arguments += ["--out", str(tmp_path / "x")]
-    select.run(select.parser().parse_args(arguments))
-    manifest = artifacts.read_manifest(tmp_path / "x")
+def test_the_best_on_the_held_out_rows_is_chosen(chain):
+    manifest = artifacts.read_manifest(chain.quantized("glue-rte", "bert-base", "q-flexround-w8a8-tuned"))
     chosen = manifest["selected"]
-    assert chosen["heldout"].keys() == {path.parent.name for path in candidates}
+    assert chosen["heldout"].keys() == set(chain.params.recipe("q-flexround-w8a8-tuned").select)
     assert chosen["heldout"][chosen["recipe"]] == max(chosen["heldout"].values())
     assert manifest["run"]["recipe"] == "q-flexround-w8a8-tuned"
-    assert manifest["files"] == artifacts.read_manifest(tmp_path / chosen["recipe"])["files"]
+    best = chain.quantized("glue-rte", "bert-base", chosen["recipe"])
+    assert manifest["files"] == artifacts.read_manifest(best)["files"]
+    evaluated = (chain.metrics("glue-rte", "bert-base", name) for name in (manifest["run"]["recipe"], chosen["recipe"]))
+    assert len({found["metrics"]["acc"] for found in evaluated}) == 1
 
 
 def test_inputs_have_ids_types_and_mask(chain):
-    task = protocol.named(load_params(SCALE).scale, "glue-rte")
-    samples = load_file(chain.samples("glue-rte") / "samples.safetensors")
+    task = chain.task("glue-rte")
+    samples = load_file(chain.samples("glue-rte", 64) / "samples.safetensors")
     inputs = task.inputs(samples, chain.weights("glue-rte", "bert-base"))
     assert inputs.x.shape == (64, *task.input_shape)
     assert inputs.x.dtype == torch.int64

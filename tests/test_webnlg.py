@@ -1,7 +1,6 @@
 """WebNLG: encoding, loss, adapters, decoding and scores, and the whole chain on a tiny scale."""
 
 import copy
-import functools
 import json
 import math
 from pathlib import Path
@@ -19,9 +18,7 @@ from flexround import artifacts
 from flexround.errors import InputError, SettingsError
 from flexround.mini import tokenizers
 from flexround.mini.tasks.webnlg import MiniWebNLG, MiniWebNLGOptions
-from flexround.models import build, transformer
-from flexround.settings.load import load_params
-from flexround.stages import calibrate, data, evaluate, finetune, reconstruct
+from flexround.models import transformer
 from flexround.tasks.text import encode
 from flexround.tasks.text import task as text
 from flexround.tasks.webnlg import beam, bleu
@@ -32,10 +29,8 @@ from flexround.tasks.webnlg.task import WebNLG, WebNLGOptions, WebNLGTrainSettin
 SCALE = str(Path(__file__).with_name("webnlg_scale.yaml"))
 REAL = Path(__file__).parents[2] / "shared" / "realdata"
 CPU = torch.device("cpu")
-NAMES = {"task": "webnlg", "checkpoint": "gpt2-medium"}
 WIDTH = 16
 TRAIN = {"epochs": 1, "batch": 16, "lr": 1e-2, "rank": 2}
-stage = functools.partial(stage_calls.call, scale=SCALE)
 OPT = {"vocab_size": 257, "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_attention_heads": 2}
 
 
@@ -313,25 +308,15 @@ def test_the_real_files_with_the_real_tokenizer(tmp_path):
 
 
 def test_from_the_data_to_a_quantized_evaluation(tmp_path):
-    for task in ("corpus", "webnlg"):
-        stage(data, task=task, out=tmp_path / task)
-    first, weights, samples, out = (tmp_path / name for name in ("pretrained", "weights", "samples", "quantized"))
-    stage(finetune, task="corpus", checkpoint="gpt2-medium", data=tmp_path / "corpus", out=first)
-    stage(finetune, **NAMES, data=tmp_path / "webnlg", pretrained=first, out=weights)
+    work = stage_calls.Work(SCALE, tmp_path)
+    weights = work.weights("webnlg", "gpt2-medium")
     assert artifacts.read_manifest(weights)["train"]["settings"]["rank"] == 2
-    stage(calibrate, task="webnlg", data=tmp_path / "webnlg", samples=32, out=samples)
-    gate = tmp_path / "full/metrics.json"
-    stage(evaluate, **NAMES, recipe="full-precision", data=tmp_path / "webnlg", weights=weights, out=gate.parent)
-    recipe = {**NAMES, "recipe": "q-flexround-w8a8"}
-    places = {"weights": weights, "samples": samples, "gate": gate, "state": tmp_path / "state"}
-    stage(reconstruct, **recipe, **places, out=out)
-    stage(evaluate, **recipe, data=tmp_path / "webnlg", quantized=out, out=tmp_path / "low")
-    low = artifacts.read_json(tmp_path / "low/metrics.json")
+    low = work.metrics("webnlg", "gpt2-medium", "q-flexround-w8a8")
     assert low["n_examples"] == {"unseen": 8, "seen": 8, "all": 16}
     assert low["metrics"].keys() == low["n_examples"].keys()
-    stored = load_file(tmp_path / "full/predictions.safetensors")["predictions/validation/tokens"]
-    model = build.full_precision(load_params(SCALE).checkpoint("gpt2-medium"), {"head": "causal-lm"}, weights)
+    full = load_file(work.evaluated("webnlg", "gpt2-medium") / "predictions.safetensors")
+    stored, model = full["predictions/validation/tokens"], work.model("webnlg", "gpt2-medium")
     tokenizer = encode.load(weights / "tokenizer.json")
-    prompts = [[*tokenizer.encode(row["context"]).ids, 0] for row in text.read_rows(tmp_path / "webnlg", "test")]
+    prompts = [[*tokenizer.encode(row["context"]).ids, 0] for row in text.read_rows(work.data("webnlg"), "test")]
     expected = beam.search(model, prompts, beam.Rules(beams=3, steps=20, positions=128, eos=(0,)))
     assert [[token for token in row if token >= 0] for row in stored.tolist()] == expected
