@@ -31,13 +31,13 @@ class Holder:
 
     def __init__(self, directory, names):
         command = [sys.executable, "-c", HOLDER, str(directory), ",".join(names)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1)
+        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
         assert self.line() == "started"
 
     def line(self, seconds=30):
         """Return the next line, or None if there is none in that time."""
         ready = select.select([self.process.stdout], [], [], seconds)[0]
-        return self.process.stdout.readline().strip() if ready else None
+        return self.process.stdout.readline().decode().strip() if ready else None  # unbuffered: select sees it all
 
     def end(self):
         self.process.stdin.close()

@@ -49,7 +49,7 @@ rule all:
     output: "done"
     shell: "echo $FLEXROUND_WORKERS > address; python -m fake_job job.json > pid; touch {output}"
 """
-LIGHT = {"flexround", "flexround.devices", "flexround.errors"}  # what a job has of the project besides its stage
+LIGHT = {"flexround", "flexround.memory", "flexround.errors"}  # what a job has of the project besides its stage
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
 
 
