@@ -7,7 +7,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 
 from flexround.errors import FlexRoundError
 from flexround.jobs import server
-from flexround.jobs.resolve import Jobs
+from flexround.jobs.resolve import Fatal, Jobs
 from flexround.jobs.shown import Shown
 from flexround.settings import additions, layout
 from flexround.settings.plan import Plan
@@ -19,7 +19,7 @@ try:
 except FlexRoundError as error:
     raise WorkflowError(str(error))
 
-JOBS, SHOWN = Jobs(PLAN), Shown(PLAN)
+JOBS, SHOWN = Fatal(Jobs(PLAN)), Fatal(Shown(PLAN))
 SCALE = PLAN.scale.name
 
 

@@ -1,6 +1,8 @@
 """The Snakemake workflow, run for real on a copy of the project at a smoke scale."""
 
+import contextlib
 import csv
+import json
 import os
 import re
 import shutil
@@ -25,14 +27,17 @@ class Project:
             copy(source, root / name)
         shutil.copy2(ROOT / "tests/smoke.yaml", root / "smoke.yaml")
 
-    def snakemake(self, *arguments, scale="smoke.yaml", config=(), check=True):
+    def run(self, *command, check=True):
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
         environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "PATH": path}
-        command = [sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--config", f"scale={scale}", *config]
         done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done
+
+    def snakemake(self, *arguments, scale="smoke.yaml", config=(), check=True):
+        command = [sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--config", f"scale={scale}", *config]
+        return self.run(*command, check=check)
 
     def planned(self, *arguments, **options):
         """Return rule -> number of jobs of a dry run."""
@@ -66,16 +71,30 @@ def test_a_table_is_made_from_raw_data(project):
     assert "72.62" in project.output, "the table is printed beside the paper's values"
 
 
-def test_every_job_has_a_log_and_a_benchmark(project):
-    logs = {p.relative_to(project.root / "logs").with_suffix("") for p in (project.root / "logs/smoke").rglob("*.log")}
-    timings = {
-        p.relative_to(project.root / "benchmarks").with_suffix("")
-        for p in (project.root / "benchmarks/smoke").rglob("*.jsonl")
+def test_every_job_has_a_log_and_its_own_account(project):
+    logs = {path.with_suffix("") for path in (project.root / "logs/smoke").rglob("*.log")}
+    accounts = {
+        path.with_name(path.name.removesuffix(".usage.json")): path for path in project.root.rglob("*.usage.json")
     }
-    assert logs == timings
+    assert set(accounts) == logs
     assert len(logs) >= 18
+    for path in accounts.values():
+        account = json.loads(path.read_text())
+        assert account["exit"] == 0
+        assert account["seconds"] > 0 < account["cpu_seconds"]
+        assert account["max_rss_mb"] > 50
     log = (project.root / "logs/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0.log").read_text()
     assert len(re.findall(r"weights \d+/20", log)) == 20, "one line per block"
+
+
+def test_the_command_in_a_log_does_the_job_again_by_hand(project):
+    name = "calibration/imagenet/n64-seed0"
+    command = (project.root / f"logs/smoke/{name}.log").read_text().splitlines()[0].split(" ", 1)[1]
+    samples = project.root / f"results/smoke/{name}/samples.safetensors"
+    before = samples.read_bytes()
+    samples.unlink()
+    project.run("sh", "-c", command)
+    assert samples.read_bytes() == before
 
 
 def test_a_second_run_does_nothing(project):
@@ -96,7 +115,7 @@ def own(tmp_path):
 
 def test_a_rounding_of_the_users_own_gets_a_row_and_nothing_else_is_computed(project, own):
     config = [f"own={own}"]
-    expected = {"own_reconstruct": 2, "own_evaluate": 2, "tabulate": 1, "publish_table": 1}
+    expected = {"reconstruct": 2, "evaluate": 2, "tabulate": 1, "publish_table": 1}
     assert project.planned("results/table10.csv", config=config) == expected
     project.snakemake("results/table10.csv", config=config)
     rows = [r for r in csv.DictReader((project.root / "results/table10.csv").open()) if r["recipe"] == "b-nudge-w4"]
@@ -109,7 +128,10 @@ def test_a_rounding_of_the_users_own_gets_a_row_and_nothing_else_is_computed(pro
     assert project.planned("results/table10.csv", config=[f"own={moved}"]) == {}, (
         "where the file lies is of no interest"
     )
-    own.with_name("my_rounding.py").write_text(own.with_name("my_rounding.py").read_text() + "# edited\n")
+    module = own.with_name("my_rounding.py")
+    module.write_text("# edited\n" + module.read_text())
+    assert project.planned("results/table10.csv", config=config) == {}, "a comment"
+    module.write_text(module.read_text().replace("self.v.tanh()", "self.v.sin()"))
     assert project.planned("results/table10.csv", config=config) == expected
 
     project.snakemake("results/table10.csv")
@@ -131,32 +153,88 @@ def test_claims_need_every_table_and_figure_7(project):
 
 def test_any_first_targets_find_the_hashes_of_their_code(project):
     shutil.rmtree(project.root / ".code")
+    shutil.rmtree(project.root / ".jobs")
     runs = ("full-precision/seed0", "b-rtn-w4/seed1")
     targets = [f"results/smoke/evaluated/imagenet/mobilenetv2-brecq/{run}/metrics.json" for run in runs]
     planned = project.planned(*targets)
     assert planned["calibrate"] == 1, planned
 
 
-def test_an_edit_reruns_exactly_what_depends_on_it(project):
-    def edited(name):
-        path = project.root / "src/flexround" / name
-        before = path.read_text()
-        path.write_text(before + "\n# edited\n")
-        try:
-            return project.planned("results/table10.csv")
-        finally:
-            path.write_text(before)
+@contextlib.contextmanager
+def edited(project, name, old, new):
+    path = project.root / name
+    before = path.read_text()
+    assert old in before
+    path.write_text(before.replace(old, new, 1))
+    yield
+    path.write_text(before)
 
-    assert edited("tools/plan.py") == {}
-    assert edited("quant/adaquant.py") == {}
-    assert edited("results/render/latex.py") == {"tabulate": 1, "publish_table": 1}
-    adaround = edited("quant/adaround.py")
-    assert adaround["reconstruct"] == 4, "two checkpoints, with and without equalization"
-    assert "finetune" not in adaround
-    assert "data" not in adaround
-    assert edited("quant/flexround.py")["reconstruct"] == 4
-    assert edited("mini/digits.py")["data"] == 1
+
+@pytest.mark.parametrize(
+    ("name", "old", "new", "expected"),
+    [
+        ("tools/plan.py", "GIB = 2**30", "GIB = 1", {}),
+        ("quant/adaquant.py", "class AdaQuant(", "x = 1\n\nclass AdaQuant(", {}),
+        ("reconstruct/engine.py", '"""', '"""Another docstring. ', {}),
+        ("reconstruct/engine.py", "\n\n\n", "\n# a comment\n\n\n", {}),
+        ("settings/load.py", "import fnmatch", "import fnmatch\n\nprint", {}),
+        ("results/render/latex.py", ") -> str:\n", ") -> str | None:\n", {"tabulate": 1, "publish_table": 1}),
+        ("quant/adaround.py", "(ZETA - GAMMA)", "(ZETA - 1 * GAMMA)", {"reconstruct": 4, "evaluate": 4}),
+        ("quant/flexround.py", "DivideRound.apply", "(DivideRound).apply", {}),
+        (
+            "mini/digits.py",
+            "def make(train: int",
+            "def make(train: float",
+            {"data": 1, "calibrate": 1, "finetune": 2, "gate": 2},
+        ),
+    ],
+)
+def test_an_edit_reruns_exactly_what_depends_on_it(project, name, old, new, expected):
+    with edited(project, f"src/flexround/{name}", old, new):
+        planned = project.planned("results/table10.csv")
+    assert {rule: planned.get(rule) for rule in expected} == expected
+    assert bool(planned) == bool(expected)
+    if "reconstruct" in expected:
+        assert not {"finetune", "data", "gate"} & set(planned)
     assert project.planned("results/table10.csv") == {}, "restoring the text restores the state"
+
+
+def test_a_file_that_is_no_python_ends_the_run_with_its_line(project):
+    """Snakemake alone would take the error of an input function for "up to date"."""
+    with edited(project, "src/flexround/quant/adaround.py", "import GAMMA", "import 1 * GAMMA"):
+        done = project.snakemake("-n", "results/table10.csv", check=False)
+    assert done.returncode != 0
+    assert re.search(r"error: .*adaround\.py: line \d+: invalid syntax", done.stdout + done.stderr)
+
+
+def test_an_edit_of_what_both_stages_use_makes_new_networks_before_new_tables(project):
+    with edited(project, "src/flexround/quant/grid.py", "MIN_STEP = 1e-8", "MIN_STEP = 2e-8"):
+        planned = project.planned("results/table10.csv")
+        assert (planned["reconstruct"], planned["evaluate"], planned["tabulate"]) == (8, 12, 1)
+        assert "gate" not in planned, "what is in full precision has not changed"
+        run = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
+        metrics = project.root / run.replace("quantized", "evaluated") / "metrics.json"
+        project.snakemake(str(metrics.relative_to(project.root)))
+        manifest = json.loads((project.root / run / "manifest.json").read_text())
+        assert json.loads(metrics.read_text())["inputs"]["model"] == manifest["files"], "evaluated after it was made"
+    project.snakemake("results/table10.csv")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "expected"),
+    [
+        ("gates:\n  - {metric: top1, min: 0, max: 100}", "gates:\n  - {metric: top1, min: 0, max: 99}", "gate"),
+        ("iters: 2, lr: 1.0e-3, a_iters", "iters: 3, lr: 1.0e-3, a_iters", "reconstruct"),
+        ('source: "a test"\nresources', 'source: "another test"\nresources', "reconstruct"),
+        ("runtime: 5", "runtime: 6", ""),
+        ('description: "a test"', 'description: "one test"', "tabulate"),
+    ],
+)
+def test_a_changed_setting_reruns_the_runs_whose_resolved_settings_changed(project, old, new, expected):
+    with edited(project, "smoke.yaml", old, new):
+        planned = project.planned("results/table10.csv")
+    order = ["gate", "reconstruct", "tabulate"]
+    assert next((rule for rule in order if rule in planned), "") == expected
 
 
 def test_an_edit_of_a_recipe_reruns_that_recipe_alone(project):
@@ -207,6 +285,7 @@ def test_the_papers_own_run_is_planned_without_its_data(project):
         "fetch": 3,
         "data": 1,
         "finetune": 3,
+        "gate": 3,
         "calibrate": 5,
         "reconstruct": 120,
         "evaluate": 123,
@@ -221,19 +300,27 @@ def test_data_sets_and_models_are_fetched_before_they_are_read(project):
 
 
 def test_the_missing_data_set_is_named_before_anything_else(project):
-    done = project.snakemake("results/paper/data/imagenet/manifest.json", scale="paper", check=False)
+    done = project.snakemake("results/paper/data/imagenet", scale="paper", check=False)
     assert done.returncode != 0
     log = (project.root / "logs/paper/data/imagenet.log").read_text()
     assert "results/sources/imagenet" in log
     assert "Traceback" not in log
 
 
+PARSING = """
+import sys
+sys.path.insert(0, "src")
+from flexround.jobs.resolve import Jobs
+from flexround.jobs.shown import Shown
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+plan = Plan(load_params("mini"))
+[Shown(plan).tabulate(number) for number in plan.complete_tables()]
+[Jobs(plan).evaluate(run) for run in plan.table_runs(3)]
+print([name for name in ("torch", "pandas", "torchvision") if name in sys.modules])
+"""
+
+
 def test_parsing_imports_neither_torch_nor_pandas(project):
-    code = (
-        "import sys; sys.path.insert(0, 'src')\n"
-        "from flexround.settings.load import load_params\nfrom flexround.settings.plan import Plan\n"
-        "plan = Plan(load_params('mini'))\n[plan.table_runs(n) for n in plan.complete_tables()]\n"
-        "plan.sources('reconstruct')\nprint([m for m in ('torch', 'pandas', 'torchvision') if m in sys.modules])"
-    )
-    done = subprocess.run([sys.executable, "-c", code], cwd=project.root, capture_output=True, text=True, check=True)
+    done = project.run(sys.executable, "-c", PARSING)
     assert done.stdout.strip() == "[]"

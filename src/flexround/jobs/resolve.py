@@ -4,10 +4,14 @@ The Snakefile asks for the inputs of a rule; they are the job file and what it n
 """
 
 import functools
+import sys
+import traceback
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from flexround import artifacts
+from flexround.errors import FlexRoundError
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import J, Job
 from flexround.seeding import derive
@@ -163,6 +167,29 @@ def write(out: str | Path, job: Job) -> Inputs:
     if not path.exists() or path.read_text() != text:
         artifacts.write_text(path, text)
     return {"job": str(path)}
+
+
+class Fatal:
+    """Jobs whose errors end the program with their text.
+
+    Snakemake takes an error of an input function for a missing rule, and an output that is there for up to date.
+    """
+
+    def __init__(self, jobs: object) -> None:
+        self._jobs = jobs
+
+    def __getattr__(self, name: str) -> Callable[..., Inputs]:
+        method = getattr(self._jobs, name)
+
+        def resolved(*arguments: object) -> Inputs:
+            try:
+                return method(*arguments)
+            except FlexRoundError as error:
+                sys.exit(f"error: {error}")
+            except Exception:
+                sys.exit(traceback.format_exc())
+
+        return resolved
 
 
 def hashes(stage: str, *targets: str) -> dict[str, str]:

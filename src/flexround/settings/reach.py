@@ -15,6 +15,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
+from flexround.errors import SettingsError
+
 PACKAGE = Path(__file__).resolve().parents[1]
 STAGE_METHODS = frozenset({"prepare", "calibration", "inputs", "finetune", "evaluate"})  # of flexround.tasks.protocol
 TARGET = re.compile(r"[A-Za-z_]\w*(\.\w+)+:\w+")
@@ -49,6 +51,9 @@ def reached(*starts: str) -> dict[Path, str]:
 
     Args:
         *starts: ``package.module:name``; a name alone is a whole module.
+
+    Raises:
+        SettingsError: a file with a syntax error.
     """
     parts: dict[Symbol, list[Part]] = {}
     skipped: dict[str, list[tuple[Symbol, Part]]] = {}
@@ -99,7 +104,11 @@ class _Module:
         self.nodes: dict[str, list[ast.AST]] = {}
         self.imported: dict[str, Symbol] = {}
         self.parts: dict[str, Part] = {}
-        for node in ast.parse(path.read_text()).body:
+        try:
+            tree = ast.parse(path.read_text())
+        except SyntaxError as error:
+            raise SettingsError(f"{path}: line {error.lineno}: {error.msg}") from error
+        for node in tree.body:
             self._read(node)
 
     def _read(self, node: ast.stmt) -> None:
