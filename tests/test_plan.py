@@ -10,6 +10,7 @@ import pytest
 import torch
 
 from flexround.errors import SettingsError
+from flexround.jobs.resolve import Jobs
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -61,6 +62,7 @@ def test_table_3_of_the_paper(report):
     assert jobs(text) == {
         "data": (1, 0),
         "finetune": (3, 0),
+        "gate": (3, 0),
         "calibrate": (5, 0),
         "reconstruct": (120, 0),
         "evaluate": (123, 0),
@@ -109,6 +111,7 @@ def test_what_is_on_disk_is_counted_and_no_longer_missing(report, tmp_path, pape
     assert {name: done for name, (_, done) in jobs(text).items()} == {
         "data": 1,
         "finetune": 1,
+        "gate": 0,
         "calibrate": 0,
         "reconstruct": 1,
         "evaluate": 2,
@@ -130,12 +133,12 @@ def test_seeds_multiply_what_is_quantized_alone(report):
 
 
 def test_the_figures_are_planned_too(report):
-    """Figure 3 shows two quantized weights; only the gates of their two checkpoints are evaluated."""
+    """Figure 3 shows two quantized weights, of which nothing but the full precision is measured, at the gate."""
     shifts = jobs(report("--scale", "mini", "--figure", "3"))
     assert (shifts["reconstruct"][0], shifts["finetune"][0]) == (2, 2)
-    assert shifts["evaluate"][0] == 2
+    assert (shifts["gate"][0], shifts["evaluate"][0]) == (2, 0)
     sizes = jobs(report("--scale", "paper", "--figure", "7"))
-    assert (sizes["reconstruct"][0], sizes["calibrate"][0], sizes["evaluate"][0]) == (2 * 7 * 5, 7 * 5, 2 * 7 * 5 + 1)
+    assert (sizes["reconstruct"][0], sizes["calibrate"][0], sizes["evaluate"][0]) == (2 * 7 * 5, 7 * 5, 2 * 7 * 5)
 
 
 @pytest.mark.parametrize("arguments", [("--figure", "99"), ("--table", "99")])
@@ -191,18 +194,26 @@ def test_samples_are_shared_by_all_methods_of_a_seed_and_size(paper):
     assert paper.samples_dir(small) == "results/paper/calibration/imagenet/n32-seed1"
 
 
-def test_settings_of_a_run_change_with_what_it_depends_on_alone():
+def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
     params = load_params("mini")
     run = Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)
-    before = Plan(params).settings(run)
-    assert Plan(load_params("mini")).settings(run) == before
+    other = Run("mini", "imagenet", "resnet18-brecq", "b-adaround-w4", 0)
+
+    def job(params, run):
+        return Path(Jobs(Plan(params)).reconstruct(run)["job"]).read_text()
+
+    before, of_other = job(params, run), job(params, other)
     more_seeds = params._replace(scale=params.scale.model_copy(update={"seeds": 9, "description": "other"}))
-    assert Plan(more_seeds).settings(run) == before
+    assert job(more_seeds, run) == before
     recipe = params.recipe("b-flexround-w4").model_copy(update={"hyper": {"iters": 7}})
     recipes = params.recipes.model_copy(update={"recipes": params.recipes.recipes | {"b-flexround-w4": recipe}})
-    assert Plan(params._replace(recipes=recipes)).settings(run) != before
-    other = Run("mini", "imagenet", "resnet18-brecq", "b-adaround-w4", 0)
-    assert Plan(params._replace(recipes=recipes)).settings(other) == Plan(params).settings(other)
+    assert job(params._replace(recipes=recipes), run) != before
+    assert job(params._replace(recipes=recipes), other) == of_other
+    checkpoints = params.scale.checkpoints
+    larger = checkpoints["resnet18-brecq"].model_copy(update={"mem_mb": 9999, "runtime": 99, "evaluated": "float16"})
+    scale = params.scale.model_copy(update={"checkpoints": checkpoints | {"resnet18-brecq": larger}})
+    assert job(params._replace(scale=scale), run) == before, "what it asks of the machine, how it is evaluated"
 
 
 @pytest.mark.parametrize("seeds", [0, -1, "two", "1.5", ""])
@@ -235,7 +246,7 @@ def test_table_5_of_the_paper(report):
     """Two corpora, six models, two methods, five seeds; 128 blocks of 1024 tokens, of which a batch holds up to 32."""
     text = report("--table", "5")
     found = {name: count for name, (count, _) in jobs(text).items()}
-    assert found == {"data": 2, "finetune": 12, "calibrate": 10, "reconstruct": 120, "evaluate": 132}
+    assert found == {"data": 2, "finetune": 12, "gate": 12, "calibrate": 10, "reconstruct": 120, "evaluate": 132}
     assert "missing on disk: 8" in text
     for name in ("wikitext2", "ptb", "hub/gpt-neo-125m", "hub/opt-2.7b"):
         assert f"results/sources/{name} (" in text
@@ -254,7 +265,7 @@ def test_table_5_of_the_paper(report):
 def test_table_6_of_the_paper(report):
     text = report("--table", "6", "--seeds", "1")
     found = {name: count for name, (count, _) in jobs(text).items()}
-    assert found == {"data": 1, "finetune": 2, "calibrate": 1, "reconstruct": 4, "evaluate": 6}
+    assert found == {"data": 1, "finetune": 2, "gate": 2, "calibrate": 1, "reconstruct": 4, "evaluate": 6}
     assert "missing on disk: 5" in text  # two networks, their adapters, the data
     blocks = dict(re.findall(r"^  webnlg/(\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
     assert blocks == {"gpt2-medium": "24", "gpt2-large": "36"}
@@ -263,7 +274,7 @@ def test_table_6_of_the_paper(report):
 def test_table_23_of_the_paper(report):
     text = report("--table", "23", "--seeds", "1")
     found = {name: count for name, (count, _) in jobs(text).items()}
-    assert found == {"data": 2, "finetune": 6, "calibrate": 2, "reconstruct": 12, "evaluate": 18}
+    assert found == {"data": 2, "finetune": 6, "gate": 6, "calibrate": 2, "reconstruct": 12, "evaluate": 18}
     assert "missing on disk: 5" in text
     assert "results/sources/llama/llama-33b (size not recorded) from LLaMA-30B of Meta AI (65.1 GB)" in text
     blocks = dict(re.findall(r"^  ptb-lora/(\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
