@@ -6,6 +6,7 @@ arguments, environment, working directory and standard streams on, then signals,
 
 import argparse
 import ctypes
+import functools
 import json
 import os
 import resource
@@ -13,6 +14,7 @@ import signal
 import socket
 import sys
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NoReturn
 
@@ -31,6 +33,11 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     arguments.add_argument("--threads", type=int, default=1, help="CPU threads")
     arguments.add_argument("--usage", type=Path, help="where to write seconds, CPU seconds, peak memory and exit code")
     return arguments
+
+
+def described(description: str | None) -> Callable[[], argparse.ArgumentParser]:
+    """Return the parser of a job that takes nothing else: the server asks a job's module for ``parser()``."""
+    return functools.partial(parser, description)
 
 
 def main(stage: str, arguments: argparse.ArgumentParser) -> NoReturn:
