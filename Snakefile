@@ -24,7 +24,7 @@ SCALE = PLAN.scale.name
 
 
 onstart:
-    server.start()
+    server.start(wanted=workflow.local_exec)
 
 
 wildcard_constraints:

@@ -48,12 +48,13 @@ GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL when Snakemake has ended
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # while a child is not yet on its own
 
 
-def start(modules: Sequence[str] = PRELOADED) -> None:
+def start(modules: Sequence[str] = PRELOADED, wanted: bool = True) -> None:
     """Start a server that lives as long as this process, and name its socket in the environment for the jobs.
 
-    Does nothing if the environment names one or says 0, and on systems other than Linux.
+    Does nothing if it is not ``wanted`` (the jobs run on other machines), if the environment names one or says 0, and on
+    systems other than Linux.
     """
-    if command.SERVER in os.environ or sys.platform != "linux":
+    if not wanted or command.SERVER in os.environ or sys.platform != "linux":
         return
     directory = Path(tempfile.mkdtemp(prefix="flexround-", dir="/tmp"))  # a socket's path has at most 107 characters
     sources = str(Path(__file__).resolve().parents[2])
