@@ -199,7 +199,7 @@ def hashes(stage: str, *targets: str) -> dict[str, str]:
         stage: module under ``flexround.stages``.
         *targets: further ``package.module:name`` that the settings make the stage import.
     """
-    starts = (f"flexround.stages.{stage}:run", "flexround.jobs.execution:execute", *targets)
+    starts = (f"flexround.stages.{stage}:run", "flexround.jobs.execution", *targets)
     reached = reach.reached(*starts)
     return {
         str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name: digest

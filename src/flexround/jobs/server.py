@@ -51,8 +51,8 @@ HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # while a child is not ye
 def start(modules: Sequence[str] = PRELOADED, wanted: bool = True) -> None:
     """Start a server that lives as long as this process, and name its socket in the environment for the jobs.
 
-    Does nothing if it is not ``wanted`` (the jobs run on other machines), if the environment names one or says 0, and on
-    systems other than Linux.
+    Does nothing if it is not ``wanted`` (the jobs run on other machines), if the environment names one or says 0, and
+    on systems other than Linux.
     """
     if not wanted or command.SERVER in os.environ or sys.platform != "linux":
         return
