@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from flexround.jobs import server
+from flexround.jobs import command, server
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the server is for Linux")
 
@@ -411,3 +411,14 @@ print(time.time() - float(os.environ["BEGUN"]), torch.cuda.is_initialized(), *sy
     assert set(server.PRELOADED) <= set(modules), workers.log.read_text()
     assert not [name for name in modules if name.startswith("flexround") and "jobs" not in name and name not in LIGHT]
     workers.end()
+
+
+@pytest.mark.parametrize(("variable", "wanted"), [(None, False), ("0", True), ("/another/socket", True)])
+def test_nothing_is_started_where_it_is_not_wanted(monkeypatch, variable, wanted):
+    """On a cluster the jobs run elsewhere; a user says 0; a Snakemake within a Snakemake uses the outer one's."""
+    monkeypatch.delenv(command.SERVER, raising=False)
+    if variable is not None:
+        monkeypatch.setenv(command.SERVER, variable)
+    monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: pytest.fail("a server was started"))
+    server.start(wanted=wanted)
+    assert os.environ.get(command.SERVER) == variable
