@@ -1,35 +1,88 @@
-"""The contract of the vision adapters and of the mini factories."""
+"""The contract of every model family that the scales name, and the mini factories."""
 
-import collections
+import copy
+import functools
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 import torch
 from torch import nn
 
+from flexround import imports
 from flexround.mini import models as mini
 from flexround.models import mobilenetv2, resnet
-from flexround.models.blocks import run
+from flexround.models.blocks import Block, run
 from flexround.models.groups import EqualizationGroup
+from flexround.settings import load
+from flexround.surgery import place
+from flexround.tasks import protocol
 
-# name: factory, adapter, image size, blocks, sites (inside the blocks and on their outputs)
-MODELS = {
-    "resnet18": (resnet.resnet18, resnet.blocks, 64, 10, 1 + 8 * 2),
-    "resnet50": (resnet.resnet50, resnet.blocks, 64, 18, 1 + 16 * 3),
-    "mobilenet_v2": (mobilenetv2.mobilenet_v2, mobilenetv2.blocks, 64, 20, 1 + 2 + 16 * 3 + 1),
-    "mini resnet18": (mini.resnet18, resnet.blocks, 32, 10, 1 + 8 * 2),
-    "mini resnet50": (mini.resnet50, resnet.blocks, 32, 18, 1 + 16 * 3),
-    "mini mobilenetv2": (mini.mobilenetv2, mobilenetv2.blocks, 32, 20, 1 + 2 + 16 * 3 + 1),
-}
+load_params = functools.cache(load.load_params)
 
 
-@pytest.fixture(scope="module", params=MODELS)
+class Case(NamedTuple):
+    """A network of a scale in evaluation mode, what cuts it, its blocks, a batch, and which tokens are real."""
+
+    model: nn.Module
+    cut: Callable[[nn.Module], list[Block]]
+    blocks: list[Block]
+    x: torch.Tensor
+    mask: torch.Tensor | None
+
+    @property
+    def image(self):
+        return self.mask is None
+
+    def last_output(self):
+        """Return what the last block gives while the whole network runs; of texts, for the real tokens."""
+        if self.image:
+            return self.model(self.x)
+        seen, types = [], {"token_type_ids": self.x[:, 1]} if hasattr(self.model.config, "type_vocab_size") else {}
+        handle = self.blocks[-1].module.register_forward_hook(lambda _m, _x, y: seen.append(y))
+        self.model.base_model(self.x[:, 0], attention_mask=self.mask.long(), **types)
+        handle.remove()
+        return (seen[0][0] if isinstance(seen[0], tuple) else seen[0])[self.mask]
+
+
+def of_images(scale, task):
+    return protocol.named(load_params(scale).scale, task).input_dtype == "float32"
+
+
+def named():
+    """Return (scale, task, checkpoint): of mini one for each factory, of the paper's scale those for images alone."""
+    found = {}
+    for name in ("mini", "paper"):
+        params = load_params(name)
+        for task, checkpoint in params.pairs():
+            model = params.checkpoint(checkpoint).model
+            if name == "mini" or of_images(name, task):
+                found.setdefault((model.factory, model.blocks), (name, task, checkpoint))
+    return found
+
+
+NAMED = named()
+images = pytest.mark.parametrize(
+    "case", [names for names in NAMED.values() if of_images(*names[:2])], ids="-".join, indirect=True
+)
+
+
+@pytest.fixture(scope="module", params=NAMED.values(), ids="-".join)
 def case(request):
-    """A model in evaluation mode, its blocks, an image batch, and the expected numbers of blocks and sites."""
-    factory, blocks, size, n_blocks, n_sites = MODELS[request.param]
-    model = factory().eval()
-    x = torch.randn(2, 3, size, size, generator=torch.Generator().manual_seed(0))
-    fit_batch_norms(model, x)
-    return model, blocks(model), x, n_blocks, n_sites
+    name, task, checkpoint = request.param
+    scale = load_params(name).scale
+    task, model = protocol.named(scale, task), scale.checkpoints[checkpoint].model
+    generator = torch.Generator().manual_seed(0)
+    network, cut = imports.load(model.factory)(**model.args, **task.head).eval(), imports.load(model.blocks)
+    if task.input_dtype == "float32":
+        x, mask = torch.randn(2, 3, *(min(side, 64) for side in task.input_shape[1:]), generator=generator), None
+        fit_batch_norms(network, x)
+    else:
+        length = task.input_shape[-1]
+        ids = torch.randint(1, network.config.vocab_size, (2, length), generator=generator)
+        x = torch.stack([ids, (torch.arange(length) > 4).long().expand(2, -1)], 1)
+        mask = torch.arange(length) < torch.tensor([[length], [length // 2]])
+    return Case(network, cut, cut(network), x, mask)
 
 
 @torch.no_grad()
@@ -43,67 +96,95 @@ def fit_batch_norms(model, x):
         norm.eval()
 
 
+def test_every_family_of_the_scales_is_here():
+    scales = [load_params(name).scale for name in ("mini", "paper")]
+    families = {checkpoint.model.blocks for scale in scales for checkpoint in scale.checkpoints.values()}
+    assert families == {blocks for _, blocks in NAMED}
+
+
 @torch.no_grad()
 def test_blocks_equal_the_model(case):
-    model, blocks, x, _, _ = case
-    y = model(x)
-    assert torch.equal(run(blocks, x), y)
-    assert (y[0] - y[1]).norm() > 0.1 * y.norm()
+    y, found = case.last_output(), run(case.blocks, case.x, case.mask)
+    if case.image:
+        assert torch.equal(found, y)
+        assert (y[0] - y[1]).norm() > 0.1 * y.norm()
+    else:
+        torch.testing.assert_close(found[case.mask], y)
+        assert found.isfinite().all()
 
 
 @torch.no_grad()
 def test_no_block_changes_its_input(case):
-    _, blocks, x, _, _ = case
-    for block in blocks:
+    x = case.x
+    for block in case.blocks:
         x = block.before(x)
         kept = x.clone()
-        y = block.module(x)
+        y = block(x, case.mask)
         assert torch.equal(x, kept), block.name
         x = y
 
 
-def test_blocks_hold_every_parameter_once(case):
-    model, blocks, _, n_blocks, _ = case
-    assert len(blocks) == len({block.name for block in blocks}) == n_blocks
-    held = [id(parameter) for block in blocks for parameter in block.module.parameters()]
-    assert held == [id(parameter) for parameter in model.parameters()]
+def test_no_two_blocks_share_a_parameter_and_none_is_forgotten(case):
+    assert len(case.blocks) == len({block.name for block in case.blocks})
+    held = [id(parameter) for block in case.blocks for parameter in block.module.parameters()]
+    assert len(held) == len(set(held))
+    if case.image:
+        assert held == [id(parameter) for parameter in case.model.parameters()]
+    else:
+        assert len(case.blocks) == case.model.config.num_hidden_layers
 
 
+@images
 def test_first_and_last_linear_stand_alone(case):
-    model, blocks, _, _, _ = case
+    model, blocks = case.model, case.blocks
     linears = [module for module in model.modules() if isinstance(module, nn.Conv2d | nn.Linear)]
     for block, linear in ((blocks[0], linears[0]), (blocks[-1], linears[-1])):
         assert [module for module in block.module.modules() if isinstance(module, nn.Conv2d | nn.Linear)] == [linear]
+    assert not blocks[-1].sites
 
 
 def test_glue_has_no_parameters(case):
-    _, blocks, _, _, _ = case
-    assert not any(list(block.before.parameters()) for block in blocks if isinstance(block.before, nn.Module))
+    glue = [block.before for block in case.blocks if isinstance(block.before, nn.Module)]
+    assert not any(list(before.parameters()) for before in glue)
+
+
+class Mark(nn.Module):
+    """A quantizer that puts tensors onto a coarse grid and counts them."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls = 0
+
+    def forward(self, x):
+        self.calls += 1
+        return torch.round(x * 2) / 2 + 0.25
 
 
 @torch.no_grad()
-def test_sites_are_called_once_each(case):
-    model, blocks, x, _, n_sites = case
-    sites = [site for block in blocks for site in block.sites]
-    assert len(sites) == len({(id(site.module), site.where) for site in sites}) == n_sites
-    assert not blocks[-1].sites
-    # A quantizer becomes a child of its site's module, and a Sequential would run it as one more layer.
-    assert not any(isinstance(site.module, nn.Sequential) for site in sites)
-    calls = collections.Counter()
-    handles = [
-        site.module.register_forward_pre_hook(lambda module, _, key=i: calls.update([key]))
-        for i, site in enumerate(sites)
-    ]
-    model(x)
-    for handle in handles:
-        handle.remove()
-    assert calls == dict.fromkeys(range(n_sites), 1)
+def test_layers_read_quantized_tensors_and_nothing_else_is_quantized(case):
+    """But the first layer of images, which reads them; what the last one reads is pooled."""
+    blocks, marks, read = case.cut(copy.deepcopy(case.model)), [], []
+    for block in blocks:
+        for site in block.sites:
+            # A quantizer becomes a child of its site's module, and a Sequential would run it as one more layer.
+            assert not isinstance(site.module, nn.Sequential)
+            marks.append(Mark())
+            place.attach_quantizer(site, marks[-1])
+    layers = [layer for block in blocks for layer in place.weight_layers(block)]
+    for layer in layers[1:] if case.image else layers:
+        layer.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
+    run(blocks, case.x, case.mask)
+    assert len(read) == len(layers) - case.image
+    for tensor in read[:-1] if case.image else read:
+        assert torch.equal((tensor - 0.25) * 2, ((tensor - 0.25) * 2).round())
+    assert [mark.calls for mark in marks] == [1] * len({id(tensor) for tensor in read})
 
 
+@images
 @torch.no_grad()
 def test_last_site_of_a_block_is_its_output(case):
-    _, blocks, x, _, _ = case
-    for block in blocks[:-1]:
+    x = case.x
+    for block in case.blocks[:-1]:
         seen = []
         handle = block.sites[-1].module.register_forward_hook(lambda _m, _x, y, seen=seen: seen.append(y))
         assert block.sites[-1].where == "output"
@@ -112,10 +193,11 @@ def test_last_site_of_a_block_is_its_output(case):
         assert seen[0] is x, block.name
 
 
+@images
 @torch.no_grad()
 def test_sites_inside_a_block_follow_an_activation(case):
-    _, blocks, x, _, _ = case
-    for block in blocks:
+    x = case.x
+    for block in case.blocks:
         seen = []
         handles = [
             site.module.register_forward_pre_hook(lambda _m, x, seen=seen: seen.append(x[0].clone()))

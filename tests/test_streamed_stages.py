@@ -20,7 +20,7 @@ from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct import network
 from flexround.settings import schema
-from flexround.settings.validation import read_yaml
+from flexround.settings.load import read_scale
 from flexround.stages import finetune
 
 SCALE = Path(__file__).with_name("lm_scale.yaml")
@@ -30,7 +30,7 @@ NAMES = ("wikitext2", "gpt-neo-125m")
 @pytest.fixture
 def scale(tmp_path):
     """Write a scale whose network is streamed from a source and not trained."""
-    settings = read_yaml(SCALE)
+    settings = read_scale(str(SCALE))
     checkpoint = settings["checkpoints"]["gpt-neo-125m"]
     checkpoint |= {"source": "gpt-neo-125m", "streamed": True, "loader": "flexround.tasks.text.task:import_directory"}
     del checkpoint["pretrain"]
@@ -76,7 +76,7 @@ def test_a_forecast_writes_nothing(work, caplog):
 @pytest.mark.parametrize("recipe", ["full-precision", "q-flexround-w8a8"])
 def test_evaluation_in_half_precision(tmp_path, scale, work, recipe):
     full = work.metrics(*NAMES, recipe)
-    content = read_yaml(Path(scale))
+    content = read_scale(scale)
     content["checkpoints"]["gpt-neo-125m"]["evaluated"] = "bfloat16"
     (tmp_path / "lower.yaml").write_text(yaml.safe_dump(content))
     lower = stage_calls.Work(tmp_path / "lower.yaml", tmp_path)

@@ -13,15 +13,11 @@ from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
+from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Hyper, Recipe
+from flexround.settings.validation import read_yaml
 
-ROUNDINGS = {
-    "rtn": "flexround.quant.rtn:RTN",
-    "adaround": "flexround.quant.adaround:AdaRound",
-    "adaquant": "flexround.quant.adaquant:AdaQuant",
-    "flexround": "flexround.quant.flexround:FlexRound",
-    "adaquant-flexround": "flexround.quant.adaquant:AdaQuantFlexRound",
-}
+ROUNDINGS = read_yaml(PARAMS / "recipes.yaml")["roundings"]
 
 HYPER = {
     "w_scheme": "symmetric",

@@ -2,6 +2,7 @@
 
 import fnmatch
 import importlib.util
+import os
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,17 +113,20 @@ def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
         extending: the files that led here.
 
     Raises:
-        SettingsError: a missing file, a syntax error, or scales that extend each other in a circle.
+        SettingsError: a missing file, a syntax error, scales that extend each other in a circle, or one that has the
+            name of what it extends: its results would lie among the other's.
     """
-    path = scale_path(name)
-    if extending and name.endswith((".yaml", ".yml")):
-        path = extending[-1].parent / name
+    beside = bool(extending) and name.endswith((".yaml", ".yml"))
+    path = Path(os.path.normpath(extending[-1].parent / name if beside else scale_path(name)))
     if path in extending:
         raise SettingsError(f"{path}: extends: {' -> '.join(map(str, (*extending, path)))} is a circle")
     content = read_yaml(path)
     if not isinstance(content, dict) or "extends" not in content:
         return content
-    return _laid_over(read_scale(str(content.pop("extends")), (*extending, path)), content)
+    base = read_scale(str(content.pop("extends")), (*extending, path))
+    if isinstance(base, dict) and content.get("name", base.get("name")) == base.get("name"):
+        raise SettingsError(f"{path}: name: give it one of its own, it extends {base.get('name')!r}")
+    return _laid_over(base, content)
 
 
 def _laid_over(base: Any, change: Any) -> Any:

@@ -55,6 +55,11 @@ def reached(*starts: str) -> dict[Path, str]:
     Raises:
         SettingsError: a file with a syntax error.
     """
+    return _hashes(_walk(*starts))
+
+
+def _walk(*starts: str) -> dict[Symbol, list[Part]]:
+    """Return every symbol that can be reached, with its part and those of the methods of a task."""
     parts: dict[Symbol, list[Part]] = {}
     skipped: dict[str, list[tuple[Symbol, Part]]] = {}
     wanted: set[str] = set()
@@ -81,7 +86,7 @@ def reached(*starts: str) -> dict[Path, str]:
             waiting += [Symbol(symbol.module, ""), *module.follow(symbol.name)]
             if (part := module.part(symbol.name)) is not None:
                 add(symbol, part)
-    return _hashes(parts)
+    return parts
 
 
 def _hashes(parts: dict[Symbol, list[Part]]) -> dict[Path, str]:

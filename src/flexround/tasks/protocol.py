@@ -99,7 +99,8 @@ class Task(Protocol):
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration samples as the input of the model's first block.
 
-        ``network`` is the directory of the model, with whatever else the task keeps there (its tokenizer).
+        ``samples`` are the arrays of ``calibration``, of the shapes it returns. ``network`` is the directory of the
+        model, with whatever else the task keeps there (its tokenizer).
         """
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:

@@ -77,7 +77,10 @@ class Commonsense(LanguageModelling):
         return made
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return the documents and the numbers by which ``inputs`` chooses blocks; ``release`` takes the first ones."""
+        """Return the documents, uint8 (bytes,), and the numbers by which ``inputs`` chooses blocks, int64 (samples,).
+
+        ``release`` takes the first ones.
+        """
         drawn = super().calibration(data, samples, seed)
         if self.options.calibration == "release":
             drawn["indices"] = np.arange(samples)

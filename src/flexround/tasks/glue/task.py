@@ -59,7 +59,7 @@ class Glue(TextTask):
         return encode.encode(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, self.options.max_length)
 
     def labels(self, rows: Rows) -> np.ndarray:
-        """Return the labels: int64 classes, or float32 similarities."""
+        """Return the labels (N,): int64 classes, or float32 similarities."""
         return np.array([row["label"] for row in rows], np.float32 if self.options.name == "stsb" else np.int64)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:

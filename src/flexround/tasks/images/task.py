@@ -158,7 +158,10 @@ class ImageNet(ImageTask):
         write_manifest(out, ["val_images.npy", "val_labels.npy", "train.txt"], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images under the training augmentation, each drawn once (specification 7)."""
+        """Return random training images under the training augmentation, each drawn once (specification 7).
+
+        ``images`` is uint8 (samples, crop, crop, 3), ``indices`` int64 (samples,).
+        """
         images = self._files(data)
         indices = draw_indices(len(images.files), samples, seed)
         crop, scale = self.options.crop, self.options.train_scale
@@ -200,5 +203,5 @@ class ImageNet(ImageTask):
 
 
 def save_array(path: Path, array: np.ndarray) -> None:
-    """Write ``array`` atomically as ``.npy``."""
+    """Write ``array``, of any shape, atomically as ``.npy``."""
     atomic_write(path, lambda temporary: np.save(temporary, array))

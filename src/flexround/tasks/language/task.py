@@ -67,12 +67,14 @@ class LanguageModelling(TextTask):
         return {split: language_files.read(root, self.options.name, split) for split in ("train", "validation")}
 
     def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Hold out the first rows, not random ones: both parts are text that goes on from row to row."""
+        """Hold out the first rows, not random ones: both parts, int64 (N,), are text that goes on from row to row."""
         kept, heldout = super().parts(count)
         return np.arange(len(heldout), len(kept) + len(heldout)), np.arange(len(heldout))
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return the training text and the numbers by which ``inputs`` chooses its blocks, see ``choose``.
+        """Return the training text, uint8 (bytes,), and the numbers by which ``inputs`` chooses its blocks.
+
+        The numbers are int64 (samples,), see ``choose``.
 
         The blocks depend on the tokenizer, which belongs to the network and is not known here, and each begins where
         the one before it ends, so that no shorter text would do. The choice is drawn here all the same: one number a
@@ -102,7 +104,7 @@ class LanguageModelling(TextTask):
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
     def blocks(self, texts: Iterable[str], network: Path, count: int, what: str) -> Iterator[np.ndarray]:
-        """Cut texts into blocks by the tokenizer of a network; see the function ``blocks``."""
+        """Cut texts into blocks by the tokenizer of a network: int32 (count, size), see the function ``blocks``."""
         return blocks(texts, encode.load(network / text.TOKENIZER), self.options.block_size, count, what)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:

@@ -39,6 +39,8 @@ def train(
 ) -> dict[str, Any]:
     """Train ``model`` in place as ``text_training.train`` does; with ``lora`` only query and value change.
 
+    ``arrays`` are inputs and targets (N, ...), first axis the examples.
+
     Raises:
         NumericalError: the loss is NaN or Inf.
         SettingsError: adapters for a model without such layers.

@@ -51,7 +51,7 @@ class Formula(NamedTuple):
 
 
 def scored(name: str, predictions: np.ndarray, labels: np.ndarray) -> Scored:
-    """Evaluate the metric ``name``: ``acc``, or one of ``METRICS``.
+    """Evaluate the metric ``name``, ``acc`` or one of ``METRICS``, on predictions (N,) and labels (N,).
 
     Raises:
         InputError: no examples, or not one prediction per label.
@@ -99,22 +99,22 @@ def perplexity(losses: np.ndarray) -> Scored:
 
 
 def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the F1 score of class 1; 0 where it is neither predicted nor a label."""
+    """Return the F1 score of class 1 from (N,) each; 0 where it is neither predicted nor a label."""
     return 100.0 * float(f1_score(labels, predictions, zero_division=0))
 
 
 def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return Matthews' correlation coefficient; 0 where predictions or labels are constant."""
+    """Return Matthews' correlation coefficient of (N,) each; 0 where predictions or labels are constant."""
     return 100.0 * float(matthews_corrcoef(labels, predictions))
 
 
 def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return Pearson's correlation; 0 with a warning where predictions or labels are constant."""
+    """Return Pearson's correlation of (N,) each; 0 with a warning where predictions or labels are constant."""
     return 0.0 if _constant(predictions, labels) else 100.0 * float(pearsonr(predictions, labels).statistic)
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return Spearman's rank correlation; 0 with a warning where predictions or labels are constant."""
+    """Return Spearman's rank correlation of (N,) each; 0 with a warning where predictions or labels are constant."""
     return 0.0 if _constant(predictions, labels) else 100.0 * float(spearmanr(predictions, labels).statistic)
 
 

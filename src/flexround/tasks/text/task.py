@@ -63,7 +63,10 @@ class TextTask(abc.ABC):
         write_manifest(out, [f"{name}.jsonl" for name in splits], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training rows, none of them held out; ``examples`` holds them as UTF-8 JSON lines."""
+        """Return random training rows, none of them held out.
+
+        ``indices`` is int64 (samples,); ``examples``, uint8 (bytes,), holds them as UTF-8 JSON lines.
+        """
         lines = read_lines(data, "train")
         kept, _ = self.parts(len(lines))
         indices = kept[draw_indices(len(kept), samples, seed)]
@@ -77,7 +80,7 @@ class TextTask(abc.ABC):
         return Inputs(torch.from_numpy(tokens), torch.from_numpy(encoded.mask))
 
     def parts(self, count: int) -> tuple[np.ndarray, np.ndarray]:
-        """Return the indices of the training rows to calibrate on, and of those held out: int64, ascending.
+        """Return the indices of the training rows to calibrate on, and of those held out: int64 (N,), ascending.
 
         Raises:
             InputError: nothing would be left.
@@ -129,7 +132,7 @@ def read_rows(data: Path, split: str) -> Rows:
 
 
 def batches(encoded: Encoded, size: int, device: torch.device) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Yield row numbers and their inputs as keyword arguments of a transformers model.
+    """Yield row numbers, int64 (B,), and their inputs (B, T) as keyword arguments of a transformers model.
 
     Rows of similar length come together, because a batch is as long as its longest input.
     """
@@ -150,7 +153,7 @@ def arguments(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
 
 
 def accepted(model: nn.Module, inputs: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Leave out token types where the model has no embedding for them: GPT-Neo would embed them as words."""
+    """Leave out token types (B, T) where the model has no embedding for them: GPT-Neo would embed them as words."""
     if hasattr(getattr(model, "module", model).config, "type_vocab_size"):  # .module: of a data-parallel model
         return inputs
     return {name: value for name, value in inputs.items() if name != "token_type_ids"}
@@ -186,7 +189,7 @@ def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
 
 
 def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions: dict[str, np.ndarray]) -> Evaluation:
-    """Assemble an evaluation from scored metrics and what was predicted."""
+    """Assemble an evaluation from scored metrics and what was predicted, arrays of any shape."""
     return Evaluation(
         metrics={name: metric.value for name, metric in scored.items()},
         stderr={name: metric.stderr for name, metric in scored.items()},

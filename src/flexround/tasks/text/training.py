@@ -57,7 +57,7 @@ def train(
 
     Args:
         model: any module; with ``checkpointing`` one of transformers.
-        arrays: inputs and targets, first axis the examples.
+        arrays: inputs and targets (N, ...), first axis the examples.
         loss: of a batch (rows of ``arrays`` as tensors on the device); the CPU generator is for its random choices.
         settings: the whole recipe.
 

@@ -66,7 +66,10 @@ class WebNLG(TextTask):
         return {split: webnlg_files.unique_contexts(webnlg_files.read(root, split)) for split in ("train", "test")}
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training sentences with their contexts, none of which is held out, as UTF-8 JSON lines."""
+        """Return random training sentences with their contexts, none of which is held out.
+
+        ``indices`` is int64 (samples,); ``examples``, uint8 (bytes,), holds them as UTF-8 JSON lines.
+        """
         entries = text.read_rows(data, "train")
         kept, _ = self.parts(len(entries))
         rows = webnlg_files.training_rows([entries[index] for index in kept])

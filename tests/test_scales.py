@@ -1,0 +1,141 @@
+"""A scale that extends another says only what differs."""
+
+import re
+import textwrap
+
+import pytest
+
+from flexround.errors import SettingsError
+from flexround.settings import load
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.load import load_params, read_scale
+from flexround.settings.plan import Plan
+
+
+@pytest.fixture
+def write(tmp_path):
+    """Return a function that writes a scale file and returns its path."""
+
+    def written(name, text):
+        path = tmp_path / name
+        path.parent.mkdir(exist_ok=True)
+        path.write_text(text)
+        return str(path)
+
+    return written
+
+
+SHOWN = (ROOT / "docs/settings.md").read_text().rpartition("lie:\n\n")[2]
+FIVE_LINES = textwrap.dedent(SHOWN)
+
+
+def test_a_scale_of_five_lines_is_mini_but_for_what_it_says(write):
+    mini, few = load_params("mini"), load_params(write("few.yaml", FIVE_LINES))
+    there, here = mini.scale.model_dump(), few.scale.model_dump()
+    changed = {key for key in there if there[key] != here[key]}
+    assert changed == {"name", "seeds", "tasks", "hyper"}
+    assert {name for name in there["tasks"] if there["tasks"][name] != here["tasks"][name]} == {"imagenet"}
+    assert few.scale.tasks["imagenet"].options == {"train": 5000, "val": 2500}
+    assert here["hyper"][:-1] == there["hyper"]
+
+
+def test_a_scale_that_extends_mini_is_planned(write):
+    mini, few = Plan(load_params("mini")), Plan(load_params(write("few.yaml", FIVE_LINES)))
+    assert few.complete_tables() == mini.complete_tables()
+    runs = few.table_runs(2)
+    assert {(run.scale, run.seed) for run in runs if "w4" in run.recipe} == {("mini-few", seed) for seed in range(3)}
+    assert {(run.task, run.checkpoint, run.recipe) for run in runs} == {
+        (run.task, run.checkpoint, run.recipe) for run in mini.table_runs(2)
+    }
+    hyper, sources = few.hyper(Run("mini-few", "imagenet", "resnet18-brecq", "b-adaround-w4", 0))
+    assert (hyper.iters, sources["iters"]) == (50, "half the images"), "it wins over a rule of mini's"
+    other = ("glue-rte", "bert-base", "q-flexround-w8a8", 0)
+    assert few.hyper(Run("mini-few", *other)) == mini.hyper(Run("mini", *other))
+
+
+BASE = """
+name: base
+seeds: 1
+tasks:
+  a: {module: m, options: {x: 1, y: {z: 2, w: 3}}}
+  b: {module: m}
+rules: [{set: 1}, {set: 2}]
+sizes: [1, 2]
+"""
+
+
+@pytest.mark.parametrize(
+    ("change", "key", "expected"),
+    [
+        ("seeds: 2", "seeds", 2),
+        ("tasks: {a: {options: {y: {z: 5}}}}", "tasks", {"a": {"x": 1, "y": {"z": 5, "w": 3}}, "b": None}),
+        ("tasks: {b: null}", "tasks", {"a": {"x": 1, "y": {"z": 2, "w": 3}}}),
+        ("tasks: {a: {options: null}}", "tasks", {"a": None, "b": None}),
+        ("tasks: {a: {options: {y: {w: null}}}}", "tasks", {"a": {"x": 1, "y": {"z": 2}}, "b": None}),
+        ("rules: [{set: 3}]", "rules", [{"set": 1}, {"set": 2}, {"set": 3}]),
+        ("sizes: [3]", "sizes", [3]),
+        ("more: {k: 1}", "more", {"k": 1}),
+    ],
+)
+def test_mappings_are_joined_null_leaves_out_rules_follow_and_the_rest_is_replaced(write, change, key, expected):
+    write("base.yaml", BASE)
+    found = read_scale(write("mine.yaml", f"name: mine\nextends: base.yaml\n{change}"))
+    assert found["name"] == "mine"
+    assert "extends" not in found
+    if key == "tasks":
+        found["tasks"] = {name: task.get("options") for name, task in found["tasks"].items()}
+    assert found[key] == expected
+
+
+def test_a_path_is_relative_to_the_file_that_extends_it_and_a_chain_is_followed(write, tmp_path, monkeypatch):
+    write("base.yaml", BASE)
+    write("deep/middle.yaml", "name: middle\nextends: ../base.yaml\nseeds: 2\nrules: [{set: 3}]")
+    last = write("last.yaml", "name: last\nextends: deep/middle.yaml\nrules: [{set: 4}]")
+    expected = {"name": "last", "seeds": 2, "rules": [{"set": number} for number in (1, 2, 3, 4)]}
+    for directory, path in (("/", last), (tmp_path, "last.yaml"), (tmp_path / "deep", "../last.yaml")):
+        monkeypatch.chdir(directory)
+        found = read_scale(path)
+        assert {key: found[key] for key in expected} == expected
+
+
+def test_the_result_is_checked_as_any_scale_is(write):
+    path = write("mine.yaml", "name: mine\nextends: mini\nseedz: 2\ntasks: {imagenet: {modul: x}}")
+    with pytest.raises(SettingsError) as caught:
+        load_params(path)
+    lines = str(caught.value).splitlines()
+    assert [line.partition(" (")[0] for line in lines] == [
+        f"{path}: tasks.imagenet.modul: unknown key 'modul'",
+        f"{path}: seedz: unknown key 'seedz'",
+    ]
+
+
+@pytest.mark.parametrize(
+    ("extends", "message"),
+    [
+        ("absent.yaml", r"\S+/absent\.yaml: missing"),
+        ("minni", r"scale 'minni' \(did you mean 'mini'.*"),
+        ("mine.yaml", r"\S+/mine\.yaml: extends: \S+ -> \S+/mine\.yaml is a circle"),
+        ("deep/back.yaml", r"\S+/mine\.yaml: extends: \S+ -> \S+/deep/back\.yaml -> \S+/mine\.yaml is a circle"),
+    ],
+)
+def test_a_circle_a_missing_file_and_an_unknown_name_are_one_clear_message(write, extends, message):
+    write("deep/back.yaml", "name: back\nextends: ../mine.yaml")
+    path = write("mine.yaml", f"name: mine\nextends: {extends}")
+    with pytest.raises(SettingsError) as caught:
+        load_params(path)
+    assert re.fullmatch(message, str(caught.value)), caught.value
+
+
+@pytest.mark.parametrize("name", ["", "name: mini\n"])
+def test_a_scale_takes_another_name_than_the_one_it_extends(write, name):
+    """Else its results would lie among the other's."""
+    path = write("mine.yaml", f"{name}extends: mini\nseeds: 2")
+    with pytest.raises(SettingsError, match=f"^{re.escape(path)}: name: "):
+        load_params(path)
+
+
+def test_a_scale_in_the_folder_of_scales_is_known_by_its_name(write, tmp_path, monkeypatch):
+    monkeypatch.setattr(load, "PARAMS", tmp_path)
+    write("scales/base.yaml", BASE)
+    write("scales/mine.yaml", "name: mine\nextends: base\nseeds: 4")
+    assert read_scale("mine") | {"name": "base", "seeds": 1} == read_scale("base")
