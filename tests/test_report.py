@@ -176,7 +176,7 @@ def test_what_is_not_made_is_listed_as_not_run(html):
 
 def test_an_empty_directory_gives_a_page_too(tmp_path):
     text = report_page.render(tmp_path, PLAN)
-    assert text.count('<span class="badge not-run">') == 24
+    assert text.count('<span class="badge not-run">') == len(PLAN.params.tables)
 
 
 def test_a_scale_of_its_own_shows_no_difference(html):
@@ -210,8 +210,8 @@ def test_a_table_stands_like_its_worst_cell(counts, expected):
     assert overview.status(overview.Counter(counts)) == expected
 
 
-def test_every_table_has_a_family():
-    found = {number: overview.family(table) for number, table in PLAN.params.tables.items()}
+def test_every_table_of_the_paper_has_a_family():
+    found = {number: overview.family(PLAN.params.tables[number]) for number in range(1, 25)}
     assert [number for number, name in found.items() if name == "ImageNet"] == [1, 2, 3, 8, 9, 10, 11]
     assert [number for number, name in found.items() if name == "LLaMA"] == [7, 19, 20, 21, 22, 23, 24]
     assert [number for number, name in found.items() if name == "GLUE"] == [4, 14, 15, 16]

@@ -23,9 +23,10 @@ def resolved(recipe, checkpoint="resnet18-brecq", scale="paper"):
 # what is shipped
 
 
-def test_two_scales_are_shipped():
-    assert tuple(sorted(path.stem for path in (PARAMS / "scales").glob("*.yaml"))) == SCALES
-    assert [loaded(name).scale.name for name in SCALES] == list(SCALES)
+def test_the_scales_that_are_shipped_have_the_names_of_their_files():
+    shipped = [path.stem for path in (PARAMS / "scales").glob("*.yaml")]
+    assert {*SCALES} <= {*shipped}
+    assert [loaded(name).scale.name for name in shipped] == shipped
     assert [loaded(name).scale.comparable for name in SCALES] == [False, True]
 
 

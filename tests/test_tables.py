@@ -23,10 +23,12 @@ def test_shipped_tables_are_there() -> None:
 
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
+    """But for rows below the paper's, which have none."""
     table = OF_RUNS[name]
     recipes = {row.recipe: Recipe() for group in table.groups for row in group.rows}
-    found = [cell.key for cell in cells.collect(table, recipes, "none", 1, Path("nowhere"))]
     expected = [key for key in published.load() if key.table == table.number]
+    last = max(key.row for key in expected)
+    found = [cell.key for cell in cells.collect(table, recipes, "none", 1, Path("nowhere")) if cell.key.row <= last]
     assert f"table{table.number:02d}" == name
     assert sorted(found) == sorted(expected)
     assert [key.row for key in found] == [key.row for key in expected]  # and in the paper's order
