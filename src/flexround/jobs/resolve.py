@@ -4,6 +4,7 @@ The Snakefile asks for the inputs of a rule; they are the job file and what it n
 """
 
 import functools
+import re
 import sys
 import traceback
 from collections.abc import Callable
@@ -21,6 +22,7 @@ from flexround.settings.load import Params
 from flexround.settings.plan import Plan
 
 Inputs = dict[str, str]
+FUNCTION = re.compile(r"!function ([\w.]+)\.(\w+)")
 
 
 class Jobs:
@@ -132,12 +134,18 @@ class Jobs:
         recipe = self.params.recipe(run.recipe)
         network = self._network(run.task, run.checkpoint, out, evaluated=True)
         job = made(jobfile.EvaluateJob, **network, run=run, recipe=recipe, **inputs)
-        return write(out, job) | code("evaluate", *self._model_code(run.task, run.checkpoint)) | inputs
+        named = [*self._model_code(run.task, run.checkpoint), *self._code_of_files(run.task)]
+        return write(out, job) | code("evaluate", *named) | inputs
 
     def _network(self, task: str, checkpoint: str, out: str, evaluated: bool = False) -> dict[str, Any]:
         """Return what all jobs know of a network."""
         names = (self.scale.name, task, checkpoint)
         return {"names": names, "out": out, **network(self.params, task, checkpoint, evaluated)}
+
+    def _code_of_files(self, task: str) -> list[str]:
+        """Return the functions that the files of a task's evaluation name: lm-eval's YAML has a tag for them."""
+        texts = [(ROOT / path).read_text() for path in self.plan.task_files(task)]
+        return [":".join(function) for text in texts for function in FUNCTION.findall(text)]
 
     def _model_code(self, task: str, checkpoint: str) -> list[str]:
         """Return the code that the settings of a task and a checkpoint name."""
