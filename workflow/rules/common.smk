@@ -1,6 +1,24 @@
 """Input functions of the rules; everything with logic in it is in flexround.settings.plan and flexround.jobs.resolve."""
 
 
+import threading
+
+
+def cancel_timers():
+    """Cancel what Snakemake's limit of jobs per timespan leaves behind: its process would wait for these timers."""
+    for thread in threading.enumerate():
+        if isinstance(thread, threading.Timer):
+            thread.cancel()
+
+
+onsuccess:
+    cancel_timers()
+
+
+onerror:
+    cancel_timers()
+
+
 def get_run(wildcards):
     """Return the run that the wildcards name."""
     return layout.Run(
