@@ -1,6 +1,5 @@
 """Input functions of the rules; everything with logic in it is in flexround.settings.plan and flexround.jobs.resolve."""
 
-
 import threading
 
 
