@@ -1,5 +1,9 @@
-"""One thread per test process, set before torch is imported: spinning threads on busy cores cost a factor of ten."""
+"""What holds for the test process and those that it starts."""
 
 import os
+import signal
 
+# One thread, set before torch is imported: spinning threads on busy cores cost a factor of ten.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
+# A shell starts what it puts into the background with SIGINT ignored, which would pass on to the jobs that tests interrupt.
+signal.signal(signal.SIGINT, signal.default_int_handler)
