@@ -5,5 +5,5 @@ import signal
 
 # One thread, set before torch is imported: spinning threads on busy cores cost a factor of ten.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
-# A shell starts what it puts into the background with SIGINT ignored, which would pass on to the jobs that tests interrupt.
+# A shell ignores SIGINT in what it puts into the background, and so would the jobs that tests interrupt.
 signal.signal(signal.SIGINT, signal.default_int_handler)

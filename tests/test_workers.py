@@ -386,7 +386,7 @@ def test_snakemake_starts_it_and_ends_it_and_its_jobs(tmp_path, end):
     # a terminal's Ctrl-C goes to the whole group
     snakemake.kill() if end == "kill -9" else os.killpg(snakemake.pid, signal.SIGINT)
     snakemake.wait(60)
-    until(lambda: not any(map(alive, processes)), seconds=10)
+    until(lambda: not any(map(alive, processes)), seconds=60)  # a server that still imports looks after each import
 
 
 def test_only_third_party_modules_are_preloaded():
