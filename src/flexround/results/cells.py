@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
@@ -10,7 +10,7 @@ from flexround.results.evaluated import Trial, directory, read_run, trial
 from flexround.results.published import Key
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
-from flexround.settings.tables import Row, Table
+from flexround.settings.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,11 +46,6 @@ class Cell:
         return statistics.median(t.value for t in self.trials)
 
     @property
-    def value(self) -> float | None:
-        """The median; None without trials."""
-        return self.median if self.trials else None
-
-    @property
     def spread(self) -> float | None:
         """Largest minus smallest value over seeds; None with fewer than two."""
         values = [t.value for t in self.trials]
@@ -65,19 +60,15 @@ class Cell:
 def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int, root: Path) -> list[Cell]:
     """Collect all cells of a table in the paper's order: rows, then columns, then metrics.
 
-    Args:
-        table: rows, columns and groups.
-        recipes: every recipe by name.
-        scale: name of the scale.
-        seeds: seeds of a complete quantized cell; full precision has one.
-        root: results directory that holds ``SCALE/evaluated/``.
+    A complete quantized cell has ``seeds`` of them, full precision one. ``root`` holds ``SCALE/evaluated/``.
 
     Raises:
         SettingsError: a row names an unknown recipe.
         InputError: an evaluated run that can't be used.
     """
     cells = []
-    for number, group, compare, row in _rows(table):
+    groups = [(index, group.compare, row) for index, group in enumerate(table.groups, start=1) for row in group.rows]
+    for number, (group, compare, row) in enumerate(groups, start=1):
         if row.recipe not in recipes:
             raise SettingsError(f"params/tables/table{table.number:02d}.yaml: recipe {suggest(row.recipe, recipes)}")
         count = seeds if recipes[row.recipe].quantized else 1
@@ -89,15 +80,6 @@ def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int,
                 key = Key(table.number, number, row.section, row.method, row.bits, column.name, name)
                 cells.append(Cell(key, group, compare, run, metric, count, trials[metric]))
     return cells
-
-
-def _rows(table: Table) -> Iterator[tuple[int, int, bool, Row]]:
-    """Yield row number, group number (both from 1), whether the group is compared, and the row."""
-    number = 0
-    for group_number, group in enumerate(table.groups, start=1):
-        for row in group.rows:
-            number += 1
-            yield number, group_number, group.compare, row
 
 
 def trials_of(first: Run, metrics: Sequence[str], count: int, root: Path) -> dict[str, tuple[Trial, ...]]:

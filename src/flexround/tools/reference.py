@@ -83,7 +83,7 @@ def allowed(
 
 def _complete(path: Path, seeds: int) -> dict[Key, Number]:
     """Read a table and refuse what can't be a reference."""
-    for key, line in compare.read_lines(path).items():
+    for key, line in compare.read_lines(path, dict).items():
         if not line["value"]:
             raise InputError(f"{path}: {key} is missing; a reference holds every cell, make the table first")
         if line["n_seeds"] and int(line["n_seeds"]) > seeds:

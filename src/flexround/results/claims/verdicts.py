@@ -1,9 +1,6 @@
 """The paper's claims: each comparison with its published margin, ours, and whether it holds beyond the noise."""
 
-import csv
 import dataclasses
-import io
-import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -12,8 +9,8 @@ from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim
 from flexround.results.contests import ALPHA, EXACT, Lead, between
-from flexround.results.published import DECIMALS, Key
-from flexround.results.table_csv import P_DECIMALS
+from flexround.results.published import Key
+from flexround.results.table_csv import P_DECIMALS, number, write
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
 COLUMNS = (
@@ -112,11 +109,7 @@ def to_csv(comparisons: Iterable[Comparison]) -> str:
     Raises:
         InputError: two cells were evaluated on different numbers of examples.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_identity(each) | _published_side(each) | _ours(each) for each in comparisons)
-    return text.getvalue()
+    return write((_identity(each) | _published_side(each) | _ours(each) for each in comparisons), COLUMNS)
 
 
 def margin(one: float, other: float, metric: str) -> float:
@@ -152,7 +145,7 @@ def _published_side(comparison: Comparison) -> dict[str, str]:
     if room is None:
         return {}
     published = "equal" if room == 0 else HOLDS if room > 0 else FAILS
-    return {"published_margin": _number(comparison.published), "published": published}
+    return {"published_margin": number(comparison.published), "published": published}
 
 
 def _ours(comparison: Comparison) -> dict[str, str]:
@@ -164,10 +157,10 @@ def _ours(comparison: Comparison) -> dict[str, str]:
     unit = 100.0 / lead.rival.median if metrics.of(metric).relative else 1.0
     noise = unit * lead.noise
     return {
-        "margin": _number(ours),
-        "noise": _number(noise),
-        "stderr": _number(unit * lead.stderr),
-        "p_value": "" if lead.p_value is None else f"{lead.p_value:.{P_DECIMALS}f}",
+        "margin": number(ours),
+        "noise": number(noise),
+        "stderr": number(unit * lead.stderr),
+        "p_value": number(lead.p_value, P_DECIMALS),
         "verdict": judge(comparison.claim, metric, ours, noise, lead.p_value),
     }
 
@@ -175,8 +168,3 @@ def _ours(comparison: Comparison) -> dict[str, str]:
 def _exact(value: float) -> float:
     """Return a number without the floating-point error of its last decimals."""
     return round(value, EXACT)
-
-
-def _number(value: float | None) -> str:
-    """Return a number with fixed decimals; nothing where it is unknown."""
-    return "" if value is None or not math.isfinite(value) else f"{round(value, DECIMALS) + 0.0:.{DECIMALS}f}"

@@ -27,7 +27,6 @@ PACKAGES = (
     "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"  # Debian's names
 )
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
-_ENVIRONMENT = jinja.latex()
 
 
 class PaperPart(Strict):
@@ -46,12 +45,9 @@ def parts(tables: Iterable[int], path: Path = ORDER) -> tuple[PaperPart, ...]:
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
-    """Return the LaTeX document; what isn't made is named on its first page and in its place.
+    """Return the LaTeX document of what is in ``root``/results; what isn't made is named on its first page.
 
-    Args:
-        root: holds ``results/``.
-        plan: of the scale.
-        figures: the directory of the figures, seen from where the document is compiled.
+    ``figures`` is the directory of the figures, seen from where the document is compiled.
     """
     directory = root / "results" / plan.scale.name
     order = parts(plan.params.tables)
@@ -62,7 +58,7 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         if name.startswith("table") and (path := directory / f"{name}.tex").exists()
     }
     there = [*tables, *(name for part in order for name in part.items if (directory / f"{name}.pdf").exists())]
-    return _ENVIRONMENT.get_template("document.tex").render(
+    return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
         note=scale_note(plan.scale),
         figures=figures,

@@ -15,8 +15,6 @@ from flexround.results.render.table_layout import Entry, Layout, LayoutRow
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
-_ENVIRONMENT = jinja.html()
-
 
 class Shown(NamedTuple):
     """A cell as it stands on the page: its place in the CSV, its column in numbers from 0, and the columns it fills."""
@@ -28,11 +26,7 @@ class Shown(NamedTuple):
 
 
 def render(root: Path, plan: Plan) -> str:
-    """Return the page; what isn't made is listed as not run.
-
-    Args:
-        root: holds ``results/`` and ``logs/``.
-        plan: of the scale that is shown.
+    """Return the page of what is in ``root``/results and ``root``/logs; what isn't made is listed as not run.
 
     Raises:
         InputError: a result that isn't what it should be.
@@ -42,7 +36,7 @@ def render(root: Path, plan: Plan) -> str:
     costs = {s.table.number: _seconds(root, plan, _table_runs(s, root)) for s in standings}
     judged = report_claims.read(directory / "claims.csv")
     every = [run for s in standings for run in _table_runs(s, root)]
-    return _ENVIRONMENT.get_template("report.html").render(
+    return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),
         standings=standings,
