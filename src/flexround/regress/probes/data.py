@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,21 +39,14 @@ TASKS = {
 }
 
 
-class Prepared(NamedTuple):
-    """A task and the directory of its data."""
-
-    task: Any
-    data: Path
-
-
 @contextmanager
-def prepared(name: str) -> Iterator[Prepared]:
-    """Make a small data set of a task."""
+def prepared(name: str) -> Iterator[tuple[Any, Path]]:
+    """Make a small data set of a task; yield the task and the directory of its data."""
     module, options = TASKS[name]
     task = build(Settings.model_validate({"module": f"flexround.mini.tasks.{module}", "options": options}))
     with tempfile.TemporaryDirectory() as place:
         task.prepare(Path(place), Path(place))
-        yield Prepared(task, Path(place))
+        yield task, Path(place)
 
 
 def calibration(name: str, variant: int) -> dict[str, float]:
@@ -115,9 +108,8 @@ def language(name: str, model: Callable[..., Any], config: dict[str, Any], varia
 
 def perplexity(variant: int) -> dict[str, float]:
     """Return the perplexity of a random GPT-2 on WikiText-2's articles."""
-    return language(
-        "wikitext2", transformer.gpt2, {"n_embd": 24, "n_layer": 1, "n_head": 2, "n_positions": 32}, variant
-    )
+    sizes = {"n_embd": 24, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    return language("wikitext2", transformer.gpt2, sizes, variant)
 
 
 def questions(variant: int) -> dict[str, float]:

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flexround.mini import models
 from flexround.mini.models import NarrowResNet
-from flexround.models import gpt2, mobilenetv2, resnet, transformer
+from flexround.models import gpt2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.seeding import derive
 from flexround.surgery import preprocess
@@ -80,4 +80,3 @@ def separable(variant: int) -> nn.Module:
     return vary(trained(models.mobilenetv2(0.1, dropout=0.0)), variant)
 
 
-groups = mobilenetv2.equalization_groups

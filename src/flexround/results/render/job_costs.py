@@ -57,9 +57,7 @@ def stage(directory: str) -> str:
 def cost(root: Path, directory: str) -> Cost | None:
     """Return what a job took: by its own accounting, else by what the stage recorded; None if neither is there.
 
-    Args:
-        root: holds ``results/`` and ``logs/``.
-        directory: of the job's result, as in :mod:`flexround.settings.layout`.
+    ``directory`` is that of the job's result below ``root``, as in :mod:`flexround.settings.layout`.
 
     Raises:
         InputError: a file that isn't what it should be.

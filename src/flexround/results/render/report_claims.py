@@ -27,10 +27,7 @@ class Judged(NamedTuple):
 
 
 def read(path: Path) -> list[Judged]:
-    """Return all claims in the order of the file; none if it isn't made.
-
-    Args:
-        path: ``claims.csv``.
+    """Return all claims of ``claims.csv`` in its order; none if it isn't made.
 
     Raises:
         InputError: it has a claim that ``params/claims.yaml`` lacks.
