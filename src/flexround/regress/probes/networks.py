@@ -78,5 +78,3 @@ def transposed(variant: int) -> Network:
 def separable(variant: int) -> nn.Module:
     """Return a MobileNetV2 with batch norms."""
     return vary(trained(models.mobilenetv2(0.1, dropout=0.0)), variant)
-
-
