@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
-from flexround.results.evaluated import Trial, directory, read_run, trial
+from flexround.results.evaluated import Trial, directory, read_run
 from flexround.results.published import Key
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
@@ -15,25 +15,15 @@ from flexround.settings.tables import Table
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One number of a table and the trials it is the median of.
-
-    Attributes:
-        key: identity, as in the published numbers.
-        group: number of the group of rows between two rules, from 1.
-        compare: whether the cell can be the best of its group.
-        run: the first of the cell's runs.
-        metric: of the run's task; the key has the table's name for it.
-        expected: how many seeds a complete cell has.
-        trials: the evaluated seeds, by seed.
-    """
+    """One number of a table and the trials it is the median of."""
 
     key: Key
-    group: int
-    compare: bool
-    run: Run
-    metric: str
-    expected: int
-    trials: tuple[Trial, ...]
+    group: int  # number of the group of rows between two rules, from 1
+    compare: bool  # whether the cell can be the best of its group
+    run: Run  # the first of the cell's runs
+    metric: str  # of the run's task; the key has the table's name for it
+    expected: int  # how many seeds a complete cell has
+    trials: tuple[Trial, ...]  # the evaluated seeds, by seed
 
     @property
     def complete(self) -> bool:
@@ -88,9 +78,8 @@ def trials_of(first: Run, metrics: Sequence[str], count: int, root: Path) -> dic
     Raises:
         InputError: an evaluated run that can't be used, or seeds with different numbers of examples.
     """
-    runs = [dataclasses.replace(first, seed=seed) for seed in range(count)]
-    contents = [(run, content) for run in runs if (content := read_run(run, root)) is not None]
-    trials = {m: tuple(trial(content, run, root, m) for run, content in contents) for m in metrics}
+    found = [read_run(dataclasses.replace(first, seed=seed), root, metrics) for seed in range(count)]
+    trials = {metric: tuple(of_run[metric] for of_run in found if of_run) for metric in metrics}
     for metric, of_metric in trials.items():
         if len(sizes := {t.n_examples for t in of_metric}) > 1:
             raise InputError(

@@ -1,8 +1,8 @@
 """Contests between the rows of equal section and bits: who leads by how much, and who wins. A tie has no winner."""
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from flexround.results.cells import Cell
 from flexround.results.paired import p_value, standard_error
@@ -13,23 +13,14 @@ ALPHA = 0.05
 EXACT = 6  # decimals of a margin; the rest is floating-point error
 
 
-@dataclasses.dataclass(frozen=True)
-class Lead:
-    """How a cell stands against the best of the other cells in its contest.
-
-    Attributes:
-        cell: the cell.
-        rival: the best other cell.
-        value: the cell's value minus the rival's, both rounded: what looks like a tie is one.
-        stderr: standard error of ``value`` on this test set, from the median trials; infinite if unknown.
-        p_value: of "both are equally good", from the same trials; None where nothing can be paired.
-    """
+class Lead(NamedTuple):
+    """How a cell stands against the best of the other cells in its contest."""
 
     cell: Cell
     rival: Cell
-    value: float
-    stderr: float
-    p_value: float | None
+    value: float  # the cell's minus the rival's, both rounded: what looks like a tie is one
+    stderr: float  # of ``value`` on this test set, from the median trials; infinite if unknown
+    p_value: float | None  # of "both are equally good", from the same trials; None where nothing can be paired
 
     @property
     def noise(self) -> float:

@@ -24,14 +24,7 @@ def resolve(table: Table, params: Params) -> list[float]:
 
 
 def to_csv(table: Table, values: Sequence[float], scale: ScaleFacts, numbers: Mapping[Key, float]) -> str:
-    """Return the CSV of a settings table, with the columns of every other table.
-
-    Args:
-        table: tasks and settings.
-        values: of its cells, as :func:`resolve` gives them.
-        scale: whose they are.
-        numbers: the published numbers; a cell may have none.
-    """
+    """Return the CSV of a settings table, with the columns of every other table; ``values`` are from `resolve`."""
     cells = zip(keyed(table), values, strict=True)
     return write(_entry(key, table, setting, value, scale, numbers.get(key)) for (key, setting), value in cells)
 

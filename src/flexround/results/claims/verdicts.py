@@ -1,6 +1,5 @@
 """The paper's claims: each comparison with its published margin, ours, and whether it holds beyond the noise."""
 
-import dataclasses
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -27,25 +26,15 @@ class Place(NamedTuple):
     numbers: Mapping[Key, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """One pair of cells that a claim is about. Margins are positive where ``one`` is better.
+class Comparison(NamedTuple):
+    """One pair of cells that a claim is about. Margins are positive where ``one`` is better."""
 
-    Attributes:
-        name: of the claim.
-        claim: the claim.
-        place: table or figure.
-        one: the cell that the claim says is better, or no worse.
-        other: what it is compared with.
-        published: the paper's margin; None where it has no numbers to compare.
-    """
-
-    name: str
+    name: str  # of the claim
     claim: Claim
-    place: str
-    one: Cell
+    place: str  # table or figure
+    one: Cell  # which the claim says is better, or no worse
     other: Cell
-    published: float | None
+    published: float | None  # the paper's margin; None where it has no numbers to compare
 
     @property
     def lead(self) -> Lead | None:
@@ -59,42 +48,28 @@ class Comparison:
 
 
 def compare(claims: Mapping[str, Claim], places: Mapping[str, Place]) -> list[Comparison]:
-    """Return the comparisons of all claims, claim by claim.
-
-    Args:
-        claims: by name.
-        places: tables and figures, e.g. by "table 3".
+    """Return the comparisons of all claims, claim by claim, in tables and figures, e.g. "table 3".
 
     Raises:
         SettingsError: a claim names an unknown place, or compares nothing in one of its tables.
     """
-    return [comparison for name, claim in claims.items() for comparison in _of_claim(name, claim, places)]
-
-
-def _of_claim(name: str, claim: Claim, places: Mapping[str, Place]) -> list[Comparison]:
-    """Return the comparisons of one claim."""
     comparisons = []
-    for place in claim.places:
+    for name, place in ((name, place) for name, claim in claims.items() for place in claim.places):
         where = f"{CLAIMS.name}: {name}: place"
         if place not in places:
             raise SettingsError(f"{where} {suggest(place, places)}")
         cells, numbers = places[place]
-        pairs = list(claim.matches(cells))
+        pairs = list(claims[name].matches(cells))
         if not pairs:
             raise SettingsError(f"{where} {place!r}: none of its cells fits the pairs, sections, columns and metrics")
-        comparisons += [Comparison(name, claim, place, *pair, _published(*pair, numbers)) for pair in pairs]
+        comparisons += [Comparison(name, claims[name], place, *pair, _published(*pair, numbers)) for pair in pairs]
     return comparisons
 
 
 def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float | None) -> str:
     """Return the verdict on a claim: it holds, or does not, only where chance can't be why.
 
-    Args:
-        claim: what is said.
-        metric: of both cells.
-        margin: how much better the first cell is.
-        noise: how large a margin may be by chance, in the same unit.
-        p_value: of "both are equally good"; it tells nothing of a claim with a bound.
+    Margin and noise are in one unit. The p-value, of "both are equally good", tells nothing of a claim with a bound.
     """
     room = claim.room(margin, metric)
     bounded = bool(claim.within or claim.similar)
@@ -129,14 +104,10 @@ def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | 
 def _identity(comparison: Comparison) -> dict[str, str]:
     """Return what is compared."""
     one, other = comparison.one, comparison.other
-    key, run = one.key, one.run
-    return {
-        **{"claim": comparison.name, "place": comparison.place, "section": key.section, "column": key.column},
-        **{"metric": key.metric, "bits": key.bits, "one": key.method, "other": other.key.method},
-        "criterion": comparison.claim.criterion(key.metric),
-        **{"scale": run.scale, "task": run.task, "checkpoint": run.checkpoint},
-        **{"recipe": run.recipe, "other_recipe": other.run.recipe},
-    }
+    facts = one.key._asdict() | vars(one.run) | {"claim": comparison.name, "place": comparison.place}
+    facts |= {"one": one.key.method, "other": other.key.method, "other_recipe": other.run.recipe}
+    facts["criterion"] = comparison.claim.criterion(one.key.metric)
+    return {name: value for name, value in facts.items() if name in COLUMNS}
 
 
 def _published_side(comparison: Comparison) -> dict[str, str]:

@@ -1,6 +1,7 @@
 """The jobs behind a run and what each of them took."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -74,15 +75,11 @@ def cost(root: Path, directory: str) -> Cost | None:
 
 
 def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
-    """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once.
-
-    Raises:
-        InputError: a file that isn't what it should be.
-    """
-    total: dict[str, float] = {}
+    """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once."""
+    total: dict[str, float] = defaultdict(float)
     for directory in dict.fromkeys(directory for run in runs for directory in known_directories(plan, run)):
         if taken := cost(root, directory):
-            total[stage(directory)] = total.get(stage(directory), 0.0) + taken.seconds
+            total[stage(directory)] += taken.seconds
     return {name: total[name] for name in STAGES.values() if name in total}
 
 
