@@ -87,25 +87,21 @@ def of_cells(cells: Iterable[Cell]) -> dict[Key, Number]:
 
 
 def read_table(path: Path) -> dict[Key, Number]:
-    """Read the cells of a tidy CSV.
-
-    Raises:
-        InputError: missing or damaged.
-    """
+    """Read the cells of a tidy CSV, see :func:`read_lines`."""
     return read_lines(path, _number)
 
 
 def read_tolerances(directory: Path) -> dict[Key, float]:
-    """Read the tolerance of each cell of a reference.
-
-    Raises:
-        InputError: missing or damaged.
-    """
+    """Read the tolerance of each cell of a reference, see :func:`read_lines`."""
     return read_lines(directory / TOLERANCES, lambda line: float(line["tolerance"]))
 
 
 def read_lines(path: Path, convert: Callable[[dict[str, str]], V]) -> dict[Key, V]:
-    """Return what ``convert`` makes of the lines of a CSV of cells, see :func:`flexround.results.published.read`."""
+    """Return what ``convert`` makes of the lines of a CSV of cells.
+
+    Raises:
+        InputError: missing or damaged.
+    """
     return published.read(path, convert, missing="make the reference first, see docs/comparing.md")
 
 

@@ -46,8 +46,14 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
     for cell in cells:
         if cell.compare:
             contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric].append(cell)
-    settled = (contest for contest in contests.values() if len(contest) > 1 and all(cell.complete for cell in contest))
-    return {cell.key: _lead(cell, contest) for contest in settled for cell in contest}
+    found = {}
+    for contest in contests.values():
+        if len(contest) > 1 and all(cell.complete for cell in contest):
+            better = max if contest[0].trials[0].higher_is_better else min
+            for cell in contest:
+                rival = better((other for other in contest if other is not cell), key=lambda other: other.median)
+                found[cell.key] = between(cell, rival)
+    return found
 
 
 def between(cell: Cell, rival: Cell) -> Lead:
@@ -59,9 +65,3 @@ def between(cell: Cell, rival: Cell) -> Lead:
     value = round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
     one, other = cell.median_trial, rival.median_trial
     return Lead(cell, rival, value, standard_error(one, other), p_value(one, other))
-
-
-def _lead(cell: Cell, contest: list[Cell]) -> Lead:
-    """Return the lead of a cell of a complete contest."""
-    better = max if cell.trials[0].higher_is_better else min
-    return between(cell, better((other for other in contest if other is not cell), key=lambda other: other.median))

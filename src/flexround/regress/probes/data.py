@@ -57,8 +57,9 @@ def calibration(name: str, variant: int) -> dict[str, float]:
     """
     with prepared(name) as (task, data):
         drawn = task.calibration(data, SAMPLES, 0)
-        found = _samples(drawn)
-        splits = {path.stem: _rows(path) for path in [*data.glob("*.jsonl"), *data.glob("*_images.npy")]}
+        found = _rows(drawn["images"] if "images" in drawn else drawn["examples"].tobytes())
+        splits = {path.stem: _rows(path.read_bytes()) for path in data.glob("*.jsonl")}
+        splits |= {path.stem: _rows(np.load(path)) for path in data.glob("*_images.npy")}
         if name in HELD_OUT:
             splits["heldout"] = [_identity(json.dumps(row).encode()) for row in task.held_out(data)]
     train = splits.pop("train", None) or splits.pop("train_images")
@@ -71,18 +72,11 @@ def calibration(name: str, variant: int) -> dict[str, float]:
     }
 
 
-def _samples(drawn: dict[str, np.ndarray]) -> list[bytes]:
-    """Return what tells each calibration sample apart."""
-    if "images" in drawn:
-        return [image.tobytes() for image in drawn["images"]]
-    return [_identity(line) for line in drawn["examples"].tobytes().splitlines()]
-
-
-def _rows(path: Path) -> list[bytes]:
-    """Return the same of each row of a split."""
-    if path.suffix == ".npy":
-        return [image.tobytes() for image in np.load(path)]
-    return [_identity(line) for line in path.read_bytes().splitlines()]
+def _rows(content: np.ndarray | bytes) -> list[bytes]:
+    """Return what tells each image, or each line of JSON, apart."""
+    if isinstance(content, np.ndarray):
+        return [image.tobytes() for image in content]
+    return [_identity(line) for line in content.splitlines()]
 
 
 def _identity(line: bytes) -> bytes:

@@ -44,7 +44,7 @@ class Comparison(NamedTuple):
     @property
     def published_room(self) -> float | None:
         """How far the published margin is inside what the claim says."""
-        return None if self.published is None else _exact(self.claim.room(self.published, self.one.key.metric))
+        return None if self.published is None else round(self.claim.room(self.published, self.one.key.metric), EXACT)
 
 
 def compare(claims: Mapping[str, Claim], places: Mapping[str, Place]) -> list[Comparison]:
@@ -73,7 +73,7 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
     """
     room = claim.room(margin, metric)
     bounded = bool(claim.within or claim.similar)
-    if _exact(abs(room) - noise) <= 0 or not (bounded or p_value is None or p_value < ALPHA):
+    if round(abs(room) - noise, EXACT) <= 0 or not (bounded or p_value is None or p_value < ALPHA):
         return NOISE
     return HOLDS if room > 0 else FAILS
 
@@ -98,7 +98,7 @@ def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | 
     """Return the published margin, None where one of the numbers is missing."""
     if one.key not in numbers or other.key not in numbers:
         return None
-    return _exact(margin(numbers[one.key], numbers[other.key], one.key.metric))
+    return round(margin(numbers[one.key], numbers[other.key], one.key.metric), EXACT)
 
 
 def _identity(comparison: Comparison) -> dict[str, str]:
@@ -112,8 +112,7 @@ def _identity(comparison: Comparison) -> dict[str, str]:
 
 def _published_side(comparison: Comparison) -> dict[str, str]:
     """Return the published margin and whether it is what the claim says."""
-    room = comparison.published_room
-    if room is None:
+    if (room := comparison.published_room) is None:
         return {}
     published = "equal" if room == 0 else HOLDS if room > 0 else FAILS
     return {"published_margin": number(comparison.published), "published": published}
@@ -134,8 +133,3 @@ def _ours(comparison: Comparison) -> dict[str, str]:
         "p_value": number(lead.p_value, P_DECIMALS),
         "verdict": judge(comparison.claim, metric, ours, noise, lead.p_value),
     }
-
-
-def _exact(value: float) -> float:
-    """Return a number without the floating-point error of its last decimals."""
-    return round(value, EXACT)

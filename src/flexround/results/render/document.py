@@ -51,22 +51,20 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     """
     directory = root / "results" / plan.scale.name
     order = parts(plan.params.tables)
-    tables = {
-        name: fitted(path.read_text())
-        for part in order
-        for name in part.items
-        if name.startswith("table") and (path := directory / f"{name}.tex").exists()
-    }
-    there = [*tables, *(name for part in order for name in part.items if (directory / f"{name}.pdf").exists())]
+    names = [name for part in order for name in part.items]
+    paths = {name: directory / f"{name}.{'tex' if name.startswith('table') else 'pdf'}" for name in names}
+    made = {name: path for name, path in paths.items() if path.exists()}
     return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
         note=scale_note(plan.scale),
         figures=figures,
         fit=FIT,
         parts=order,
-        tables=tables,
-        there=there,
-        missing=[name for part in order for name in part.items if name not in there],
+        total=len(names),
+        tables={
+            name: fitted(path.read_text()) for name, path in paths.items() if path.suffix == ".tex" and path.exists()
+        },
+        missing=[name for name in names if name not in made],
         environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
         named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),

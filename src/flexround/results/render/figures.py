@@ -18,22 +18,16 @@ PAPER_SHARE = {"MobileNetV2": 12.8, "ResNet-18": 1.5}  # section 3.2, % of weigh
 
 @dataclasses.dataclass(frozen=True)
 class Shifts:
-    """How far a rounding moved the integer codes of one layer from round-to-nearest.
-
-    Attributes:
-        name: of the model (figures 3 to 5), or "model, method" (figure 6).
-        weight: pre-trained weights, float, any shape.
-        learned: integer codes after learning, same shape.
-        rtn: integer codes of round-to-nearest, same shape.
+    """How far a rounding moved the integer codes of one layer from round-to-nearest; all arrays have one shape.
 
     Raises:
         InputError: the shapes differ, or there is no weight.
     """
 
-    name: str
-    weight: np.ndarray
-    learned: np.ndarray
-    rtn: np.ndarray
+    name: str  # of the model (figures 3 to 5), or "model, method" (figure 6)
+    weight: np.ndarray  # pre-trained, float
+    learned: np.ndarray  # integer codes after learning
+    rtn: np.ndarray  # integer codes of round-to-nearest
 
     def __post_init__(self) -> None:
         if not self.weight.shape == self.learned.shape == self.rtn.shape or not self.weight.size:
@@ -76,7 +70,9 @@ def figure3(panels: Sequence[Shifts], large_weight: float, scale: str) -> Figure
         figure = new_figure(7.2, 2.5 * len(panels) + 0.3, title, scale)
         rows = figure.subfigures(len(panels), 1, squeeze=False)[:, 0]
         for row, panel in zip(rows, panels, strict=True):
-            row.suptitle(_aggressive(panel), fontsize=8.5, fontweight="bold")
+            paper = f" (paper: {PAPER_SHARE[panel.name]:g} %)" if panel.name in PAPER_SHARE else ""
+            moved = f"{panel.name}: {panel.share:.1f} % of the weights moved by more than one step{paper}"
+            row.suptitle(moved, fontsize=8.5, fontweight="bold")
             small, large, scatter = row.subplots(1, 3)
             above = np.abs(panel.weight.ravel()) > large_weight
             _histogram(small, panel.steps[~above], f"|W| ≤ {large_weight:g}", f"no weight up to {large_weight:g}")
@@ -129,7 +125,9 @@ def figure7(points: Sequence[Accuracies], published: Sequence[Point], scale: str
     """
     if not points or not all(len(point.values) for point in points):
         raise InputError("figure 7: a point without an evaluated run; evaluate the runs of every calibration size")
-    ours = [Point(p.size, p.method, float(np.mean(p.values)), _deviation(p.values)) for p in points]
+    # the bar of one seed has no length
+    spreads = [float(np.std(p.values, ddof=1)) if len(p.values) > 1 else 0.0 for p in points]
+    ours = [Point(p.size, p.method, float(np.mean(p.values)), s) for p, s in zip(points, spreads, strict=True)]
     with style():
         title = "Figure 7. Accuracy against calibration size, MobileNetV2, weights at 4 bit"
         figure = new_figure(7.2, 3.0, title, scale)
@@ -148,12 +146,6 @@ def _single(panel: Shifts, title: str, scale: str, paper: str = "") -> Figure:
         moved = f"{panel.share:.1f} % of the weights moved by more than one step (orange)"
         axes.set_title(f"{moved},\nthe farthest by {np.abs(panel.steps).max()}{paper}")
     return figure
-
-
-def _aggressive(panel: Shifts) -> str:
-    """Return a panel's name with its share of aggressively rounded weights, and the paper's."""
-    paper = f" (paper: {PAPER_SHARE[panel.name]:g} %)" if panel.name in PAPER_SHARE else ""
-    return f"{panel.name}: {panel.share:.1f} % of the weights moved by more than one step{paper}"
 
 
 def _histogram(axes: Axes, steps: np.ndarray, group: str, none: str) -> None:
@@ -203,11 +195,6 @@ def _curves(axes: Axes, points: Sequence[Point], title: str) -> None:
     axes.set(title=title, xlabel="calibration samples", ylabel="top-1 accuracy (%)")
     axes.grid(axis="y")
     axes.legend(loc="lower right")
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation; 0 for one seed, whose bar then has no length."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def _seeds(points: Sequence[Accuracies]) -> str:

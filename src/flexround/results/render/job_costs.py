@@ -65,7 +65,11 @@ def cost(root: Path, directory: str) -> Cost | None:
     """
     usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
     if usage.exists():
-        return _measured(usage)
+        measured = read_json(usage)
+        try:
+            return Cost(*(float(measured[name]) for name in ("seconds", "cpu_seconds", "max_rss_mb")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{usage}: not the accounting of a job ({error!r}); delete it") from error
     if (record := root / directory / "record.json").exists():
         blocks = read_json(record)["blocks"]
         return Cost(sum(block["seconds"] for block in blocks), None, max(block["peak_mb"] for block in blocks))
@@ -89,12 +93,3 @@ def known_directories(plan: Plan, run: Run) -> list[str]:
         return directories(plan, run)
     except SettingsError:
         return [layout.evaluated_dir(run)]
-
-
-def _measured(path: Path) -> Cost:
-    """Return what a job's accounting says."""
-    usage = read_json(path)
-    try:
-        return Cost(*(float(usage[name]) for name in ("seconds", "cpu_seconds", "max_rss_mb")))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not the accounting of a job ({error!r}); delete it") from error

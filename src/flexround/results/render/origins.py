@@ -72,9 +72,6 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[st
     Returns:
         ``columns`` of the CSVs; ``cells``: by table, a list of [line of the CSV, numbers of runs]; ``runs``: a list of
         [name, [[title, number of a section], ...]]; ``sections``: see :mod:`flexround.results.render.run_facts`.
-
-    Raises:
-        InputError: a result that isn't what it should be.
     """
     catalogue = Catalogue(root, plan)
     cells = {
