@@ -85,9 +85,9 @@ def tolerate(values: dict[str, float], variants: Sequence[dict[str, float]]) -> 
 
 def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[str]:
     """Return a line for each number of some probes that is unexpected, missing or unknown, or of a probe that fails."""
+    names = list(names)
     lines: list[str] = []
     found: dict[str, float] = {}
-    names = list(names)
     for name in names:
         try:
             found |= compute([name])

@@ -107,9 +107,8 @@ def two_numbers(paper: Paper) -> Iterator[Erratum]:
 
 def to_csv(errata: Iterable[Erratum]) -> str:
     """Return one line per erratum, byte-stable."""
-    return write(
-        ({**e.key._asdict(), "kind": e.kind, "value": number(e.value), "text": e.text} for e in errata), COLUMNS
-    )
+    lines = [{"kind": e.kind, "value": number(e.value), "text": e.text} | e.key._asdict() for e in errata]
+    return write(lines, COLUMNS)
 
 
 def _bold_mark(cell: Cell, rival: Cell, paper: Paper, examples: Mapping[str, Mapping[str, int]]) -> Iterator[Erratum]:

@@ -23,9 +23,8 @@ from flexround.settings.schema import Strict
 from flexround.settings.validation import read_yaml
 
 ORDER = PARAMS / "paper.yaml"
-PACKAGES = (
-    "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"  # Debian's names
-)
+# Debian's names
+PACKAGES = "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
 
 
@@ -61,9 +60,7 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         fit=FIT,
         parts=order,
         total=len(names),
-        tables={
-            name: fitted(path.read_text()) for name, path in paths.items() if path.suffix == ".tex" and path.exists()
-        },
+        tables={name: fitted(path.read_text()) for name, path in made.items() if path.suffix == ".tex"},
         missing=[name for name in names if name not in made],
         environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
