@@ -19,6 +19,7 @@ import torch
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.regress.probes import arithmetic, data, engine
+from flexround.results.table_csv import write
 
 Probe = Callable[[int], dict[str, float]]
 VARIANTS = ((1, 1), (1, 2), (1, 3), (2, 4))  # threads and number of the change; (1, 0) gives the values
@@ -106,7 +107,7 @@ def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[
 def to_csv(sentinels: dict[str, Sentinel]) -> str:
     """Return sentinels as CSV."""
     lines = [[name, *(f"{number:.9g}" for number in sentinel)] for name, sentinel in sentinels.items()]
-    return "".join(f"{','.join(line)}\n" for line in [COLUMNS, *lines])
+    return write((dict(zip(COLUMNS, line, strict=True)) for line in lines), COLUMNS)
 
 
 def read(path: Path) -> dict[str, Sentinel]:

@@ -47,9 +47,9 @@ def p_value(one: Trial, other: Trial) -> float | None:
             won, lost = int(np.sum(scores > others)), int(np.sum(scores < others))
             return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
         mean, deviation = float((scores - others).mean()), float((scores - others).std())
-        return (
-            float(2 * stats.norm.sf(abs(mean) / deviation * math.sqrt(len(scores)))) if deviation else float(mean == 0)
-        )
+        if deviation == 0:
+            return float(mean == 0)
+        return float(2 * stats.norm.sf(abs(mean) / deviation * math.sqrt(len(scores))))
     replicates, rivals = one.replicates(), other.replicates()
     if replicates is None or rivals is None:
         return None
