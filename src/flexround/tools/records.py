@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one (mini)")
+    arguments = cli.parser(__doc__)
     arguments.add_argument("action", choices=["save", "restore"], help="to results/SCALE/records, or from there")
     return arguments
 

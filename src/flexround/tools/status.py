@@ -19,8 +19,7 @@ log = logging.getLogger(__name__)
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--tables", type=Path, default=Path("results/reference"), help="directory of the tables' CSV files"
     )
