@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings.layout import Run
@@ -95,12 +95,8 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
         raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
     if errors := [line for row in rows for line in _shape_errors(table, row)]:
         raise SettingsError("\n".join(errors))
-    try:
-        return Table.model_validate(dict(table) | {"groups": (*table.groups, Group(rows=tuple(rows), compare=True))})
-    except ValidationError as error:
-        raise SettingsError(
-            "\n".join(f"table {number}: {item['msg'].removeprefix('Value error, ')}" for item in error.errors())
-        ) from error
+    groups = (*table.groups, Group(rows=tuple(rows), compare=True))
+    return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
 
 
 def _shape_errors(table: Table, row: OwnRow) -> list[str]:
