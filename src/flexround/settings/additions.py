@@ -40,11 +40,9 @@ def import_beside(file: Path) -> None:
 
 
 def configured(scale: str, file: str | None) -> Params:
-    """Return the settings with the user's additions, and let this process and its jobs import what they name.
+    """Return the settings with the additions of a user's file, and let this process and its jobs import what they name.
 
-    Args:
-        scale: name of a scale or path to a YAML file; networks and tasks may lie beside it.
-        file: path to the user's file, if there is one.
+    ``scale`` is a name or the path of a YAML file, beside which networks and tasks may lie.
 
     Raises:
         SettingsError: all errors of the project's files together, or all of the user's.

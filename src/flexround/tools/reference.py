@@ -46,24 +46,17 @@ def run(arguments: argparse.Namespace) -> None:
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
     others = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
-    limits = allowed(params, chosen, found, others)
+    limits = _allowed(params, chosen, found, others)
     write_text(arguments.out / TOLERANCES, _csv(numbers, found, limits))
     for number, path in tables.items():
         write_bytes(arguments.out / f"table{number}.csv", path.read_bytes())
     log.info("%d cells of tables %s; not there: %s", len(numbers), list(tables), sorted(params.tables.keys() - tables))
 
 
-def allowed(
+def _allowed(
     params: Params, chosen: checked_runs.Subset, found: dict[Key, Cell], others: dict[Key, Cell]
 ) -> dict[Key, Allowed]:
-    """Return the tolerance of each cell.
-
-    Args:
-        params: hold the recipes.
-        chosen: holds the families.
-        found: the cells with all their seeds.
-        others: the same cells computed with sums in another order, as far as there are any.
-    """
+    """Return the tolerance of each cell; ``others`` were computed with sums in another order, as far as they are."""
     recipes = params.recipes.recipes
     kinds = {key: tolerances.kind(cell, chosen.family(cell.run.task), recipes) for key, cell in found.items()}
     once = {(cell.run, cell.trials[0].metric): key for key, cell in found.items()}  # tables share runs
