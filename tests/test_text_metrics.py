@@ -188,12 +188,3 @@ def test_squad_scores_are_per_question_and_average_in_double_precision():
     assert averaged(found["em"]).value == pytest.approx(100 / 3)
     assert averaged(found["f1"]).value == pytest.approx(100 * (1 + 2 / 3) / 3)
     assert averaged(found["f1"]).stderr == pytest.approx(100 * np.std([1, 0, 2 / 3], ddof=1) / math.sqrt(3))
-
-
-@pytest.mark.parametrize(
-    ("predictions", "answers", "text"),
-    [(["b"], [["b"], ["c"]], "1 predictions for 2 questions"), (["b", "c"], [["b"], []], r"at positions \[1\]")],
-)
-def test_squad_refuses_what_does_not_fit(predictions, answers, text):
-    with pytest.raises(InputError, match=text):
-        squad_metric.scores(predictions, answers)

@@ -1,6 +1,7 @@
-"""Splits of a data set as the Hugging Face hub stores them: whole as ``SPLIT.parquet`` or in shards."""
+"""Files of data sets: text, and splits as the Hugging Face hub stores them, ``SPLIT.parquet`` or in shards."""
 
 import re
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -26,7 +27,7 @@ def find(directory: Path, split: str) -> list[Path]:
     return shards
 
 
-def read(paths: list[Path], needed: tuple[str, ...]) -> list[dict[str, Any]]:
+def read(paths: list[Path], needed: Sequence[str]) -> list[dict[str, Any]]:
     """Read the rows of files that ``find`` found, with all their columns.
 
     Raises:
@@ -43,7 +44,21 @@ def read(paths: list[Path], needed: tuple[str, ...]) -> list[dict[str, Any]]:
     return rows
 
 
-def check_columns(path: Path, needed: tuple[str, ...], there: list[str]) -> None:
+def decoded(path: Path) -> str:
+    """Return the text of a UTF-8 file, its line ends and byte order mark as they are.
+
+    Raises:
+        InputError: it is not UTF-8.
+    """
+    data = path.read_bytes()
+    try:
+        return data.decode()
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {line}: not UTF-8 ({error.reason}); fetch it again or convert it") from error
+
+
+def check_columns(path: Path, needed: Sequence[str], there: Sequence[str]) -> None:
     """Check that a file has the columns that are needed.
 
     Raises:
