@@ -115,9 +115,8 @@ def _find_text(directory: Path, name: str, split: str) -> _Layout:
 def _read_text(path: Path, name: str, layout: _Layout) -> list[dict[str, Any]]:
     """Return the rows of a tab-separated file; quotes are text, as stray ones occur in GLUE's files."""
     # Not splitlines, which also cuts at the line ends that Unicode knows, and those occur in texts.
-    text = (
-        text_files.decoded(path).removeprefix("\ufeff").removeprefix("\u00ef\u00bb\u00bf")
-    )  # or a mark encoded as Latin-1
+    text = text_files.decoded(path).removeprefix("\ufeff")
+    text = text.removeprefix("\u00ef\u00bb\u00bf")  # a byte order mark that was itself encoded as Latin-1
     lines = [line.removesuffix("\r").split("\t") for line in text.split("\n")]
     columns = {column: layout.columns.get(column, column) for column in COLUMNS[name]}
     header = [column for column in columns.values() if isinstance(column, str)]

@@ -58,10 +58,8 @@ class Squad(TextTask):
         checked = validate(text_training.TrainSettings, settings, "train settings of SQuAD")
         encode.check_positions(model, self.options.max_length)
         windows = self.features(text.read_rows(data, "train"), network)
-        arrays = vars(windows.inputs) | {
-            "starts": windows.starts.astype(np.int64),
-            "ends": windows.ends.astype(np.int64),
-        }
+        targets = {name: getattr(windows, name).astype(np.int64) for name in ("starts", "ends")}
+        arrays = vars(windows.inputs) | targets
 
         def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             inputs = text.accepted(model, text.arguments(batch))

@@ -85,7 +85,11 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
     prompt is kept once, and nothing moves in the cache when beams change places: copying it for every step, as is
     usual, takes most of the time of a small model.
     """
-    tokens, mask = _left_padded(prompts, model.device)
+    longest = max(map(len, prompts))
+    padding = [longest - len(prompt) for prompt in prompts]  # at the left
+    columns = list(zip(padding, prompts, strict=True))
+    tokens = torch.tensor([[0] * left + prompt for left, prompt in columns], device=model.device)
+    mask = torch.tensor([[0] * left + [1] * len(prompt) for left, prompt in columns], device=model.device)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     visible = mask.bool()[:, None]
     cache: Any = DynamicCache(config=model.config)
@@ -129,14 +133,6 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
     return continuations
 
 
-def _left_padded(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return token ids and mask (1 for real tokens), int64 (G, T), with the prompts at the right."""
-    length = max(map(len, prompts))
-    tokens = torch.tensor([[0] * (length - len(prompt)) + prompt for prompt in prompts], device=device)
-    mask = torch.tensor([[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-    return tokens, mask
-
-
 def _forget(cache: Any, visible: Tensor) -> Tensor:
     """Drop from the cache, in place, what no beam sees any more; return what is left of ``visible``, bool (G, K, C)."""
     used = visible.any(dim=1)
@@ -155,14 +151,9 @@ def _with_own(visible: Tensor) -> Tensor:
 
 
 def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:
-    """Set to -inf, in place, the logits of tokens that would complete an n-gram of ``history`` again.
+    """Set to -inf, in place, the logits (G, K, V) of tokens that would complete an n-gram of (G, K, L) again.
 
     Before the softmax, so that the other tokens share the banned ones' probability.
-
-    Args:
-        logits: float32 (G, K, V).
-        history: generated tokens int64 (G, K, L).
-        size: n.
     """
     length = history.shape[2]
     if length < size:
@@ -174,19 +165,9 @@ def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:
 
 
 def _extend(logits: Tensor, scores: Tensor, beams: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose the best extensions of each prompt's hypotheses.
+    """Choose the best extensions of each prompt's hypotheses by logits (G, K, V) and their scores so far (G, K).
 
-    Args:
-        logits: float32 (G, K, V).
-        scores: log probability of each hypothesis, float64 (G, K); -inf for finished ones.
-        beams: extensions to choose.
-
-    Returns:
-        For each extension, (G, beams), the best first: int64 hypothesis that it extends, int64 new token, float64 log
-        probability.
-
-    Raises:
-        NumericalError: a log probability is NaN.
+    Return, (G, beams) each and the best first, the hypothesis that it extends, its new token and its log probability.
     """
     # The best of all are among the best of each hypothesis: nothing as large as the logits needs to be stored.
     top, tokens = logits.topk(beams)
