@@ -77,12 +77,7 @@ class Glue(TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return the task's metrics in percent.
-
-        Raises:
-            SettingsError: the task has no held-out rows.
-            NumericalError: NaN among the logits.
-        """
+        """Return the task's metrics in percent."""
         metrics = METRICS[self.options.name]
         if split == "heldout":  # only what settings are chosen by
             name, (metric, _) = next(iter(metrics.items()))
