@@ -75,7 +75,8 @@ def _checked(row: Row, name: str, where: str) -> Row:
 def _read(root: Path, name: str, train: bool) -> tuple[Path, list[Row]]:
     """Return where the examples were found, and their rows."""
     split = "train" if train else KINDS[name].split
-    if shards := _shards(root / name, split):
+    folders = [root / name, *sorted(path for path in (root / name).glob("*") if path.is_dir())]  # or of a configuration
+    if shards := text_files.find(folders, split, f"{name}_{split}"):
         return shards[0], [_named(row) for row in text_files.read(shards, ())]
     own = [root / name / file for file in OWN[name][0 if train else 1]]
     posed = [] if train else [root / file for file in POSED[name]]
@@ -87,13 +88,6 @@ def _read(root: Path, name: str, train: bool) -> tuple[Path, list[Row]]:
     raise InputError(
         f"{root}: the {split} split of {name} is missing. Put {name}/{split}.parquet or {places} there{needed}"
     )
-
-
-def _shards(directory: Path, split: str) -> list[Path]:
-    """Return the parquet files of a split, in the folder of one of the hub's configurations or in none."""
-    folders = [directory, *sorted(path for path in directory.glob("*") if path.is_dir())]
-    found = (text_files.find(folder, stem) for folder in folders for stem in (split, f"{directory.name}_{split}"))
-    return next((shards for shards in found if shards), [])
 
 
 def _named(row: Row) -> Row:

@@ -30,7 +30,6 @@ from flexround.tasks.protocol import Evaluation, Inputs, Split
 from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
-from flexround.tasks.text.task import Rows
 
 log = logging.getLogger(__name__)
 Block = Annotated[int, Field(ge=2)]
@@ -65,7 +64,7 @@ class Commonsense(LanguageModelling):
     Options: ClassVar[type[CommonsenseOptions]] = CommonsenseOptions  # type: ignore[assignment]
     options: CommonsenseOptions  # type: ignore[assignment]
 
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
         options, questions = self.options, sources / "commonsense"
         made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
@@ -157,7 +156,7 @@ class Commonsense(LanguageModelling):
         return tokenizer
 
 
-def check_shots(rows: dict[str, Rows], shots: int) -> None:
+def check_shots(rows: dict[str, text.Rows], shots: int) -> None:
     """Check that there are enough examples to draw from.
 
     Raises:

@@ -87,7 +87,7 @@ def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
     """
     own, official = root / name, root / _DIRECTORIES.get(name, name.upper())
     directory = official if official.is_dir() and not own.is_dir() else own
-    if shards := text_files.find(directory, split):
+    if shards := text_files.find([directory], split):
         place, rows = shards[0].parent / f"{split}*.parquet", text_files.read(shards, COLUMNS[name])
     else:
         layout = _find_text(directory, name, split)

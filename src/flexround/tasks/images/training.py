@@ -67,11 +67,9 @@ class ArrayImages:
     train_scale: tuple[float, float]
 
     def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         return self.images[indices]
 
     def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         size = self.images.shape[1]
         images = (Image.fromarray(image) for image in self.images[indices])
         return np.stack([random_resized_crop(image, size, self.train_scale, rng) for image in images])
@@ -89,11 +87,9 @@ class FileImages:
     train_scale: tuple[float, float]
 
     def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         return self.decoded(indices, lambda _, image: resize_and_crop(image, self.resize, self.crop))
 
     def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         # One generator per image: the threads that decode don't finish in a fixed order.
         rngs = rng.spawn(len(indices))
         return self.decoded(indices, lambda i, image: random_resized_crop(image, self.crop, self.train_scale, rngs[i]))

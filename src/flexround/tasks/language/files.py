@@ -45,10 +45,11 @@ def read(root: Path, name: str, split: str) -> list[dict[str, str]]:
 
 def _read(root: Path, name: str, split: str) -> tuple[Path, list[str]]:
     """Return where a split was found, and its lines."""
-    if name == "wikitext2":
-        for directory in (root / CONFIGURATION, root):
-            if shards := text_files.find(directory, split):
-                return shards[0], _column(shards)
+    if name == "wikitext2" and (shards := text_files.find((root / CONFIGURATION, root), split)):
+        texts = [row["text"] for row in text_files.read(shards, ("text",))]
+        if (wrong := next((i for i, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
+            raise InputError(f"{shards[0]}: row {wrong}: {texts[wrong]!r} is no text; fetch the data again")
+        return shards[0], texts
     names = [file.format(SPLITS[split]) for file in FILES[name]]
     for path in (root / file for file in names):
         if path.is_file():
@@ -61,11 +62,3 @@ def _read(root: Path, name: str, split: str) -> tuple[Path, list[str]]:
         f"{root}: the {split} split of {name} is missing. Put {' or '.join(choices)} there; "
         "params/sources.yaml says where to get the data"
     )
-
-
-def _column(shards: list[Path]) -> list[str]:
-    """Return the texts of parquet files."""
-    texts = [row["text"] for row in text_files.read(shards, ("text",))]
-    if (wrong := next((i for i, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
-        raise InputError(f"{shards[0]}: row {wrong}: {texts[wrong]!r} is no text; fetch the data again")
-    return texts

@@ -29,7 +29,6 @@ from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.task import Rows, TextTask
 
 CHUNK = 1024  # rows tokenized, or blocks joined, at once
 LOGITS = 2**28  # logits of one batch: 1 GiB
@@ -45,7 +44,7 @@ class LanguageOptions(Strict):
     heldout: int = Field(0, ge=0, description="first training rows, to choose settings by; never calibrated on")
 
 
-class LanguageModelling(TextTask):
+class LanguageModelling(text.TextTask):
     """Perplexity of a causal language model."""
 
     Options: ClassVar[type[LanguageOptions]] = LanguageOptions  # type: ignore[assignment]
@@ -57,7 +56,7 @@ class LanguageModelling(TextTask):
         """Shape of one sample: token ids and token types, which are all 0."""
         return 2, self.options.block_size
 
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read both splits, a row a line."""
         root = sources / (self.options.root or self.options.name)
         return {split: language_files.read(root, self.options.name, split) for split in ("train", "validation")}
@@ -93,7 +92,7 @@ class LanguageModelling(TextTask):
         tokens = np.stack([encoded.ids[chosen], encoded.types[chosen]], axis=1)
         return Inputs(torch.from_numpy(tokens.astype(np.int64)))
 
-    def encode(self, rows: Rows, network: Path) -> Encoded:
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return all blocks of the rows."""
         texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
         ids = np.concatenate(list(self.blocks(texts, network, what)))

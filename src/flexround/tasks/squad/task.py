@@ -19,10 +19,9 @@ from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.task import Rows, TextOptions, TextTask
 
 
-class SquadOptions(TextOptions):
+class SquadOptions(text.TextOptions):
     """Options of ``Squad``."""
 
     root: Path = Field(Path("squad"), description="the data set: relative to the sources directory, or absolute")
@@ -31,23 +30,23 @@ class SquadOptions(TextOptions):
     max_answer_length: Count = Field(30, description="tokens of an answer")
 
 
-class Squad(TextTask):
+class Squad(text.TextTask):
     """Extractive question answering."""
 
-    Options: ClassVar[type[TextOptions]] = SquadOptions
+    Options: ClassVar[type[text.TextOptions]] = SquadOptions
     options: SquadOptions
     head = {"head": "span"}
 
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read both splits."""
         return {split: squad_files.read(sources / self.options.root, split) for split in ("train", "validation")}
 
-    def features(self, rows: Rows, network: Path) -> spans.Features:
+    def features(self, rows: text.Rows, network: Path) -> spans.Features:
         """Return the windows of all rows."""
         tokenizer = encode.load(network / text.TOKENIZER)
         return spans.features(tokenizer, rows, self.options.max_length, self.options.doc_stride)
 
-    def encode(self, rows: Rows, network: Path) -> Encoded:
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return the first window of each row: as many calibration inputs as samples."""
         windows = self.features(rows, network)
         first = np.unique(windows.example, return_index=True)[1]

@@ -1,7 +1,8 @@
 """Files of data sets: text, and splits as the Hugging Face hub stores them, ``SPLIT.parquet`` or in shards."""
 
+import itertools
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,21 +11,24 @@ from pyarrow import ArrowException, parquet
 from flexround.errors import InputError
 
 
-def find(directory: Path, split: str) -> list[Path]:
-    """Return the files of a split in order; none if it isn't there.
+def find(directories: Iterable[Path], *names: str) -> list[Path]:
+    """Return the files of a split in order, from the first directory that has one of its names; none if none does.
 
     Raises:
         InputError: some shards are missing.
     """
-    whole = directory / f"{split}.parquet"
-    if whole.is_file():
-        return [whole]
-    shards = sorted(directory.glob(f"{split}-*.parquet"))
-    for shard in shards:
-        total = re.search(r"-of-(\d+)(?:-\w+)?\.parquet$", shard.name)
-        if total and int(total[1]) != len(shards):
-            raise InputError(f"{shard}: is one of {int(total[1])} shards, but there are {len(shards)}; fetch them all")
-    return shards
+    for directory, name in itertools.product(directories, names):
+        if (whole := directory / f"{name}.parquet").is_file():
+            return [whole]
+        shards = sorted(directory.glob(f"{name}-*.parquet"))
+        for shard in shards:
+            total = re.search(r"-of-(\d+)(?:-\w+)?\.parquet$", shard.name)
+            if total and int(total[1]) != len(shards):
+                there = f"{int(total[1])} shards, but there are {len(shards)}"
+                raise InputError(f"{shard}: is one of {there}; fetch them all")
+        if shards:
+            return shards
+    return []
 
 
 def read(paths: list[Path], needed: Sequence[str]) -> list[dict[str, Any]]:

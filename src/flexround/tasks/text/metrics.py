@@ -135,7 +135,7 @@ def _weighted_pearson(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.n
 
     On two classes it is Matthews' coefficient as well.
     """
-    dx, dy = (_centred(weights, values) for values in (x, y))
+    dx, dy = (v - (weights * v).sum(axis=1, keepdims=True) / weights.shape[1] for v in (x, y))
     spread_x, spread_y = (np.sqrt((weights * d * d).sum(axis=1)) for d in (dx, dy))
     noise_x, noise_y = (ROUNDING * np.sqrt((weights * v * v).sum(axis=1)) for v in (x, y))
     defined = (spread_x > noise_x) & (spread_y > noise_y)
@@ -145,11 +145,6 @@ def _weighted_pearson(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.n
 def _weighted_spearman(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the rank correlation of each resample: (C,)."""
     return _weighted_pearson(weights, _weighted_ranks(weights, x), _weighted_ranks(weights, y))
-
-
-def _centred(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Subtract from x its mean over each resample: (C, N)."""
-    return x - (weights * x).sum(axis=1, keepdims=True) / weights.shape[1]
 
 
 def _weighted_ranks(weights: np.ndarray, x: np.ndarray) -> np.ndarray:

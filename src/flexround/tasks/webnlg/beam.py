@@ -126,7 +126,8 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
             cache.reorder_cache(going.nonzero().flatten())
         if length % FORGET_EVERY == 0:
             visible = _forget(cache, visible)
-        visible = _with_own(visible)
+        own = torch.eye(rules.beams, dtype=torch.bool, device=tokens.device)  # the token that each adds to the cache
+        visible = torch.cat([visible, own.expand(len(visible), -1, -1)], dim=2)
         positions = (positions[:, -1:] + 1).expand_as(tokens)
         # From now on the mask of the attention itself, (G, 1, K, C), which transformers passes on as it is.
         mask = torch.zeros_like(visible, dtype=model.dtype).masked_fill(~visible, torch.finfo(model.dtype).min)[:, None]
@@ -141,13 +142,6 @@ def _forget(cache: Any, visible: Tensor) -> Tensor:
         layer.keys = layer.keys.take_along_dim(kept[:, None, :, None], dim=2)
         layer.values = layer.values.take_along_dim(kept[:, None, :, None], dim=2)
     return visible.take_along_dim(kept[:, None], dim=2)
-
-
-def _with_own(visible: Tensor) -> Tensor:
-    """Let each beam see the token that it adds to the cache: bool (G, K, C) to (G, K, C + K)."""
-    groups, beams, _ = visible.shape
-    own = torch.eye(beams, dtype=torch.bool, device=visible.device)
-    return torch.cat([visible, own.expand(groups, beams, beams)], dim=2)
 
 
 def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:

@@ -23,7 +23,6 @@ from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.task import Rows, TextOptions, TextTask
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
 
@@ -32,7 +31,7 @@ BLANK_LINE = "ĊĊ"  # in GPT-2's spelling of bytes; mini vocabularies have no s
 PROMPTS = 16  # decoded at once: each has ten beams in the cache
 
 
-class WebNLGOptions(TextOptions):
+class WebNLGOptions(text.TextOptions):
     """Options of ``WebNLG``; the defaults are those of microsoft/LoRA's examples/NLG."""
 
     root: Path = Field(Path("webnlg"), description="the data set: relative to the sources directory, or absolute")
@@ -49,14 +48,14 @@ class WebNLGTrainSettings(lora_training.LoraSettings, text_training.TrainSetting
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
-class WebNLG(TextTask):
+class WebNLG(text.TextTask):
     """Generation of sentences from triples."""
 
-    Options: ClassVar[type[TextOptions]] = WebNLGOptions
+    Options: ClassVar[type[text.TextOptions]] = WebNLGOptions
     options: WebNLGOptions
     head = {"head": "causal-lm"}
 
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the training and the test set, one row per context."""
         root = sources / self.options.root
         return {split: webnlg_files.unique_contexts(webnlg_files.read(root, split)) for split in ("train", "test")}
@@ -73,7 +72,7 @@ class WebNLG(TextTask):
         examples = "\n".join(json.dumps(rows[index], ensure_ascii=False) for index in indices)
         return {"indices": indices, "examples": np.frombuffer(examples.encode(), np.uint8)}
 
-    def encode(self, rows: Rows, network: Path) -> Encoded:
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return one input per training row; its types are 1 where a token of the sentence or its end stands.
 
         Source: microsoft/LoRA, examples/NLG/src/gpt2_encode.py and data_utils.py.
@@ -154,7 +153,7 @@ def _token_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def _prompt_ids(tokenizer: Tokenizer, end: int, rows: Rows) -> list[list[int]]:
+def _prompt_ids(tokenizer: Tokenizer, end: int, rows: text.Rows) -> list[list[int]]:
     """Return the token ids of each row's context and the separator."""
     return [[*context, end] for context in _token_ids(tokenizer, [row["context"] for row in rows])]
 
