@@ -86,13 +86,10 @@ class ImageTask(abc.ABC):
                 logits = model(self.normalise(images[start : start + batch], device))
                 hits.append(hits_at(logits, labels[start : start + batch], start))
         scores, count = dict(zip(("top1", "top5"), np.concatenate(hits, axis=1), strict=True)), len(labels)
-        spread = {name: float(each.std(ddof=1)) if count > 1 else 0.0 for name, each in scores.items()}
-        return Evaluation(
-            metrics={name: 100.0 * float(each.mean()) for name, each in scores.items()},
-            stderr={name: 100.0 * value / count**0.5 for name, value in spread.items()},
-            n_examples=dict.fromkeys(scores, count),
-            scores=scores,
-        )
+        values = {name: 100.0 * float(each.mean()) for name, each in scores.items()}
+        spread = {name: 100.0 * float(each.std(ddof=1)) if count > 1 else 0.0 for name, each in scores.items()}
+        stderr = {name: value / count**0.5 for name, value in spread.items()}
+        return Evaluation(values, stderr, dict.fromkeys(scores, count), scores)
 
 
 def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:

@@ -67,9 +67,7 @@ class LanguageModelling(text.TextTask):
         return np.arange(len(heldout), len(kept) + len(heldout)), np.arange(len(heldout))
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return the training text, uint8 (bytes,), and the numbers by which ``inputs`` chooses its blocks.
-
-        The numbers are int64 (samples,), see ``choose``.
+        """Return the training text, uint8 (bytes,), and int64 (samples,) by which ``inputs`` chooses its blocks.
 
         The blocks depend on the tokenizer, which belongs to the network and is not known here, and each begins where
         the one before it ends, so that no shorter text would do. The choice is drawn here all the same: one number a

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.errors import NumericalError, SettingsError
 
 FORGET_EVERY = 8  # steps; more often costs more copies than it saves
 
@@ -48,12 +48,11 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
 
     Args:
         model: a causal language model of transformers, on any device, but for GPT-Neo; left in evaluation mode.
-        prompts: token ids; of a prompt that is too long the last ones count.
+        prompts: token ids, at least one each; of a prompt that is too long the last ones count.
         rules: of the search.
         batch: prompts decoded at once. Which prompts share a batch doesn't matter, but for rounding.
 
     Raises:
-        InputError: an empty prompt.
         SettingsError: no position is left for the prompt, or the model is a GPT-Neo.
         NumericalError: the model returns NaN or Inf.
     """
@@ -63,9 +62,6 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
     limit = min(rules.positions, model.config.max_position_embeddings) - rules.steps
     if limit < 1:
         raise SettingsError(f"steps={rules.steps}: choose less than {limit + rules.steps}, the positions there are")
-    for index, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise InputError(f"prompt {index} is empty: the first token needs at least one before it")
     cut = [list(prompt[-limit:]) for prompt in prompts]
     order = sorted(range(len(cut)), key=lambda index: len(cut[index]))  # prompts of a batch need little padding
     continuations: list[list[int]] = [[] for _ in cut]
