@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround.models.blocks import Block, Site, identity
+from flexround.models.blocks import Block, layer_blocks
 
 
 def blocks(model: Any) -> list[Block]:
@@ -19,11 +19,8 @@ def blocks(model: Any) -> list[Block]:
         model: ``BertModel`` or one with a head.
     """
     base = model.base_model
-    embed = functools.partial(_embed, base.embeddings)
-    return [
-        Block(f"layer.{i}", layer, _sites(layer), identity if i else embed, _call)
-        for i, layer in enumerate(base.encoder.layer)
-    ]
+    inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
+    return layer_blocks("layer", base.encoder.layer, inputs, functools.partial(_embed, base.embeddings), _call)
 
 
 def padding_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
@@ -45,9 +42,3 @@ def _embed(embeddings: nn.Module, tokens: Tensor) -> Tensor:
 def _call(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Run a layer on hidden states (N, T, H)."""
     return layer(x, None if mask is None else padding_bias(mask, x.dtype))
-
-
-def _sites(layer: Any) -> tuple[Site, ...]:
-    """Return the inputs of a layer's linears."""
-    inputs = (layer.attention.self, layer.attention.output.dense, layer.intermediate.dense, layer.output.dense)
-    return tuple(Site(module, "input") for module in inputs)

@@ -6,7 +6,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround.models.blocks import Block, Site, identity
+from flexround.models.blocks import Block, layer_blocks
 from flexround.models.gpt_neo import embed_words
 
 
@@ -20,9 +20,9 @@ def blocks(model: Any) -> list[Block]:
         model: ``GPT2Model`` or one with a head.
     """
     base = model.base_model
-    embed = functools.partial(embed_words, base)
-    call = functools.partial(_call, model.config._attn_implementation)
-    return [Block(f"h.{i}", layer, _sites(layer), identity if i else embed, call) for i, layer in enumerate(base.h)]
+    call = functools.partial(call_causal, model.config._attn_implementation)
+    inputs = ("attn.c_attn", "attn.c_proj", "mlp.c_fc", "mlp.c_proj")
+    return layer_blocks("h", base.h, inputs, functools.partial(embed_words, base), call)
 
 
 def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -49,12 +49,6 @@ def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None
     return torch.zeros_like(allowed, dtype=x.dtype).masked_fill(~allowed, torch.finfo(x.dtype).min)
 
 
-def _call(attention: str, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a layer on hidden states (N, T, H)."""
+def call_causal(attention: str, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Run a layer on hidden states (N, T, H), with the mask that its attention needs (`causal_mask`)."""
     return layer(x, attention_mask=causal_mask(attention, x, mask))
-
-
-def _sites(layer: Any) -> tuple[Site, ...]:
-    """Return the inputs of a layer's linears."""
-    linears = (layer.attn.c_attn, layer.attn.c_proj, layer.mlp.c_fc, layer.mlp.c_proj)
-    return tuple(Site(module, "input") for module in linears)

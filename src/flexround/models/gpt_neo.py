@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.bert import padding_bias
-from flexround.models.blocks import Block, Site, identity
+from flexround.models.blocks import Block, layer_blocks
 
 
 def blocks(model: Any) -> list[Block]:
@@ -21,8 +21,8 @@ def blocks(model: Any) -> list[Block]:
         model: ``GPTNeoModel`` or one with a head.
     """
     base = model.base_model
-    embed = functools.partial(embed_words, base)
-    return [Block(f"h.{i}", layer, _sites(layer), identity if i else embed, _call) for i, layer in enumerate(base.h)]
+    inputs = ("attn.attention", "attn.attention.out_proj", "mlp.c_fc", "mlp.c_proj")
+    return layer_blocks("h", base.h, inputs, functools.partial(embed_words, base), _call)
 
 
 def embed_words(base: Any, tokens: Tensor) -> Tensor:
@@ -34,9 +34,3 @@ def embed_words(base: Any, tokens: Tensor) -> Tensor:
 def _call(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Run a layer on hidden states (N, T, H). The logits are float32 whatever the type of ``x``."""
     return layer(x, attention_mask=None if mask is None else padding_bias(mask, torch.float32))[0]
-
-
-def _sites(layer: Any) -> tuple[Site, ...]:
-    """Return the inputs of a layer's linears."""
-    attention = layer.attn.attention
-    return tuple(Site(module, "input") for module in (attention, attention.out_proj, layer.mlp.c_fc, layer.mlp.c_proj))

@@ -6,12 +6,11 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from flexround.errors import InputError
 from flexround.models.checkpoints import load_into, read_foreign
+from flexround.models.shards import opened, read_index
 
 log = logging.getLogger(__name__)
 
@@ -116,23 +115,12 @@ def _read_weights(directory: Path) -> dict[str, Tensor]:
         if (directory / name).is_file():
             return read(directory / name)
         if (index := directory / f"{name}.index.json").is_file():
-            return {key: value for shard in _shards(index) for key, value in read(shard).items()}
+            shards = sorted(set(read_index(index).values()))
+            return {key: value for shard in shards for key, value in read(shard).items()}
     raise InputError(f"{directory}: neither model.safetensors nor pytorch_model.bin, whole or in shards with an index")
-
-
-def _shards(index: Path) -> list[Path]:
-    """Return the files that an index names."""
-    try:
-        names = set(json.loads(index.read_text())["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: not an index of shards: {error}; fetch it again") from error
-    # By its last component: an index must not lead out of the directory.
-    return [index.parent / Path(name).name for name in sorted(names)]
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file."""
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error
+    with opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.offset_keys()}
