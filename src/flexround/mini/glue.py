@@ -9,13 +9,12 @@ import functools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numpy.random import PCG64, Generator
+from numpy.random import Generator
 
 from flexround.errors import InputError, suggest
 from flexround.mini import glue_pairs, language
 from flexround.mini.glue_pairs import PLAIN, Source
-from flexround.mini.world import RELATIONS, World, pick
-from flexround.seeding import derive
+from flexround.mini.world import RELATIONS, pick
 
 Rows = list[dict[str, Any]]
 MATCHED = ("person", "animal", "food", "plant", "tool", "game")
@@ -88,13 +87,7 @@ NAMES = (*TASKS, "stsb")
 
 
 def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
-    """Make one task.
-
-    Args:
-        name: as the Hugging Face data set ``glue`` calls it.
-        train: training examples.
-        validation: examples of each validation split.
-        seed: of the examples; the world is always the same.
+    """Make one task, ``name`` as in the Hugging Face data set ``glue``; the world is always the same.
 
     Returns:
         split -> rows with the task's columns, ``label`` and ``idx``. The splits are ``train`` and ``validation``, for
@@ -105,9 +98,8 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
     """
     if name not in NAMES:
         raise InputError(f"mini GLUE: task {suggest(name, NAMES)}")
-    world, rng = World(), Generator(PCG64(derive("mini glue", name, seed)))
-    everywhere = tuple(world.categories)
-    splits = {"train": (train, everywhere), "validation": (validation, everywhere)}
+    source = Source.of("mini glue", name, seed)
+    splits = {"train": (train, source.categories), "validation": (validation, source.categories)}
     if name == "mnli":
         splits = {
             "train": (train, MATCHED),
@@ -118,7 +110,7 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
     seen: set[tuple[str, ...]] = set()
     made: dict[str, Rows] = {}
     for split, (count, categories) in splits.items():
-        fresh = examples(name, Source(world, rng, categories, relations), seen)
+        fresh = examples(name, dataclasses.replace(source, categories=categories, relations=relations), seen)
         made[split] = [next(fresh) | {"idx": index} for index in range(count)]
     return made
 

@@ -163,14 +163,14 @@ class World:
             each entity's kind as the relation ``kind``.
     """
 
-    def __init__(self, seed: int = 0) -> None:
+    def __init__(self) -> None:
         self.categories = {
             category: tuple(Entity(name, category, kind) for kind, names in kinds.items() for name in names.split())
             for category, kinds in ENTITIES.items()
         }
         values = {name: tuple(Entity(value, name) for value in words.split()) for name, words in VALUES.items()}
         self._members = self.categories | values
-        self.facts = tuple(self._truths(Generator(PCG64(seed))))
+        self.facts = tuple(self._truths(Generator(PCG64(0))))
         self._about = {
             subject: tuple(fact for fact in self.facts if fact.subject == subject)
             for entities in self.categories.values()
@@ -224,8 +224,7 @@ class World:
         ]
 
     def _draw_order(self, entities: Sequence[Entity], relation: str, rng: Generator) -> list[Fact]:
-        ranked = [entities[index] for index in rng.permutation(len(entities))]
-        return [Fact(high, relation, low) for high, low in itertools.pairwise(ranked)]
+        return [Fact(high, relation, low) for high, low in itertools.pairwise(shuffled(rng, entities))]
 
 
 def kind_of(entity: Entity) -> Entity:
@@ -236,3 +235,8 @@ def kind_of(entity: Entity) -> Entity:
 def pick(rng: Generator, items: Sequence[T]) -> T:
     """Return one of ``items``, all equally likely."""
     return items[int(rng.integers(len(items)))]
+
+
+def shuffled(rng: Generator, items: Sequence[T], count: int | None = None) -> list[T]:
+    """Return ``count`` of ``items``, or all, in random order."""
+    return [items[index] for index in rng.permutation(len(items))[:count]]

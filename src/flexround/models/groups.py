@@ -2,6 +2,7 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,15 +18,8 @@ class EqualizationGroup:
     activation: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """One convolution of a chain.
-
-    Attributes:
-        name: dotted name of the convolution.
-        depthwise: whether it has one filter per input channel.
-        activation: whether a ReLU follows it.
-    """
+class Link(NamedTuple):
+    """One convolution of a chain: its dotted name, has it one filter per input channel, does a ReLU follow it."""
 
     name: str
     depthwise: bool

@@ -15,29 +15,12 @@ from flexround.models.shards import opened, read_index
 log = logging.getLogger(__name__)
 
 # What must be equal for the weights to mean the same network; a configuration has some of these names.
-_ARCHITECTURE = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "intermediate_size",
-    "hidden_act",
-    "activation_function",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "layer_norm_eps",
-    "layer_norm_epsilon",
-    "rms_norm_eps",
-    "rope_parameters",
-    "attention_bias",
-    "mlp_bias",
-    "tie_word_embeddings",
-    "attention_layers",
-    "window_size",
-)
+_ARCHITECTURE = """
+    model_type vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+    intermediate_size hidden_act activation_function max_position_embeddings type_vocab_size layer_norm_eps
+    layer_norm_epsilon rms_norm_eps rope_parameters attention_bias mlp_bias tie_word_embeddings attention_layers
+    window_size
+"""
 
 
 def load_pretrained(model: Any, directory: Path) -> None:
@@ -100,7 +83,7 @@ def _check_architecture(config: Any, directory: Path) -> None:
         raise InputError(f"{path}: model_type is {raw['model_type']!r}, the settings say {config.model_type!r}")
     differences = [
         f"{name} is {getattr(theirs, name)!r}, the settings say {getattr(config, name)!r}"
-        for name in _ARCHITECTURE
+        for name in _ARCHITECTURE.split()
         if getattr(theirs, name, None) != getattr(config, name, None)
     ]
     if differences:

@@ -76,7 +76,7 @@ def _equalize_group(
 ) -> float:
     """Equalize one group; return the largest deviation of a scale from 1."""
     convs = _convs(model, group)
-    scales = _scales(torch.stack([_output_range(convs[0]), *map(_input_range, convs[1:])]))
+    scales = _scales(torch.stack([convs[0].weight.abs().amax((1, 2, 3)), *map(_input_range, convs[1:])]))
     for name, conv, following, scale in zip(group.convs, convs, convs[1:], scales, strict=False):
         _scale_output(conv, 1 / scale)
         _scale_input(following, scale)
@@ -87,13 +87,9 @@ def _equalize_group(
 
 
 def _scales(ranges: Tensor) -> Tensor:
-    """Return the divisors of the channels between n convolutions that make all their ranges the geometric mean.
+    """Return float64 (n - 1, C), the divisors that make all ranges (n, C) the geometric mean of their channel.
 
-    Args:
-        ranges: (n, C) largest magnitude of each convolution's weights per channel.
-
-    Returns:
-        (n - 1, C) float64; 1 for a channel with an all-zero range, where nothing can be equalized.
+    They are 1 for a channel with an all-zero range, where nothing can be equalized.
     """
     ranges = ranges.double()
     scales = (ranges / ranges.log().mean(0).exp()).cumprod(0)[:-1]
@@ -111,11 +107,6 @@ def _convs(model: nn.Module, group: EqualizationGroup) -> list[nn.Conv2d]:
             raise InputError(f"{name}: {conv} can't be equalized; leave it out of the equalization groups")
         convs.append(conv)
     return convs
-
-
-def _output_range(conv: nn.Conv2d) -> Tensor:
-    """Return (C_out,) the largest |w| of each output channel."""
-    return conv.weight.abs().amax((1, 2, 3))
 
 
 def _input_range(conv: nn.Conv2d) -> Tensor:

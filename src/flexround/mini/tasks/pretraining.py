@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from torch import nn
 from torch.nn import functional
 
 from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
 from flexround.errors import SettingsError
-from flexround.mini import articles, choices, corpus, tokenizers, world
+from flexround.mini import articles, choices, corpus, tokenizers
 from flexround.mini.corpus import Line
 from flexround.seeding import derive
 from flexround.settings.schema import Count
@@ -40,7 +40,7 @@ class CorpusOptions(TextOptions):
     documents: Annotated[int, Field(ge=0, description="articles, see flexround.mini.articles (causal-lm)")] = 0
     packed: bool = Field(False, description="all is mixed, joined and cut into inputs of max_length (causal-lm)")
     tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -64,15 +64,13 @@ class Corpus(TextTask):
         """Make the corpus: lines and the verdicts they end with, or pairs and whether the second follows the first."""
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
-            parts = [
-                [corpus.answered(line)] for line in corpus.sentences(world.World(), count, seed, self.options.kinds)
-            ]
+            parts = [[corpus.answered(line)] for line in corpus.sentences(count, seed, self.options.kinds)]
             parts += choices.sheets(self.options.questions, seed, answered)
             parts += [[corpus.Line(line) for line in page] for page in articles.pages(self.options.documents, seed)]
             if self.options.packed:
                 np.random.default_rng(derive("packed corpus", seed)).shuffle(parts)
             return {"train": [as_row(line) for part in parts for line in part]}
-        made = corpus.pairs(world.World(), count, seed)
+        made = corpus.pairs(count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
 
     def prepare(self, out: Path, sources: Path) -> None:
