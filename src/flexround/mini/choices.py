@@ -86,7 +86,7 @@ def sheets(count: int, seed: int, ask: Callable[[str, Row], list[tuple[str, str]
     are wanted, of which a zero-shot prompt leaves it in doubt.
 
     Args:
-        count: of the questions, at least.
+        count: least number of questions.
         seed: of the questions.
         ask: from the name of a data set and a row to a question with each of its answers, the right one first.
     """
@@ -105,11 +105,7 @@ def sheets(count: int, seed: int, ask: Callable[[str, Row], list[tuple[str, str]
 
 
 def examples(name: str, source: Source) -> Iterator[Row]:
-    """Yield examples of a data set, none of them twice.
-
-    Raises:
-        InputError: there are hardly any others.
-    """
+    """Yield examples of a data set, none of them twice; InputError when there are hardly any others."""
     seen: set[str] = set()
     while True:
         made = (BUILDERS[name](source) for _ in range(PATIENCE))
@@ -217,8 +213,7 @@ def _object(fact: Fact) -> str:
 
 def _choices(source: Source, fact: Fact, wrong: int) -> tuple[list[Fact], int]:
     """Return a fact among ``wrong`` others that are false, and its place."""
-    others = [other for other in source.world.objects(fact.subject, fact.relation) if other != fact.object]
-    chosen = shuffled(source.rng, others, wrong)
+    chosen = shuffled(source.rng, source.world.other_objects(fact), wrong)
     return _placed(source, fact, [dataclasses.replace(fact, object=other) for other in chosen])
 
 
@@ -239,12 +234,5 @@ def _lettered(texts: list[str], label: int) -> Row:
     return {"choices": {"text": texts, "label": list(LETTERS)}, "answerKey": LETTERS[label]}
 
 
-BUILDERS: dict[str, Callable[[Source], Row]] = {
-    "boolq": boolq,
-    "piqa": piqa,
-    "hellaswag": hellaswag,
-    "winogrande": winogrande,
-    "arc_easy": arc_easy,
-    "arc_challenge": arc_challenge,
-    "openbookqa": openbookqa,
-}
+_ALL = (boolq, piqa, hellaswag, winogrande, arc_easy, arc_challenge, openbookqa)
+BUILDERS: dict[str, Callable[[Source], Row]] = {build.__name__: build for build in _ALL}

@@ -21,17 +21,11 @@ END = re.compile(r"(?<= [.?]) ")  # between two sentences
 
 
 class Line(NamedTuple):
-    """Text to pretrain on.
+    """Text to pretrain on."""
 
-    Attributes:
-        text: up to the answer.
-        answer: what it ends with, with the space before it; may be ``""``.
-        goes_on: whether it goes on with the line before it, and begins no text of its own.
-    """
-
-    text: str
-    answer: str = ""
-    goes_on: bool = False
+    text: str  # up to the answer
+    answer: str = ""  # what it ends with, with the space before it
+    goes_on: bool = False  # with the line before it; it begins no text of its own
 
 
 def sentences(count: int, seed: int, kinds: str = "plain") -> list[str]:

@@ -4,8 +4,9 @@ A few per cent of the labels are wrong in both splits (``Task.noise``), as annot
 saturate. No example occurs twice, in one split or in two.
 """
 
+import bisect
 import dataclasses
-import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -24,19 +25,12 @@ STSB_NOISE = 0.6  # largest error of a similarity, in points
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One classification task.
-
-    Attributes:
-        columns: of the texts.
-        build: from a source and a label to the texts.
-        balance: share of each label.
-        noise: share of the examples whose label is replaced by another one.
-    """
+    """One classification task."""
 
     columns: tuple[str, ...]
-    build: Callable[[Source, int], tuple[str, ...]]
-    balance: tuple[float, ...]
-    noise: float
+    build: Callable[[Source, int], tuple[str, ...]]  # from a label to the texts
+    balance: tuple[float, ...]  # share of each label
+    noise: float  # share of the examples whose label is replaced by another one
 
 
 def cola(source: Source, label: int) -> tuple[str]:
@@ -122,28 +116,17 @@ def examples(name: str, source: Source, seen: set[tuple[str, ...]]) -> Iterator[
     task = TASKS[name]
     while True:
         label = draw(source.rng, task.balance)
-        texts = unseen(functools.partial(task.build, source, label), seen)
+        while (texts := task.build(source, label)) in seen:  # the label stays, so that balance does
+            pass
+        seen.add(texts)
         if source.chance(task.noise):
             label = (label + 1 + int(source.rng.integers(len(task.balance) - 1))) % len(task.balance)
         yield dict(zip(task.columns, texts, strict=True)) | {"label": label}
 
 
-def unseen(build: Callable[[], tuple[str, ...]], seen: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """Build until the texts are not in ``seen``, which grows; the label stays, so that balance does."""
-    while (texts := build()) in seen:
-        pass
-    seen.add(texts)
-    return texts
-
-
 def draw(rng: Generator, shares: tuple[float, ...]) -> int:
     """Return an index with the probability of its share."""
-    point, total = rng.random(), 0.0
-    for index, share in enumerate(shares):
-        total += share
-        if point < total:
-            return index
-    return len(shares) - 1
+    return min(bisect.bisect(list(itertools.accumulate(shares)), rng.random()), len(shares) - 1)
 
 
 def similar(source: Source, seen: set[tuple[str, ...]]) -> Iterator[dict[str, Any]]:

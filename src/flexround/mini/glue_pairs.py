@@ -98,19 +98,14 @@ def dodge(source: Source, claim: Fact, general: bool) -> Fact:
     """Return a fact that says nothing about a claim: of another category, relation or, the hardest, subject."""
     kind = source.rng.random()
     if kind < OTHER_TOPIC:
-        return source.facts(stranger(source, claim.subject), 1)[0]
+        topic = pick(source.rng, [category for category in source.categories if category != claim.subject.category])
+        return source.facts(pick(source.rng, source.world.categories[topic]), 1)[0]
     others = source.facts(claim.subject, 1, (claim.relation,))
     if kind < OTHER_TOPIC + OTHER_RELATION and others:
         return others[0]
     kin = [e for e in source.world.categories[claim.subject.category] if e.kind != claim.subject.kind or not general]
     other = pick(source.rng, [entity for entity in kin if entity not in (claim.subject, claim.object)])
     return source.world.imagine(other, claim.relation, source.rng)
-
-
-def stranger(source: Source, subject: Entity) -> Entity:
-    """Return a subject of another category."""
-    category = pick(source.rng, [category for category in source.categories if category != subject.category])
-    return pick(source.rng, source.world.categories[category])
 
 
 def distract(source: Source, claim: Fact, count: int) -> list[Fact]:

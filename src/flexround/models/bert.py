@@ -10,13 +10,11 @@ from flexround.models.blocks import Block, layer_blocks
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a BERT into its layers. The first block's input is int64 (N, 2, T): token ids and token types.
+    """Cut a ``BertModel``, or one with a head, into its layers.
 
-    Each linear layer of a block reads one quantized tensor; query, key and value share theirs, of which the residual
-    reads the unquantized original. Softmax, norms, embeddings and heads stay full precision (specification 5.2).
-
-    Args:
-        model: ``BertModel`` or one with a head.
+    The first block's input is int64 (N, 2, T): token ids and token types. Each linear layer of a block reads one
+    quantized tensor; query, key and value share theirs, of which the residual reads the unquantized original. Softmax,
+    norms, embeddings and heads stay full precision (specification 5.2).
     """
     base = model.base_model
     inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
@@ -26,9 +24,7 @@ def blocks(model: Any) -> list[Block]:
 def padding_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what to add to attention logits: (N, 1, 1, T), 0 for real tokens and the least number for padding.
 
-    Args:
-        mask: bool (N, T), True for real tokens.
-        dtype: of the hidden states.
+    ``mask`` is bool (N, T), True for real tokens.
     """
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return bias.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]

@@ -11,13 +11,11 @@ from flexround.models.gpt_neo import embed_words
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a GPT-2 into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+    """Cut a ``GPT2Model``, or one with a head, into its layers.
 
-    The types are ignored. The last block's output is the input of the final norm. The linears are ``Conv1D``, query,
-    key and value one of them; each reads one quantized tensor (specification 5.2).
-
-    Args:
-        model: ``GPT2Model`` or one with a head.
+    The first block's input is int64 (N, 2, T): token ids, then token types. The types are ignored. The last block's
+    output is the input of the final norm. The linears are ``Conv1D``, query, key and value one of them; each reads one
+    quantized tensor (specification 5.2).
     """
     base = model.base_model
     call = functools.partial(call_causal, model.config._attn_implementation)
@@ -29,14 +27,12 @@ def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None
     """Return what a layer needs to attend to earlier real tokens only, as the whole model would give it.
 
     Args:
-        attention: the model's implementation of attention. All but ``eager`` are causal by themselves when there is
-            no padding, and faster without a mask.
+        attention: the model's implementation. All but ``eager`` are causal without padding, and faster without a mask.
         x: hidden states (N, T, H).
         mask: bool (N, T), True for real tokens; None without padding.
 
     Returns:
-        None, or (1 or N, 1, T, T): for ``eager`` what is added to the logits, of the type of ``x``; else bool, True
-        where a token may look.
+        None, or (1 or N, 1, T, T): for ``eager`` added to the logits, of the type of ``x``; else bool, True to look.
     """
     if mask is None and attention != "eager":
         return None

@@ -11,14 +11,12 @@ from flexround.models.blocks import Block, layer_blocks
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a GPT-Neo into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+    """Cut a ``GPTNeoModel``, or one with a head, into its layers.
 
-    GPT-Neo has no token types: they are ignored. The last block's output is the input of the final norm. Each linear
-    layer of a block reads one quantized tensor; query, key and value share theirs (specification 5.2). Local and global
-    attention need no care here: each layer keeps its own causal window.
-
-    Args:
-        model: ``GPTNeoModel`` or one with a head.
+    The first block's input is int64 (N, 2, T): token ids, then token types. GPT-Neo has no token types: they are
+    ignored. The last block's output is the input of the final norm. Each linear layer of a block reads one quantized
+    tensor; query, key and value share theirs (specification 5.2). Local and global attention need no care here: each
+    layer keeps its own causal window.
     """
     base = model.base_model
     inputs = ("attn.attention", "attn.attention.out_proj", "mlp.c_fc", "mlp.c_proj")

@@ -9,9 +9,7 @@ from typing import NamedTuple
 class EqualizationGroup:
     """A chain whose inner tensors feed nothing else: two convolutions, or three with a depthwise one in the middle.
 
-    Attributes:
-        convs: dotted names in ``model``, in forward order.
-        activation: whether a ReLU lies between them; False means that they follow each other directly.
+    ``convs`` are dotted names in forward order; ``activation`` tells whether a ReLU lies between them, or nothing.
     """
 
     convs: tuple[str, ...]

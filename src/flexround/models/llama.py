@@ -12,14 +12,12 @@ from flexround.models.gpt2 import causal_mask
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a LLaMA into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+    """Cut a ``LlamaModel``, or one with a head, into its layers.
 
-    The types are ignored. The last block's output is the input of the final norm. Four tensors of a block are
-    quantized: the input of query, key and value, that of the output projection, that of gate and up, and that of down
-    (specification 5.2). Padding must be at the end: positions count from the first token.
-
-    Args:
-        model: ``LlamaModel`` or one with a head; keys and values may be shared by groups of heads.
+    The first block's input is int64 (N, 2, T): token ids, then token types. The types are ignored. The last block's
+    output is the input of the final norm. Four tensors of a block are quantized: the input of query, key and value,
+    that of the output projection, that of gate and up, and that of down (specification 5.2). Padding must be at the
+    end: positions count from the first token. Keys and values may be shared by groups of heads.
 
     Raises:
         InputError: the heads don't divide into such groups (`refuse_uneven_groups`).

@@ -76,7 +76,12 @@ class Shards:
                 done[first] = self._read(first, device)
             put(self.places[name], done[first])
         for name, value in done.items():
-            self._compare_tied(name, value)
+            for other in self._stored[name][1:]:
+                if not torch.equal(self._read(other, device), value):
+                    raise InputError(
+                        f"{self._files[other]}: {other} differs from {name}, to which the settings tie it; "
+                        "set tie_word_embeddings: false in the model's arguments"
+                    )
 
     def empty(self, names: Iterable[str]) -> None:
         """Take the values away again."""
@@ -95,15 +100,6 @@ class Shards:
             value = value.to(device, kind, copy=True)
         check_finite(name, value, path)
         return value
-
-    def _compare_tied(self, name: str, value: Tensor) -> None:
-        """Refuse files that hold different values for tensors that the settings tie."""
-        for other in self._stored[name][1:]:
-            if not torch.equal(self._read(other, value.device), value):
-                raise InputError(
-                    f"{self._files[other]}: {other} differs from {name}, to which the settings tie it; "
-                    "set tie_word_embeddings: false in the model's arguments"
-                )
 
 
 def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:

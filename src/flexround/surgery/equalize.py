@@ -16,31 +16,28 @@ from flexround.models.groups import EqualizationGroup
 from flexround.surgery.fold_bn import FoldedStatistics
 
 log = logging.getLogger(__name__)
+_TOLERANCE, _MAX_SWEEPS = 1e-5, 200
 _DEVIATIONS = 3.0  # a normal variable lies above mean - 3 deviations with probability 0.9987
 
 
 @torch.no_grad()
 def equalize(
-    model: nn.Module,
-    groups: Sequence[EqualizationGroup],
-    statistics: MutableMapping[str, FoldedStatistics],
-    tolerance: float = 1e-5,
-    max_sweeps: int = 200,
+    model: nn.Module, groups: Sequence[EqualizationGroup], statistics: MutableMapping[str, FoldedStatistics]
 ) -> None:
     """Rescale the channels between convolutions until their weight ranges are equal (Nagel et al. 2019, section 4.1).
 
-    Groups share convolutions, so they are visited in turn until no scale differs from 1 by more than ``tolerance``.
+    Groups share convolutions, so they are visited in turn until no scale differs from 1 by more than a tolerance.
 
     Args:
         model: changed in place; has ReLU, not ReLU6.
         groups: from the architecture's ``equalization_groups``.
         statistics: from `fold_batch_norm`; updated to the scaled channels.
     """
-    for _ in range(max_sweeps):
+    for _ in range(_MAX_SWEEPS):
         change = max((_equalize_group(model, group, statistics) for group in groups), default=0.0)
-        if change <= tolerance:
+        if change <= _TOLERANCE:
             return
-    log.warning("equalization still changes scales by %.1e after %d sweeps; going on with these", change, max_sweeps)
+    log.warning("equalization still changes scales by %.1e after %d sweeps; going on with these", change, _MAX_SWEEPS)
 
 
 @torch.no_grad()

@@ -104,16 +104,16 @@ class Corpus(TextTask):
         if self.options.packed:
             encoded = pack(encoded)
         arrays = dict(vars(encoded))
-        hide = Hide(tokenizer) if self.options.objective == "pretraining" else None
-        if hide is not None:  # BERT's label 0 is "the second text follows"
+        masked = self.options.objective == "pretraining"
+        if masked:  # BERT's label 0 is "the second text follows"
             arrays["random"] = np.array([not row["follows"] for row in rows], np.int64)
 
         def loss(model: Any, batch: dict[str, torch.Tensor], generator: torch.Generator) -> torch.Tensor:
             arguments = text.arguments(batch)
             inputs = text.accepted(model, arguments)
-            if hide is None:
+            if not masked:
                 return causal_loss(model, inputs, arguments["token_type_ids"], self.options.verdicts)
-            inputs["input_ids"], labels = hide(inputs["input_ids"], generator)
+            inputs["input_ids"], labels = hide(inputs["input_ids"], tokenizer, generator)
             return model(**inputs, labels=labels, next_sentence_label=batch["random"]).loss
 
         return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
@@ -143,13 +143,7 @@ def causal_loss(model: nn.Module, inputs: dict[str, torch.Tensor], types: torch.
     """Return the mean loss of all next tokens plus ``weight`` times that of the verdicts' first tokens.
 
     A verdict is one token of a whole line; without a loss of its own, models this small don't learn in a minute what
-    it depends on.
-
-    Args:
-        model: causal language model.
-        inputs: its ``input_ids`` and ``attention_mask`` (N, T).
-        types: (N, T), 1 from the verdict on, 0 in padding.
-        weight: of the verdicts.
+    it depends on. ``inputs`` are ``input_ids`` and ``attention_mask`` (N, T), ``types`` (N, T) 1 from the verdict on.
     """
     ids, types = inputs["input_ids"], types * inputs["attention_mask"]
     output = model(**inputs, labels=ids.masked_fill(inputs["attention_mask"] == 0, IGNORED))
@@ -161,19 +155,12 @@ def causal_loss(model: nn.Module, inputs: dict[str, torch.Tensor], types: torch.
     return output.loss + weight * functional.cross_entropy(logits, ids[:, 1:][asked])
 
 
-class Hide:
-    """Hides tokens for masked language modelling."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.size = tokenizer.get_vocab_size()
-        self.special = [tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")]
-        self.mask = tokenizer.token_to_id("[MASK]")
-
-    def __call__(self, ids: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
-        draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
-        others = torch.randint(self.size, ids.shape, generator=generator).to(ids.device)
-        chosen = (draws[0] < MASKED) & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
-        hidden = torch.where(draws[1] < 0.8, torch.full_like(ids, self.mask), ids)
-        hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9), others, hidden)
-        return torch.where(chosen, hidden, ids), ids.masked_fill(~chosen, IGNORED)
+def hide(ids: torch.Tensor, tokenizer: Any, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
+    special = torch.tensor([tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")], device=ids.device)
+    draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
+    others = torch.randint(tokenizer.get_vocab_size(), ids.shape, generator=generator).to(ids.device)
+    chosen = (draws[0] < MASKED) & ~torch.isin(ids, special)
+    hidden = ids.masked_fill(draws[1] < 0.8, tokenizer.token_to_id("[MASK]"))
+    hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9), others, hidden)
+    return torch.where(chosen, hidden, ids), ids.masked_fill(~chosen, IGNORED)
