@@ -10,7 +10,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from flexround.errors import SettingsError, suggest
 from flexround.mini import language
 from flexround.mini.glue_pairs import Source
 from flexround.mini.world import Entity, Fact, pick, shuffled
@@ -36,12 +35,7 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
     Returns:
         ``train`` and ``validation``, rows as of ``flexround.tasks.language.files.read``. No paragraph or sentence
         occurs twice; the headings of articles do.
-
-    Raises:
-        SettingsError: no such corpus.
     """
-    if name not in CORPORA:
-        raise SettingsError(f"mini corpus {suggest(name, CORPORA)}")
     categories, texts = CORPORA[name]
     made = texts(Source.of("mini articles", name, seed, categories=categories))
     counts = {"train": train, "validation": validation}

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from flexround.errors import InputError, suggest
+from flexround.errors import InputError
 from flexround.mini import language
 from flexround.mini.corpus import Line
 from flexround.mini.glue_pairs import Source
@@ -68,12 +68,7 @@ def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
     Returns:
         ``train``, to draw few-shot examples from, and ``test``, rows with the data set's fields. No question occurs
         twice.
-
-    Raises:
-        InputError: no such data set.
     """
-    if name not in BUILDERS:
-        raise InputError(f"mini choices: data set {suggest(name, BUILDERS)}")
     made = examples(name, Source.of("mini choices", name, seed))
     return {split: list(islice(made, count)) for split, count in (("test", test), ("train", train))}
 

@@ -12,7 +12,6 @@ from typing import Any
 
 from numpy.random import Generator
 
-from flexround.errors import InputError, suggest
 from flexround.mini import glue_pairs, language
 from flexround.mini.glue_pairs import PLAIN, Source
 from flexround.mini.world import RELATIONS, pick
@@ -86,25 +85,17 @@ def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
     Returns:
         split -> rows with the task's columns, ``label`` and ``idx``. The splits are ``train`` and ``validation``, for
         MNLI ``validation_matched`` from the categories of ``train`` and ``validation_mismatched`` from others.
-
-    Raises:
-        InputError: no such task.
     """
-    if name not in NAMES:
-        raise InputError(f"mini GLUE: task {suggest(name, NAMES)}")
     source = Source.of("mini glue", name, seed)
-    splits = {"train": (train, source.categories), "validation": (validation, source.categories)}
+    splits = {"train": source.categories, "validation": source.categories}
     if name == "mnli":
-        splits = {
-            "train": (train, MATCHED),
-            "validation_matched": (validation, MATCHED),
-            "validation_mismatched": (validation, MISMATCHED),
-        }
+        splits = {"train": MATCHED, "validation_matched": MATCHED, "validation_mismatched": MISMATCHED}
     relations = tuple(RELATIONS) if name in ("cola", "stsb") else PLAIN
     seen: set[tuple[str, ...]] = set()
     made: dict[str, Rows] = {}
-    for split, (count, categories) in splits.items():
+    for split, categories in splits.items():
         fresh = examples(name, dataclasses.replace(source, categories=categories, relations=relations), seen)
+        count = train if split == "train" else validation
         made[split] = [next(fresh) | {"idx": index} for index in range(count)]
     return made
 

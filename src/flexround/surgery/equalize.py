@@ -1,7 +1,8 @@
 """Cross-layer equalization and absorption of high biases, on a model with folded batch norms (Nagel et al. 2019).
 
 Both move values between neighbouring convolutions. With ReLU between them equalization keeps what the model computes;
-absorption keeps it where no padding and no rare small activation is involved.
+absorption keeps it where no padding and no rare small activation is involved. ``model`` is changed in place, ``groups``
+are its architecture's ``equalization_groups``, and ``statistics`` those of `fold_batch_norm`, updated to the changes.
 """
 
 import itertools
@@ -26,12 +27,8 @@ def equalize(
 ) -> None:
     """Rescale the channels between convolutions until their weight ranges are equal (Nagel et al. 2019, section 4.1).
 
-    Groups share convolutions, so they are visited in turn until no scale differs from 1 by more than a tolerance.
-
-    Args:
-        model: changed in place; has ReLU, not ReLU6.
-        groups: from the architecture's ``equalization_groups``.
-        statistics: from `fold_batch_norm`; updated to the scaled channels.
+    Groups share convolutions, so they are visited in turn until no scale differs from 1 by more than a tolerance. The
+    model must have ReLU, not ReLU6.
     """
     for _ in range(_MAX_SWEEPS):
         change = max((_equalize_group(model, group, statistics) for group in groups), default=0.0)
@@ -47,12 +44,7 @@ def absorb_high_biases(
     """Move the part of each bias that is almost always above zero to the next layer (Nagel et al. 2019, section 4.1.3).
 
     That part is c = max(0, beta - 3|gamma|) before a ReLU, where relu(x) = relu(x - c) + c for x >= c, and all of beta
-    where the next convolution follows directly.
-
-    Args:
-        model: changed in place.
-        groups: from the architecture's ``equalization_groups``.
-        statistics: after `equalize`, if that is done; updated to the lower biases.
+    where the next convolution follows directly. It comes after `equalize`, if that is done.
 
     Raises:
         InputError: a convolution had no batch norm, so the distribution of its output is unknown.
