@@ -62,11 +62,11 @@ def layer_blocks(
     call: Callable[[nn.Module, Tensor, Tensor | None], Tensor],
 ) -> list[Block]:
     """Return a transformer's layers as blocks; ``inputs`` names the modules of a layer whose input is quantized."""
-    return [
-        Block(f"{name}.{i}", layer, sites, identity if i else embed, call)
-        for i, layer in enumerate(layers)
-        for sites in [tuple(Site(layer.get_submodule(inner), "input") for inner in inputs)]
-    ]
+    made = []
+    for i, layer in enumerate(layers):
+        sites = tuple(Site(layer.get_submodule(inner), "input") for inner in inputs)
+        made.append(Block(f"{name}.{i}", layer, sites, identity if i else embed, call))
+    return made
 
 
 def run(blocks: Iterable[Block], x: Tensor, mask: Tensor | None = None) -> Tensor:
