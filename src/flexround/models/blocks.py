@@ -61,7 +61,10 @@ def layer_blocks(
     embed: Callable[[Tensor], Tensor],
     call: Callable[[nn.Module, Tensor, Tensor | None], Tensor],
 ) -> list[Block]:
-    """Return a transformer's layers as blocks; ``inputs`` names the modules of a layer whose input is quantized."""
+    """Return a transformer's layers, hidden states (N, T, H) to the same, as blocks.
+
+    ``inputs`` names the modules of a layer whose input is quantized; ``embed`` makes the first layer's input.
+    """
     made = []
     for i, layer in enumerate(layers):
         sites = tuple(Site(layer.get_submodule(inner), "input") for inner in inputs)
