@@ -147,11 +147,6 @@ def test_the_corpora_differ(corpora):
     assert len(other - one) > 50
 
 
-def test_unknown_mini_corpus():
-    with pytest.raises(SettingsError, match=r"'c4'.*ptb, wikitext2"):
-        articles.make("c4", 1, 1, 0)
-
-
 # real text: lines and words, with one end of sentence a line, as counted in the literature
 
 
