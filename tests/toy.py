@@ -39,6 +39,7 @@ HYPER = {
     "mask_padding": True,
     "precision": "float32",
     "cache_dtype": "float32",
+    "fused": False,
     "iters": 60,
     "lr": 3e-3,
     "schedule": "cosine",

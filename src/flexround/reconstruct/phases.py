@@ -9,6 +9,7 @@ from torch import Tensor, nn
 
 from flexround.errors import SettingsError
 from flexround.models.blocks import Block, identity
+from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, forward, on
@@ -200,9 +201,14 @@ class WeightPhase(Phase):
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
+        fused = hyper.fused and compiler_works(job.device)
+        for rounding in roundings:
+            rounding.fuse(fused)
         losses = optimise(block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision)
+        for rounding in roundings:
+            rounding.fuse(False)
         self.freeze_steps(block)
-        return _ends(losses)
+        return _ends(losses) | ({"fused": fused} if hyper.fused else {})
 
     def _harden(self, layers: Sequence[nn.Module]) -> Result:
         """Replace each rounding by its codes times its step, in float32."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
+from flexround.errors import SettingsError
 from flexround.models.blocks import Block
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.weights import Weights
@@ -26,6 +27,9 @@ class Reconstruction:
         seed_parts: identity that all generators derive from.
         device: where blocks run.
         mask: bool (N, T), True for the real tokens of each sample; None without padding.
+
+    Raises:
+        SettingsError: ``fused`` for a rounding that has no compiled form.
     """
 
     model: nn.Module
@@ -37,6 +41,13 @@ class Reconstruction:
     seed_parts: tuple[object, ...]
     device: torch.device
     mask: Tensor | None = None
+
+    def __post_init__(self) -> None:
+        if self.hyper.fused and not getattr(self.rounding, "fusable", False):
+            raise SettingsError(
+                f"fused: true, but rounding {self.recipe.rounding} runs only as it is written; "
+                "set fused: false in the recipe's hyper, or have its forward heed self.fused and say fusable = True"
+            )
 
     @property
     def joint(self) -> bool:

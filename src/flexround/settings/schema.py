@@ -84,6 +84,7 @@ class Hyper(Strict):
     # what it is computed in
     precision: Literal["float32", "bfloat16", "float16"]
     cache_dtype: Literal["float32", "bfloat16", "float16"]
+    fused: bool
     # activation steps (specification 6.1, 6.2)
     a_iters: Annotated[int, Field(ge=0)]
     a_lr: Positive
