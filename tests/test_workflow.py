@@ -180,7 +180,7 @@ def edited(project, name, old, new):
         ("settings/load.py", "import fnmatch", "import fnmatch\n\nprint", {}),
         ("results/render/latex.py", ") -> str:\n", ") -> str | None:\n", {"tabulate": 1, "publish_table": 1}),
         ("quant/adaround.py", "(ZETA - GAMMA)", "(ZETA - 1 * GAMMA)", {"reconstruct": 4, "evaluate": 4}),
-        ("quant/flexround.py", "DivideRound.apply", "(DivideRound).apply", {}),
+        ("quant/flexround.py", "return DivideRound.apply", "return (DivideRound).apply", {}),
         (
             "mini/digits.py",
             "def make(train: int",

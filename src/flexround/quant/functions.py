@@ -45,7 +45,9 @@ class DivideRound(Function):
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of weight, d1, d2, d3, d4, each of its own shape."""
-        return *divide_round_gradients(grad, *ctx.saved_tensors, ctx.shapes, ctx.needs_input_grad[1]), None, None
+        quantized, log_divisor, slope = ctx.saved_tensors
+        learn_s1 = ctx.needs_input_grad[1]
+        return *divide_round_gradients(grad, quantized, log_divisor, slope, ctx.shapes, learn_s1), None, None
 
 
 Logs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # d1, d2, d3, d4
