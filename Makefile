@@ -10,7 +10,7 @@ INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test docs regress lint format lock plan report paper status remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan rehearse report paper status remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -61,6 +61,11 @@ lock: ## pin the newest versions again
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper
 	python -m flexround.tools.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
+
+rehearse: SCALE = paper
+rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/rehearsal.md)
+	python -m flexround.tools.rehearse --scale $(SCALE) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
+		$(if $(CORES),--cores $(CORES)) $(if $(GPU),--gpu $(GPU)) $(if $(SEEDS),--seeds $(SEEDS))
 
 # DVC remembers which files it has looked at. A killed run leaves half a list, and the next one then skips the rest and
 # reports success: so each pull and push starts with an empty list, in a directory of its own.

@@ -27,10 +27,11 @@ PARTS = {
     "tasks": {"tasks", "models"},
     "mini": {"mini", "tasks", "models"},
     "results": {"results"},
+    "rehearsal": {"rehearsal", "mini", "tasks", "models"},
     "regress": {"regress", "mini", *LIBRARY},
     "jobs": {"jobs", "results"},  # they name their stage, and import it when they run
     "stages": {"stages", "jobs", *LIBRARY},
-    "tools": {"tools", "regress", *LIBRARY},
+    "tools": {"tools", "regress", "rehearsal", *LIBRARY},
 }
 
 

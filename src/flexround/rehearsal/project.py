@@ -43,7 +43,8 @@ def build(directory: Path, scale_name: str, gpu: int = 0) -> Params:
     if path.exists():
         raise InputError(f"{path}: this name is the rehearsal's; rename the scale")
     place = directory / path.relative_to(ROOT)
-    place.write_text(yaml.safe_dump(scale.smaller(load_params(scale_name), scale_name, gpu), sort_keys=False))
+    base = str(Path(scale_name).resolve()) if scale_name.endswith((".yaml", ".yml")) else scale_name
+    place.write_text(yaml.safe_dump(scale.smaller(load_params(scale_name), base, gpu), sort_keys=False))
     params = load_params(str(place))
     stand_ins(params, directory / layout.SOURCES)
     _pin(directory, params)
