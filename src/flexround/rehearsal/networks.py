@@ -1,5 +1,6 @@
 """Stand-ins of released checkpoints: small networks with random weights under the real names, in the real files."""
 
+import json
 import re
 from pathlib import Path
 from typing import Any
@@ -9,11 +10,11 @@ from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from flexround import imports
-from flexround.rehearsal import tokenizers
+from flexround.rehearsal import configurations, tokenizers
 from flexround.settings.schema import Checkpoint, Source
 
 RANK = 4  # of microsoft/LoRA's released adapters
-SHARD = "20KB"
+SHARDS = 3
 _HEADS = {"bert": "pretraining"}
 State = dict[str, Tensor]
 
@@ -51,17 +52,28 @@ def _directory(checkpoint: Checkpoint, files: tuple[str, ...], directory: Path) 
     factory = imports.load(checkpoint.model.factory)
     kind = factory.__name__
     model = factory(head=_HEADS.get(kind, "causal-lm"), **checkpoint.model.args)
+    (directory / "config.json").write_text(json.dumps(configurations.file(kind, model.config), indent=2))
     tokenizers.write(kind, files, directory)
-    if any("*" in name for name in files):
-        model.half().save_pretrained(directory, max_shard_size=SHARD)
-        return
-    model.config.architectures = [type(model).__name__]
-    model.config.save_pretrained(directory)
-    state = {"bert": _bert, "gpt_neo": _gpt_neo, "gpt2": _gpt2, "opt": _opt}[kind](model)
+    state = {"bert": _bert, "gpt_neo": _gpt_neo, "gpt2": _gpt2, "opt": _opt, "llama": _llama}[kind](model)
     if "pytorch_model.bin" in files:
         torch.save(state, directory / "pytorch_model.bin")
-    else:
+    elif "model.safetensors" in files:
         save_file(state, directory / "model.safetensors", {"format": "pt"})
+    else:
+        _shards(state, directory)
+
+
+def _shards(state: State, directory: Path) -> None:
+    """Write tensors of any shape in shards, and their index."""
+    weight_map: dict[str, str] = {}
+    for number in range(SHARDS):
+        file = f"model-{number + 1:05}-of-{SHARDS:05}.safetensors"
+        part = {name: value for place, (name, value) in enumerate(state.items()) if place % SHARDS == number}
+        save_file(part, directory / file, {"format": "pt"})
+        weight_map |= dict.fromkeys(part, file)
+    total = sum(value.nbytes for value in state.values())
+    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
+    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
 
 
 def _state(model: nn.Module) -> State:
@@ -101,6 +113,14 @@ def _gpt2(model: Any) -> State:
 def _opt(model: nn.Module) -> State:
     """Keep half precision and the tied head, as OPT's files do."""
     return {name: value.half() for name, value in _state(model).items()}
+
+
+def _llama(model: Any) -> State:
+    """Keep half precision, and hold the rotary frequencies of each layer, as files of the first converter do."""
+    state = {name: value.half() for name, value in _state(model).items()}
+    frequencies = model.model.rotary_emb.inv_freq
+    names = (f"model.layers.{layer}.self_attn.rotary_emb.inv_freq" for layer in range(len(model.model.layers)))
+    return state | {name: frequencies.clone() for name in names}
 
 
 def _flat(model: Any) -> State:

@@ -80,14 +80,20 @@ def outcome(directory: Path, files: Sequence[str]) -> Outcome:
     seconds, failures = 0.0, {}
     for path in sorted((directory / "logs").rglob(f"*{USAGE}")):
         facts = json.loads(path.read_text())
-        parts = path.relative_to(directory / "logs").parts
-        jobs[parts[1] if parts[0] == scale.NAME and len(parts) > 2 else "shown" if len(parts) == 2 else parts[0]] += 1
+        jobs[_stage(path.relative_to(directory / "logs").parts)] += 1
         seconds += facts["seconds"]
         if facts["exit"]:
             log = path.with_name(path.name.removesuffix(USAGE) + ".log")
             failures[log] = _reason(log, facts["exit"])
     missing = [directory / file for file in files if not (directory / file).is_file()]
     return Outcome(jobs, seconds, failures, missing)
+
+
+def _stage(parts: Sequence[str]) -> str:
+    """Return what the jobs of a log's directory make: that directory, or ``shown`` for tables, figures and the like."""
+    if parts[0] != scale.NAME:
+        return parts[0]
+    return parts[1] if len(parts) > 2 else "shown"
 
 
 def _reason(log: Path, code: int) -> str:
