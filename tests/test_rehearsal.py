@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 import safetensors
 import torch
+from PIL import Image
 from pyarrow import parquet
 
 from flexround import imports, sources
@@ -129,6 +130,10 @@ def test_data_sets_are_in_their_real_layouts(built):
     with gzip.open(root / "c4/en/c4-train.00000-of-01024.json.gz", "rt") as file:
         assert json.loads(next(file)).keys() == {"text", "timestamp", "url"}
     assert (root / "ptb/ptb.train.txt").read_text().startswith(" ")
+    images = [Image.open(path) for path in (root / "imagenet/train").rglob("*.JPEG")]
+    assert {(image.mode, image.format) for image in images} == {
+        *(("RGB", "JPEG"), ("L", "JPEG"), ("CMYK", "JPEG"), ("RGB", "PNG"))
+    }
     entry = json.loads((root / "webnlg/test.json").read_text())["entries"][0]["1"]
     assert {"category", "lexicalisations", "modifiedtripleset"} <= entry.keys()
 

@@ -22,6 +22,7 @@ Rows = list[dict[str, Any]]
 SHARD = "00000-of-00001"
 TRAIN, VALIDATION = 48, 12  # rows of a split
 ARTICLES, DOCUMENTS, SENTENCES = 20, 60, 400
+MODES, PNG = {1: "L", 2: "CMYK"}, 3  # of images by their number
 UNSEEN = "Athlete"  # a category of WebNLG's test set alone
 
 
@@ -113,15 +114,16 @@ def _counted(row: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def _imagenet(path: Path) -> None:
-    """Write noise in two sizes as JPEG, a folder for each class."""
+    """Write noise in two sizes as JPEG, a folder for each class; as in ILSVRC2012 some are grey, in CMYK, or PNG."""
     rng = np.random.default_rng(0)
     for split, count in IMAGES.items():
         for number in range(count):
             name = f"n{10000000 + number % CLASSES}"
             file = path / split / name / f"{name}_{number}.JPEG"
             file.parent.mkdir(parents=True, exist_ok=True)
-            image = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8))
-            image.resize((64, 48) if number % 2 else (40, 60), Image.Resampling.BICUBIC).save(file, quality=90)
+            image = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).convert(MODES.get(number, "RGB"))
+            resized = image.resize((64, 48) if number % 2 else (40, 60), Image.Resampling.BICUBIC)
+            resized.save(file, "PNG" if number == PNG else "JPEG", quality=90)
 
 
 FILES: dict[str, Callable[[Path], None]] = {"ptb": _ptb, "c4": _c4, "webnlg": _webnlg, "imagenet": _imagenet}
