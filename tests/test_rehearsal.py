@@ -68,6 +68,13 @@ def test_every_job_of_the_scale_has_its_place_in_the_rehearsal(built):
     for number in full.complete_tables():
         runs = [(run.task, run.checkpoint, run.recipe, run.seed) for run in full.table_runs(number)]
         assert runs == [(run.task, run.checkpoint, run.recipe, run.seed) for run in small.table_runs(number)]
+    for number in full.complete_figures():
+        assert [vars(run) | {"scale": ""} for run in full.figure_runs(number)] == [
+            vars(run) | {"scale": ""} for run in small.figure_runs(number)
+        ]
+    drawn = (run for number in small.complete_figures() for run in small.figure_runs(number))
+    most = max(hyper(built[1], run)[0].samples for run in drawn)
+    assert most <= scale.IMAGES["train"]
 
 
 def test_every_source_is_there_and_as_its_row_says(built):

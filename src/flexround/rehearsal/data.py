@@ -2,6 +2,7 @@
 
 import functools
 import gzip
+import io
 import json
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -22,7 +23,7 @@ Rows = list[dict[str, Any]]
 SHARD = "00000-of-00001"
 TRAIN, VALIDATION = 48, 12  # rows of a split
 ARTICLES, DOCUMENTS, SENTENCES = 20, 60, 400
-MODES, PNG = {1: "L", 2: "CMYK"}, 3  # of images by their number
+DIFFERENT, MODES, PNG = 41, {1: "L", 2: "CMYK"}, 3  # images; what is odd about some, by their number
 UNSEEN = "Athlete"  # a category of WebNLG's test set alone
 
 
@@ -114,16 +115,25 @@ def _counted(row: dict[str, Any]) -> Iterator[tuple[int, str]]:
 
 
 def _imagenet(path: Path) -> None:
-    """Write noise in two sizes as JPEG, a folder for each class; as in ILSVRC2012 some are grey, in CMYK, or PNG."""
-    rng = np.random.default_rng(0)
+    """Write noise, a folder for each class; most images are the same few again."""
+    made = list(_images())
     for split, count in IMAGES.items():
         for number in range(count):
             name = f"n{10000000 + number % CLASSES}"
             file = path / split / name / f"{name}_{number}.JPEG"
             file.parent.mkdir(parents=True, exist_ok=True)
-            image = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).convert(MODES.get(number, "RGB"))
-            resized = image.resize((64, 48) if number % 2 else (40, 60), Image.Resampling.BICUBIC)
-            resized.save(file, "PNG" if number == PNG else "JPEG", quality=90)
+            file.write_bytes(made[number % len(made)])
+
+
+def _images() -> Iterator[bytes]:
+    """Yield image files in two sizes, all called JPEG; as in ILSVRC2012 some are grey, in CMYK, or PNG."""
+    rng = np.random.default_rng(0)
+    for number in range(DIFFERENT):
+        image = Image.fromarray(rng.integers(0, 256, (6, 8, 3), dtype=np.uint8)).convert(MODES.get(number, "RGB"))
+        file = io.BytesIO()
+        resized = image.resize((64, 48) if number % 2 else (40, 60), Image.Resampling.BICUBIC)
+        resized.save(file, "PNG" if number == PNG else "JPEG", quality=90)
+        yield file.getvalue()
 
 
 FILES: dict[str, Callable[[Path], None]] = {"ptb": _ptb, "c4": _c4, "webnlg": _webnlg, "imagenet": _imagenet}

@@ -14,8 +14,7 @@ from flexround.settings.schema import Checkpoint
 NAME = "rehearsal"
 CLASSES = 10
 VOCABULARY = 700
-IMAGES = {"train": 80, "val": 20}
-FIGURE_SAMPLES = 64  # most calibration images of a recipe that has a number of its own
+IMAGES = {"train": 2048, "val": 20}  # figure 7 calibrates on up to 2048
 
 # Smaller options of each kind of task; an option is only set where the scale or the task has it.
 OPTIONS: dict[str, dict[str, Any]] = {
@@ -105,7 +104,6 @@ def smaller(params: Params, scale: str, gpu: int = 0) -> dict[str, Any]:
             stage: {"threads": 1, "gpu": min(asked.gpu, gpu), "mem_mb": MEMORY}
             for stage, asked in original.resources.items()
         },
-        "figures": {"sample_sizes": _sizes(params), "sample_size_seeds": original.figures.sample_size_seeds},
     }
 
 
@@ -136,9 +134,3 @@ def _rules(rules: Iterable[Any], small: Mapping[str, int]) -> Iterable[dict[str,
 def _opened(gate: Mapping[str, Any]) -> dict[str, Any]:
     """Return a gate that lets every finite value pass."""
     return {**gate, "min": -1.0e9, "max": 1.0e9}
-
-
-def _sizes(params: Params) -> list[int]:
-    """Return the sizes of figure 7 that there are images for; the usual one is the rehearsal's."""
-    usual = params.figures.sample_size.default_size
-    return [size for size in params.scale.figures.sample_sizes if size == usual or size <= FIGURE_SAMPLES]
