@@ -9,7 +9,6 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 from flexround.mini import corpus
 from flexround.mini import tokenizers as mini
-from flexround.mini.world import World
 from flexround.rehearsal.scale import VOCABULARY
 
 TEXTS = 300
@@ -34,7 +33,7 @@ def write(kind: str, files: tuple[str, ...], directory: Path) -> None:
 @functools.cache
 def tokenizer(kind: str) -> tokenizers.Tokenizer:
     """Return the tokenizer of a kind of network; nothing pads, as in the repositories."""
-    sentences = corpus.sentences(World(), TEXTS, seed=0)
+    sentences = corpus.sentences(TEXTS, seed=0)
     if kind == "llama":
         return _llama(sentences)
     if kind == "opt":

@@ -19,8 +19,8 @@ FAILED = 1
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="paper", help="name of a file in params/scales")
+    arguments = cli.parser(__doc__)
+    arguments.set_defaults(scale="paper")
     arguments.add_argument("--table", type=int, help="number in the paper; none: all tables and figures")
     arguments.add_argument("--directory", type=Path, default=DIRECTORY, help="of the copy; an earlier one goes on")
     arguments.add_argument("--cores", default="all", help="of Snakemake")
