@@ -101,9 +101,10 @@ def smaller(params: Params, scale: str, gpu: int = 0) -> dict[str, Any]:
         "gates": [_opened(rule.model_dump()) for rule in original.gates],
         "hyper": list(_rules((*params.defaults.hyper, *original.hyper), HYPER)),
         "resources": {
-            stage: {"threads": 1, "gpu": min(asked.gpu, gpu), "mem_mb": MEMORY}
+            stage: {"threads": 1, "gpu": min(asked.gpu, gpu), "mem_mb": MEMORY, "gpu_mb": None}
             for stage, asked in original.resources.items()
         },
+        "needs": None,  # what is null is left out: no job is large
     }
 
 
