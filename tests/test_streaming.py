@@ -352,6 +352,16 @@ def test_autocast_learns_as_well_and_keeps_masters_in_float32(tmp_path, kind):
         assert mine["error_hard"] == pytest.approx(other["error_hard"], rel=0.25)
 
 
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_cached_passes_compute_in_the_precision_of_the_iterations(tmp_path, kind):
+    made = toy.job(toy.recipe("Q", "flexround", 3, 8), precision=kind, iters=0)
+    seen = set()
+    made.model.body[0].conv1.register_forward_hook(lambda _, __, output: seen.add((len(output), output.dtype)))
+    toy.run(made, tmp_path)
+    seen = {dtype for rows, dtype in seen if rows > 1}  # a single one finds the shapes
+    assert seen == {getattr(torch, kind)}
+
+
 # preflight
 
 
