@@ -217,7 +217,7 @@ def test_a_run_of_the_largest_network_writes_less_than_100_gb():
 
 
 @pytest.mark.parametrize("blocks", [1, 8, 60])
-@pytest.mark.parametrize("budget", [1.0, 10.0, 33.0, 1e9])
+@pytest.mark.parametrize("budget", [0.0, 1.0, 10.0, 33.0, 1e9])
 def test_the_cadence_is_the_shortest_within_the_budget(blocks, budget):
     every = cadence(blocks, 3, budget)
     assert blocks // every * 3 <= budget

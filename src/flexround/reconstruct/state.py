@@ -32,7 +32,7 @@ PACE = 50e6  # bytes of activations a second that it may write: small ones are w
 
 def cadence(blocks: int, carried: int, budget: float) -> int:
     """Return how many blocks lie between two writes of ``carried`` bytes, so that all take at most ``budget``."""
-    return max(1, math.ceil(blocks * carried / budget))
+    return max(1, math.ceil(blocks * carried / max(1.0, budget)))
 
 
 class State:
