@@ -218,7 +218,7 @@ def test_the_residual_is_not_quantized(kind):
 def input_steps(kind, hidden, mask, kept):
     block = cut(make(kind))[0]
     for site in block.sites:
-        place.attach_quantizer(site, place.Observer(Scheme(8, False), "minmax", 2.4, kept))
+        place.attach_quantizer(site, place.Observer(Scheme(8, False), "minmax", 2.4, [kept]))
     block(hidden, mask)
     return torch.stack([place.attached_quantizer(site).quantizer.grid.step for site in block.sites])
 

@@ -21,7 +21,6 @@ from stage_calls import Work, call
 
 from flexround import artifacts
 from flexround.errors import FlexRoundError, InputError, SettingsError
-from flexround.jobs import command
 from flexround.stages import select as choose
 from flexround.tasks import protocol
 from flexround.tools import cli
@@ -252,8 +251,9 @@ def test_a_job_gets_its_file_alone_and_its_threads(rule):
     assert "--usage {log.usage}" in shell
     assert ("--threads {threads}" in shell) == ("threads" in dict(SECTION.findall(RULES[rule])))
     assert not re.findall(r"{wildcards", shell), "what a job reads is in its file"
-    known = {option for action in command.parser("")._actions for option in action.option_strings}
-    assert set(re.findall(r"(?<= )--\w+", shell.partition("{input.job}")[2])) <= known
+    parser = importlib.import_module(f"flexround.jobs.{name}").parser()
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])) <= known
     call = ast.unparse(section(rule, "input"))
     assert re.search(rf"unpack\(lambda w: (JOBS|SHOWN)\.{name}\(", call)
 

@@ -1,5 +1,6 @@
 """A model that is never whole in memory: its files, one block at a time, and where the activations lie."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -19,7 +20,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.models import gpt_neo, opt, transformer
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
-from flexround.reconstruct import cache, engine, result
+from flexround.reconstruct import cache, engine, phases, result
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -226,6 +227,25 @@ def test_blocks_that_differ_are_not_streamed(tmp_path):
         Streamed(shards, opt.blocks(whole), CPU)
 
 
+@pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
+def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, recipe, monkeypatch):
+    mask = torch.arange(12) < torch.randint(2, 13, (12, 1), generator=torch.Generator().manual_seed(0))
+
+    def steps(directory):
+        made = dataclasses.replace(job(model(), recipe, iters=0, a_iters=0), mask=mask)
+        with State(directory, "f" * 16).opened() as state:
+            engine.reconstruct(made, tokens(), state)
+            found = {key: value for entry in state.entries for key, value in state.tensors(entry).items()}
+        return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
+
+    whole = steps(tmp_path / "whole")
+    monkeypatch.setattr(phases, "AT_ONCE", 0)
+    parts = steps(tmp_path / "parts")
+    assert len(whole) == 16
+    for key, step in whole.items():
+        torch.testing.assert_close(parts[key], step, rtol=1e-6, atol=0)
+
+
 # resume
 
 
@@ -233,7 +253,7 @@ def test_blocks_that_differ_are_not_streamed(tmp_path):
 @pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
 def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, files, recipe, limits):
     expected = published(job(files, recipe), tmp_path / "straight")
-    for moment in (3, 17, 29, 38):
+    for moment in (3, 17, 9, 16):
         code = test_state.killed_after(moment, lambda: published(job(files, recipe), tmp_path / "killed", **limits))
         assert code == -signal.SIGKILL
     assert published(job(files, recipe), tmp_path / "killed", **limits) == expected
@@ -272,14 +292,21 @@ def test_the_place_of_caches_follows_from_their_bytes(tmp_path, caplog, monkeypa
     assert cache.plan(100, 10, CPU, torch.bfloat16, tmp_path, needed // 2).directory is None
     assert cache.plan(100, 10, CPU, torch.float32, tmp_path, None).directory is None
     gpu = torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * needed + 2, 3 * needed))
-    assert str(cache.plan(100, 10, gpu, torch.float32, tmp_path, needed)) == "on the GPU"
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * needed, 3 * needed))
-    host = cache.plan(100, 10, gpu, torch.float32, tmp_path, needed)
+
+    def on_gpu(total, host_bytes=needed, gpu_bytes=None):
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=total))
+        return cache.plan(100, 10, gpu, torch.float32, tmp_path, host_bytes, gpu_bytes)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))  # what lies on the card doesn't count
+    assert str(on_gpu(2 * needed)) == "on the GPU"
+    host = on_gpu(2 * needed - 1)
     assert (str(host), host.device, host.pinned) == ("in page-locked memory", CPU, True)
-    assert str(cache.plan(100, 10, gpu, torch.float32, tmp_path, needed - 1)) == "in files"
+    assert str(on_gpu(2 * needed - 1, gpu_bytes=needed)) == "on the GPU"
+    assert str(on_gpu(2 * needed, gpu_bytes=0)) == "in page-locked memory"
+    assert str(on_gpu(2 * needed - 1, needed - 1)) == "in files"
+    assert {on_gpu(total).largest for total in (0, 2 * needed)} == {10 * 100 * 4}
     huge = 10**15
-    with pytest.raises(InputError, match=rf"need {16 * huge} bytes, \d+ are free"):
+    with pytest.raises(InputError, match=rf"need {20 * huge} bytes, \d+ are free"):
         cache.plan(huge, 1, CPU, torch.float32, tmp_path, None)
 
 
@@ -323,6 +350,16 @@ def test_autocast_learns_as_well_and_keeps_masters_in_float32(tmp_path, kind):
         assert mine["loss_after"] != other["loss_after"]
         assert mine["error_hard"] < 0.9 * rtn["error_hard"]
         assert mine["error_hard"] == pytest.approx(other["error_hard"], rel=0.25)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_cached_passes_compute_in_the_precision_of_the_iterations(tmp_path, kind):
+    made = toy.job(toy.recipe("Q", "flexround", 3, 8), precision=kind, iters=0)
+    seen = set()
+    made.model.body[0].conv1.register_forward_hook(lambda _, __, output: seen.add((len(output), output.dtype)))
+    toy.run(made, tmp_path)
+    seen = {dtype for rows, dtype in seen if rows > 1}  # a single one finds the shapes
+    assert seen == {getattr(torch, kind)}
 
 
 # preflight

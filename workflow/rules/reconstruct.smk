@@ -17,7 +17,8 @@ rule reconstruct:
         mem_mb=get_resource("reconstruct", "mem_mb"),
         runtime=get_resource("reconstruct", "runtime"),
     shell:
-        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --usage {log.usage} "
+        "--cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
 
 
 rule select:

@@ -6,8 +6,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flexround import artifacts
@@ -16,6 +14,7 @@ from flexround.models.blocks import Block, Site
 from flexround.models.tensors import places, put
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Grid
+from flexround.reconstruct import packing
 from flexround.reconstruct.state import State
 from flexround.surgery.place import attach_quantizer
 
@@ -158,7 +157,7 @@ def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> None:
         raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(differing[:3])}")
     owners = places(model)
     for file, of_file in grids.items():
-        tensors = load_file(directory / file)
+        tensors = packing.read(directory / file)
         for key, value in tensors.items():
             if key.startswith(f"{PARAMETER}/"):
                 put(owners[key.partition("/")[2]], value)
@@ -169,11 +168,10 @@ def _differing(directory: Path, grids: dict[str, Any], model: nn.Module, blocks:
     """Return the tensors that the model or the stored result has alone, or in another shape."""
     stored: dict[str, tuple[int, ...]] = {}
     for name in grids:
-        with safe_open(directory / name, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 (it is no dict)
-                kind, _, rest = key.partition("/")
-                if kind == PARAMETER or key.endswith(":codes"):
-                    stored[rest.replace(":codes", ".weight")] = tuple(file.get_slice(key).get_shape())
+        for key, shape in packing.shapes(directory / name).items():
+            kind, _, rest = key.partition("/")
+            if kind == PARAMETER or key.endswith(packing.CODES):
+                stored[rest.replace(packing.CODES, ".weight")] = shape
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     names = {module: name for name, module in model.named_modules()}
     sites = {site_key(names, site) for block in blocks for site in block.sites}

@@ -19,7 +19,7 @@ from flexround.reconstruct import network, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.state import State
+from flexround.reconstruct.state import PACE, State
 from flexround.seeding import derive
 from flexround.tasks import protocol
 
@@ -30,8 +30,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage.
 
     Args:
-        arguments: ``job``; ``state``, where unfinished work is kept; ``cache_mb``, host memory for activations or None;
-            ``preflight``, to say what it will take and write nothing.
+        arguments: ``job``; ``state``, where unfinished work is kept; ``cache_mb`` and ``gpu_cache_mb``, memory for
+            activations or None; ``state_gb``, of them that may be written; ``preflight``, to say what it will take and
+            write nothing.
     """
     job = jobfile.read(ReconstructJob, arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
@@ -42,13 +43,14 @@ def run(arguments: argparse.Namespace) -> None:
     with lease() as device:
         work, samples = _prepared(job, device)
         directory = arguments.state / str(job.run)
-        host_bytes = None if arguments.cache_mb is None else arguments.cache_mb * 2**20
+        limits = [None if mb is None else mb * 2**20 for mb in (arguments.cache_mb, arguments.gpu_cache_mb)]
         if arguments.preflight:
-            forecast = preflight(work, samples, directory, host_bytes)
+            forecast = preflight(work, samples, directory, *limits)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
-        with State(directory, _fingerprint(job, inputs, device)).opened() as state:
-            records = reconstruct(work, samples, state, host_bytes)
+        budget = arguments.state_gb * 1e9
+        with State(directory, _fingerprint(job, inputs, device), budget, PACE).opened() as state:
+            records = reconstruct(work, samples, state, *limits)
             facts = {
                 "run": vars(job.run),
                 "recipe": job.recipe.model_dump(mode="json"),
