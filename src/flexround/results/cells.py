@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
@@ -25,6 +25,7 @@ class Cell:
         metric: of the run's task; the key has the table's name for it.
         expected: how many seeds a complete cell has.
         trials: the evaluated seeds, by seed.
+        selected: whether the cell is to be made.
     """
 
     key: Key
@@ -34,6 +35,7 @@ class Cell:
     metric: str
     expected: int
     trials: tuple[Trial, ...]
+    selected: bool = True
 
     @property
     def complete(self) -> bool:
@@ -62,15 +64,23 @@ class Cell:
         return min(self.trials, key=lambda t: abs(t.value - self.median))
 
 
-def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int, root: Path) -> list[Cell]:
+def collect(
+    table: Table,
+    recipes: Mapping[str, Recipe],
+    scale: str,
+    seeds: int | Mapping[str, int],
+    root: Path,
+    selected: Collection[str] | None = None,
+) -> list[Cell]:
     """Collect all cells of a table in the paper's order: rows, then columns, then metrics.
 
     Args:
         table: rows, columns and groups.
         recipes: every recipe by name.
         scale: name of the scale.
-        seeds: seeds of a complete quantized cell; full precision has one.
+        seeds: seeds of a complete quantized cell, of all tasks or by task; full precision has one.
         root: results directory that holds ``SCALE/evaluated/``.
+        selected: checkpoints whose runs are read; None for all.
 
     Raises:
         SettingsError: a row names an unknown recipe.
@@ -80,14 +90,16 @@ def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int,
     for number, group, compare, row in _rows(table):
         if row.recipe not in recipes:
             raise SettingsError(f"params/tables/table{table.number:02d}.yaml: recipe {suggest(row.recipe, recipes)}")
-        count = seeds if recipes[row.recipe].quantized else 1
         for _, column, task, checkpoint, metrics in table.row_cells(row):
             run = Run(scale, task, checkpoint, row.recipe, 0)
-            trials = trials_of(run, metrics, count, root)
+            of_task = seeds if isinstance(seeds, int) else seeds[task]
+            count = of_task if recipes[row.recipe].quantized else 1
+            wanted = selected is None or checkpoint in selected
+            trials = trials_of(run, metrics, count if wanted else 0, root)
             for metric in metrics:
                 name = table.metric_names.get(metric, metric)
                 key = Key(table.number, number, row.section, row.method, row.bits, column.name, name)
-                cells.append(Cell(key, group, compare, run, metric, count, trials[metric]))
+                cells.append(Cell(key, group, compare, run, metric, count, trials[metric], wanted))
     return cells
 
 
