@@ -415,6 +415,17 @@ def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, t
     assert "by stage" in capsys.readouterr().out, "the bill is shown all the same"
 
 
+def test_every_job_of_the_papers_scale_fits_what_it_asks_for(report):
+    text = report("--all")  # which else is an error
+    largest = re.findall(r"largest \w+ job: GPU (\S+) GB, host (\S+) GB", text)
+    assert len(largest) == 3
+    assert all(float(gpu) <= 80 and float(host) <= 64 for gpu, host in largest)
+    hours = {name: float(row[-1]) for name, row in table(text).items()}
+    purposes = {"gate", "fine-tuning", "learning", "fake quantization", "grids", "cache passes", "evaluation", "choice"}
+    assert set(hours) == purposes | {"together"}
+    assert all(hours[name] > 0 for name in purposes)
+
+
 def test_a_finished_run_costs_nothing_more(report, tmp_path, paper):
     arguments = ("--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq")
     before = table(report(*arguments))

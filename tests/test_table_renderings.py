@@ -304,7 +304,7 @@ def test_stage_writes_three_files_and_prints_the_table(tmp_path: Path, capsys: p
         TabulateJob,
         table=TABLE,
         scale=scale(),
-        seeds=1,
+        seeds=dict.fromkeys((task for task, _ in TABLE.pairs()), 1),
         recipes=RECIPES,
         numbers=tuple(numbers(TABLE).items()),
         settings=(),

@@ -4,6 +4,7 @@ import argparse
 import dataclasses
 import functools
 import json
+import math
 import sys
 from collections import defaultdict
 from collections.abc import Iterator
@@ -46,11 +47,11 @@ def run(arguments: argparse.Namespace) -> None:
     for number in tables:
         table = plan.params.tables[number]
         runs = [] if table.settings else plan.table_runs(number)
-        families = dict.fromkeys(runs, overview.family(table)) | families
+        families |= {run: overview.family(table) for run in runs if run not in families}
         evaluated |= dict.fromkeys(runs)
     for number in figures:
         runs = plan.figure_runs(number)
-        families = dict.fromkeys(runs, "Figures") | families
+        families |= {run: "Figures" for run in runs if run not in families}
         evaluated |= {} if number in plan.params.figures.shifts else dict.fromkeys(runs)
     for line in _report(plan, families, list(evaluated), not arguments.all):
         sys.stdout.write(f"{line}\n")
@@ -161,8 +162,8 @@ class Estimates:
 
     def __init__(self, plan: Plan) -> None:
         self.plan, self.params = plan, plan.params
-        self._network = functools.cache(self._counted)
-        self._rounding = functools.cache(self._counted_rounding)
+        self._networks: dict[tuple[object, ...], cost.Network] = {}
+        self._roundings: dict[tuple[object, ...], cost.Rounded] = {}
         self._task = functools.cache(functools.partial(protocol.named, plan.scale))
         shown = [run for run in self.params.shown() if self.params.recipe(run[2]).setting]
         self._examples = {(task, checkpoint): name for task, checkpoint, name in reversed(shown)}
@@ -172,26 +173,22 @@ class Estimates:
         recipe = self.params.recipe(run.recipe)
         name = run.recipe if recipe.setting else self._examples[_pair(run)]
         found, _ = self.plan.hyper(dataclasses.replace(run, recipe=name))
-        model = self.params.checkpoint(run.checkpoint).model
-        task = self._task(run.task)
-        quantized = self.params.recipe(name).a_bits is not None
-        shape = (*task.input_shape, task.head.get("head", ""))
-        return self._network(model.model_dump_json(), shape, found.batch, found.precision, quantized, run=_Quiet(run))
-
-    def _counted(self, _: str, __: object, batch: int, precision: str, quantized: bool, run: "_Quiet") -> cost.Network:
-        task, checkpoint = self._task(run.run.task), self.params.checkpoint(run.run.checkpoint)
-        return workload.network(checkpoint, task, batch, precision, quantized)
-
-    def _counted_rounding(self, target: str, options: str, by_channel: bool) -> cost.Rounded:
-        return workload.rounding(imports.load(target), json.loads(options), by_channel)
+        checkpoint, task = self.params.checkpoint(run.checkpoint), self._task(run.task)
+        how = found.batch, found.precision, self.params.recipe(name).a_bits is not None
+        key = checkpoint.model.model_dump_json(), *task.input_shape, task.head.get("head"), *how
+        if key not in self._networks:
+            self._networks[key] = workload.network(checkpoint, task, *how)
+        return self._networks[key]
 
     def rounded(self, run: Run) -> cost.Rounded:
         """Return what a quantized run's rounding does to a weight."""
         recipe = self.params.recipe(run.recipe)
         by_channel = self.plan.hyper(run)[0].w_granularity == "channel"
-        return self._rounding(
-            self.params.rounding_target(recipe.rounding or ""), json.dumps(recipe.options), by_channel
-        )
+        key = recipe.rounding, json.dumps(recipe.options), by_channel
+        if key not in self._roundings:
+            kind = imports.load(self.params.rounding_target(recipe.rounding or ""))
+            self._roundings[key] = workload.rounding(kind, recipe.options, by_channel)
+        return self._roundings[key]
 
     def finetune(self, run: Run, family: str) -> Job:
         """Return the job that makes a full-precision network."""
@@ -227,18 +224,6 @@ class Estimates:
             seconds = len(self.params.recipe(run.recipe).select) * cost.evaluation(run.task, network, kind, held_out)
         memory = cost.evaluation_memory(network, kind, checkpoint.streamed)
         return Job("evaluate", family, run, {what: seconds}, memory, done)
-
-
-class _Quiet(NamedTuple):
-    """A run that makes no difference to a cache: networks of one shape are counted once."""
-
-    run: Run
-
-    def __hash__(self) -> int:
-        return 0
-
-    def __eq__(self, other: object) -> bool:
-        return isinstance(other, _Quiet)
 
 
 def _there(directory: str) -> bool:
@@ -333,7 +318,13 @@ def _disk(plan: Plan, made: Estimates, open_jobs: list[Job]) -> Iterator[str]:
             quantized += cost.quantized_bytes(network, plan.params.recipe(job.run.recipe))
             state = max(state, cost.state_bytes(network, found))
             caches = max(caches, cost.cache_bytes(network, found))
-    yield f"on disk: checkpoints {weights / GIB:.1f} GiB, quantized networks {quantized / GIB:.1f} GiB (packed codes)"
+    drawn = {plan.samples_dir(job.run): job.run for job in open_jobs if job.stage == "reconstruct"}
+    rows = [(protocol.named(plan.scale, run.task), plan.hyper(run)[0].samples) for run in drawn.values()]
+    samples = sum(count * math.prod(task.input_shape) for task, count in rows)  # a byte a pixel; texts are shorter
+    yield (
+        f"on disk: checkpoints {weights / GIB:.1f} GiB, samples {samples / GIB:.1f} GiB, "
+        f"quantized networks {quantized / GIB:.1f} GiB (packed codes)"
+    )
     yield f"per job: activation caches up to {caches / GIB:.2f} GiB, resume state on disk up to {state / GIB:.2f} GiB"
 
 

@@ -1,7 +1,8 @@
 """What a network makes a device do, op by op, from shapes alone: real code on tensors that have no memory."""
 
+import dataclasses
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from functools import partial
 from typing import Any
 
@@ -92,10 +93,10 @@ def network(checkpoint: Checkpoint, task: Task, batch: int, precision: str, quan
     vocabulary = getattr(getattr(model, "config", None), "vocab_size", 0) if task.head.get("head") == "causal-lm" else 0
     parameters = sum(value.numel() for value in model.parameters())
     with FakeTensorMode(allow_non_fake_inputs=True):
-        _fill(model)
-        if any(isinstance(module, nn.BatchNorm2d) for module in model.modules()):
-            _fold(model)
+        _fold(model)
         blocks = build.cut(checkpoint, model)
+        inside = {module for block in blocks for module in block.module.modules()}
+        _fill(module for module in model.modules() if module not in inside)
         x = torch.zeros(batch, *task.input_shape, dtype=getattr(torch, task.input_dtype))
         groups: dict[tuple[object, ...], Group] = {}
         shapes: dict[tuple[object, ...], tuple[int, ...]] = {}
@@ -105,8 +106,9 @@ def network(checkpoint: Checkpoint, task: Task, batch: int, precision: str, quan
             sizes = tuple(value.shape for value in block.module.parameters())
             key = (type(block.module), x.shape, sizes, len(block.sites))
             if key in groups:
-                groups[key] = _again(groups[key])
+                groups[key] = dataclasses.replace(groups[key], count=groups[key].count + 1)
             else:
+                _fill(block.module.modules())
                 groups[key], shapes[key] = _group(block, x, precision, quantized)
             x = torch.zeros(shapes[key])
     flop = sum(group.count * sum(op.flop for op in group.forward.ops) for group in groups.values()) / batch
@@ -116,14 +118,10 @@ def network(checkpoint: Checkpoint, task: Task, batch: int, precision: str, quan
     return Network(flop, parameters, vocabulary, tokens, batch, tuple(groups.values()))
 
 
-def _again(group: Group) -> Group:
-    return Group(**{**vars(group), "count": group.count + 1})
-
-
-def _fill(model: nn.Module) -> None:
+def _fill(modules: Iterable[nn.Module]) -> None:
     """Give every parameter and buffer a shape and a type without memory, on the device that autocast knows."""
     known: dict[int, nn.Parameter] = {}
-    for module in model.modules():
+    for module in modules:
         for name, value in module._parameters.items():
             if value is not None:
                 filled = nn.Parameter(torch.empty(value.shape), requires_grad=True)
@@ -178,18 +176,18 @@ def _grid() -> Grid:
 
 def rounding(kind: Callable[..., Rounding], options: dict[str, Any], by_channel: bool) -> Rounded:
     """Count what a rounding does to a weight each iteration, on a small one."""
-    weight = torch.randn(SIDE, SIDE)
+    weight = torch.randn(SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     axis = 0 if by_channel else None
     with Tally() as search:
         grid = initial_grid(weight, Scheme(4, False, axis), "mse", 2.4)
     one = kind(weight, grid, place.Axes(output=0), **options)
+    learned = [parameter for group in one.groups().values() for parameter in group]
+    gradients = [torch.ones_like(weight), None]
     with Tally() as counted:
-        result = one(weight)
-        if (penalty := one.regularizer(10.0)) is not None:
-            result = result + 0 * penalty
-        learned = [parameter for group in one.groups().values() for parameter in group]
+        results = [one(weight), one.regularizer(10.0)]
         if learned:
-            result.sum().backward()
+            there = [index for index, result in enumerate(results) if result is not None]
+            torch.autograd.backward([results[i] for i in there], [gradients[i] for i in there])
     size = weight.numel()
     return Rounded(
         kernels=len(counted.ops),
