@@ -306,7 +306,7 @@ def reconstruction_memory(
     peak = 0.0
     for group in network.groups:
         elements = sum(group.weights)
-        # The weight itself, its float copy under the rounding, gradient and moments of what is learned.
+        # The weights (streamed: and where they are read), what is learned and its moments; gradients are in `kept`.
         block = (8 if streamed else 4) * group.parameters + elements * (rounded.kept + 3 * 4 * rounded.learned)
         rows = min(hyper.a_init_samples, hyper.samples) if recipe.a_bits else 0
         at_once = rows if group.forward.largest / network.batch * rows <= FIRST_STEPS else hyper.batch

@@ -153,9 +153,6 @@ class Job(NamedTuple):
     memory: cost.Memory
     done: bool
 
-    def __str__(self) -> str:
-        return f"{self.stage} {self.run}"
-
 
 class Estimates:
     """What the jobs of a plan cost; each network and each rounding is counted once."""
