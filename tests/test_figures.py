@@ -62,7 +62,7 @@ def test_figure3_without_small_weights() -> None:
 def test_figure4_draws_every_weight() -> None:
     figure = figure4(shifts(), "mini")
     offsets = np.asarray(figure.axes[0].collections[0].get_offsets())
-    np.testing.assert_array_equal(offsets, np.column_stack([shifts().flat_weight, shifts().steps]))
+    np.testing.assert_array_equal(offsets, np.column_stack([shifts().weight.ravel(), shifts().steps]))
     assert "20.0 %" in texts(figure)
 
 

@@ -28,7 +28,6 @@ from table_runs import (
 from visible_text import offline, visible
 
 from flexround.errors import InputError, SettingsError
-from flexround.jobs.resolve import made
 from flexround.jobs.shown import Shown, TabulateJob
 from flexround.results.render import html, latex, table_layout, terminal
 from flexround.settings.load import load_params
@@ -300,8 +299,7 @@ def test_tables_need_no_torch() -> None:
 
 def test_stage_writes_three_files_and_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     complete(tmp_path)
-    job = made(
-        TabulateJob,
+    job = TabulateJob(
         table=TABLE,
         scale=scale(),
         seeds=dict.fromkeys((task for task, _ in TABLE.pairs()), 1),

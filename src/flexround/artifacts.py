@@ -25,7 +25,7 @@ UNWRITABLE = {
 }
 
 
-def atomic_write(path: Path, write: Callable[[Path], None]) -> None:
+def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     """Call ``write(temporary)`` and rename the temporary file to ``path`` once it is on disk.
 
     Raises:
@@ -65,7 +65,7 @@ def _error_number(error: Exception) -> int:
 
 def write_bytes(path: Path, data: bytes) -> None:
     """Write ``data`` atomically."""
-    atomic_write(path, lambda temporary: _ignore(temporary.write_bytes(data)))
+    atomic_write(path, lambda temporary: temporary.write_bytes(data))
 
 
 def write_text(path: Path, text: str) -> None:
@@ -108,12 +108,9 @@ def read_formatted(path: Path) -> Any:
 
 
 def sha256(path: Path) -> str:
-    """Return the hex sha256 of a file, read in 1 MiB pieces."""
-    digest = hashlib.sha256()
+    """Return the hex sha256 of a file, read in pieces."""
     with open(path, "rb") as file:
-        while piece := file.read(1 << 20):
-            digest.update(piece)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def copy_existing(source: Path, target: Path, names: Iterable[str]) -> list[str]:
@@ -172,7 +169,3 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
         if verify and sha256(path) != digest:
             raise InputError(f"{path}: its sha256 is not the one in its manifest; delete it and run its stage again")
     return manifest
-
-
-def _ignore(_: object) -> None:
-    """Turn an expression's value into None for callbacks that return nothing."""

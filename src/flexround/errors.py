@@ -4,7 +4,10 @@ A stage prints it without a traceback and exits with 2; everything else is a bug
 """
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from typing import TypeVar
+
+T = TypeVar("T")
 
 SHOWN = 12  # known names in a message
 USER_ERROR = 2  # exit code of a program that ends with such an error
@@ -34,3 +37,14 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     listed = names if len(names) <= SHOWN else sorted({*close, *names[: SHOWN - len(close)]})
     more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
     return f"{wrong!r} ({hint}known: {', '.join(listed)}{more})"
+
+
+def look_up(kind: str, known: Mapping[str, T], name: str) -> T:
+    """Return what a name stands for.
+
+    Raises:
+        SettingsError: there is no such ``kind``.
+    """
+    if name not in known:
+        raise SettingsError(f"{kind} {suggest(name, known)}")
+    return known[name]

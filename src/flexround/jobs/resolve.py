@@ -3,18 +3,19 @@
 The Snakefile asks for the inputs of a rule; they are the job file and what it names. No torch here.
 """
 
+import dataclasses
 import functools
 import re
 import sys
 import traceback
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from flexround import artifacts
 from flexround.errors import FlexRoundError
 from flexround.jobs import jobfile
-from flexround.jobs.jobfile import J, Job
+from flexround.jobs.jobfile import Job
 from flexround.seeding import derive
 from flexround.settings import layout, reach
 from flexround.settings.layout import CODE, ROOT, Run
@@ -33,47 +34,40 @@ class Jobs:
 
     def fetch(self, name: str) -> Inputs:
         """Fetch one pinned source."""
-        job = made(jobfile.FetchJob, name=name, source=self.params.sources[name], out=Path(layout.SOURCES))
-        return write(layout.source_file(name), job) | code("fetch")
+        out, source = layout.source_file(name), self.params.sources[name]
+        return write(jobfile.FetchJob, out, name=name, source=source, out=layout.SOURCES) | code("fetch")
 
     def data(self, task: str) -> Inputs:
         """Prepare a task's data."""
         out, settings = layout.data_dir(self.scale.name, task), self.scale.tasks[task]
-        job = made(jobfile.DataJob, scale=self.scale.name, name=task, task=settings, sources=layout.SOURCES, out=out)
-        sources = {f"source_{i}": layout.source_file(name) for i, name in enumerate(settings.sources)}
-        return write(out, job) | code("data", settings.module) | sources
+        sources = numbered("source", map(layout.source_file, settings.sources))
+        facts = {"scale": self.scale.name, "name": task, "task": settings, "sources": layout.SOURCES}
+        return write(jobfile.DataJob, out, **facts) | code("data", settings.module) | sources
 
     def calibrate(self, task: str, samples: int, seed: int) -> Inputs:
         """Draw the calibration samples of a seed."""
         out, settings = layout.calibration_dir(self.scale.name, task, samples, seed), self.scale.tasks[task]
         data = layout.data_dir(self.scale.name, task)
-        job = made(
-            jobfile.CalibrateJob,
-            scale=self.scale.name,
-            name=task,
-            task=settings,
-            samples=samples,
-            seed=seed,
-            data=data,
-            out=out,
+        facts = {"scale": self.scale.name, "name": task, "task": settings, "samples": samples, "seed": seed}
+        return (
+            write(jobfile.CalibrateJob, out, **facts, data=data) | code("calibrate", settings.module) | {"data": data}
         )
-        return write(out, job) | code("calibrate", settings.module) | {"data": data}
 
     def finetune(self, task: str, checkpoint: str) -> Inputs:
         """Make a full-precision network."""
         out = layout.checkpoint_dir(self.scale.name, task, checkpoint)
         made_from = self.plan.origins(task, checkpoint)
-        settings = self.params.checkpoint(checkpoint)
-        job = made(
+        job = write(
             jobfile.FinetuneJob,
-            **self._network(task, checkpoint, out),
+            out,
+            **self._network(task, checkpoint),
             train=self.params.train(task, checkpoint),
-            origins={name: self.params.sources[name] for name in settings.sources},
+            origins={name: self.params.sources[name] for name in self.params.checkpoint(checkpoint).sources},
             sources=layout.SOURCES,
             data=made_from.get("data"),
             pretrained=made_from.get("pretrained"),
         )
-        return write(out, job) | code("finetune", *self._model_code(task, checkpoint)) | made_from
+        return job | code("finetune", *self._model_code(task, checkpoint)) | made_from
 
     def gate(self, task: str, checkpoint: str) -> Inputs:
         """Pass or stop a full-precision network; on purpose without the code, so that no edit throws networks away."""
@@ -83,26 +77,22 @@ class Jobs:
             "data": layout.data_dir(self.scale.name, task),
         }
         gate = self.params.gate(task, checkpoint).model_dump(include={"metric", "min", "max"})
-        return (
-            write(
-                out, made(jobfile.GateJob, **self._network(task, checkpoint, out, evaluated=True), gate=gate, **inputs)
-            )
-            | inputs
-        )
+        network = self._network(task, checkpoint, evaluated=True)
+        return write(jobfile.GateJob, out, **network, gate=gate, **inputs) | inputs
 
     def reconstruct(self, run: Run) -> Inputs:
         """Quantize a network."""
-        out, recipe = layout.quantized_dir(run), self.params.recipe(run.recipe)
-        hyper, sources = self.plan.hyper(run)
+        recipe, (hyper, sources) = self.params.recipe(run.recipe), self.plan.hyper(run)
         rounding = self.params.rounding_target(recipe.rounding or "")
         inputs = {
             "weights": layout.checkpoint_dir(run.scale, run.task, run.checkpoint),
             "samples": self.plan.samples_dir(run),
         }
         reached = code("reconstruct", *self._model_code(run.task, run.checkpoint), rounding)
-        job = made(
+        job = write(
             jobfile.ReconstructJob,
-            **self._network(run.task, run.checkpoint, out),
+            layout.quantized_dir(run),
+            **self._network(run.task, run.checkpoint),
             run=run,
             recipe=recipe,
             rounding=rounding,
@@ -111,36 +101,29 @@ class Jobs:
             **inputs,
             **reached,
         )
-        return write(out, job) | inputs | reached | {"gate": self.plan.gate(run)}
+        return job | inputs | reached | {"gate": self.plan.gate(run)}
 
     def select(self, run: Run) -> Inputs:
         """Choose the best of several quantized networks."""
-        out, names = layout.quantized_dir(run), self.params.recipe(run.recipe).select
-        networks = {
-            name: layout.quantized_dir(Run(run.scale, run.task, run.checkpoint, name, run.seed)) for name in names
-        }
-        data = layout.data_dir(run.scale, run.task)
-        network = self._network(run.task, run.checkpoint, out, evaluated=True)
-        job = made(jobfile.SelectJob, **network, run=run, networks=networks, data=data)
+        names, data = self.params.recipe(run.recipe).select, layout.data_dir(run.scale, run.task)
+        networks = {name: layout.quantized_dir(dataclasses.replace(run, recipe=name)) for name in names}
+        network = self._network(run.task, run.checkpoint, evaluated=True)
+        job = write(jobfile.SelectJob, layout.quantized_dir(run), **network, run=run, networks=networks, data=data)
         reached = code("select", *self._model_code(run.task, run.checkpoint))
-        return (
-            write(out, job) | reached | {"data": data} | {f"of_{i}": path for i, path in enumerate(networks.values())}
-        )
+        return job | reached | {"data": data} | numbered("of", networks.values())
 
     def evaluate(self, run: Run) -> Inputs:
         """Evaluate a network, quantized or not."""
-        out = layout.evaluated_dir(run)
+        out, recipe = layout.evaluated_dir(run), self.params.recipe(run.recipe)
         inputs = {"network": self.plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
-        recipe = self.params.recipe(run.recipe)
-        network = self._network(run.task, run.checkpoint, out, evaluated=True)
-        job = made(jobfile.EvaluateJob, **network, run=run, recipe=recipe, **inputs)
+        network = self._network(run.task, run.checkpoint, evaluated=True)
         named = [*self._model_code(run.task, run.checkpoint), *self._code_of_files(run.task)]
-        return write(out, job) | code("evaluate", *named) | inputs
+        job = write(jobfile.EvaluateJob, out, **network, run=run, recipe=recipe, **inputs)
+        return job | code("evaluate", *named) | inputs
 
-    def _network(self, task: str, checkpoint: str, out: str, evaluated: bool = False) -> dict[str, Any]:
+    def _network(self, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
         """Return what all jobs know of a network."""
-        names = (self.scale.name, task, checkpoint)
-        return {"names": names, "out": out, **network(self.params, task, checkpoint, evaluated)}
+        return {"names": (self.scale.name, task, checkpoint), **network(self.params, task, checkpoint, evaluated)}
 
     def _code_of_files(self, task: str) -> list[str]:
         """Return the functions that the files of a task's evaluation name: lm-eval's YAML has a tag for them."""
@@ -164,17 +147,22 @@ def network(params: Params, task: str, checkpoint: str, evaluated: bool = False)
     }
 
 
-def made(kind: type[J], **values: Any) -> J:
-    """Return a job from its fields, checked."""
-    return kind.model_validate(values)
+def write(kind: type[Job], output: str | Path, **values: Any) -> Inputs:
+    """Write the job file of an output: a job's fields, checked; ``out`` is the output if it is not among them."""
+    job = kind.model_validate({"out": output} | values)
+    return {"job": _updated(layout.job_file(str(output)), job.model_dump_json(indent=1) + "\n")}
 
 
-def write(out: str | Path, job: Job) -> Inputs:
-    """Write the job file of an output, unless it is there with this content."""
-    path, text = layout.job_file(str(out)), job.model_dump_json(indent=1) + "\n"
+def numbered(name: str, paths: Iterable[str]) -> Inputs:
+    """Return inputs ``NAME_0``, ``NAME_1`` and so on."""
+    return {f"{name}_{i}": path for i, path in enumerate(paths)}
+
+
+def _updated(path: Path, text: str) -> str:
+    """Write a file unless it is there with this content; return its path."""
     if not path.exists() or path.read_text() != text:
         artifacts.write_text(path, text)
-    return {"job": str(path)}
+    return str(path)
 
 
 class Fatal:
@@ -203,12 +191,9 @@ class Fatal:
 def hashes(stage: str, *targets: str) -> dict[str, str]:
     """Return file -> hash of what a stage can reach in it; a user's file by its name alone, since it may be moved.
 
-    Args:
-        stage: module under ``flexround.stages``.
-        *targets: further ``package.module:name`` that the settings make the stage import.
+    ``targets`` are further ``package.module:name`` that the settings make the stage import.
     """
-    starts = (f"flexround.stages.{stage}:run", "flexround.jobs.execution", *targets)
-    reached = reach.reached(*starts)
+    reached = reach.reached(f"flexround.stages.{stage}:run", "flexround.jobs.execution", *targets)
     return {
         str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name: digest
         for path, digest in sorted(reached.items())
@@ -218,9 +203,5 @@ def hashes(stage: str, *targets: str) -> dict[str, str]:
 @functools.cache
 def code(stage: str, *targets: str) -> Inputs:
     """Write the hashes of the code that a stage can reach, unless they are there."""
-    name = f"{derive(stage, *targets):016x}"
-    path = Path(CODE) / f"{stage}-{name}" / "sha256"
-    text = "".join(f"{digest}  {file}\n" for file, digest in hashes(stage, *targets).items())
-    if not path.exists() or path.read_text() != text:
-        artifacts.write_text(path, text)
-    return {"code": str(path)}
+    path = Path(CODE) / f"{stage}-{derive(stage, *targets):016x}" / "sha256"
+    return {"code": _updated(path, "".join(f"{digest}  {file}\n" for file, digest in hashes(stage, *targets).items()))}

@@ -6,7 +6,7 @@ from pathlib import Path
 from pydantic import Field
 
 from flexround.jobs.jobfile import Job
-from flexround.jobs.resolve import Inputs, code, made, network, write
+from flexround.jobs.resolve import Inputs, code, network, numbered, write
 from flexround.results import published, settings_table
 from flexround.results.claims import specs
 from flexround.results.claims.specs import Claims
@@ -101,8 +101,9 @@ class Shown:
     def tabulate(self, number: int) -> Inputs:
         """Make one table."""
         table = self.params.tables[number]
-        job = made(
+        job = write(
             TabulateJob,
+            self.out / f"table{number}.csv",
             table=table,
             scale=self.facts,
             seeds=self._seeds([table]),
@@ -113,14 +114,15 @@ class Shown:
             out=self.out,
         )
         runs = [] if table.settings else self.plan.table_runs(number)
-        return write(self.out / f"table{number}.csv", job) | code("tabulate") | _templates("table") | _evaluated(runs)
+        return job | code("tabulate") | _templates("table") | _evaluated(runs)
 
     def figure(self, number: int) -> Inputs:
         """Draw one figure."""
         panels = self.params.figures.shifts.get(number, ())
         shifts = tuple(map(self._shift, panels))
-        job = made(
+        job = write(
             FigureJob,
+            self.out / f"figure{number}.pdf",
             number=number,
             scale=self.scale.name,
             large_weight=self.scale.figures.large_weight,
@@ -129,16 +131,18 @@ class Shown:
             out=self.out,
         )
         inputs = _evaluated([] if shifts else self.plan.figure_runs(number))
-        for i, shift in enumerate(shifts):
-            inputs |= {f"weights_{i}": str(shift.weights), f"quantized_{i}": str(shift.quantized)}
-        targets = {target for shift in shifts for target in _targets(shift)}
-        return write(self.out / f"figure{number}.pdf", job) | code("figure", *sorted(targets)) | inputs
+        inputs |= numbered("weights", (str(shift.weights) for shift in shifts))
+        inputs |= numbered("quantized", (str(shift.quantized) for shift in shifts))
+        models = [shift.checkpoint.model for shift in shifts]
+        targets = {target for model in models for target in (model.factory, model.equalization) if target}
+        return job | code("figure", *sorted(targets | {shift.task.module for shift in shifts})) | inputs
 
     def claims(self) -> Inputs:
         """Judge the paper's claims by all complete tables and figure 7."""
         tables = tuple(table for table in self.params.tables.values() if table.groups)
-        job = made(
+        job = write(
             ClaimsJob,
+            self.out / "claims.csv",
             tables=tables,
             scale=self.facts,
             seeds=self._seeds(tables),
@@ -154,14 +158,13 @@ class Shown:
         complete = [number for number in self.plan.complete_tables() if self.params.tables[number].groups]
         runs = [run for table in complete for run in self.plan.table_runs(table)]
         runs += self.plan.figure_runs(number) if number in self.plan.complete_figures() else []
-        return write(self.out / "claims.csv", job) | code("claims") | _templates("claims") | _evaluated(runs)
+        return job | code("claims") | _templates("claims") | _evaluated(runs)
 
     def summary(self) -> Inputs:
         """Sum up the complete tables."""
-        tables = [self.out / f"table{number}.csv" for number in self.plan.complete_tables()]
-        out = self.out / "metrics.json"
-        inputs = {f"table_{i}": str(path) for i, path in enumerate(tables)}
-        return write(out, SummaryJob(tables=tuple(tables), out=out)) | code("summary") | inputs
+        tables = [str(self.out / f"table{number}.csv") for number in self.plan.complete_tables()]
+        job = write(SummaryJob, self.out / "metrics.json", tables=tables)
+        return job | code("summary") | numbered("table", tables)
 
     def _recipes(self, tables: Iterable[Table]) -> dict[str, Recipe]:
         """Return the recipes of the rows of tables."""
@@ -184,15 +187,12 @@ class Shown:
     def _shift(self, panel: Panel) -> Shift:
         """Return one weight with its networks."""
         run = Run(self.scale.name, panel.task, panel.checkpoint, panel.recipe, 0)
-        settings = network(self.params, panel.task, panel.checkpoint)
-        return Shift.model_validate(
-            {
-                "panel": panel,
-                "steps": self.params.recipe(panel.recipe).preprocess,
-                "weights": layout.checkpoint_dir(run.scale, run.task, run.checkpoint),
-                "quantized": layout.quantized_dir(run),
-                **settings,
-            }
+        return Shift(
+            panel=panel,
+            steps=self.params.recipe(panel.recipe).preprocess,
+            weights=Path(layout.checkpoint_dir(run.scale, run.task, run.checkpoint)),
+            quantized=Path(layout.quantized_dir(run)),
+            **network(self.params, panel.task, panel.checkpoint),
         )
 
 
@@ -200,16 +200,9 @@ def _templates(page: str) -> Inputs:
     """Return the templates of an output."""
     shared = {"base.html", "marks.html", "style.css"}
     names = sorted(path.name for path in (ROOT / TEMPLATES).iterdir() if path.stem == page or path.name in shared)
-    return {f"template_{i}": str(TEMPLATES / name) for i, name in enumerate(names)}
+    return numbered("template", (str(TEMPLATES / name) for name in names))
 
 
 def _evaluated(runs: Iterable[Run]) -> Inputs:
     """Return the evaluations that something is made of."""
-    files = {file: None for run in runs for file in layout.evaluated_files(run)}
-    return {f"of_{i}": file for i, file in enumerate(files)}
-
-
-def _targets(shift: Shift) -> list[str]:
-    """Return the code that the settings of a shift's network name."""
-    model = shift.checkpoint.model
-    return [target for target in (model.factory, model.equalization, shift.task.module) if target]
+    return numbered("of", dict.fromkeys(file for run in runs for file in layout.evaluated_files(run)))

@@ -1,5 +1,6 @@
 """Build a checkpoint's network from its settings: architecture, weights, surgery, blocks."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,9 +22,7 @@ def architecture(checkpoint: Checkpoint, head: Mapping[str, Any]) -> nn.Module:
     The weights are as the factory leaves them; there are none if the checkpoint is streamed.
     """
     factory = imports.load(checkpoint.model.factory)
-    if not checkpoint.streamed:
-        return factory(**checkpoint.model.args, **head).eval()
-    with weightless():
+    with weightless() if checkpoint.streamed else contextlib.nullcontext():
         return factory(**checkpoint.model.args, **head).eval()
 
 

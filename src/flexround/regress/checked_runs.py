@@ -42,11 +42,7 @@ class Subset(Strict):
 
     def runs(self, scale: str) -> list[Run]:
         """Return what is made again: the first seed of each run."""
-        return [
-            Run(scale, member.task, member.checkpoint, recipe, 0)
-            for member in self.members()
-            for recipe in member.recipes
-        ]
+        return [Run(scale, one.task, one.checkpoint, recipe, 0) for one in self.members() for recipe in one.recipes]
 
     def family(self, task: str) -> str:
         """Return the family of a task.

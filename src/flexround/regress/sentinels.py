@@ -9,8 +9,8 @@ numbers, and are to be noticed.
 
 import csv
 import functools
-import io
 import statistics
+from collections import defaultdict
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -19,6 +19,7 @@ import torch
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.regress.probes import arithmetic, data, engine
+from flexround.results.table_csv import write
 
 Probe = Callable[[int], dict[str, float]]
 VARIANTS = ((1, 1), (1, 2), (1, 3), (2, 4))  # threads and number of the change; (1, 0) gives the values
@@ -70,28 +71,24 @@ def measure(names: Iterable[str] = PROBES) -> dict[str, Sentinel]:
 def tolerate(values: dict[str, float], variants: Sequence[dict[str, float]]) -> dict[str, Sentinel]:
     """Return sentinels from their values and what these are in some variants."""
     furthest = {name: max(abs(other[name] - value) for other in variants) for name, value in values.items()}
-    relative: dict[str, list[float]] = {}
+    relative: dict[str, list[float]] = defaultdict(list)  # by what a number is of, whichever the recipe
     for name, value in values.items():
         if value:
-            relative.setdefault(_quantity(name), []).append(furthest[name] / abs(value))
+            relative[name.partition("/")[2]].append(furthest[name] / abs(value))
     found = {}
     for name, value in values.items():
-        usual = 0.0 if NEAREST in name else abs(value) * statistics.median(relative.get(_quantity(name), [0.0]))
+        alike = relative.get(name.partition("/")[2], [0.0])
+        usual = 0.0 if NEAREST in name else abs(value) * statistics.median(alike)
         floor = FLOOR * max(1.0, abs(value))
         found[name] = Sentinel(value, max(MARGIN * furthest[name], MARGIN * usual, floor), furthest[name])
     return found
 
 
-def _quantity(name: str) -> str:
-    """Return what a number is of, whichever the recipe."""
-    return name.partition("/")[2]
-
-
 def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[str]:
     """Return a line for each number of some probes that is unexpected, missing or unknown, or of a probe that fails."""
+    names = list(names)
     lines: list[str] = []
     found: dict[str, float] = {}
-    names = list(names)
     for name in names:
         try:
             found |= compute([name])
@@ -109,11 +106,8 @@ def check(expected: dict[str, Sentinel], names: Iterable[str] = PROBES) -> list[
 
 def to_csv(sentinels: dict[str, Sentinel]) -> str:
     """Return sentinels as CSV."""
-    text = io.StringIO()
-    writer = csv.writer(text, lineterminator="\n")
-    writer.writerow(COLUMNS)
-    writer.writerows([name, *(f"{number:.9g}" for number in sentinel)] for name, sentinel in sentinels.items())
-    return text.getvalue()
+    lines = [[name, *(f"{number:.9g}" for number in sentinel)] for name, sentinel in sentinels.items()]
+    return write((dict(zip(COLUMNS, line, strict=True)) for line in lines), COLUMNS)
 
 
 def read(path: Path) -> dict[str, Sentinel]:
@@ -123,10 +117,8 @@ def read(path: Path) -> dict[str, Sentinel]:
         InputError: missing or damaged.
     """
     try:
-        with open(path, encoding="utf-8", newline="") as file:
-            return {
-                line["name"]: Sentinel(*(float(line[name]) for name in COLUMNS[1:])) for line in csv.DictReader(file)
-            }
+        lines = csv.DictReader(path.read_text().splitlines())
+        return {line["name"]: Sentinel(*(float(line[name]) for name in COLUMNS[1:])) for line in lines}
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; restore it from git") from error
     except (KeyError, TypeError, ValueError) as error:

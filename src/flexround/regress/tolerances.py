@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
 from flexround.results.cells import Cell
+from flexround.results.contests import EXACT
 from flexround.results.evaluated import Trial
 from flexround.settings.schema import Recipe
 
@@ -25,7 +26,6 @@ SDS = 4.0
 DIGIT = 0.01  # the last one of a table
 ENOUGH = 4  # degrees of freedom that a spread is taken from
 OWN = 2  # degrees of freedom from which a cell's own spread counts
-EXACT = 6  # decimals of a number; the rest is floating-point error
 Kind = tuple[str, ...]  # family, setting, bits of the weights, metric
 
 
@@ -83,8 +83,8 @@ def step(trial: Trial) -> float:
 
 def of_seeds(cell: Cell, kind: Kind) -> Spread:
     """Return the spread of a cell over its seeds."""
-    values = [trial.value for trial in cell.trials]
-    mean, unit = statistics.fmean(values), noise(cell.trials[0])
+    values, unit = [trial.value for trial in cell.trials], noise(cell.trials[0])
+    mean = statistics.fmean(values)
     return Spread(kind, sum(((value - mean) / unit) ** 2 for value in values), len(values) - 1)
 
 
@@ -95,15 +95,7 @@ def of_rounding(cell: Cell, other: Cell, kind: Kind) -> Spread:
 
 
 def allowed(cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool) -> Allowed:
-    """Return the tolerance of a cell with trials.
-
-    Args:
-        cell: value, noise and seeds.
-        kind: of the cell.
-        quantized: whether seeds matter to it at all.
-        seeds: spreads over seeds.
-        rounding: spreads over nothing but rounding.
-    """
+    """Return the tolerance of a cell with trials, from the spreads over seeds, if it is quantized, and rounding."""
     unit, found = noise(cell.trials[0]), []
     for name, pool in (("seeds", seeds if quantized else None), ("rounding", rounding)):
         if pool and (relative := pool.relative(kind)):

@@ -2,40 +2,29 @@
 
 import dataclasses
 import statistics
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
-from flexround.results.evaluated import Trial, directory, read_run, trial
+from flexround.results.evaluated import Trial, directory, read_run
 from flexround.results.published import Key
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
-from flexround.settings.tables import Row, Table
+from flexround.settings.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)
 class Cell:
-    """One number of a table and the trials it is the median of.
-
-    Attributes:
-        key: identity, as in the published numbers.
-        group: number of the group of rows between two rules, from 1.
-        compare: whether the cell can be the best of its group.
-        run: the first of the cell's runs.
-        metric: of the run's task; the key has the table's name for it.
-        expected: how many seeds a complete cell has.
-        trials: the evaluated seeds, by seed.
-        selected: whether the cell is to be made.
-    """
+    """One number of a table and the trials it is the median of."""
 
     key: Key
-    group: int
-    compare: bool
-    run: Run
-    metric: str
-    expected: int
-    trials: tuple[Trial, ...]
-    selected: bool = True
+    group: int  # number of the group of rows between two rules, from 1
+    compare: bool  # whether the cell can be the best of its group
+    run: Run  # the first of the cell's runs
+    metric: str  # of the run's task; the key has the table's name for it
+    expected: int  # how many seeds a complete cell has
+    trials: tuple[Trial, ...]  # the evaluated seeds, by seed
+    selected: bool = True  # whether the cell is to be made
 
     @property
     def complete(self) -> bool:
@@ -46,11 +35,6 @@ class Cell:
     def median(self) -> float:
         """Median over seeds, as in section 4.2, of a cell with trials."""
         return statistics.median(t.value for t in self.trials)
-
-    @property
-    def value(self) -> float | None:
-        """The median; None without trials."""
-        return self.median if self.trials else None
 
     @property
     def spread(self) -> float | None:
@@ -74,20 +58,16 @@ def collect(
 ) -> list[Cell]:
     """Collect all cells of a table in the paper's order: rows, then columns, then metrics.
 
-    Args:
-        table: rows, columns and groups.
-        recipes: every recipe by name.
-        scale: name of the scale.
-        seeds: seeds of a complete quantized cell, of all tasks or by task; full precision has one.
-        root: results directory that holds ``SCALE/evaluated/``.
-        selected: checkpoints whose runs are read; None for all.
+    A complete quantized cell has ``seeds`` of them, one number or by task, full precision one. ``root`` holds
+    ``SCALE/evaluated/``. Of checkpoints that are not ``selected`` nothing is read; None selects all.
 
     Raises:
         SettingsError: a row names an unknown recipe.
         InputError: an evaluated run that can't be used.
     """
     cells = []
-    for number, group, compare, row in _rows(table):
+    groups = [(index, group.compare, row) for index, group in enumerate(table.groups, start=1) for row in group.rows]
+    for number, (group, compare, row) in enumerate(groups, start=1):
         if row.recipe not in recipes:
             raise SettingsError(f"params/tables/table{table.number:02d}.yaml: recipe {suggest(row.recipe, recipes)}")
         for _, column, task, checkpoint, metrics in table.row_cells(row):
@@ -103,24 +83,14 @@ def collect(
     return cells
 
 
-def _rows(table: Table) -> Iterator[tuple[int, int, bool, Row]]:
-    """Yield row number, group number (both from 1), whether the group is compared, and the row."""
-    number = 0
-    for group_number, group in enumerate(table.groups, start=1):
-        for row in group.rows:
-            number += 1
-            yield number, group_number, group.compare, row
-
-
 def trials_of(first: Run, metrics: Sequence[str], count: int, root: Path) -> dict[str, tuple[Trial, ...]]:
     """Return the evaluated trials of each metric of a run, by seed, of at most ``count`` seeds.
 
     Raises:
         InputError: an evaluated run that can't be used, or seeds with different numbers of examples.
     """
-    runs = [dataclasses.replace(first, seed=seed) for seed in range(count)]
-    contents = [(run, content) for run in runs if (content := read_run(run, root)) is not None]
-    trials = {m: tuple(trial(content, run, root, m) for run, content in contents) for m in metrics}
+    found = [read_run(dataclasses.replace(first, seed=seed), root, metrics) for seed in range(count)]
+    trials = {metric: tuple(of_run[metric] for of_run in found if of_run) for metric in metrics}
     for metric, of_metric in trials.items():
         if len(sizes := {t.n_examples for t in of_metric}) > 1:
             raise InputError(

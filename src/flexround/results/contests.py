@@ -1,8 +1,8 @@
 """Contests between the rows of equal section and bits: who leads by how much, and who wins. A tie has no winner."""
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable
+from typing import NamedTuple
 
 from flexround.results.cells import Cell
 from flexround.results.paired import p_value, standard_error
@@ -13,23 +13,14 @@ ALPHA = 0.05
 EXACT = 6  # decimals of a margin; the rest is floating-point error
 
 
-@dataclasses.dataclass(frozen=True)
-class Lead:
-    """How a cell stands against the best of the other cells in its contest.
-
-    Attributes:
-        cell: the cell.
-        rival: the best other cell.
-        value: the cell's value minus the rival's, both rounded: what looks like a tie is one.
-        stderr: standard error of ``value`` on this test set, from the median trials; infinite if unknown.
-        p_value: of "both are equally good", from the same trials; None where nothing can be paired.
-    """
+class Lead(NamedTuple):
+    """How a cell stands against the best of the other cells in its contest."""
 
     cell: Cell
     rival: Cell
-    value: float
-    stderr: float
-    p_value: float | None
+    value: float  # the cell's minus the rival's, both rounded: what looks like a tie is one
+    stderr: float  # of ``value`` on this test set, from the median trials; infinite if unknown
+    p_value: float | None  # of "both are equally good", from the same trials; None where nothing can be paired
 
     @property
     def noise(self) -> float:
@@ -55,8 +46,14 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
     for cell in cells:
         if cell.compare:
             contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric].append(cell)
-    settled = (contest for contest in contests.values() if len(contest) > 1 and all(cell.complete for cell in contest))
-    return {cell.key: _lead(cell, contest) for contest in settled for cell in contest}
+    found = {}
+    for contest in contests.values():
+        if len(contest) > 1 and all(cell.complete for cell in contest):
+            better = max if contest[0].trials[0].higher_is_better else min
+            for cell in contest:
+                rival = better((other for other in contest if other is not cell), key=lambda other: other.median)
+                found[cell.key] = between(cell, rival)
+    return found
 
 
 def between(cell: Cell, rival: Cell) -> Lead:
@@ -68,9 +65,3 @@ def between(cell: Cell, rival: Cell) -> Lead:
     value = round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
     one, other = cell.median_trial, rival.median_trial
     return Lead(cell, rival, value, standard_error(one, other), p_value(one, other))
-
-
-def _lead(cell: Cell, contest: list[Cell]) -> Lead:
-    """Return the lead of a cell of a complete contest."""
-    better = max if cell.trials[0].higher_is_better else min
-    return between(cell, better((other for other in contest if other is not cell), key=lambda other: other.median))

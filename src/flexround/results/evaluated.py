@@ -2,6 +2,7 @@
 
 import dataclasses
 import math
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -39,24 +40,19 @@ class Trial:
         Raises:
             InputError: the file is damaged, or the scores are not those of ``metrics.json``.
         """
-        path = self.directory / PREDICTIONS
-        stored = self._stored("scores")
-        if stored is None:
+        if (stored := self._stored("scores")) is None:
             return None
         scores = 100.0 * stored.astype(np.float64)
         if scores.shape != (self.n_examples,) or abs(scores.mean() - self.value) > STALE:
             raise InputError(
-                f"{path}: {self.metric} has shape {scores.shape} and mean {scores.mean():.2f}, {METRICS} says "
-                f"{self.n_examples} examples and {self.value:.2f}; delete the directory and evaluate the run again"
+                f"{self.directory / PREDICTIONS}: {self.metric} has shape {scores.shape} and mean {scores.mean():.2f}, "
+                f"{METRICS} says {self.n_examples} examples and {self.value:.2f}; delete the directory and evaluate "
+                "the run again"
             )
         return scores
 
     def _stored(self, kind: str) -> np.ndarray | None:
-        """Return one array of this metric from the predictions file.
-
-        Raises:
-            InputError: the file is damaged.
-        """
+        """Return one array of this metric from the predictions file."""
         path = self.directory / PREDICTIONS
         try:
             return load_file(path).get(f"{kind}/{self.metric}") if path.exists() else None
@@ -64,28 +60,23 @@ class Trial:
             raise InputError(f"{path}: damaged ({error}); delete its directory and evaluate the run again") from error
 
 
-def read_run(run: Run, root: Path) -> dict[str, Any] | None:
-    """Return the ``metrics.json`` of a run under the results directory ``root``; None if it isn't evaluated yet.
+def read_run(run: Run, root: Path, metrics: Iterable[str]) -> dict[str, Trial]:
+    """Return metrics of a run that is evaluated under the results directory ``root``; none if it isn't yet.
 
     Raises:
-        InputError: the file isn't JSON or belongs to another run.
+        InputError: the file isn't JSON or belongs to another run, lacks a metric or a fact of one, or isn't finite.
     """
     path = directory(run, root) / METRICS
     if not path.exists():
-        return None
+        return {}
     content = read_json(path)
     if content.get("run") != dataclasses.asdict(run):
         raise InputError(f"{path}: holds the run {content.get('run')}, not {run}; delete it and evaluate {run} again")
-    return content
+    return {metric: _trial(content, run, path, metric) for metric in metrics}
 
 
-def trial(content: dict[str, Any], run: Run, root: Path, metric: str) -> Trial:
-    """Return one metric of a run's ``metrics.json``.
-
-    Raises:
-        InputError: the metric or one of its facts is missing, or a number isn't finite.
-    """
-    path = directory(run, root) / METRICS
+def _trial(content: dict[str, Any], run: Run, path: Path, metric: str) -> Trial:
+    """Return one metric of a run's ``metrics.json``."""
     try:
         facts = Trial(
             directory=path.parent,

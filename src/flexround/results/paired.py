@@ -46,22 +46,13 @@ def p_value(one: Trial, other: Trial) -> float | None:
         if np.isin([scores, others], (0.0, 100.0)).all():
             won, lost = int(np.sum(scores > others)), int(np.sum(scores < others))
             return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
-        return _normal(scores - others)
+        mean, deviation = float((scores - others).mean()), float((scores - others).std())
+        if deviation == 0:
+            return float(mean == 0)
+        return float(2 * stats.norm.sf(abs(mean) / deviation * math.sqrt(len(scores))))
     replicates, rivals = one.replicates(), other.replicates()
     if replicates is None or rivals is None:
         return None
-    return _sign_changes(replicates - rivals)
-
-
-def _normal(differences: np.ndarray) -> float:
-    """Return the p-value of a mean of zero from the differences of the examples."""
-    mean, deviation = float(differences.mean()), float(differences.std())
-    if deviation == 0:
-        return float(mean == 0)
-    return float(2 * stats.norm.sf(abs(mean) / deviation * math.sqrt(len(differences))))
-
-
-def _sign_changes(differences: np.ndarray) -> float:
-    """Return twice the share of resamples on the rarer side of zero; the sample itself counts as one resample."""
+    differences = replicates - rivals
     rarer = min(np.sum(differences <= 0), np.sum(differences >= 0))
-    return min(1.0, 2 * float(rarer + 1) / (len(differences) + 1))
+    return min(1.0, 2 * float(rarer + 1) / (len(differences) + 1))  # the sample itself counts as one resample

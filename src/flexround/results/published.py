@@ -8,7 +8,7 @@ from typing import NamedTuple, TypeVar
 from flexround.errors import InputError
 from flexround.settings.layout import PARAMS
 
-N = TypeVar("N", int, float)
+V = TypeVar("V")
 TABLES = PARAMS / "published.csv"
 FIGURE7 = PARAMS / "published_figure7.csv"
 DECIMALS = 2  # of every result in the paper's tables
@@ -37,21 +37,13 @@ class Point(NamedTuple):
 
 
 def load(path: Path = TABLES) -> dict[Key, float]:
-    """Read the published numbers of all tables.
-
-    Raises:
-        InputError: the file is missing, a line isn't a number, or a key is there twice.
-    """
-    return _column(path, "value", float)
+    """Read the published numbers of all tables, see :func:`read`."""
+    return read(path, lambda line: float(line["value"]))
 
 
 def load_bold(path: Path = TABLES) -> frozenset[Key]:
-    """Read which numbers the paper prints in bold.
-
-    Raises:
-        InputError: as :func:`load`.
-    """
-    return frozenset(key for key, bold in _column(path, "bold", int).items() if bold)
+    """Read which numbers the paper prints in bold, see :func:`read`."""
+    return frozenset(key for key, bold in read(path, lambda line: int(line["bold"])).items() if bold)
 
 
 def load_figure7(path: Path = FIGURE7) -> list[Point]:
@@ -61,34 +53,34 @@ def load_figure7(path: Path = FIGURE7) -> list[Point]:
         InputError: the file is missing or a line isn't a number.
     """
     try:
-        return [
-            Point(int(fields["size"]), fields["method"], float(fields["value"]), float(fields["spread"]))
-            for fields in _read(path)
-        ]
-    except (KeyError, ValueError) as error:
+        return [Point(int(p["size"]), p["method"], float(p["value"]), float(p["spread"])) for p in _lines(path)]
+    except (KeyError, TypeError, ValueError) as error:
         raise InputError(f"{path}: {error}; restore the file from git") from error
 
 
-def _column(path: Path, name: str, convert: Callable[[str], N]) -> dict[Key, N]:
-    """Return one column of the published numbers."""
-    column: dict[Key, N] = {}
-    for line, fields in enumerate(_read(path), start=2):
+def read(path: Path, convert: Callable[[dict[str, str]], V], missing: str = "restore it from git") -> dict[Key, V]:
+    """Read a CSV of cells: what ``convert`` makes of each line, by the line's key.
+
+    Raises:
+        InputError: the file is missing, a line isn't what it should be, or a key is there twice.
+    """
+    found: dict[Key, V] = {}
+    for number, line in enumerate(_lines(path, missing), start=2):
         try:
-            table, row = int(fields["table"]), int(fields["row"])
-            key = Key(table, row, *(fields[field] for field in Key._fields[2:]))
-            value = convert(fields[name])
-        except (KeyError, ValueError) as error:
-            raise InputError(f"{path}: line {line}: {error}; restore the file from git") from error
-        if key in column:
-            raise InputError(f"{path}: line {line}: {key} is there twice; restore the file from git")
-        column[key] = value
-    return column
+            key = Key(int(line["table"]), int(line["row"]), *(line[name] for name in Key._fields[2:]))
+            value = convert(line)
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{path}: line {number}: {error!r}; restore the file from git") from error
+        if key in found:
+            raise InputError(f"{path}: line {number}: {key} is there twice; restore the file from git")
+        found[key] = value
+    return found
 
 
-def _read(path: Path) -> list[dict[str, str]]:
+def _lines(path: Path, missing: str = "restore it from git") -> list[dict[str, str]]:
     """Return the lines of a CSV file by column name; lines that start with # tell its source."""
     try:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; restore it from git") from error
+        raise InputError(f"{path}: missing; {missing}") from error
     return list(csv.DictReader(line for line in text.splitlines() if not line.startswith("#")))

@@ -14,15 +14,8 @@ def collect(
 ) -> tuple[list[Cell], dict[Key, float]]:
     """Return a cell for each method and size of the scale or the paper, and the published numbers.
 
-    All cells share one column, so that sizes can be compared with each other.
-
-    Args:
-        spec: what the figure shows.
-        points: the paper's.
-        scale: name of the scale.
-        sizes: the scale's calibration sizes.
-        seeds: seeds of a complete cell.
-        root: results directory that holds ``SCALE/evaluated/``.
+    All cells share one column, so that sizes can be compared with each other. A complete cell has ``seeds``, and
+    ``root`` holds ``SCALE/evaluated/``.
 
     Raises:
         InputError: an evaluated run that can't be used.

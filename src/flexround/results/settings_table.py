@@ -24,14 +24,7 @@ def resolve(table: Table, params: Params) -> list[float]:
 
 
 def to_csv(table: Table, values: Sequence[float], scale: ScaleFacts, numbers: Mapping[Key, float]) -> str:
-    """Return the CSV of a settings table, with the columns of every other table.
-
-    Args:
-        table: tasks and settings.
-        values: of its cells, as :func:`resolve` gives them.
-        scale: whose they are.
-        numbers: the published numbers; a cell may have none.
-    """
+    """Return the CSV of a settings table, with the columns of every other table; ``values`` are from `resolve`."""
     cells = zip(keyed(table), values, strict=True)
     return write(_entry(key, table, setting, value, scale, numbers.get(key)) for (key, setting), value in cells)
 
@@ -88,24 +81,20 @@ def _agreed(table: Table, setting: Setting, params: Params) -> float:
 
 def _value(setting: Setting, task: str, checkpoint: str, params: Params) -> float:
     """Return a setting of a pair."""
-    scale = params.scale
+    scale, (kind, _, key) = params.scale, setting.setting.partition(".")
     if task not in scale.tasks:
         raise SettingsError(f"scale {scale.name}: task {suggest(task, scale.tasks)}")
     params.checkpoint(checkpoint)
-    where, known = _settings(setting, task, checkpoint, params)
-    key = setting.setting.partition(".")[2]
+    known: Mapping[str, Any]
+    if kind == "task":
+        where, known = f"tasks.{task}.options", scale.tasks[task].options
+    elif setting.recipe is None:
+        where, known = f"train: {task}/{checkpoint}", params.train(task, checkpoint) or {}
+    else:
+        run = Run(scale.name, task, checkpoint, setting.recipe, 0)
+        where, known = f"hyper: {task}/{checkpoint}/{setting.recipe}", hyper(params, run)[0].model_dump()
     if not isinstance(known.get(key), int | float):
         raise SettingsError(
             f"scale {scale.name}: {where}: {key} = {known.get(key)!r}: write a number, the task's table shows it"
         )
     return known[key]
-
-
-def _settings(setting: Setting, task: str, checkpoint: str, params: Params) -> tuple[str, dict[str, Any]]:
-    """Return where all settings of a setting's kind stand, and what they are for a pair."""
-    if setting.setting.startswith("task."):
-        return f"tasks.{task}.options", params.scale.tasks[task].options
-    if setting.recipe is None:
-        return f"train: {task}/{checkpoint}", params.train(task, checkpoint) or {}
-    run = Run(params.scale.name, task, checkpoint, setting.recipe, 0)
-    return f"hyper: {task}/{checkpoint}/{setting.recipe}", hyper(params, run)[0].model_dump()

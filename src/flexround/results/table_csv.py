@@ -3,11 +3,11 @@
 import csv
 import io
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
-from flexround.results.contests import Lead, leads
+from flexround.results.contests import EXACT, Lead, leads
 from flexround.results.published import DECIMALS, Key
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -20,17 +20,10 @@ COLUMNS = (
 NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
-EXACT = 6  # decimals of |delta|; without it 70.58 - 70.28 is a little more than 0.30
 
 
 def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
     """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
-
-    Args:
-        cells: the table's cells in the paper's order.
-        numbers: the published numbers; a cell may have none.
-        table: holds the tolerance of each metric.
-        scale: says whether its numbers may be compared with the published ones.
 
     Raises:
         InputError: rivals that can't be compared, see :func:`flexround.results.contests.leads`.
@@ -47,10 +40,10 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
     )
 
 
-def write(entries: Iterable[Mapping[str, str | int]]) -> str:
-    """Return lines as CSV with the columns that every table has; what a line leaves out is empty."""
+def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = COLUMNS) -> str:
+    """Return lines as CSV, by default with the columns that every table has; what a line leaves out is empty."""
     text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
+    writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
     writer.writerows(entries)
     return text.getvalue()
@@ -81,11 +74,11 @@ def _measured(cell: Cell) -> dict[str, str | int]:
     """Return what was measured; empty where nothing was."""
     median = cell.median_trial if cell.trials else None
     return {
-        "value": _number(cell.value),
-        "spread": _number(cell.spread),
+        "value": number(cell.median if median else None),
+        "spread": number(cell.spread),
         "n_seeds": len(cell.trials),
         "n_examples": median.n_examples if median else "",
-        "stderr": _number(median.stderr if median else None),
+        "stderr": number(median.stderr if median else None),
         "higher_is_better": int(median.higher_is_better) if median else "",
     }
 
@@ -95,13 +88,11 @@ def _comparison(cell: Cell, published: float | None, table: Table, comparable: b
     metric = cell.key.metric
     if metric not in table.tolerance:
         raise SettingsError(f"params/tables/table{table.number:02d}.yaml: tolerance {suggest(metric, table.tolerance)}")
-    value = cell.value if comparable else None
-    delta = None if value is None or published is None else round(value, DECIMALS) - published  # as a reader would
-    return {
-        "published": _number(published),
-        "delta": _number(delta),
-        "status": status(cell, delta, table.tolerance[metric]),
-    }
+    delta = None
+    if comparable and cell.trials and published is not None:
+        delta = round(cell.median, DECIMALS) - published  # as a reader would
+    state = status(cell, delta, table.tolerance[metric])
+    return {"published": number(published), "delta": number(delta), "status": state}
 
 
 def _significance(lead: Lead | None) -> dict[str, str | int]:
@@ -111,12 +102,12 @@ def _significance(lead: Lead | None) -> dict[str, str | int]:
     return {
         "best": int(lead.wins),
         "rival": lead.rival.key.method,
-        "lead": _number(lead.value),
-        "lead_stderr": _number(lead.stderr if math.isfinite(lead.stderr) else None),
-        "p_value": "" if lead.p_value is None else f"{lead.p_value:.{P_DECIMALS}f}",
+        "lead": number(lead.value),
+        "lead_stderr": number(lead.stderr),
+        "p_value": number(lead.p_value, P_DECIMALS),
     }
 
 
-def _number(value: float | None) -> str:
-    """Return a number with fixed decimals, nothing for None, and no minus sign before zero."""
-    return "" if value is None else f"{round(value, DECIMALS) + 0.0:.{DECIMALS}f}"
+def number(value: float | None, decimals: int = DECIMALS) -> str:
+    """Return a number with fixed decimals and no minus sign before zero; nothing for None and what isn't finite."""
+    return "" if value is None or not math.isfinite(value) else f"{round(value, decimals) + 0.0:.{decimals}f}"

@@ -1,21 +1,19 @@
 """The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
-import ast
-import importlib.util
 import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings.layout import Run
-from flexround.settings.load import Params, hyper, load_params
+from flexround.settings.load import Params, check_class, hyper, load_params
 from flexround.settings.schema import Count, Recipe, Recipes, Strict
 from flexround.settings.tables import Group, Row, Table
-from flexround.settings.validation import read_yaml, validate
+from flexround.settings.validation import attempt, noted, read_yaml, validate
 
 MODULES = "FLEXROUND_MODULES"  # environment variable with the directories of the user's modules: they may be moved
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
@@ -42,11 +40,9 @@ def import_beside(file: Path) -> None:
 
 
 def configured(scale: str, file: str | None) -> Params:
-    """Return the settings with the user's additions, and let this process and its jobs import what they name.
+    """Return the settings with the additions of a user's file, and let this process and its jobs import what they name.
 
-    Args:
-        scale: name of a scale or path to a YAML file; networks and tasks may lie beside it.
-        file: path to the user's file, if there is one.
+    ``scale`` is a name or the path of a YAML file, beside which networks and tasks may lie.
 
     Raises:
         SettingsError: all errors of the project's files together, or all of the user's.
@@ -81,10 +77,8 @@ def merge(params: Params, own: Own, file: Path) -> Params:
     errors = [line for name in own.recipes for line in _recipe_errors(params, merged, own, name)]
     tables = dict(params.tables)
     for number in dict.fromkeys(row.table for row in own.rows):
-        try:
+        with noted(errors, "rows: "):
             tables[number] = _extended(params, number, [row for row in own.rows if row.table == number])
-        except SettingsError as error:
-            errors += [f"rows: {line}" for line in str(error).splitlines()]
     merged = merged._replace(tables=tables)
     errors += _row_errors(merged, own)
     if errors:
@@ -94,19 +88,13 @@ def merge(params: Params, own: Own, file: Path) -> Params:
 
 def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
     """Return a table with a last group of the user's rows, so that the paper's keep their numbers."""
-    if number not in params.tables:
-        raise SettingsError(f"table {suggest(str(number), map(str, params.tables))}")
-    table = params.tables[number]
+    table = look_up("table", {str(known): table for known, table in params.tables.items()}, str(number))
     if table.settings:
         raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
     if errors := [line for row in rows for line in _shape_errors(table, row)]:
         raise SettingsError("\n".join(errors))
-    try:
-        return Table.model_validate(dict(table) | {"groups": (*table.groups, Group(rows=tuple(rows), compare=True))})
-    except ValidationError as error:
-        raise SettingsError(
-            "\n".join(f"table {number}: {item['msg'].removeprefix('Value error, ')}" for item in error.errors())
-        ) from error
+    groups = (*table.groups, Group(rows=tuple(rows), compare=True))
+    return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
 
 
 def _shape_errors(table: Table, row: OwnRow) -> list[str]:
@@ -116,47 +104,19 @@ def _shape_errors(table: Table, row: OwnRow) -> list[str]:
         wanted = max(getattr(other, key) for other in table.rows())
         given = getattr(row, key)
         if bool(given) != bool(wanted) or (key == "extra" and len(given) != len(wanted)):
-            way = (
-                f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; leave it out"
-            )
+            way = f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; omit it"
             errors.append(f"table {table.number}, {row.method}: {key} = {given!r}: {way}")
     return errors
 
 
 def _recipe_errors(params: Params, merged: Params, own: Own, name: str) -> list[str]:
     """Return what is wrong with one of the user's recipes."""
-    recipe = own.recipes[name]
+    rounding = own.recipes[name].rounding
     if name in params.recipes.recipes:
         return [f"recipes.{name}: the project has a recipe of this name; choose another"]
-    if recipe.rounding is None:
+    if rounding is None:
         return [f"recipes.{name}: give setting, rounding and w_bits"]
-    try:
-        _check_class(merged.rounding_target(recipe.rounding))
-    except SettingsError as error:
-        return [f"recipes.{name}: {error}"]
-    return []
-
-
-def _check_class(target: str) -> None:
-    """Check that ``package.module:Class`` can be found, without importing it.
-
-    Raises:
-        SettingsError: no such module, a syntax error in it, or no such name.
-    """
-    module, _, name = target.partition(":")
-    try:
-        spec = importlib.util.find_spec(module) if module else None
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise SettingsError(f"rounding {target!r}: no module {module!r} beside this file or on the Python path")
-    try:
-        body = ast.parse(Path(spec.origin).read_text()).body
-    except SyntaxError as error:
-        raise SettingsError(f"rounding {target!r}: {spec.origin}: line {error.lineno}: {error.msg}") from error
-    classes = [node.name for node in body if isinstance(node, ast.ClassDef)]
-    if name not in classes:
-        raise SettingsError(f"rounding {target!r}: {spec.origin} has no class {suggest(name, classes)}")
+    return attempt(f"recipes.{name}: ", lambda: check_class(merged.rounding_target(rounding)))
 
 
 def _row_errors(params: Params, own: Own) -> list[str]:
@@ -177,8 +137,6 @@ def _run_errors(params: Params, row: OwnRow) -> list[str]:
     for cell in params.tables[row.table].row_cells(row):
         if cell.task in params.scale.tasks and cell.checkpoint in params.scale.checkpoints:
             run = Run(params.scale.name, cell.task, cell.checkpoint, row.recipe, 0)
-            try:
-                hyper(params, run)
-            except SettingsError as error:
-                errors += [f"recipes.{row.recipe}: {line.partition(f'{run}: ')[2]}" for line in str(error).splitlines()]
+            lines = attempt("", hyper, params, run)
+            errors += [f"recipes.{row.recipe}: {line.partition(f'{run}: ')[2]}" for line in lines]
     return errors

@@ -1,5 +1,6 @@
 """Which tables and figures each directory of results serves: what verification and storage ask. No torch here."""
 
+import dataclasses
 from collections.abc import Iterator
 
 from flexround.settings import layout
@@ -38,8 +39,7 @@ def _directories(plan: Plan, run: Run, evaluated: bool) -> Iterator[str]:
     if recipe.setting:
         yield plan.samples_dir(run)
     for name in recipe.select:
-        candidate = Run(run.scale, run.task, run.checkpoint, name, run.seed)
-        yield from _directories(plan, candidate, evaluated=False)
+        yield from _directories(plan, dataclasses.replace(run, recipe=name), evaluated=False)
 
 
 def _network(plan: Plan, task: str, checkpoint: str) -> Iterator[str]:

@@ -1,15 +1,18 @@
 """Read and validate ``params/``; resolve a run's settings. No torch here: the Snakefile imports this."""
 
+import ast
 import fnmatch
+import functools
 import importlib.util
+import itertools
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from pydantic import ValidationError
 
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings.layout import FULL_PRECISION, PARAMS, Run
 from flexround.settings.schema import (
     Checkpoint,
@@ -24,7 +27,7 @@ from flexround.settings.schema import (
     Stage,
 )
 from flexround.settings.tables import FigureSpecs, Table
-from flexround.settings.validation import S, error_line, read_yaml, validate
+from flexround.settings.validation import S, attempt, error_line, noted, read_yaml, validate
 
 
 class Params(NamedTuple):
@@ -39,15 +42,11 @@ class Params(NamedTuple):
 
     def recipe(self, name: str) -> Recipe:
         """Return a recipe by name."""
-        if name not in self.recipes.recipes:
-            raise SettingsError(f"recipe {suggest(name, self.recipes.recipes)}")
-        return self.recipes.recipes[name]
+        return look_up("recipe", self.recipes.recipes, name)
 
     def checkpoint(self, name: str) -> Checkpoint:
         """Return a checkpoint by name."""
-        if name not in self.scale.checkpoints:
-            raise SettingsError(f"scale {self.scale.name}: checkpoint {suggest(name, self.scale.checkpoints)}")
-        return self.scale.checkpoints[name]
+        return look_up(f"scale {self.scale.name}: checkpoint", self.scale.checkpoints, name)
 
     def train(self, task: str, checkpoint: str) -> dict[str, Any] | None:
         """Return the fine-tuning settings of a pair, or None if its weights are used as they come."""
@@ -168,11 +167,9 @@ def load_params(scale: str) -> Params:
     errors: list[str] = []
 
     def read(model: type[S], path: Path, reader: Callable[[Path], Any] = read_yaml) -> S | None:
-        try:
+        with noted(errors):
             return validate(model, reader(path), str(path))
-        except SettingsError as error:
-            errors.append(str(error))
-            return None
+        return None
 
     scale_settings = read(Scale, scale_path(scale), lambda _: read_scale(scale))
     recipes = read(Recipes, PARAMS / "recipes.yaml")
@@ -189,21 +186,14 @@ def load_params(scale: str) -> Params:
 
 def read_sources(errors: list[str]) -> dict[str, Source]:
     """Read ``params/sources.yaml``, appending what is wrong to ``errors``."""
-    path = PARAMS / "sources.yaml"
-    sources = {}
-    try:
+    path, sources = PARAMS / "sources.yaml", {}
+    with noted(errors):
         rows = read_yaml(path)
-    except SettingsError as error:
-        errors.append(str(error))
-        return {}
-    if not isinstance(rows, dict):
-        errors.append(f"{path}: write a mapping of names to sources")
-        return {}
-    for name, row in rows.items():
-        try:
-            sources[name] = validate(Source, row, f"{path}: {name}")
-        except SettingsError as error:
-            errors.append(str(error))
+        if not isinstance(rows, dict):
+            raise SettingsError(f"{path}: write a mapping of names to sources")
+        for name, row in rows.items():
+            with noted(errors):
+                sources[name] = validate(Source, row, f"{path}: {name}")
     return sources
 
 
@@ -217,15 +207,7 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
         SettingsError: an unknown key, a wrong value or a missing one.
     """
     recipe = params.recipe(run.recipe)
-    fields = {
-        "setting": recipe.setting,
-        "rounding": recipe.rounding,
-        "w_bits": recipe.w_bits,
-        "a_bits": recipe.a_bits,
-        "task": run.task,
-        "checkpoint": run.checkpoint,
-        "recipe": run.recipe,
-    }
+    fields = vars(run) | {name: getattr(recipe, name) for name in ("setting", "rounding", "w_bits", "a_bits")}
     values: dict[str, Any] = {}
     sources: dict[str, str] = {}
     for rule in (*params.defaults.hyper, *params.scale.hyper):
@@ -246,35 +228,40 @@ def _matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
 def _check(params: Params) -> None:
     """Check what crosses files: recipes name roundings, checkpoints name tasks and sources, every run resolves."""
     errors = _check_parts(params) + _check_patterns(params)
-    for name, recipe in params.recipes.recipes.items():
-        errors += _attempt(f"params/recipes.yaml: {name}", lambda r=recipe: _check_rounding(params, r))
-        for other in recipe.select:
-            errors += _attempt(f"params/recipes.yaml: {name}.select", lambda o=other: _check_candidate(params, o))
-    for name, checkpoint in params.scale.checkpoints.items():
-        where = f"scale {params.scale.name}: checkpoints.{name}"
-        if checkpoint.pretrain and checkpoint.pretrain not in params.scale.tasks:
-            errors.append(f"{where}: task {suggest(checkpoint.pretrain, params.scale.tasks)}")
-        unknown = [source for source in checkpoint.sources if source not in params.sources]
-        errors += [f"{where}: source {suggest(source, params.sources)}" for source in unknown]
-    for name, task in params.scale.tasks.items():
-        unknown = [source for source in task.sources if source not in params.sources]
-        where = f"scale {params.scale.name}: tasks.{name}"
-        errors += [f"{where}: source {suggest(source, params.sources)}" for source in unknown]
-    for number, table in params.tables.items():
-        for row in table.rows():
-            errors += _attempt(f"params/tables/table{number:02d}.yaml", lambda r=row: params.recipe(r.recipe))
-    figures, sizes = params.figures, params.scale.figures.sample_sizes
-    for panel in (panel for panels in figures.shifts.values() for panel in panels):
-        errors += _attempt("params/figures.yaml", lambda p=panel: params.recipe(p.recipe))
-    for method, plain in figures.sample_size.recipes.items():
-        errors += _attempt("params/figures.yaml", lambda p=plain: params.recipe(p))
-        for sized in (figures.sample_size.recipe(method, size) for size in sizes):
-            errors += _attempt(f"scale {params.scale.name}: figures.sample_sizes", lambda s=sized: params.recipe(s))
+    errors += [line for where, check, name in _references(params) for line in attempt(where, check, name)]
     errors += _check_runs(params) if not errors else []
     if FULL_PRECISION not in params.recipes.recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if errors:
         raise SettingsError("\n".join(dict.fromkeys(errors)))
+
+
+def _references(params: Params) -> Iterator[tuple[str, Callable[[str], object], str]]:
+    """Yield every name that stands for something: its place, the function that refuses a wrong one, the name."""
+    recipes, scale, spec = params.recipes.recipes, params.scale, params.figures.sample_size
+    for rounding, name in {recipe.rounding: name for name, recipe in recipes.items() if recipe.rounding}.items():
+        yield f"params/recipes.yaml: {name}: ", lambda given: check_class(params.rounding_target(given)), rounding
+    for name, recipe in recipes.items():
+        for other in recipe.select:
+            yield f"params/recipes.yaml: {name}.select: ", functools.partial(_check_candidate, params), other
+    known_source = functools.partial(look_up, "source", params.sources)
+    for name, checkpoint in scale.checkpoints.items():
+        for source in checkpoint.sources:
+            yield f"scale {scale.name}: checkpoints.{name}: ", known_source, source
+        if checkpoint.pretrain:
+            known_task = functools.partial(look_up, "task", scale.tasks)
+            yield f"scale {scale.name}: checkpoints.{name}: ", known_task, checkpoint.pretrain
+    for name, task in scale.tasks.items():
+        for source in task.sources:
+            yield f"scale {scale.name}: tasks.{name}: ", known_source, source
+    for number, table in params.tables.items():
+        for row in table.rows():
+            yield f"params/tables/table{number:02d}.yaml: ", params.recipe, row.recipe
+    shown = [panel.recipe for panels in params.figures.shifts.values() for panel in panels]
+    for name in (*shown, *spec.recipes.values()):
+        yield "params/figures.yaml: ", params.recipe, name
+    for method, size in itertools.product(spec.recipes, scale.figures.sample_sizes):
+        yield f"scale {scale.name}: figures.sample_sizes: ", params.recipe, spec.recipe(method, size)
 
 
 def _check_parts(params: Params) -> list[str]:
@@ -321,17 +308,15 @@ def _check_patterns(params: Params) -> list[str]:
 
 def _check_runs(params: Params) -> list[str]:
     """Resolve every run of a table or figure; a recipe that none shows must fit at least one of their networks."""
-    errors = [line[2:] for pair in params.pairs() for line in _attempt("", lambda p=pair: params.gate(*p))]
+    errors = [line for pair in params.pairs() for line in attempt("", params.gate, *pair)]
     shown: dict[str, list[tuple[str, str]]] = {}
     for task, checkpoint, name in params.shown():
         shown.setdefault(name, []).append((task, checkpoint))
     for name in params.recipes.made("setting"):
         runs = [Run(params.scale.name, *pair, name, 0) for pair in shown.get(name) or params.pairs()]
-        found = {run: _attempt("", lambda r=run: hyper(params, r)) for run in runs}
-        if name in shown or all(found.values()):
-            errors += [
-                f"hyper-parameters of {run}: {line.partition(f'{run}: ')[2]}" for run in runs for line in found[run]
-            ]
+        found = [attempt("", hyper, params, run) for run in runs]
+        if name in shown or all(found):
+            errors += itertools.chain(*found)
     return _merged(errors)
 
 
@@ -352,25 +337,27 @@ def _check_candidate(params: Params, name: str) -> None:
         raise SettingsError(f"{name} can't be chosen: it needs a setting of its own, and no preprocess")
 
 
-def _check_rounding(params: Params, recipe: Recipe) -> None:
-    """Check that a recipe's rounding is known and its module can be found (it is not imported)."""
-    if recipe.rounding is None:
-        return
-    module, _, name = params.rounding_target(recipe.rounding).partition(":")
+def check_class(target: str) -> None:
+    """Check that ``package.module:Class`` of a rounding can be found, without importing it.
+
+    Raises:
+        SettingsError: it is written otherwise, no such module, a syntax error in it, or no such class.
+    """
+    module, _, name = target.partition(":")
     if not (module and name):
-        raise SettingsError(f"rounding {recipe.rounding!r}: write it as package.module:Class")
+        raise SettingsError(f"rounding {target!r}: write it as package.module:Class")
     try:
-        found = importlib.util.find_spec(module)
+        spec = importlib.util.find_spec(module)
     except ModuleNotFoundError:
-        found = None
-    if found is None:
-        raise SettingsError(f"rounding {recipe.rounding!r}: no module {module!r} on the Python path")
-
-
-def _attempt(where: str, check: Any) -> list[str]:
-    """Run a check and return its error as a list of lines prefixed with the place."""
+        spec = None
+    if spec is None or spec.origin is None:
+        raise SettingsError(f"rounding {target!r}: no module {module!r} beside this file or on the Python path")
     try:
-        check()
-    except SettingsError as error:
-        return [f"{where}: {line}" for line in str(error).splitlines()]
-    return []
+        body = ast.parse(Path(spec.origin).read_text()).body
+    except SyntaxError as error:
+        raise SettingsError(f"rounding {target!r}: {spec.origin}: line {error.lineno}: {error.msg}") from error
+    look_up(
+        f"rounding {target!r}: {spec.origin} has no class",
+        {n.name: n for n in body if isinstance(n, ast.ClassDef)},
+        name,
+    )

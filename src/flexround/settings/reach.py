@@ -47,7 +47,7 @@ class Part(NamedTuple):
 
 
 def reached(*starts: str) -> dict[Path, str]:
-    """Return file -> sha256 of what can be reached in it.
+    """Return file -> sha256 of what can be reached in it: of the digests of its symbols in order of their names.
 
     Args:
         *starts: ``package.module:name``; a name alone is a whole module.
@@ -55,7 +55,13 @@ def reached(*starts: str) -> dict[Path, str]:
     Raises:
         SettingsError: a file with a syntax error.
     """
-    return _hashes(_walk(*starts))
+    files: dict[Path, list[str]] = {}
+    for symbol, parts in sorted(_walk(*starts).items()):
+        module = _module(symbol.module)
+        if module is not None and parts:
+            digests = sorted(part.digest for part in parts)
+            files.setdefault(module.path, []).append(f"{symbol.name} {' '.join(digests)}")
+    return {path: hashlib.sha256("\n".join(lines).encode()).hexdigest() for path, lines in files.items()}
 
 
 def _walk(*starts: str) -> dict[Symbol, list[Part]]:
@@ -87,17 +93,6 @@ def _walk(*starts: str) -> dict[Symbol, list[Part]]:
             if (part := module.part(symbol.name)) is not None:
                 add(symbol, part)
     return parts
-
-
-def _hashes(parts: dict[Symbol, list[Part]]) -> dict[Path, str]:
-    """Return one hash for each file, over the digests of its symbols in order of their names."""
-    files: dict[Path, list[str]] = {}
-    for symbol in sorted(parts):
-        module = _module(symbol.module)
-        digests = sorted(part.digest for part in parts[symbol])
-        if module is not None and digests:
-            files.setdefault(module.path, []).append(f"{symbol.name} {' '.join(digests)}")
-    return {path: hashlib.sha256("\n".join(lines).encode()).hexdigest() for path, lines in files.items()}
 
 
 class _Module:
@@ -153,11 +148,9 @@ class _Module:
 
     def part(self, name: str) -> Part | None:
         """Return what the code of a name consists of; None if the module holds none."""
-        if name not in self.nodes:
-            return None
-        if name not in self.parts:
+        if name in self.nodes and name not in self.parts:
             self.parts[name] = self._part(self.nodes[name], self.is_task(name))
-        return self.parts[name]
+        return self.parts.get(name)
 
     def _part(self, nodes: list[ast.AST], of_task: bool) -> Part:
         methods: dict[str, Part] = {}

@@ -1,5 +1,6 @@
 """Pydantic models of ``params/tables/`` and ``params/figures.yaml``: what the paper's tables and figures show."""
 
+import itertools
 import string
 from typing import Annotated, NamedTuple
 
@@ -102,29 +103,17 @@ class Table(Strict):
     errata: tuple[Note, ...] = ()
 
     @model_validator(mode="after")
-    def _one_kind(self) -> "Table":
+    def _consistent(self) -> "Table":
         if bool(self.groups) == bool(self.settings) or bool(self.settings) != bool(self.tasks):
             raise ValueError("give groups, or tasks and settings")
         if wrong := {setting.task for setting in self.settings} - {None, *self.tasks}:
             raise ValueError(f"settings: {wrong} not among the table's tasks")
         if self.groups and "Method" not in self.descriptive:
             raise ValueError("descriptive: one of the headers must be Method")
-        return self
-
-    @model_validator(mode="after")
-    def _complete(self) -> "Table":
-        for row in self.rows():
-            for column in self.columns:
-                for key in ("task", "checkpoint", "metrics"):
-                    if (getattr(row, key) is None) == (getattr(column, key) is None):
-                        raise ValueError(
-                            f"{key}: give it in the row {row.section} {row.method} or in the column {column.name}, "
-                            "and only in one of them"
-                        )
-        return self
-
-    @model_validator(mode="after")
-    def _errata_of_cells(self) -> "Table":
+        for row, column, key in itertools.product(self.rows(), self.columns, ("task", "checkpoint", "metrics")):
+            if (getattr(row, key) is None) == (getattr(column, key) is None):
+                place = f"the row {row.section} {row.method} or in the column {column.name}"
+                raise ValueError(f"{key}: give it in {place}, and only in one of them")
         names = {None, *(column.name for column in self.columns)}
         for erratum in self.errata:
             if erratum.row > len(self.rows()) or erratum.column not in names:

@@ -1,5 +1,7 @@
 """Read YAML and check it against its settings class: all errors together, each with file, key and value."""
 
+import contextlib
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -46,6 +48,23 @@ def validate(model: type[S], value: Any, where: str) -> S:
         return model.model_validate(value)
     except ValidationError as error:
         raise SettingsError("\n".join(error_line(model, item, where) for item in error.errors())) from error
+
+
+@contextlib.contextmanager
+def noted(errors: list[str], where: str = "") -> Iterator[None]:
+    """Append a SettingsError of the block to ``errors``, line by line, each after ``where``."""
+    try:
+        yield
+    except SettingsError as error:
+        errors += [f"{where}{line}" for line in str(error).splitlines()]
+
+
+def attempt(where: str, check: Callable[..., object], *values: object) -> list[str]:
+    """Call ``check(*values)``; return the lines of its SettingsError as ``noted`` does."""
+    errors: list[str] = []
+    with noted(errors, where):
+        check(*values)
+    return errors
 
 
 def error_line(model: type[BaseModel], item: Any, where: str) -> str:

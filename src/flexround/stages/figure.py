@@ -1,6 +1,8 @@
 """Draw one figure of the paper as PDF and PNG."""
 
 import argparse
+import functools
+import itertools
 from pathlib import Path
 
 from flexround import artifacts
@@ -45,12 +47,9 @@ def _accuracies(shown: Sizes, scale: str) -> list[figures.Accuracies]:
     """Read the accuracies of figure 7: one value per seed at each method and calibration size."""
     spec = shown.spec
     accuracies = []
-    for method in spec.recipes:
-        for size in shown.sizes:
-            runs = [
-                Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), seed) for seed in range(shown.seeds)
-            ]
-            paths = [Path(layout.evaluated_dir(run)) / "metrics.json" for run in runs]
-            values = tuple(artifacts.read_formatted(path)["metrics"][spec.metric] for path in paths)
-            accuracies.append(figures.Accuracies(method, size, values))
+    for method, size in itertools.product(spec.recipes, shown.sizes):
+        run = functools.partial(Run, scale, spec.task, spec.checkpoint, spec.recipe(method, size))
+        paths = [Path(layout.evaluated_files(run(seed))[0]) for seed in range(shown.seeds)]
+        values = tuple(artifacts.read_formatted(path)["metrics"][spec.metric] for path in paths)
+        accuracies.append(figures.Accuracies(method, size, values))
     return accuracies

@@ -26,21 +26,12 @@ def run(arguments: argparse.Namespace) -> None:
     job = jobfile.read(GateJob, arguments.job)
     with lease() as device:
         values = measured(job, job.weights, device, quantized=False).metrics
-    check(job, values)
-    facts = {"format": artifacts.FORMAT, "names": job.names, "gate": job.gate.model_dump(), "metrics": values}
-    artifacts.write_json(job.out, facts)
-    log.info("%s: %s = %.2f passes", "/".join(job.names), job.gate.metric, values[job.gate.metric])
-
-
-def check(job: GateJob, values: dict[str, float]) -> None:
-    """Refuse a network whose full-precision accuracy is not what it should be.
-
-    Raises:
-        InputError: outside the gate's range.
-    """
     gate, value = job.gate, values.get(job.gate.metric)
     if value is None or not gate.min <= value <= gate.max:
         raise InputError(
             f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
             "quantized before this holds: check the checkpoint's source and the preprocessing of the data"
         )
+    facts = {"format": artifacts.FORMAT, "names": job.names, "gate": gate.model_dump(), "metrics": values}
+    artifacts.write_json(job.out, facts)
+    log.info("%s: %s = %.2f passes", "/".join(job.names), gate.metric, value)

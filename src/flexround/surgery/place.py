@@ -50,11 +50,8 @@ def weight_grid(name: str, weight: Tensor, scheme: Scheme, method: str, p: float
     flat = weight.detach().flatten() if scheme.axis is None else weight.detach().transpose(0, scheme.axis).flatten(1)
     dead = int((flat == 0).all(-1).sum())
     if dead:
-        log.warning(
-            "%s.weight: %s; quantized to zero exactly",
-            name,
-            "all zero" if flat.ndim == 1 else f"{dead} all-zero channels",
-        )
+        what = "all zero" if flat.ndim == 1 else f"{dead} all-zero channels"
+        log.warning("%s.weight: %s; quantized to zero exactly", name, what)
     return grid
 
 

@@ -4,8 +4,17 @@ import argparse
 import logging
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
-from flexround.errors import USER_ERROR, FlexRoundError
+from flexround.errors import USER_ERROR, FlexRoundError, InputError
+from flexround.settings.load import Params
+
+
+def parser(description: str | None) -> argparse.ArgumentParser:
+    """Return a parser with what all tools take that are about one scale."""
+    arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
+    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    return arguments
 
 
 def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentParser) -> None:
@@ -17,3 +26,15 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     except FlexRoundError as error:
         logging.getLogger(__name__).error("error: %s", error)
         sys.exit(USER_ERROR)
+
+
+def tables(params: Params, directory: Path) -> dict[int, Path]:
+    """Return the CSV files of the tables that are there, by number.
+
+    Raises:
+        InputError: there are none.
+    """
+    paths = {number: directory / f"table{number}.csv" for number in params.tables}
+    if not (existing := {number: path for number, path in paths.items() if path.exists()}):
+        raise InputError(f"{directory}: has no tableN.csv; make the tables first")
+    return existing

@@ -26,8 +26,7 @@ log = logging.getLogger(__name__)
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one (mini)")
+    arguments = cli.parser(__doc__)
     arguments.add_argument("action", choices=["save", "restore"], help="to results/SCALE/records, or from there")
     return arguments
 
@@ -70,16 +69,11 @@ def restore(results: Path, kept: Path) -> None:
         raise InputError(f"{kept}: missing; make pull fetches it")
     shutil.copytree(kept, METADATA, dirs_exist_ok=True)
     METADATA.with_name("incomplete").mkdir(exist_ok=True)  # Snakemake takes records without it for an old format
-    _make_equally_old(results)
-    for file in (file for pattern in COPIED for file in results.glob(pattern)):
-        shutil.copyfile(file, results.parent / file.name)
-
-
-def _make_equally_old(results: Path) -> None:
-    """Give all results one time: of what was pulled together nothing is newer, and a directory has no checksum."""
-    now = time.time()
+    now = time.time()  # of what was pulled together nothing is newer, and a directory has no checksum
     for path in (results, *results.rglob("*")):
         os.utime(path, (now, now))
+    for file in (file for pattern in COPIED for file in results.glob(pattern)):
+        shutil.copyfile(file, results.parent / file.name)
 
 
 def _records() -> Iterator[tuple[Path, Path]]:

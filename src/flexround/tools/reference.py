@@ -4,7 +4,6 @@ import argparse
 import csv
 import io
 import logging
-from collections.abc import Iterator
 from pathlib import Path
 
 from flexround.artifacts import write_bytes, write_text
@@ -25,8 +24,7 @@ COLUMNS = (*Key._fields, "n_seeds", "sd", "tolerance", "source")
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--rounding", help="name of a scale that differs from it in the number of threads alone, if there is one"
     )
@@ -43,32 +41,22 @@ def run(arguments: argparse.Namespace) -> None:
     """
     params, chosen = load_params(arguments.scale), checked_runs.load()
     directory = arguments.results / params.scale.name
-    paths = {number: directory / f"table{number}.csv" for number in params.tables}
-    tables = {number: path for number, path in paths.items() if path.exists()}
-    if not tables:
-        raise InputError(f"{directory}: has no tableN.csv; make the tables first")
+    tables = cli.tables(params, directory)
     numbers = {key: number for path in tables.values() for key, number in _complete(path, params).items()}
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
     others = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
-    limits = allowed(params, chosen, found, others)
+    limits = _allowed(params, chosen, found, others)
     write_text(arguments.out / TOLERANCES, _csv(numbers, found, limits))
     for number, path in tables.items():
         write_bytes(arguments.out / f"table{number}.csv", path.read_bytes())
-    log.info("%d cells of tables %s; not there: %s", len(numbers), list(tables), sorted(paths.keys() - tables))
+    log.info("%d cells of tables %s; not there: %s", len(numbers), list(tables), sorted(params.tables.keys() - tables))
 
 
-def allowed(
+def _allowed(
     params: Params, chosen: checked_runs.Subset, found: dict[Key, Cell], others: dict[Key, Cell]
 ) -> dict[Key, Allowed]:
-    """Return the tolerance of each cell.
-
-    Args:
-        params: hold the recipes.
-        chosen: holds the families.
-        found: the cells with all their seeds.
-        others: the same cells computed with sums in another order, as far as there are any.
-    """
+    """Return the tolerance of each cell; ``others`` were computed with sums in another order, as far as they are."""
     recipes = params.recipes.recipes
     kinds = {key: tolerances.kind(cell, chosen.family(cell.run.task), recipes) for key, cell in found.items()}
     once = {(cell.run, cell.trials[0].metric): key for key, cell in found.items()}  # tables share runs
@@ -83,7 +71,7 @@ def allowed(
 
 def _complete(path: Path, params: Params) -> dict[Key, Number]:
     """Read a table and refuse what can't be a reference."""
-    for key, line in compare.read_lines(path).items():
+    for key, line in compare.read_lines(path, dict).items():
         if not line["value"]:
             raise InputError(f"{path}: {key} is missing; a reference holds every cell, make the table first")
         if line["n_seeds"] and int(line["n_seeds"]) > (seeds := params.seeds(line["task"])):
@@ -98,32 +86,19 @@ def _cells(params: Params, tables: list[Table], scale: str, seeds: int, results:
 
 
 def _csv(numbers: dict[Key, Number], found: dict[Key, Cell], limits: dict[Key, Allowed]) -> str:
-    """Return the tolerances as CSV."""
+    """Return the tolerances as CSV; a setting, which no run is behind, may not move at all."""
     text = io.StringIO()
     writer = csv.writer(text, lineterminator="\n")
     writer.writerow(COLUMNS)
-    writer.writerows(_lines(numbers, found, limits))
-    return text.getvalue()
-
-
-def _lines(
-    numbers: dict[Key, Number], found: dict[Key, Cell], limits: dict[Key, Allowed]
-) -> Iterator[tuple[object, ...]]:
-    """Yield a line per cell; a setting, which no run is behind, may not move at all."""
     for key, number in numbers.items():
-        if not number.n_examples:
-            yield *key, "", "0.00", "0.00", "setting"
-        elif key not in limits:
+        if number.n_examples and key not in limits:
             raise InputError(f"{number.run}: is in a table but not evaluated; make the table again")
-        else:
-            limit = limits[key]
-            yield (
-                *key,
-                len(found[key].trials),
-                f"{limit.sd:.{DECIMALS}f}",
-                f"{limit.tolerance:.{DECIMALS}f}",
-                limit.source,
-            )
+        trials = len(found[key].trials) if number.n_examples else ""
+        limit = limits[key] if number.n_examples else Allowed(0.0, 0.0, "setting")
+        writer.writerow(
+            (*key, trials, *(f"{value:.{DECIMALS}f}" for value in (limit.sd, limit.tolerance)), limit.source)
+        )
+    return text.getvalue()
 
 
 if __name__ == "__main__":

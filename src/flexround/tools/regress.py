@@ -4,7 +4,6 @@ import argparse
 import sys
 from pathlib import Path
 
-from flexround.errors import InputError
 from flexround.regress import checked_runs, compare
 from flexround.regress.compare import Moved, Number
 from flexround.results import cells
@@ -15,8 +14,7 @@ from flexround.tools import cli
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--all", action="store_true", help="every tableN.csv of the scale, not the runs of params/regress.yaml"
     )
@@ -52,11 +50,8 @@ def report(moved: Moved, params: Params) -> str:
 
 def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:
     """Return all cells of the tables that exist, and of their references."""
-    names = [f"table{number}.csv" for number in params.tables]
-    directory = arguments.results / params.scale.name
-    if not (existing := [name for name in names if (directory / name).exists()]):
-        raise InputError(f"{directory}: has no tableN.csv; make the tables first")
-    return [(compare.read_table(directory / name), compare.read_table(arguments.reference / name)) for name in existing]
+    paths = cli.tables(params, arguments.results / params.scale.name).values()
+    return [(compare.read_table(path), compare.read_table(arguments.reference / path.name)) for path in paths]
 
 
 def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:

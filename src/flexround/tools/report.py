@@ -15,8 +15,7 @@ log = logging.getLogger(__name__)
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments = cli.parser(__doc__)
     arguments.add_argument("--root", type=Path, default=Path(), help="directory with results and logs")
     arguments.add_argument("--out", type=Path, required=True, help="the page")
     return arguments

@@ -1,7 +1,6 @@
 """Write the status table and the figure of the README, from tables and claims that are there."""
 
 import argparse
-import functools
 import logging
 import sys
 from pathlib import Path
@@ -19,8 +18,7 @@ log = logging.getLogger(__name__)
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
+    arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--tables", type=Path, default=Path("results/reference"), help="directory of the tables' CSV files"
     )
@@ -46,18 +44,12 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         sys.stdout.write(table)
     if arguments.claims:
-        _draw(arguments.claims, arguments.figure, params.scale.name)
-
-
-def _draw(claims: Path, figure: Path, scale: str) -> None:
-    """Draw the figure."""
-    if not claims.exists():
-        raise InputError(f"{claims}: missing; make it first: make results/claims.csv")
-    drawn = leads.draw(leads.read(claims.read_text()), scale)
-    with style():
-        save = functools.partial(drawn.savefig, dpi=PNG_DPI, metadata={"Software": None})
-        atomic_write(figure, save)
-    log.info("%s", figure)
+        if not arguments.claims.exists():
+            raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
+        drawn = leads.draw(leads.read(arguments.claims.read_text()), params.scale.name)
+        with style():
+            atomic_write(arguments.figure, lambda path: drawn.savefig(path, dpi=PNG_DPI, metadata={"Software": None}))
+        log.info("%s", arguments.figure)
 
 
 if __name__ == "__main__":

@@ -11,7 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
-from flexround.errors import InputError, SettingsError, suggest
+from flexround.errors import InputError, look_up
 from flexround.settings.validation import read_yaml
 from flexround.tools import cli
 
@@ -39,10 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     if not LOCK.exists():
         raise InputError(f"{LOCK}: missing; nothing is published yet (make push)")
     stages = read_yaml(LOCK)["stages"]
-    for entry in arguments.entries:
-        if entry not in stages:
-            raise SettingsError(f"{LOCK}: {suggest(entry, stages)}")
-    outs = [out for entry in arguments.entries or stages for out in stages[entry]["outs"]]
+    outs = [out for entry in arguments.entries or stages for out in look_up(f"{LOCK}: entry", stages, entry)["outs"]]
     objects = arguments.cache / "files" / "md5"
     problems = [problem for out in outs for problem in _problems(objects, out["path"], out["md5"])]
     sys.stdout.writelines(f"{problem}\n" for problem in problems)

@@ -1,6 +1,7 @@
 """Compare every result of a scale with its manifest: name what is wrong, and which tables and figures it touches."""
 
 import argparse
+import functools
 import sys
 from collections.abc import Iterator
 from pathlib import Path
@@ -17,12 +18,7 @@ LISTS = ("manifest.json", "metrics.json")  # hold the sha256 of the files beside
 UNLISTED = {*LISTS, "record.json", ".snakemake_timestamp"}  # what a run and Snakemake say of it
 FAILED = 1
 
-
-def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="mini", help="name of a file in params/scales, or a path to one")
-    return arguments
+parser = functools.partial(cli.parser, __doc__)
 
 
 def run(arguments: argparse.Namespace) -> None:

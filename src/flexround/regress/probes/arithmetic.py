@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from flexround.models.blocks import run
-from flexround.models.mobilenetv2 import blocks
+from flexround.models.mobilenetv2 import blocks, equalization_groups
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid, mean_error
@@ -43,10 +43,8 @@ def search(variant: int) -> dict[str, float]:
         scheme = Scheme(bits, symmetric, axis)
         for side, x in (("both", both), ("one", both.relu())):
             grid = initial_grid(x, scheme, "mse", p)
-            name = (
-                f"{side}-{bits}-{'symmetric' if symmetric else 'asymmetric'}-{'tensor' if axis is None else 'channel'}"
-            )
-            name += f"-p{p}"
+            kind = "symmetric" if symmetric else "asymmetric"
+            name = f"{side}-{bits}-{kind}-{'tensor' if axis is None else 'channel'}-p{p}"
             found[f"{name}/step"] = float(grid.step.mean())
             found[f"{name}/zero"] = float(grid.zero_point.mean())
             found[f"{name}/error"] = float(mean_error(x, grid, axis, p).mean())
@@ -73,10 +71,9 @@ def dropping(variant: int) -> dict[str, float]:
 def surgery(variant: int) -> dict[str, float]:
     """Return what folding and equalization change: the output hardly, the weights."""
     x, model = networks.normal(8, 3, 32, 32, seed=14), networks.separable(variant)
-    folded, equal = copy.deepcopy(model), copy.deepcopy(model)
+    folded, equal, replaced = (copy.deepcopy(model) for _ in range(3))
     preprocess.prepare(folded, [])
-    preprocess.prepare(equal, STEPS, networks.groups(equal))
-    replaced = copy.deepcopy(model)
+    preprocess.prepare(equal, STEPS, equalization_groups(equal))
     preprocess.prepare(replaced, STEPS[:1])
     pairs = {"folded": (folded, model), "equalized": (equal, replaced)}
     found = {}

@@ -6,7 +6,7 @@ import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import torch
@@ -39,21 +39,14 @@ TASKS = {
 }
 
 
-class Prepared(NamedTuple):
-    """A task and the directory of its data."""
-
-    task: Any
-    data: Path
-
-
 @contextmanager
-def prepared(name: str) -> Iterator[Prepared]:
-    """Make a small data set of a task."""
+def prepared(name: str) -> Iterator[tuple[Any, Path]]:
+    """Make a small data set of a task; yield the task and the directory of its data."""
     module, options = TASKS[name]
     task = build(Settings.model_validate({"module": f"flexround.mini.tasks.{module}", "options": options}))
     with tempfile.TemporaryDirectory() as place:
         task.prepare(Path(place), Path(place))
-        yield Prepared(task, Path(place))
+        yield task, Path(place)
 
 
 def calibration(name: str, variant: int) -> dict[str, float]:
@@ -64,8 +57,9 @@ def calibration(name: str, variant: int) -> dict[str, float]:
     """
     with prepared(name) as (task, data):
         drawn = task.calibration(data, SAMPLES, 0)
-        found = _samples(drawn)
-        splits = {path.stem: _rows(path) for path in [*data.glob("*.jsonl"), *data.glob("*_images.npy")]}
+        found = _rows(drawn["images"] if "images" in drawn else drawn["examples"].tobytes())
+        splits = {path.stem: _rows(path.read_bytes()) for path in data.glob("*.jsonl")}
+        splits |= {path.stem: _rows(np.load(path)) for path in data.glob("*_images.npy")}
         if name in HELD_OUT:
             splits["heldout"] = [_identity(json.dumps(row).encode()) for row in task.held_out(data)]
     train = splits.pop("train", None) or splits.pop("train_images")
@@ -78,18 +72,11 @@ def calibration(name: str, variant: int) -> dict[str, float]:
     }
 
 
-def _samples(drawn: dict[str, np.ndarray]) -> list[bytes]:
-    """Return what tells each calibration sample apart."""
-    if "images" in drawn:
-        return [image.tobytes() for image in drawn["images"]]
-    return [_identity(line) for line in drawn["examples"].tobytes().splitlines()]
-
-
-def _rows(path: Path) -> list[bytes]:
-    """Return the same of each row of a split."""
-    if path.suffix == ".npy":
-        return [image.tobytes() for image in np.load(path)]
-    return [_identity(line) for line in path.read_bytes().splitlines()]
+def _rows(content: np.ndarray | bytes) -> list[bytes]:
+    """Return what tells each image, or each line of JSON, apart."""
+    if isinstance(content, np.ndarray):
+        return [image.tobytes() for image in content]
+    return [_identity(line) for line in content.splitlines()]
 
 
 def _identity(line: bytes) -> bytes:
@@ -115,9 +102,8 @@ def language(name: str, model: Callable[..., Any], config: dict[str, Any], varia
 
 def perplexity(variant: int) -> dict[str, float]:
     """Return the perplexity of a random GPT-2 on WikiText-2's articles."""
-    return language(
-        "wikitext2", transformer.gpt2, {"n_embd": 24, "n_layer": 1, "n_head": 2, "n_positions": 32}, variant
-    )
+    sizes = {"n_embd": 24, "n_layer": 1, "n_head": 2, "n_positions": 32}
+    return language("wikitext2", transformer.gpt2, sizes, variant)
 
 
 def questions(variant: int) -> dict[str, float]:

@@ -33,6 +33,9 @@ RECIPES = {
 }
 
 
+_params = functools.cache(load_params)
+
+
 def probe(recipe: str, variant: int) -> dict[str, float]:
     """Quantize the network of a recipe and return what it became.
 
@@ -42,7 +45,7 @@ def probe(recipe: str, variant: int) -> dict[str, float]:
         weights. ``zero``: mean zero point. ``activation``: mean activation step. ``hard``: mean of ln(error of a block
         with its final codes / error while it was learned).
     """
-    params = _params()
+    params = _params("mini")
     pair = RECIPES[recipe]
     network = networks.convolutional(variant) if pair == IMAGES else networks.transposed(variant)
     full = copy.deepcopy(network.model)
@@ -76,12 +79,6 @@ def _mean(tensors: Iterable[Tensor]) -> float:
     """Return the mean over all tensors' means; 0 without any."""
     found = [float(tensor.mean()) for tensor in tensors]
     return sum(found) / max(1, len(found))
-
-
-@functools.cache
-def _params() -> Params:
-    """Return the settings of the mini scale."""
-    return load_params("mini")
 
 
 def _quantize(network: Network, params: Params, run: Run) -> tuple[Result, list[dict[str, float]]]:

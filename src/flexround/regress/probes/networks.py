@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from flexround.mini import models
 from flexround.mini.models import NarrowResNet
-from flexround.models import gpt2, mobilenetv2, resnet, transformer
+from flexround.models import gpt2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.seeding import derive
 from flexround.surgery import preprocess
@@ -78,6 +78,3 @@ def transposed(variant: int) -> Network:
 def separable(variant: int) -> nn.Module:
     """Return a MobileNetV2 with batch norms."""
     return vary(trained(models.mobilenetv2(0.1, dropout=0.0)), variant)
-
-
-groups = mobilenetv2.equalization_groups

@@ -1,7 +1,5 @@
 """Where the paper's numbers contradict each other, its bold marks or its words, found from the numbers alone."""
 
-import csv
-import io
 from collections import Counter, defaultdict
 from collections.abc import Callable, Hashable, Iterable, Iterator, Mapping, Sequence, Set
 from typing import NamedTuple
@@ -10,6 +8,7 @@ from flexround import metrics
 from flexround.results.cells import Cell
 from flexround.results.claims.verdicts import Comparison
 from flexround.results.published import DECIMALS, Key
+from flexround.results.table_csv import number, write
 from flexround.settings.layout import FULL_PRECISION
 
 COPY, NOT_BEST, TIE, WORDS, ONE_EXAMPLE, TWO_NUMBERS = KINDS = (
@@ -47,19 +46,9 @@ def printed(cells: Iterable[Cell], numbers: Mapping[Key, float], bold: Set[Key])
 
 
 def find(paper: Paper, comparisons: Iterable[Comparison], examples: Mapping[str, Mapping[str, int]]) -> list[Erratum]:
-    """Return all errata, by kind, then in the paper's order.
-
-    Args:
-        paper: the published numbers.
-        comparisons: of the claims.
-        examples: test examples, task -> metric -> number.
-    """
-    errata = [
-        *copied_rows(paper),
-        *bold_marks(paper, examples),
-        *contradictions(comparisons, paper),
-        *two_numbers(paper),
-    ]
+    """Return all errata, by kind, then in the paper's order; ``examples`` are task -> metric -> test examples."""
+    marks, words = bold_marks(paper, examples), contradictions(comparisons, paper)
+    errata = [*copied_rows(paper), *marks, *words, *two_numbers(paper)]
     return sorted(errata, key=lambda erratum: (KINDS.index(erratum.kind), erratum.key.table, erratum.key.row))
 
 
@@ -118,13 +107,8 @@ def two_numbers(paper: Paper) -> Iterator[Erratum]:
 
 def to_csv(errata: Iterable[Erratum]) -> str:
     """Return one line per erratum, byte-stable."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    for erratum in errata:
-        value = f"{erratum.value:.{DECIMALS}f}"
-        writer.writerow({"kind": erratum.kind, **erratum.key._asdict(), "value": value, "text": erratum.text})
-    return text.getvalue()
+    lines = [{"kind": e.kind, "value": number(e.value), "text": e.text} | e.key._asdict() for e in errata]
+    return write(lines, COLUMNS)
 
 
 def _bold_mark(cell: Cell, rival: Cell, paper: Paper, examples: Mapping[str, Mapping[str, int]]) -> Iterator[Erratum]:

@@ -1,9 +1,5 @@
 """The paper's claims: each comparison with its published margin, ours, and whether it holds beyond the noise."""
 
-import csv
-import dataclasses
-import io
-import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
@@ -12,8 +8,8 @@ from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim
 from flexround.results.contests import ALPHA, EXACT, Lead, between
-from flexround.results.published import DECIMALS, Key
-from flexround.results.table_csv import P_DECIMALS
+from flexround.results.published import Key
+from flexround.results.table_csv import P_DECIMALS, number, write
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
 COLUMNS = (
@@ -30,25 +26,15 @@ class Place(NamedTuple):
     numbers: Mapping[Key, float]
 
 
-@dataclasses.dataclass(frozen=True)
-class Comparison:
-    """One pair of cells that a claim is about. Margins are positive where ``one`` is better.
+class Comparison(NamedTuple):
+    """One pair of cells that a claim is about. Margins are positive where ``one`` is better."""
 
-    Attributes:
-        name: of the claim.
-        claim: the claim.
-        place: table or figure.
-        one: the cell that the claim says is better, or no worse.
-        other: what it is compared with.
-        published: the paper's margin; None where it has no numbers to compare.
-    """
-
-    name: str
+    name: str  # of the claim
     claim: Claim
-    place: str
-    one: Cell
+    place: str  # table or figure
+    one: Cell  # which the claim says is better, or no worse
     other: Cell
-    published: float | None
+    published: float | None  # the paper's margin; None where it has no numbers to compare
 
     @property
     def lead(self) -> Lead | None:
@@ -58,50 +44,36 @@ class Comparison:
     @property
     def published_room(self) -> float | None:
         """How far the published margin is inside what the claim says."""
-        return None if self.published is None else _exact(self.claim.room(self.published, self.one.key.metric))
+        return None if self.published is None else round(self.claim.room(self.published, self.one.key.metric), EXACT)
 
 
 def compare(claims: Mapping[str, Claim], places: Mapping[str, Place]) -> list[Comparison]:
-    """Return the comparisons of all claims, claim by claim.
-
-    Args:
-        claims: by name.
-        places: tables and figures, e.g. by "table 3".
+    """Return the comparisons of all claims, claim by claim, in tables and figures, e.g. "table 3".
 
     Raises:
         SettingsError: a claim names an unknown place, or compares nothing in one of its tables.
     """
-    return [comparison for name, claim in claims.items() for comparison in _of_claim(name, claim, places)]
-
-
-def _of_claim(name: str, claim: Claim, places: Mapping[str, Place]) -> list[Comparison]:
-    """Return the comparisons of one claim."""
     comparisons = []
-    for place in claim.places:
+    for name, place in ((name, place) for name, claim in claims.items() for place in claim.places):
         where = f"{CLAIMS.name}: {name}: place"
         if place not in places:
             raise SettingsError(f"{where} {suggest(place, places)}")
         cells, numbers = places[place]
-        pairs = list(claim.matches(cells))
+        pairs = list(claims[name].matches(cells))
         if not pairs:
             raise SettingsError(f"{where} {place!r}: none of its cells fits the pairs, sections, columns and metrics")
-        comparisons += [Comparison(name, claim, place, *pair, _published(*pair, numbers)) for pair in pairs]
+        comparisons += [Comparison(name, claims[name], place, *pair, _published(*pair, numbers)) for pair in pairs]
     return comparisons
 
 
 def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float | None) -> str:
     """Return the verdict on a claim: it holds, or does not, only where chance can't be why.
 
-    Args:
-        claim: what is said.
-        metric: of both cells.
-        margin: how much better the first cell is.
-        noise: how large a margin may be by chance, in the same unit.
-        p_value: of "both are equally good"; it tells nothing of a claim with a bound.
+    Margin and noise are in one unit. The p-value, of "both are equally good", tells nothing of a claim with a bound.
     """
     room = claim.room(margin, metric)
     bounded = bool(claim.within or claim.similar)
-    if _exact(abs(room) - noise) <= 0 or not (bounded or p_value is None or p_value < ALPHA):
+    if round(abs(room) - noise, EXACT) <= 0 or not (bounded or p_value is None or p_value < ALPHA):
         return NOISE
     return HOLDS if room > 0 else FAILS
 
@@ -112,11 +84,7 @@ def to_csv(comparisons: Iterable[Comparison]) -> str:
     Raises:
         InputError: two cells were evaluated on different numbers of examples.
     """
-    text = io.StringIO()
-    writer = csv.DictWriter(text, COLUMNS, lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(_identity(each) | _published_side(each) | _ours(each) for each in comparisons)
-    return text.getvalue()
+    return write((_identity(each) | _published_side(each) | _ours(each) for each in comparisons), COLUMNS)
 
 
 def margin(one: float, other: float, metric: str) -> float:
@@ -130,29 +98,24 @@ def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | 
     """Return the published margin, None where one of the numbers is missing."""
     if one.key not in numbers or other.key not in numbers:
         return None
-    return _exact(margin(numbers[one.key], numbers[other.key], one.key.metric))
+    return round(margin(numbers[one.key], numbers[other.key], one.key.metric), EXACT)
 
 
 def _identity(comparison: Comparison) -> dict[str, str]:
     """Return what is compared."""
     one, other = comparison.one, comparison.other
-    key, run = one.key, one.run
-    return {
-        **{"claim": comparison.name, "place": comparison.place, "section": key.section, "column": key.column},
-        **{"metric": key.metric, "bits": key.bits, "one": key.method, "other": other.key.method},
-        "criterion": comparison.claim.criterion(key.metric),
-        **{"scale": run.scale, "task": run.task, "checkpoint": run.checkpoint},
-        **{"recipe": run.recipe, "other_recipe": other.run.recipe},
-    }
+    facts = one.key._asdict() | vars(one.run) | {"claim": comparison.name, "place": comparison.place}
+    facts |= {"one": one.key.method, "other": other.key.method, "other_recipe": other.run.recipe}
+    facts["criterion"] = comparison.claim.criterion(one.key.metric)
+    return {name: value for name, value in facts.items() if name in COLUMNS}
 
 
 def _published_side(comparison: Comparison) -> dict[str, str]:
     """Return the published margin and whether it is what the claim says."""
-    room = comparison.published_room
-    if room is None:
+    if (room := comparison.published_room) is None:
         return {}
     published = "equal" if room == 0 else HOLDS if room > 0 else FAILS
-    return {"published_margin": _number(comparison.published), "published": published}
+    return {"published_margin": number(comparison.published), "published": published}
 
 
 def _ours(comparison: Comparison) -> dict[str, str]:
@@ -164,19 +127,9 @@ def _ours(comparison: Comparison) -> dict[str, str]:
     unit = 100.0 / lead.rival.median if metrics.of(metric).relative else 1.0
     noise = unit * lead.noise
     return {
-        "margin": _number(ours),
-        "noise": _number(noise),
-        "stderr": _number(unit * lead.stderr),
-        "p_value": "" if lead.p_value is None else f"{lead.p_value:.{P_DECIMALS}f}",
+        "margin": number(ours),
+        "noise": number(noise),
+        "stderr": number(unit * lead.stderr),
+        "p_value": number(lead.p_value, P_DECIMALS),
         "verdict": judge(comparison.claim, metric, ours, noise, lead.p_value),
     }
-
-
-def _exact(value: float) -> float:
-    """Return a number without the floating-point error of its last decimals."""
-    return round(value, EXACT)
-
-
-def _number(value: float | None) -> str:
-    """Return a number with fixed decimals; nothing where it is unknown."""
-    return "" if value is None or not math.isfinite(value) else f"{round(value, DECIMALS) + 0.0:.{DECIMALS}f}"

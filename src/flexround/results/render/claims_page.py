@@ -14,20 +14,11 @@ from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, scale_note
 from flexround.settings.schema import ScaleFacts
 
-_ENVIRONMENT = jinja.html()
-
 
 def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: ScaleFacts) -> str:
-    """Return the page.
-
-    Args:
-        claims_csv: of ``claims.to_csv``.
-        errata_csv: of ``errata.to_csv``.
-        claims: by name; their texts.
-        scale: named at the top.
-    """
+    """Return the page, from what ``verdicts.to_csv`` and ``errata.to_csv`` give."""
     entries = list(csv.DictReader(claims_csv.splitlines()))
-    return _ENVIRONMENT.get_template("claims.html").render(
+    return jinja.HTML.get_template("claims.html").render(
         scale=scale,
         note=scale_note(scale),
         z=Z,
@@ -64,5 +55,4 @@ def _place(entry: Entry) -> str:
 
 def _signed(number: str, metric: str) -> str:
     """Return a margin with its sign and unit; a dash where there is none."""
-    unit = " %" if metrics.of(metric).relative else ""
-    return f"{float(number):+.2f}{unit}" if number else "—"
+    return f"{float(number):+.2f}{' %' if metrics.of(metric).relative else ''}" if number else "—"

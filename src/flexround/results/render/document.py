@@ -23,11 +23,9 @@ from flexround.settings.schema import Strict
 from flexround.settings.validation import read_yaml
 
 ORDER = PARAMS / "paper.yaml"
-PACKAGES = (
-    "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"  # Debian's names
-)
+# Debian's names
+PACKAGES = "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
-_ENVIRONMENT = jinja.latex()
 
 
 class PaperPart(Strict):
@@ -46,31 +44,24 @@ def parts(tables: Iterable[int], path: Path = ORDER) -> tuple[PaperPart, ...]:
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
-    """Return the LaTeX document; what isn't made is named on its first page and in its place.
+    """Return the LaTeX document of what is in ``root``/results; what isn't made is named on its first page.
 
-    Args:
-        root: holds ``results/``.
-        plan: of the scale.
-        figures: the directory of the figures, seen from where the document is compiled.
+    ``figures`` is the directory of the figures, seen from where the document is compiled.
     """
     directory = root / "results" / plan.scale.name
     order = parts(plan.params.tables)
-    tables = {
-        name: fitted(path.read_text())
-        for part in order
-        for name in part.items
-        if name.startswith("table") and (path := directory / f"{name}.tex").exists()
-    }
-    there = [*tables, *(name for part in order for name in part.items if (directory / f"{name}.pdf").exists())]
-    return _ENVIRONMENT.get_template("document.tex").render(
+    names = [name for part in order for name in part.items]
+    paths = {name: directory / f"{name}.{'tex' if name.startswith('table') else 'pdf'}" for name in names}
+    made = {name: path for name, path in paths.items() if path.exists()}
+    return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
         note=scale_note(plan.scale),
         figures=figures,
         fit=FIT,
         parts=order,
-        tables=tables,
-        there=there,
-        missing=[name for part in order for name in part.items if name not in there],
+        total=len(names),
+        tables={name: fitted(path.read_text()) for name, path in made.items() if path.suffix == ".tex"},
+        missing=[name for name in names if name not in made],
         environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
         named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),

@@ -58,7 +58,6 @@ def guide(axes: Axes, **levels: float) -> None:
 
 def save(figure: Figure, path: Path) -> None:
     """Write ``path``.pdf and ``path``.png atomically, without dates or versions: equal figures are equal files."""
-    path = Path(path)
     with style():
         for suffix, metadata in ((".pdf", {"CreationDate": None, "Producer": None}), (".png", {"Software": None})):
             write = functools.partial(figure.savefig, metadata=metadata, dpi=PNG_DPI)

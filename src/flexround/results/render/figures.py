@@ -3,6 +3,7 @@
 import dataclasses
 from collections import defaultdict
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from matplotlib.axes import Axes
@@ -17,22 +18,16 @@ PAPER_SHARE = {"MobileNetV2": 12.8, "ResNet-18": 1.5}  # section 3.2, % of weigh
 
 @dataclasses.dataclass(frozen=True)
 class Shifts:
-    """How far a rounding moved the integer codes of one layer from round-to-nearest.
-
-    Attributes:
-        name: of the model (figures 3 to 5), or "model, method" (figure 6).
-        weight: pre-trained weights, float, any shape.
-        learned: integer codes after learning, same shape.
-        rtn: integer codes of round-to-nearest, same shape.
+    """How far a rounding moved the integer codes of one layer from round-to-nearest; all arrays have one shape.
 
     Raises:
         InputError: the shapes differ, or there is no weight.
     """
 
-    name: str
-    weight: np.ndarray
-    learned: np.ndarray
-    rtn: np.ndarray
+    name: str  # of the model (figures 3 to 5), or "model, method" (figure 6)
+    weight: np.ndarray  # pre-trained, float
+    learned: np.ndarray  # integer codes after learning
+    rtn: np.ndarray  # integer codes of round-to-nearest
 
     def __post_init__(self) -> None:
         if not self.weight.shape == self.learned.shape == self.rtn.shape or not self.weight.size:
@@ -42,23 +37,17 @@ class Shifts:
             )
 
     @property
-    def flat_weight(self) -> np.ndarray:
-        """Weights, flat."""
-        return self.weight.ravel()
-
-    @property
     def steps(self) -> np.ndarray:
         """Learned minus RTN codes, int64, flat; the difference of unsigned codes must not wrap around."""
         return self.learned.ravel().astype(np.int64) - self.rtn.ravel().astype(np.int64)
 
     @property
     def share(self) -> float:
-        """Percent of the weights rounded aggressively: moved by more than one step."""
+        """Percent of the weights rounded aggressively, see :func:`share`."""
         return share(self.steps)
 
 
-@dataclasses.dataclass(frozen=True)
-class Accuracies:
+class Accuracies(NamedTuple):
     """Top-1 accuracies (percent) of a method at one calibration size, one for each seed."""
 
     method: str
@@ -74,19 +63,18 @@ def share(steps: np.ndarray) -> float:
 def figure3(panels: Sequence[Shifts], large_weight: float, scale: str) -> Figure:
     """Weight updates of the first conv of the first block: histograms for small and large weights, grid shifts.
 
-    Args:
-        panels: one row of axes for each model.
-        large_weight: |W| above which a weight is large (1 in the paper).
-        scale: name of the scale, for the title.
+    Each model has a row. A weight is large above ``large_weight``, 1 in the paper.
     """
     with style():
         title = "Figure 3. Weight updates through FlexRound, weights at 4 bit"
         figure = new_figure(7.2, 2.5 * len(panels) + 0.3, title, scale)
         rows = figure.subfigures(len(panels), 1, squeeze=False)[:, 0]
         for row, panel in zip(rows, panels, strict=True):
-            row.suptitle(_aggressive(panel), fontsize=8.5, fontweight="bold")
+            paper = f" (paper: {PAPER_SHARE[panel.name]:g} %)" if panel.name in PAPER_SHARE else ""
+            moved = f"{panel.name}: {panel.share:.1f} % of the weights moved by more than one step{paper}"
+            row.suptitle(moved, fontsize=8.5, fontweight="bold")
             small, large, scatter = row.subplots(1, 3)
-            above = np.abs(panel.flat_weight) > large_weight
+            above = np.abs(panel.weight.ravel()) > large_weight
             _histogram(small, panel.steps[~above], f"|W| ≤ {large_weight:g}", f"no weight up to {large_weight:g}")
             _histogram(large, panel.steps[above], f"|W| > {large_weight:g}", f"no weight above {large_weight:g}")
             _scatter(scatter, panel)
@@ -110,12 +98,7 @@ def figure5(panel: Shifts, scale: str) -> Figure:
 
 
 def figure6(panels: Sequence[Shifts], scale: str) -> Figure:
-    """Grid shifts of several methods side by side, on one vertical axis for each model.
-
-    Args:
-        panels: named "model, method"; each model is a row, in the order given (AdaRound, AdaQuant, FlexRound).
-        scale: name of the scale, for the title.
-    """
+    """Grid shifts of several methods side by side; panels of a model, named "model, method", share a vertical axis."""
     rows: dict[str, list[tuple[str, Shifts]]] = defaultdict(list)
     for panel in panels:
         model, _, method = panel.name.partition(", ")
@@ -137,19 +120,14 @@ def figure6(panels: Sequence[Shifts], scale: str) -> Figure:
 def figure7(points: Sequence[Accuracies], published: Sequence[Point], scale: str) -> Figure:
     """Accuracy against calibration size: ours with mean and standard deviation over seeds, and the paper's points.
 
-    Args:
-        points: one for each method and size.
-        published: the paper's points, with its spreads.
-        scale: name of the scale, for the titles.
-
     Raises:
         InputError: no points, or one without a value.
     """
     if not points or not all(len(point.values) for point in points):
-        raise InputError(
-            "figure 7: a point without an evaluated run; evaluate the runs of every calibration size first"
-        )
-    ours = [Point(p.size, p.method, float(np.mean(p.values)), _deviation(p.values)) for p in points]
+        raise InputError("figure 7: a point without an evaluated run; evaluate the runs of every calibration size")
+    # the bar of one seed has no length
+    spreads = [float(np.std(p.values, ddof=1)) if len(p.values) > 1 else 0.0 for p in points]
+    ours = [Point(p.size, p.method, float(np.mean(p.values)), s) for p, s in zip(points, spreads, strict=True)]
     with style():
         title = "Figure 7. Accuracy against calibration size, MobileNetV2, weights at 4 bit"
         figure = new_figure(7.2, 3.0, title, scale)
@@ -168,12 +146,6 @@ def _single(panel: Shifts, title: str, scale: str, paper: str = "") -> Figure:
         moved = f"{panel.share:.1f} % of the weights moved by more than one step (orange)"
         axes.set_title(f"{moved},\nthe farthest by {np.abs(panel.steps).max()}{paper}")
     return figure
-
-
-def _aggressive(panel: Shifts) -> str:
-    """Return a panel's name with its share of aggressively rounded weights, and the paper's."""
-    paper = f" (paper: {PAPER_SHARE[panel.name]:g} %)" if panel.name in PAPER_SHARE else ""
-    return f"{panel.name}: {panel.share:.1f} % of the weights moved by more than one step{paper}"
 
 
 def _histogram(axes: Axes, steps: np.ndarray, group: str, none: str) -> None:
@@ -196,7 +168,7 @@ def _scatter(axes: Axes, panel: Shifts) -> None:
     steps = panel.steps
     # Rasterized: a conv of a real network has too many points for a vector file.
     look = {"s": 5, "linewidths": 0, "alpha": 0.5, "rasterized": True, "zorder": 2}
-    axes.scatter(panel.flat_weight, steps, c=np.where(np.abs(steps) > 1, ORANGE, BLUE), **look)
+    axes.scatter(panel.weight.ravel(), steps, c=np.where(np.abs(steps) > 1, ORANGE, BLUE), **look)
     guide(axes, y_low=-1.5, y_high=1.5)
     axes.set(xlabel="pre-trained weight W", ylabel="grid shift from RTN")
     axes.yaxis.get_major_locator().set_params(integer=True)
@@ -223,11 +195,6 @@ def _curves(axes: Axes, points: Sequence[Point], title: str) -> None:
     axes.set(title=title, xlabel="calibration samples", ylabel="top-1 accuracy (%)")
     axes.grid(axis="y")
     axes.legend(loc="lower right")
-
-
-def _deviation(values: Sequence[float]) -> float:
-    """Return the sample standard deviation; 0 for one seed, whose bar then has no length."""
-    return float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
 
 
 def _seeds(points: Sequence[Accuracies]) -> str:

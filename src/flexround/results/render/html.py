@@ -7,19 +7,11 @@ from flexround.results.render.table_layout import Entry, Layout, absent, legend,
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
-_ENVIRONMENT = jinja.html()
-
 
 def render(text: str, table: Table, scale: ScaleFacts) -> str:
-    """Return the table as an HTML page.
-
-    Args:
-        text: the table's CSV.
-        table: its caption and errata.
-        scale: named in the caption.
-    """
+    """Return the CSV of a table as an HTML page."""
     layout = parse(text)
-    return _ENVIRONMENT.get_template("table.html").render(
+    return jinja.HTML.get_template("table.html").render(
         scale=scale,
         layout=layout,
         caption=plain(table.caption),

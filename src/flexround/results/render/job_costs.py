@@ -1,6 +1,7 @@
 """The jobs behind a run and what each of them took."""
 
 import dataclasses
+from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
@@ -57,16 +58,18 @@ def stage(directory: str) -> str:
 def cost(root: Path, directory: str) -> Cost | None:
     """Return what a job took: by its own accounting, else by what the stage recorded; None if neither is there.
 
-    Args:
-        root: holds ``results/`` and ``logs/``.
-        directory: of the job's result, as in :mod:`flexround.settings.layout`.
+    ``directory`` is that of the job's result below ``root``, as in :mod:`flexround.settings.layout`.
 
     Raises:
         InputError: a file that isn't what it should be.
     """
     usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
     if usage.exists():
-        return _measured(usage)
+        measured = read_json(usage)
+        try:
+            return Cost(*(float(measured[name]) for name in ("seconds", "cpu_seconds", "max_rss_mb")))
+        except (KeyError, TypeError, ValueError) as error:
+            raise InputError(f"{usage}: not the accounting of a job ({error!r}); delete it") from error
     if (record := root / directory / "record.json").exists():
         blocks = read_json(record)["blocks"]
         return Cost(sum(block["seconds"] for block in blocks), None, max(block["peak_mb"] for block in blocks))
@@ -76,15 +79,11 @@ def cost(root: Path, directory: str) -> Cost | None:
 
 
 def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
-    """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once.
-
-    Raises:
-        InputError: a file that isn't what it should be.
-    """
-    total: dict[str, float] = {}
+    """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once."""
+    total: dict[str, float] = defaultdict(float)
     for directory in dict.fromkeys(directory for run in runs for directory in known_directories(plan, run)):
         if taken := cost(root, directory):
-            total[stage(directory)] = total.get(stage(directory), 0.0) + taken.seconds
+            total[stage(directory)] += taken.seconds
     return {name: total[name] for name in STAGES.values() if name in total}
 
 
@@ -94,12 +93,3 @@ def known_directories(plan: Plan, run: Run) -> list[str]:
         return directories(plan, run)
     except SettingsError:
         return [layout.evaluated_dir(run)]
-
-
-def _measured(path: Path) -> Cost:
-    """Return what a job's accounting says."""
-    usage = read_json(path)
-    try:
-        return Cost(*(float(usage[name]) for name in ("seconds", "cpu_seconds", "max_rss_mb")))
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: not the accounting of a job ({error!r}); delete it") from error

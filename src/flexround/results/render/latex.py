@@ -19,25 +19,19 @@ ESCAPES = str.maketrans(
     | {"~": r"\textasciitilde{}", "^": r"\textasciicircum{}", "\\": r"\textbackslash{}"}
 )
 
-_ENVIRONMENT = jinja.latex()
-
 
 def render(text: str, table: Table, scale: ScaleFacts) -> str:
-    r"""Return the table as a LaTeX fragment for ``\input``.
-
-    Args:
-        text: the table's CSV.
-        table: caption, label and the LaTeX text of the rows.
-        scale: named in the caption.
+    r"""Return the CSV of a table as a LaTeX fragment for ``\input``.
 
     Raises:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
     layout = parse(text)
-    return _ENVIRONMENT.get_template("table.tex").render(
+    marks = legend(layout, best="Bold", partial=_superscript(DAGGER), missing="---")
+    return jinja.LATEX.get_template("table.tex").render(
         layout=layout,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
-        caption=_caption(layout, table, scale),
+        caption=" ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks])),
         label=table.label,
         format=_format(layout, table),
         header=[*table.descriptive, *map(_column_header, layout.columns, table.columns)],
@@ -49,12 +43,6 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
 def escape(text: str) -> str:
     """Return plain text with LaTeX's special characters escaped."""
     return text.translate(ESCAPES)
-
-
-def _caption(layout: Layout, table: Table, scale: ScaleFacts) -> str:
-    """Return the paper's caption, then whose numbers these are and what the marks mean."""
-    marks = legend(layout, best="Bold", partial=_superscript(DAGGER), missing="---")
-    return " ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks]))
 
 
 def _groups(layout: Layout, table: Table) -> list[tuple[str, list[list[str]]]]:
@@ -101,7 +89,9 @@ def _numbers(line: LayoutRow, layout: Layout, table: Table) -> list[str]:
     texts = []
     for cell, width in layout.cells(line):
         *first, last = map(_number, cell)
-        last += _marks(cell, table.mark(line.row, cell[0]["column"]))
+        # a cell's metrics come from the same runs; what marks it takes no width
+        marks = table.mark(line.row, cell[0]["column"]) + (DAGGER if cell[0]["status"] == "partial" else "")
+        last += rf"\rlap{{{_superscript(marks)}}}" if marks else ""
         texts += [*first, rf"\multicolumn{{{width}}}{{c}}{{{last}}}" if width > 1 else last]
     return texts
 
@@ -111,15 +101,6 @@ def _number(entry: Entry) -> str:
     if not entry["value"]:
         return f"{{{absent(entry, '---')}}}"
     return r"\bfseries " + entry["value"] if entry["best"] == "1" else entry["value"]
-
-
-def _marks(cell: tuple[Entry, ...], erratum: str) -> str:
-    """Return the marks, without width, of a cell with an erratum, or whose seeds are not all there.
-
-    A cell's metrics come from the same runs.
-    """
-    marks = erratum + (DAGGER if cell[0]["status"] == "partial" else "")
-    return rf"\rlap{{{_superscript(marks)}}}" if marks else ""
 
 
 def _superscript(marks: str) -> str:
@@ -132,18 +113,14 @@ def _format(layout: Layout, table: Table) -> str:
     texts = ["l" if header == "Method" else "c" for header in table.descriptive]
     if table.settings:
         return "".join(texts) + "c" * len(layout.columns)
-    columns = [
-        SLASH.join(_number_format([line.cells[index][m:] for line in layout.lines]) for m in range(column.width))
-        for index, column in enumerate(layout.columns)
-    ]
-    return "".join(texts + columns)
-
-
-def _number_format(cells: list[tuple[Entry, ...]]) -> str:
-    """Return the S column that fits the widest of the first entries of these cells."""
-    entries = [cell[0] for cell in cells if cell]
-    whole = max([2, *(len(entry["value"].partition(".")[0]) for entry in entries)])
-    return f"S[table-format={whole}.{DECIMALS}]"
+    for index, column in enumerate(layout.columns):
+        values = [[entry["value"] for entry in line.cells[index]] for line in layout.lines]
+        whole = [  # digits before the point of the widest
+            max(2, *(len(of_row[metric].partition(".")[0]) for of_row in values if metric < len(of_row)))
+            for metric in range(column.width)
+        ]
+        texts.append(SLASH.join(f"S[table-format={digits}.{DECIMALS}]" for digits in whole))
+    return "".join(texts)
 
 
 def _column_header(heading: Heading, column: Column) -> str:

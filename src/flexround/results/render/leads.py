@@ -58,7 +58,8 @@ def draw(leads: list[Margin], scale: str) -> Figure:
         figure = new_figure(7.2, HEIGHT * len(places) + 1.3, "FlexRound against AdaRound in every cell", scale)
         axes = figure.subplots()
         axes.axvspan(-1, 1, color="#eeeeee", zorder=0)
-        points = [(lead, places.index(lead.place) + _offset(number)) for number, lead in enumerate(leads)]
+        offsets = [SPREAD * (number * GOLDEN % 1 - 0.5) for number in range(len(leads))]  # from the table's line
+        points = [(lead, places.index(lead.place) + offset) for lead, offset in zip(leads, offsets, strict=True)]
         for verdict, (words, colour, marker) in VERDICTS.items():
             of_verdict = [(lead.multiple, y) for lead, y in points if lead.verdict == verdict]
             x, y = zip(*of_verdict, strict=True) if of_verdict else ((), ())
@@ -78,11 +79,6 @@ def _count(axes: Axes, leads: list[Margin], places: list[str]) -> None:
         )
     heading = "better / noise / worse"
     axes.text(1.01, -1, heading, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, color=GREY)
-
-
-def _offset(number: int) -> float:
-    """Return how far a point lies from the middle of its table's line."""
-    return SPREAD * (number * GOLDEN % 1 - 0.5)
 
 
 def _finish(axes: Axes, places: list[str], reach: float) -> None:

@@ -1,5 +1,6 @@
 """Where every cell of the tables comes from: its runs, each described once however many cells it has."""
 
+import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -15,26 +16,36 @@ from flexround.settings.tables import Table
 
 
 class Catalogue:
-    """Runs by number, with the numbers of their sections; ``described`` and ``pool`` are what the page embeds."""
+    """Runs by number, with the numbers of their sections; ``described`` and ``sections`` are what the page embeds.
+
+    Equal sections stand there once: versions, data and settings are the same for hundreds of runs.
+    """
 
     def __init__(self, root: Path, plan: Plan) -> None:
         self.root, self.plan = root, plan
-        self.pool = run_facts.SectionPool()
+        self.sections: list[Any] = []
         self.described: list[list[Any]] = []
         self._numbers: dict[Run, int] = {}
+        self._section_numbers: dict[str, int] = {}
 
     def run(self, run: Run, is_evaluated: bool) -> int:
         """Return the number of a run; one that isn't evaluated says how to make it."""
         if run not in self._numbers:
-            how = [("Run", {"not evaluated; to make it": run_facts.command(run)})]
-            self._numbers[run] = self.add(
-                str(run), run_facts.sections(self.root, self.plan, run) if is_evaluated else how
-            )
+            facts = [("Run", {"not evaluated; to make it": run_facts.command(run)})]
+            if is_evaluated:
+                facts = run_facts.sections(self.root, self.plan, run)
+            self._numbers[run] = self.add(str(run), facts)
         return self._numbers[run]
 
     def add(self, name: str, sections: Sequence[run_facts.Section]) -> int:
         """Return the number of something that is described by these sections."""
-        self.described.append([name, [[title, self.pool.add(facts)] for title, facts in sections]])
+        numbers = []
+        for title, facts in sections:
+            number = self._section_numbers.setdefault(json.dumps(facts, sort_keys=True), len(self.sections))
+            if number == len(self.sections):
+                self.sections.append(facts)
+            numbers.append([title, number])
+        self.described.append([name, numbers])
         return len(self.described) - 1
 
     def cell(self, table: Table, entry: Entry, place: int) -> list[int]:
@@ -56,19 +67,11 @@ class Catalogue:
 
 
 def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[str, Any]:
-    """Return where every cell comes from, for the page's script.
-
-    Args:
-        root: holds ``results/`` and ``logs/``.
-        plan: of the scale.
-        standings: the tables.
+    """Return where every cell of tables comes from, as ``root``/results and ``root``/logs tell, for the page's script.
 
     Returns:
         ``columns`` of the CSVs; ``cells``: by table, a list of [line of the CSV, numbers of runs]; ``runs``: a list of
         [name, [[title, number of a section], ...]]; ``sections``: see :mod:`flexround.results.render.run_facts`.
-
-    Raises:
-        InputError: a result that isn't what it should be.
     """
     catalogue = Catalogue(root, plan)
     cells = {
@@ -78,7 +81,7 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[st
         ]
         for s in standings
     }
-    return {"columns": COLUMNS, "cells": cells, "runs": catalogue.described, "sections": catalogue.pool.sections}
+    return {"columns": COLUMNS, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
 
 
 def evaluated(entry: Entry, root: Path) -> list[Run]:

@@ -2,6 +2,7 @@
 
 import fnmatch
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -23,27 +24,16 @@ STATES = ("reproduced", "close", "off", "computed", "partial", "missing", NOT_RU
 
 
 class Standing(NamedTuple):
-    """A table and how it stands.
-
-    Attributes:
-        table: the spec.
-        family: what it is about, for the reader to choose by.
-        title: the first sentence of the caption, plain text.
-        layout: its cells; None if it isn't made.
-        status: of the whole table, one of ``STATES``.
-        counts: cells by status.
-        worst: the cell farthest from the paper's, as the CSV has it; empty where that may not be said.
-        wins: how many cells that are best by more than the noise are FlexRound's, and how many there are.
-    """
+    """A table and how it stands."""
 
     table: Table
-    family: str
-    title: str
-    layout: Layout | None
-    status: str
-    counts: dict[str, int]
-    worst: str
-    wins: tuple[int, int]
+    family: str  # what it is about, for the reader to choose by
+    title: str  # the first sentence of the caption, plain text
+    layout: Layout | None = None  # its cells; None if it isn't made
+    status: str = NOT_RUN  # of the whole table, one of STATES
+    counts: Mapping[str, int] = {}  # cells by status
+    worst: str = ""  # the cell farthest from the paper's, as the CSV has it; empty where that may not be said
+    wins: tuple[int, int] = (0, 0)  # how many cells best by more than the noise are FlexRound's, and how many there are
 
 
 def standing(table: Table, directory: Path) -> Standing:
@@ -53,9 +43,9 @@ def standing(table: Table, directory: Path) -> Standing:
         InputError: a CSV made by another version.
     """
     path = directory / f"table{table.number}.csv"
-    title = plain(table.caption).partition(". ")[0].rstrip(".")
+    unknown = Standing(table, family(table), plain(table.caption).partition(". ")[0].rstrip("."))
     if not path.exists():
-        return Standing(table, family(table), title, None, NOT_RUN, {}, "", (0, 0))
+        return unknown
     try:
         layout = parse(path.read_text())
     except InputError as error:
@@ -63,10 +53,7 @@ def standing(table: Table, directory: Path) -> Standing:
     counts = Counter(entry["status"] for entry in layout.entries)
     deltas = [entry["delta"] for entry in layout.entries if entry["delta"]]
     best = [entry["method"] for entry in layout.entries if entry["best"] == "1"]
-    return Standing(
-        table=table,
-        family=family(table),
-        title=title,
+    return unknown._replace(
         layout=layout,
         status=status(counts),
         counts={name: counts[name] for name in STATES if counts[name]},

@@ -3,13 +3,12 @@
 import csv
 import itertools
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError, suggest
 from flexround.results.claims import specs
-from flexround.results.claims.specs import Claim
 from flexround.results.claims.verdicts import VERDICTS
 
 HIDDEN = ("claim", "stderr", "scale", "task", "checkpoint", "recipe", "other_recipe")  # said once, or in the tables
@@ -27,34 +26,29 @@ class Judged(NamedTuple):
 
 
 def read(path: Path) -> list[Judged]:
-    """Return all claims in the order of the file; none if it isn't made.
-
-    Args:
-        path: ``claims.csv``.
+    """Return all claims of ``claims.csv`` in its order; none if it isn't made.
 
     Raises:
         InputError: it has a claim that ``params/claims.yaml`` lacks.
     """
     if not path.exists():
         return []
-    words = specs.load().claims
+    words, judged = specs.load().claims, []
     reader = csv.DictReader(path.read_text().splitlines())
-    groups = itertools.groupby(reader, key=lambda line: line["claim"])
-    return [_judged(name, words, path, list(lines)) for name, lines in groups]
+    for name, group in itertools.groupby(reader, key=lambda line: line["claim"]):
+        if name not in words:
+            raise InputError(f"{path}: claim {suggest(name, words)}; make it again")
+        lines = list(group)
+        every = Counter(line["verdict"] for line in lines)
+        counts = {verdict: every[verdict] for verdict in VERDICTS if every[verdict]}
+        # the verdict comes first, columns in which the claim has nothing are left out
+        used = [column for column in lines[0] if column not in HIDDEN and any(line[column] for line in lines)]
+        header = ["verdict", *(column for column in used if column != "verdict")]
+        rows = [[line[column] for column in header] for line in lines]
+        judged.append(Judged(name, words[name].text, words[name].where, counts, header, rows))
+    return judged
 
 
 def total(claims: Sequence[Judged]) -> dict[str, int]:
     """Return how many comparisons of all claims have each verdict."""
     return {verdict: sum(claim.counts.get(verdict, 0) for claim in claims) for verdict in VERDICTS}
-
-
-def _judged(name: str, words: Mapping[str, Claim], path: Path, lines: list[dict[str, str]]) -> Judged:
-    """Return a claim from its lines; columns in which it has nothing are left out, the verdict comes first."""
-    if name not in words:
-        raise InputError(f"{path}: claim {suggest(name, words)}; make it again")
-    every = Counter(line["verdict"] for line in lines)
-    counts = {verdict: every[verdict] for verdict in VERDICTS if every[verdict]}
-    used = [column for column in lines[0] if column not in HIDDEN and any(line[column] for line in lines)]
-    header = ["verdict", *(column for column in used if column != "verdict")]
-    rows = [[line[column] for column in header] for line in lines]
-    return Judged(name, words[name].text, words[name].where, counts, header, rows)

@@ -2,8 +2,9 @@
 
 import base64
 import csv
+import itertools
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -15,11 +16,9 @@ from flexround.results.render.table_layout import Entry, Layout, LayoutRow
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
-_ENVIRONMENT = jinja.html()
-
 
 class Shown(NamedTuple):
-    """A cell as it stands on the page: its place in the CSV, its column in numbers from 0, and the columns it fills."""
+    """A cell on the page: its place in the CSV, its column in numbers from 0, and how many columns it fills."""
 
     entry: Entry
     place: int
@@ -28,21 +27,16 @@ class Shown(NamedTuple):
 
 
 def render(root: Path, plan: Plan) -> str:
-    """Return the page; what isn't made is listed as not run.
-
-    Args:
-        root: holds ``results/`` and ``logs/``.
-        plan: of the scale that is shown.
+    """Return the page of what is in ``root``/results and ``root``/logs; what isn't made is listed as not run.
 
     Raises:
         InputError: a result that isn't what it should be.
     """
     directory = root / "results" / plan.scale.name
     standings = [standing(table, directory) for _, table in sorted(plan.params.tables.items())]
-    costs = {s.table.number: _seconds(root, plan, _table_runs(s, root)) for s in standings}
+    runs = {s.table.number: _table_runs(s, root) for s in standings}
     judged = report_claims.read(directory / "claims.csv")
-    every = [run for s in standings for run in _table_runs(s, root)]
-    return _ENVIRONMENT.get_template("report.html").render(
+    return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),
         standings=standings,
@@ -56,8 +50,8 @@ def render(root: Path, plan: Plan) -> str:
         claims=judged,
         verdicts=report_claims.total(judged),
         errata=_list(directory / "errata.csv"),
-        costs=costs,
-        total=_seconds(root, plan, every),
+        costs={number: _seconds(root, plan, of_table) for number, of_table in runs.items()},
+        total=_seconds(root, plan, itertools.chain(*runs.values())),
         stages=list(job_costs.STAGES.values()),
         data=Markup(_json(origins.provenance(root, plan, standings))),
     )
@@ -83,7 +77,7 @@ def _table_runs(standing: Standing, root: Path) -> list[Run]:
     return list(dict.fromkeys(run for entry in entries for run in origins.evaluated(entry, root)))
 
 
-def _seconds(root: Path, plan: Plan, runs: Sequence[Run]) -> dict[str, float]:
+def _seconds(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
     """Return the seconds of all jobs behind runs, by stage and together."""
     by_stage = job_costs.seconds_by_stage(root, plan, runs)
     return {**by_stage, "together": sum(by_stage.values())} if by_stage else {}

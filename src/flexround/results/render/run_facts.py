@@ -1,8 +1,7 @@
 """Where a number comes from: everything that is recorded about a run, in sections for a reader."""
 
-import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -29,46 +28,24 @@ BLOCK = {
 }
 
 
-class SectionPool:
-    """Sections by number, equal ones once: versions, data and settings are the same for hundreds of runs."""
-
-    def __init__(self) -> None:
-        self.sections: list[Any] = []
-        self._numbers: dict[str, int] = {}
-
-    def add(self, section: Any) -> int:
-        """Return the number of a section."""
-        key = json.dumps(section, sort_keys=True)
-        if key not in self._numbers:
-            self._numbers[key] = len(self.sections)
-            self.sections.append(section)
-        return self._numbers[key]
-
-
 def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
-    """Return what is recorded about an evaluated run; what isn't there is left out.
-
-    Args:
-        root: holds ``results/`` and ``logs/``.
-        plan: of the run's scale.
-        run: the run.
+    """Return what ``root``/results and ``root``/logs record about an evaluated run; what isn't there is left out.
 
     Raises:
         InputError: a file that isn't what it should be.
     """
     directories = job_costs.known_directories(plan, run)
     metrics = artifacts.read_json(root / layout.evaluated_dir(run) / "metrics.json")
-    manifest = _optional(root / layout.quantized_dir(run) / "manifest.json")
+    manifest = _manifest([root / layout.quantized_dir(run)])
     record = _optional(root / layout.quantized_dir(run) / "record.json")
-    weights = _optional(root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint) / "manifest.json")
     recorded: list[Section] = [
         ("Run", {**vars(run), "make it again": command(run)}),
         ("Result", _rounded({key: metrics[key] for key in RESULT if metrics.get(key)})),
         ("Recipe", _recipe(manifest)),
         ("Settings and where they come from", _settings(manifest)),
         ("Blocks", _blocks(record)),
-        ("Calibration samples", _samples(root, directories)),
-        ("Full-precision network", {key: value for key, value in weights.items() if key != "files"}),
+        ("Calibration samples", _manifest([root / d for d in directories if job_costs.stage(d) == "calibrate"])),
+        ("Full-precision network", _manifest([root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)])),
         ("Gate", _rounded(_optional(root / plan.gate(run)))),
         ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
         ("Versions of the evaluation", metrics.get("environment", {})),
@@ -82,6 +59,12 @@ def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
 def _optional(path: Path) -> dict[str, Any]:
     """Return a JSON file, or nothing if it isn't there."""
     return artifacts.read_json(path) if path.exists() else {}
+
+
+def _manifest(directories: Iterable[Path]) -> dict[str, Any]:
+    """Return what the manifests of some directories say, but for their files."""
+    manifests = [_optional(directory / "manifest.json") for directory in directories]
+    return {key: value for facts in manifests for key, value in facts.items() if key != "files"}
 
 
 def command(run: Run) -> str:
@@ -119,12 +102,6 @@ def _rounded(facts: Any) -> Any:
     if isinstance(facts, dict):
         return {key: _rounded(value) for key, value in facts.items()}
     return round(facts, DECIMALS) if isinstance(facts, float) else facts
-
-
-def _samples(root: Path, directories: list[str]) -> dict[str, Any]:
-    """Return how the calibration samples were drawn."""
-    manifests = [_optional(root / d / "manifest.json") for d in directories if job_costs.stage(d) == "calibrate"]
-    return {key: value for facts in manifests for key, value in facts.items() if key != "files"}
 
 
 def _costs(root: Path, directories: list[str]) -> list[list[Any]]:

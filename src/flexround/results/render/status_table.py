@@ -1,7 +1,7 @@
 """The status table of the README, and putting it there."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flexround.errors import InputError
 from flexround.results.render.overview import Standing
@@ -12,14 +12,9 @@ BEGIN, END = "<!-- status: made by `make status` -->", "<!-- end of status -->"
 
 
 def markdown(standings: Iterable[Standing], scale: ScaleFacts) -> str:
-    """Return the status of every table as Markdown.
-
-    Args:
-        standings: the tables.
-        scale: says whether differences to the paper's numbers may be shown.
-    """
+    """Return the status of every table as Markdown, with differences to the paper's numbers if ``scale`` allows."""
     header = ["table", "about", "status", "cells", "FlexRound best"]
-    rows = [[str(s.table.number), s.family, s.status, _cells(s), _wins(s)] for s in standings]
+    rows = [[str(s.table.number), s.family, s.status, _cells(s.counts), _wins(*s.wins)] for s in standings]
     if scale.comparable:
         header.append("farthest from the paper")
         rows = [[*row, s.worst or "--"] for row, s in zip(rows, standings, strict=True)]
@@ -44,15 +39,13 @@ def replaced(text: str, table: str) -> str:
     return new
 
 
-def _cells(standing: Standing) -> str:
+def _cells(counts: Mapping[str, int]) -> str:
     """Return the number of cells, by status if they differ."""
-    counts = standing.counts
     if len(counts) < 2:
         return str(sum(counts.values()) or "--")
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
-def _wins(standing: Standing) -> str:
+def _wins(won: int, settled: int) -> str:
     """Return how often FlexRound is the best, of the cells that have a best."""
-    won, settled = standing.wins
     return f"{won} of {settled}" if settled else "--"

@@ -121,27 +121,15 @@ def absent(entry: Entry, missing: str) -> str:
 
 
 def legend(layout: Layout, best: str, partial: str, missing: str) -> str:
-    """Return what the marks mean, naming only those the table has.
-
-    Args:
-        layout: the table.
-        best: how the best value of a group is marked, e.g. "Bold".
-        partial: the mark of a cell whose seeds are not all there.
-        missing: the mark of a cell that isn't computed.
-    """
+    """Return what the marks mean, naming only those the table has: e.g. "Bold", "†" and "—"."""
     entries = layout.entries
+    contest = " and ".join(name for name in ("section", "bits") if any(entry[name] for entry in entries)) or "column"
     marks = (
-        (any(e["best"] == "1" for e in entries), f"{best}: best of its {_contest(entries)} by more than the noise."),
+        (any(e["best"] == "1" for e in entries), f"{best}: best of its {contest} by more than the noise."),
         (any(e["status"] == "partial" for e in entries), f"{partial}: not all seeds are computed yet."),
         (any(e["status"] == "missing" for e in entries), f"{missing}: not computed."),
     )
     return " ".join(sentence for present, sentence in marks if present)
-
-
-def _contest(entries: list[Entry]) -> str:
-    """Return among which rows a value is the best: those of equal section and bits, where the table has them."""
-    names = [name for name in ("section", "bits") if any(entry[name] for entry in entries)]
-    return " and ".join(names) or "column"
 
 
 def plain(latex: str) -> str:

@@ -1,5 +1,7 @@
 """A table's CSV as fixed-width text: ours and, in brackets, the paper's."""
 
+from collections.abc import Iterable
+
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow, absent, legend, optional, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 
@@ -8,14 +10,11 @@ MISSING = "--"
 
 
 def render(text: str, scale: ScaleFacts) -> str:
-    """Return the table for a terminal, ASCII only; its first line names the scale.
-
-    Args:
-        text: the table's CSV.
-        scale: says whose numbers these are.
-    """
+    """Return the CSV of a table for a terminal, ASCII only; its first line names the scale."""
     layout = parse(text)
-    rows = [_header(layout), *(_row(line, layout) for line in layout.lines)]
+    names = ["method", *optional(layout)]
+    columns = [f"{column.name} {'/'.join(column.metrics)}".rstrip() for column in layout.columns]
+    rows = [[*map(str.capitalize, names), *columns], *(_row(line, names, layout) for line in layout.lines)]
     used = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
     widths = {index: max(len(row[index]) for row in rows) for index in used}
     body = [GAP.join(row[index].ljust(widths[index]) for index in used).rstrip() for row in rows]
@@ -29,22 +28,10 @@ def render(text: str, scale: ScaleFacts) -> str:
     return "\n".join([*lines, rule, *([notes] if notes else [])]) + "\n"
 
 
-def _header(layout: Layout) -> list[str]:
-    """Return the header: what tells the rows apart, then each column's name with its metrics."""
-    names = (f"{column.name} {'/'.join(column.metrics)}".rstrip() for column in layout.columns)
-    return [*(name.capitalize() for name in _texts(layout)), *names]
-
-
-def _row(line: LayoutRow, layout: Layout) -> list[str]:
-    """Return a row's texts in the order of the header; a value that holds for all columns stands in its own."""
+def _row(line: LayoutRow, names: Iterable[str], layout: Layout) -> list[str]:
+    """Return what tells a row apart, then its numbers; a value that holds for all columns stands in its own."""
     cells = {entries[0]["column"]: _cell(entries) for entries in line.cells}
-    texts = [getattr(line, name) for name in _texts(layout)]
-    return [*texts, *(cells.get(column.name, "") for column in layout.columns)]
-
-
-def _texts(layout: Layout) -> list[str]:
-    """Return what stands left of the numbers."""
-    return ["method", *optional(layout)]
+    return [*(getattr(line, name) for name in names), *(cells.get(column.name, "") for column in layout.columns)]
 
 
 def _cell(entries: tuple[Entry, ...]) -> str:

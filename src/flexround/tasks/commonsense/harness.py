@@ -161,7 +161,5 @@ def _manager() -> TaskManager:
 
 def definition_hash(name: str) -> str:
     """Return a sha256 of what decides how a data set is asked: its definition, and our code of the prompts."""
-    digest = hashlib.sha256()
-    for path in (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(choices.__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    files = (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(choices.__file__))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

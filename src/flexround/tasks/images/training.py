@@ -67,11 +67,9 @@ class ArrayImages:
     train_scale: tuple[float, float]
 
     def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         return self.images[indices]
 
     def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         size = self.images.shape[1]
         images = (Image.fromarray(image) for image in self.images[indices])
         return np.stack([random_resized_crop(image, size, self.train_scale, rng) for image in images])
@@ -89,19 +87,17 @@ class FileImages:
     train_scale: tuple[float, float]
 
     def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
-        return self._decode(indices, lambda _, image: resize_and_crop(image, self.resize, self.crop))
+        return self.decoded(indices, lambda _, image: resize_and_crop(image, self.resize, self.crop))
 
     def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         # One generator per image: the threads that decode don't finish in a fixed order.
         rngs = rng.spawn(len(indices))
-        return self._decode(indices, lambda i, image: random_resized_crop(image, self.crop, self.train_scale, rngs[i]))
+        return self.decoded(indices, lambda i, image: random_resized_crop(image, self.crop, self.train_scale, rngs[i]))
 
-    def _decode(self, indices: np.ndarray, transform: Callable[[int, Image.Image], np.ndarray]) -> np.ndarray:
-        """Decode the images at ``indices`` through ``transform``."""
+    def decoded(self, indices: np.ndarray, transform: Callable[[int, Image.Image], np.ndarray]) -> np.ndarray:
+        """Return uint8 (B, crop, crop, 3), ``transform`` of the images' positions in ``indices`` and the images."""
         out = np.empty((len(indices), self.crop, self.crop, 3), np.uint8)
-        return decode_all([self.root / self.files[index] for index in indices], transform, out, self.root)
+        return decode_all(self.root, [self.files[index] for index in indices], transform, out)
 
 
 def train(
