@@ -16,6 +16,7 @@ rule finetune:
         gpu=PLAN.resources("finetune").gpu,
         mem_mb=get_resource("finetune", "mem_mb"),
         runtime=get_resource("finetune", "runtime"),
+        gpu_mb=get_resource("finetune", "gpu_mb"),
     params:
         launch=PLAN.launcher("finetune"),
     shell:
@@ -37,5 +38,6 @@ rule gate:
         gpu=PLAN.resources("evaluate").gpu,
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
+        gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
         "python -m flexround.jobs.gate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

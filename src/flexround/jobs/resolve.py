@@ -140,7 +140,7 @@ class Jobs:
 
 def network(params: Params, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
     """Return ``task`` and ``checkpoint`` without what changes no result; ``evaluated`` keeps how it is evaluated."""
-    irrelevant = {"mem_mb": None, "runtime": None} | ({} if evaluated else {"evaluated": "float32"})
+    irrelevant = {} if evaluated else {"evaluated": "float32"}
     return {
         "task": params.scale.tasks[task].model_copy(update={"sources": (), "files": None}),
         "checkpoint": params.checkpoint(checkpoint).model_copy(update=irrelevant),
