@@ -17,4 +17,5 @@ rule evaluate:
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
     shell:
-        "python -m flexround.jobs.evaluate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.evaluate {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"

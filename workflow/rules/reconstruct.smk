@@ -17,7 +17,8 @@ rule reconstruct:
         mem_mb=get_resource("reconstruct", "mem_mb"),
         runtime=get_resource("reconstruct", "runtime"),
     shell:
-        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"
 
 
 rule select:
@@ -36,4 +37,5 @@ rule select:
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
     shell:
-        "python -m flexround.jobs.select {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.select {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"

@@ -25,7 +25,7 @@ BATCH = 250  # examples evaluated at once; fixed, because it can change the last
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(EvaluateJob, arguments.job)
-    with lease() as device:
+    with lease(arguments.gpus) as device:
         start = time.perf_counter()
         found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {

@@ -10,7 +10,7 @@ from safetensors.torch import load_file, save_file
 from torch import nn
 
 from flexround import artifacts, imports, sources
-from flexround.devices import lease
+from flexround.devices import lease, require
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import FinetuneJob
 from flexround.models import build
@@ -25,6 +25,8 @@ log = logging.getLogger(__name__)
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(FinetuneJob, arguments.job)
+    if job.train is not None:
+        require(arguments.gpus)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)
     model = build.architecture(checkpoint, task.head)
     scale, name, network = job.names
@@ -41,7 +43,7 @@ def run(arguments: argparse.Namespace) -> None:
         shards.fill(shards.places)
         model.requires_grad_(True)
     if job.train is not None and job.data is not None:
-        with lease() as device:
+        with lease(arguments.gpus) as device:
             facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
     if os.environ.get("RANK", "0") == "0":  # of several data-parallel processes one writes
         save(model, job.out, **facts)

@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         "weights": artifacts.read_manifest(job.weights, verify=False)["files"],
         "samples": artifacts.read_manifest(job.samples)["files"],
     }
-    with lease() as device:
+    with lease(arguments.gpus) as device:
         work, samples = _prepared(job, device)
         directory = arguments.state / str(job.run)
         host_bytes = None if arguments.cache_mb is None else arguments.cache_mb * 2**20
