@@ -1,6 +1,7 @@
 """One device per job: leases in several processes and threads, and what a killed holder leaves behind."""
 
 import ctypes
+import json
 import os
 import select
 import subprocess
@@ -251,6 +252,28 @@ def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path):
             taken = [line.split()[1:] for line in lines if line.startswith("has")]
             assert len({index for index, _ in taken}) == 2
             assert all(index == rank and index != "1" for index, rank in taken), "accelerate goes by LOCAL_RANK"
+
+
+REPEATABLE = """
+import json, torch
+from flexround import precision, provenance
+before = precision.facts()
+precision.repeatable()
+torch.backends.cuda.matmul.allow_tf32  # the old switches, which libraries read, can still be read
+torch.cuda.get_device_name = lambda _: "A100"
+print(json.dumps([before, provenance.environment("cuda:0")["gpu"], "gpu" in provenance.environment("cpu")]))
+"""
+
+
+def test_what_makes_a_gpu_repeat_itself_is_set_and_recorded():
+    command = [sys.executable, "-c", REPEATABLE]
+    environment = {name: value for name, value in os.environ.items() if name != precision.WORKSPACE}
+    found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    before, after, on_cpu = json.loads(found)
+    assert (before["deterministic"], before["cublas_workspace"], before["tf32"]) == (False, None, True), "of PyTorch"
+    assert (after["deterministic"], after["cublas_workspace"], after["tf32"]) == (True, ":4096:8", False)
+    assert after["cuda"] == torch.version.cuda
+    assert not on_cpu
 
 
 PAGE_FAULTS = """

@@ -17,9 +17,10 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.models import gpt_neo, opt, transformer
+from flexround.models.blocks import Block
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
-from flexround.reconstruct import cache, engine, result
+from flexround.reconstruct import cache, engine, phases, result
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -323,6 +324,38 @@ def test_autocast_learns_as_well_and_keeps_masters_in_float32(tmp_path, kind):
         assert mine["loss_after"] != other["loss_after"]
         assert mine["error_hard"] < 0.9 * rtn["error_hard"]
         assert mine["error_hard"] == pytest.approx(other["error_hard"], rel=0.25)
+
+
+def test_targets_and_carried_activations_have_the_precision_of_the_block(tmp_path, monkeypatch):
+    """All that runs rows through a block, before and after learning, not only the iterations."""
+    seen = []
+
+    def watched(module, x, *rest):
+        if isinstance(module, Block):  # the glue in front multiplies nothing
+            seen.append(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
+        return forward(module, x, *rest)
+
+    forward = phases.forward
+    monkeypatch.setattr(phases, "forward", watched)
+    runs = {}
+    for kind in ("bfloat16", "float32", "tf32"):
+        seen.clear()
+        runs[kind] = toy.run(toy.job(toy.recipe("Q", "flexround", 4, 8), precision=kind), tmp_path / kind)[0]
+        assert set(seen) == {torch.bfloat16 if kind == "bfloat16" else False}
+    assert all(torch.equal(value, runs["tf32"][key]) for key, value in runs["float32"].items()), "no GPU, no TF32"
+
+
+def test_tf32_is_on_while_a_block_is_learned_and_at_no_other_time(tmp_path, monkeypatch):
+    learned, cached, flags = [], [], torch.backends.cuda.matmul
+    optimise, forward = phases.optimise, phases.forward
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(phases, "optimise", lambda *a: [learned.append(flags.allow_tf32), optimise(*a)][1])
+    monkeypatch.setattr(phases, "forward", lambda *a: [cached.append(flags.allow_tf32), forward(*a)][1])
+    for kind in ("tf32", "float32"):
+        toy.run(toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind), tmp_path / kind)
+        assert set(learned) == {kind == "tf32"}
+        assert set(cached) == {False}
+        learned.clear()
 
 
 # preflight

@@ -66,7 +66,7 @@ def require(asked: int) -> None:
     if there < asked:
         raise InputError(
             f"the job asks for {asked} GPU{'s' if asked > 1 else ''}, torch finds {there}: torch {torch.__version__} "
-            f"is built for CUDA {torch.version.cuda}, whose least driver is {LEAST_DRIVER}; nvidia-smi: {_smi()}; update "
+            f"is built for CUDA {torch.version.cuda}, which needs driver {LEAST_DRIVER}; nvidia-smi: {_smi()}; update "
             "the driver, or set `gpu` under `resources` of the scale to what there is (0: the CPU will do)"
         )
 

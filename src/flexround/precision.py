@@ -23,6 +23,11 @@ def repeatable() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
+def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
+    """Return the context in which products have factors of type ``kind``; softmax, norms and sums stay float32."""
+    return torch.autocast(device.type, kind, enabled=kind != torch.float32)
+
+
 @contextlib.contextmanager
 def tensor_float(allowed: bool) -> Iterator[None]:
     """Let GPUs round the factors of float32 products to TF32 inside, if it is ``allowed``."""

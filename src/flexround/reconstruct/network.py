@@ -78,8 +78,3 @@ def lower(model: nn.Module, precision: str) -> nn.Module:
             for parameter in module.parameters(recurse=False):
                 parameter.data = parameter.data.to(kind)
     return model
-
-
-def products(precision: str, device: torch.device) -> torch.autocast:
-    """Return the context in which a network of ``lower`` precision computes; softmax and sums stay float32."""
-    return torch.autocast(device.type, getattr(torch, precision), enabled=precision != "float32")

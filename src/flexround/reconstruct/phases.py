@@ -53,7 +53,8 @@ class Phase:
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Run a block over all cached rows (N, ...)."""
-        return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
+        with self.job.products():
+            return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
 
     def loss(self, p: float) -> ReconstructionError:
         """Return the error that is minimised and reported."""
@@ -65,9 +66,9 @@ class Phase:
         for start in range(0, count, job.hyper.batch):
             rows = slice(start, min(start + job.hyper.batch, count))
             mask = None if job.mask is None else job.mask[rows].to(job.device)
-            with torch.no_grad():
+            with torch.no_grad(), job.products():
                 part = predict(rows, mask)
-            total += self.loss(job.hyper.loss_p)(part, on(job.device, target[rows]), mask).item() * len(part)
+            total += self.loss(job.hyper.loss_p)(part.float(), on(job.device, target[rows]), mask).item() * len(part)
         return total / count
 
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
@@ -84,7 +85,7 @@ class Phase:
             scheme = Scheme(bits, hyper.a_scheme == "symmetric")
             kept = mask if hyper.mask_padding else None
             place.attach_quantizer(site, place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept))
-        with torch.no_grad():  # one batch, so that every site sees all rows at once
+        with torch.no_grad(), self.job.products():  # one batch, so that every site sees all rows at once
             output = block(on(self.job.device, x), mask)
         for site in block.sites:
             observer = place.attached_quantizer(site)
@@ -200,7 +201,10 @@ class WeightPhase(Phase):
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
-        losses = optimise(block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision)
+        with job.learning():
+            losses = optimise(
+                block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision
+            )
         self.freeze_steps(block)
         return _ends(losses)
 
@@ -246,7 +250,8 @@ class StepPhase(Phase):
             groups = self.step_group(block)
             none = Annealing(0.0, 0.0, 1.0, 1.0)
             loss = self.loss(hyper.a_loss_p)
-            losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
+            with job.learning():
+                losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
             self.freeze_steps(block)
             record |= _ends(losses)
         record["error_hard"] = self.block_error(block, full, target)

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.numpy import save_file
 
-from flexround import artifacts, provenance
+from flexround import artifacts, precision, provenance
 from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
@@ -71,7 +71,7 @@ def measured(
     task, checkpoint = protocol.build(job.task), job.checkpoint
     load = network.quantized if quantized else network.prepared
     model = network.lower(load(checkpoint, task.head, source, steps), checkpoint.evaluated).to(device)
-    with network.products(checkpoint.evaluated, device):
+    with precision.autocast(getattr(torch, checkpoint.evaluated), device):
         return task.evaluate(model, job.data, device, BATCH, source, split)
 
 

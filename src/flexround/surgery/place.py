@@ -141,6 +141,6 @@ class Observer(nn.Module):
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs."""
         if self.quantizer is None:
-            seen = x if self.kept is None else x.reshape(*self.kept.shape, -1)[self.kept]
+            seen = (x if self.kept is None else x.reshape(*self.kept.shape, -1)[self.kept]).float()
             self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))
         return self.quantizer(x)
