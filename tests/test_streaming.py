@@ -17,6 +17,7 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.models import gpt_neo, opt, transformer
+from flexround.models import shards as shards_module
 from flexround.models.blocks import Block
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
@@ -302,6 +303,23 @@ def test_half_precision_caches_change_little(tmp_path, kind):
     changed = sum((full[key] != half[key]).sum().item() for key in codes)
     assert 0 < changed < 0.2 * sum(full[key].numel() for key in codes)
     assert other[1]["error_hard"] == pytest.approx(records[1]["error_hard"], rel=0.2)
+
+
+# writing and reading in other types
+
+
+def test_what_is_saved_in_shards_is_read_again(tmp_path):
+    whole = model(tie_word_embeddings=True).half()
+    names = shards_module.save(whole, tmp_path, size=2000)
+    assert len(names) > 4
+    assert sum((tmp_path / name).stat().st_size for name in names[1:]) < 1.5 * sum(p.nbytes for p in whole.parameters())
+    shards = Shards(tmp_path, shells(tie_word_embeddings=True))
+    assert {path.name for path in shards.files} == set(names)
+    for kind in (torch.float32, torch.float16):
+        shards.fill(shards.places, CPU, kind)
+        assert {parameter.dtype for parameter in shards.model.parameters()} == {kind}
+        for (name, value), other in zip(shards.model.state_dict().items(), whole.state_dict().values(), strict=True):
+            assert torch.equal(value.half(), other), name
 
 
 # precision

@@ -70,8 +70,9 @@ def measured(
     """
     task, checkpoint = protocol.build(job.task), job.checkpoint
     load = network.quantized if quantized else network.prepared
-    model = network.lower(load(checkpoint, task.head, source, steps), checkpoint.evaluated).to(device)
-    with precision.autocast(getattr(torch, checkpoint.evaluated), device):
+    kind = getattr(torch, checkpoint.evaluated)
+    model = network.lower(load(checkpoint, task.head, source, steps, device, kind), kind).to(device)
+    with precision.autocast(kind, device):
         return task.evaluate(model, job.data, device, BATCH, source, split)
 
 

@@ -6,6 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
@@ -16,6 +17,8 @@ from flexround.jobs.jobfile import FinetuneJob
 from flexround.models import build
 from flexround.models.checkpoints import load_into, load_known, read_foreign
 from flexround.models.shards import Shards
+from flexround.models.shards import save as save_shards
+from flexround.models.tensors import linears
 from flexround.surgery.lora import merge_checkpoint
 from flexround.tasks import protocol
 
@@ -40,13 +43,13 @@ def run(arguments: argparse.Namespace) -> None:
         if job.train is None:
             link(shards, job.out, **facts)
             return
-        shards.fill(shards.places)
-        model.requires_grad_(True)
     if job.train is not None and job.data is not None:
         with lease(arguments.gpus) as device:
+            if checkpoint.streamed:
+                read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
             facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
     if os.environ.get("RANK", "0") == "0":  # of several data-parallel processes one writes
-        save(model, job.out, **facts)
+        save(model, job.out, checkpoint.streamed, **facts)
         log.info("%s/%s/%s: weights in %s", scale, name, network, job.out)
 
 
@@ -81,6 +84,14 @@ def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
     return {"pretrained": manifest["files"]}
 
 
+def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:
+    """Read weights that will be trained, linears as ``frozen`` from the start: all in float32 may not fit."""
+    held = linears(shards.model)
+    shards.fill(held, device, frozen)
+    shards.fill([name for name in shards.places if name not in held], device)
+    shards.model.requires_grad_(True)
+
+
 def link(shards: Shards, out: Path, **facts: Any) -> None:
     """Give the files of weights that are used as they come a second name, and write the manifest."""
     for path in shards.files:
@@ -89,10 +100,13 @@ def link(shards: Shards, out: Path, **facts: Any) -> None:
     artifacts.write_manifest(out, [*(path.name for path in shards.files), *companions], **facts)
 
 
-def save(model: nn.Module, out: Path, **facts: Any) -> None:
-    """Write the weights and the manifest, which names what else the network needs."""
+def save(model: nn.Module, out: Path, streamed: bool, **facts: Any) -> None:
+    """Write the weights, in shards if they are ``streamed``, and the manifest, which names what else is needed."""
+    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
+    if streamed:
+        artifacts.write_manifest(out, [*save_shards(model, out), *companions], **facts)
+        return
     # Clones, because safetensors refuses tensors that share memory, such as tied embeddings.
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     artifacts.atomic_write(out / "model.safetensors", lambda path: save_file(state, path))
-    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
     artifacts.write_manifest(out, ["model.safetensors", *companions], **facts)
