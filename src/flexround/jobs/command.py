@@ -36,6 +36,13 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     return arguments
 
 
+def resumable(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a job that keeps unfinished work."""
+    arguments = parser(description)
+    arguments.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    return arguments
+
+
 def described(description: str | None) -> Callable[[], argparse.ArgumentParser]:
     """Return the parser of a job that takes nothing else: the server asks a job's module for ``parser()``."""
     return functools.partial(parser, description)

@@ -1,15 +1,13 @@
 """Quantize one run: reconstruct block by block, write integer codes, steps and zero points."""
 
 import argparse
-from pathlib import Path
 
 from flexround.jobs import command
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this job."""
-    arguments = command.parser(__doc__)
-    arguments.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    arguments = command.resumable(__doc__)
     arguments.add_argument(
         "--cache-mb", type=int, help="host memory for activations; half of what is free if not given"
     )

@@ -64,6 +64,7 @@ class Jobs:
         out = layout.checkpoint_dir(self.scale.name, task, checkpoint)
         made_from = self.plan.origins(task, checkpoint)
         settings = self.params.checkpoint(checkpoint)
+        reached = code("finetune", *self._model_code(task, checkpoint))
         job = made(
             jobfile.FinetuneJob,
             **self._network(task, checkpoint, out),
@@ -72,8 +73,9 @@ class Jobs:
             sources=layout.SOURCES,
             data=made_from.get("data"),
             pretrained=made_from.get("pretrained"),
+            **reached,
         )
-        return write(out, job) | code("finetune", *self._model_code(task, checkpoint)) | made_from
+        return write(out, job) | reached | made_from
 
     def gate(self, task: str, checkpoint: str) -> Inputs:
         """Pass or stop a full-precision network; on purpose without the code, so that no edit throws networks away."""
@@ -133,9 +135,10 @@ class Jobs:
         inputs = {"network": self.plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
         recipe = self.params.recipe(run.recipe)
         network = self._network(run.task, run.checkpoint, out, evaluated=True)
-        job = made(jobfile.EvaluateJob, **network, run=run, recipe=recipe, **inputs)
         named = [*self._model_code(run.task, run.checkpoint), *self._code_of_files(run.task)]
-        return write(out, job) | code("evaluate", *named) | inputs
+        reached = code("evaluate", *named)
+        job = made(jobfile.EvaluateJob, **network, run=run, recipe=recipe, **inputs, **reached)
+        return write(out, job) | reached | inputs
 
     def _network(self, task: str, checkpoint: str, out: str, evaluated: bool = False) -> dict[str, Any]:
         """Return what all jobs know of a network."""

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.numpy import save_file
 
-from flexround import artifacts, precision, provenance
+from flexround import artifacts, precision, provenance, unfinished
 from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
@@ -27,7 +27,12 @@ def run(arguments: argparse.Namespace) -> None:
     job = jobfile.read(EvaluateJob, arguments.job)
     with lease(arguments.gpus) as device:
         start = time.perf_counter()
-        found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
+        inputs = {
+            "model": artifacts.read_manifest(job.network, verify=False)["files"],
+            "data": artifacts.read_manifest(job.data, verify=False)["files"],
+        }
+        with unfinished.kept(arguments.state / "evaluate" / unfinished.fingerprint(job, inputs, device)):
+            found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
             "format": artifacts.FORMAT,
             "run": vars(job.run),
@@ -37,10 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
             "higher_is_better": found.higher_is_better,
             "protocol": found.protocol,
             "precision": job.checkpoint.evaluated,
-            "inputs": {
-                "model": artifacts.read_manifest(job.network, verify=False)["files"],
-                "data": artifacts.read_manifest(job.data, verify=False)["files"],
-            },
+            "inputs": inputs,
             "environment": provenance.environment(device),
             "seconds": time.perf_counter() - start,
         }

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from flexround import artifacts, imports, sources
+from flexround import artifacts, imports, sources, unfinished
 from flexround.devices import lease, require
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import FinetuneJob
@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
         require(arguments.gpus)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)
     model = build.architecture(checkpoint, task.head)
-    scale, name, network = job.names
+    _, name, network = job.names
     facts: dict[str, Any] = {"task": name, "checkpoint": network}
     if checkpoint.source:
         facts |= import_source(job, model)
@@ -47,10 +47,20 @@ def run(arguments: argparse.Namespace) -> None:
         with lease(arguments.gpus) as device:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
-            facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
-    if os.environ.get("RANK", "0") == "0":  # of several data-parallel processes one writes
-        save(model, job.out, checkpoint.streamed, **facts)
-        log.info("%s/%s/%s: weights in %s", scale, name, network, job.out)
+            data = artifacts.read_manifest(job.data, verify=False)["files"]
+            state = arguments.state / "finetune" / unfinished.fingerprint(job, [facts, data], device)
+            with unfinished.kept(state):  # until the result is there
+                facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
+                finish(job, model, facts)
+    else:
+        finish(job, model, facts)
+
+
+def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
+    """Write the network; of several data-parallel processes one does."""
+    if os.environ.get("RANK", "0") == "0":
+        save(model, job.out, job.checkpoint.streamed, **facts)
+        log.info("%s: weights in %s", "/".join(job.names), job.out)
 
 
 def import_source(job: FinetuneJob, model: nn.Module) -> dict[str, Any]:
