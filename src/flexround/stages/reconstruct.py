@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.numpy import load_file
 
-from flexround import artifacts, imports, provenance
+from flexround import artifacts, imports, provenance, unfinished
 from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.jobs import jobfile
@@ -20,7 +20,6 @@ from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
-from flexround.seeding import derive
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -47,7 +46,7 @@ def run(arguments: argparse.Namespace) -> None:
             forecast = preflight(work, samples, directory, host_bytes)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
-        with State(directory, _fingerprint(job, inputs, device)).opened() as state:
+        with State(directory, unfinished.fingerprint(job, inputs, device)).opened() as state:
             records = reconstruct(work, samples, state, host_bytes)
             facts = {
                 "run": vars(job.run),
@@ -96,17 +95,3 @@ def _load_samples(directory: Path, count: int) -> dict[str, Any]:
     if there != count:
         raise InputError(f"{directory}: {there} samples, the settings say {count}; run the calibrate stage again")
     return samples
-
-
-def _fingerprint(job: ReconstructJob, inputs: dict[str, Any], device: torch.device) -> str:
-    """Return a hash of everything that decides the bits of the result, for the state directory."""
-    parts = [
-        job.run,
-        job.recipe.model_dump_json(),
-        job.hyper.model_dump_json(),
-        json.dumps(inputs, sort_keys=True),
-        job.code.read_text(),
-        torch.__version__,
-        device.type,
-    ]
-    return f"{derive(*parts):016x}"
