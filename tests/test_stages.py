@@ -196,8 +196,9 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     settings = json.loads(Path(job).read_text())
     del settings["recipe"], settings["network"]
     settings |= {"networks": {name: name for name in values}, "out": "out"}
+    del settings["code"]
     Path("select.json").write_text(json.dumps(settings))
-    choose.run(argparse.Namespace(job=Path("select.json")))
+    choose.run(argparse.Namespace(job=Path("select.json"), gpus=0))
     manifest = artifacts.read_manifest(tmp_path / "out")
     assert float((tmp_path / "out/weights-000.safetensors").read_text()) == values[expected]
     assert manifest["selected"] == {"recipe": expected, "metric": metric, "heldout": values}
