@@ -5,6 +5,7 @@ import ast
 import importlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,6 +16,7 @@ import environment_yml
 import numpy as np
 import pytest
 import torch
+import yaml
 from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 from stage_calls import Work, call
@@ -193,8 +195,9 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     settings = json.loads(Path(job).read_text())
     del settings["recipe"], settings["network"]
     settings |= {"networks": {name: name for name in values}, "out": "out"}
+    del settings["code"]
     Path("select.json").write_text(json.dumps(settings))
-    choose.run(argparse.Namespace(job=Path("select.json")))
+    choose.run(argparse.Namespace(job=Path("select.json"), gpus=0))
     manifest = artifacts.read_manifest(tmp_path / "out")
     assert float((tmp_path / "out/weights-000.safetensors").read_text()) == values[expected]
     assert manifest["selected"] == {"recipe": expected, "metric": metric, "heldout": values}
@@ -268,10 +271,26 @@ def test_environment_yml_has_the_pins_of_the_lock():
     assert (ROOT / "environment.yml").read_text() == environment_yml.render()
 
 
+def test_environment_yml_can_be_resolved(tmp_path):
+    """By uv for the Python that the file names, as pip does it for a conda user."""
+    content = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    python = next(entry for entry in content if str(entry).startswith("python=")).removeprefix("python=")
+    pins = next(entry["pip"] for entry in content if isinstance(entry, dict))
+    asked = tmp_path / "pins.in"
+    asked.write_text("\n".join(pin for pin in pins if not pin.startswith("--")))
+    if not (uv := shutil.which("uv")):
+        pytest.skip("no uv")
+    command = [uv, "pip", "compile", "--quiet", "--python-version", python, "--no-header", str(asked)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    if re.search(r"Failed to fetch|error sending request|dns error|Connect", found.stderr):
+        pytest.skip("no package index")
+    assert found.returncode == 0, found.stderr
+
+
 def test_every_package_named_is_pinned_with_hashes_in_a_version_that_is_asked_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    pins = {name: (version, hashes) for name, version, hashes in PIN.findall(LOCK)}
+    pins = {name: (version, hashes) for name, version, hashes in reversed(PIN.findall(LOCK))}  # first: oldest Python
     rendered = environment_yml.render()
     for text in named:
         requirement = Requirement(text)

@@ -18,6 +18,8 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.models import gpt_neo, opt, transformer
+from flexround.models import shards as shards_module
+from flexround.models.blocks import Block
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
 from flexround.reconstruct import cache, engine, phases, result
@@ -330,6 +332,23 @@ def test_half_precision_caches_change_little(tmp_path, kind):
     assert other[1]["error_hard"] == pytest.approx(records[1]["error_hard"], rel=0.2)
 
 
+# writing and reading in other types
+
+
+def test_what_is_saved_in_shards_is_read_again(tmp_path):
+    whole = model(tie_word_embeddings=True).half()
+    names = shards_module.save(whole, tmp_path, size=2000)
+    assert len(names) > 4
+    assert sum((tmp_path / name).stat().st_size for name in names[1:]) < 1.5 * sum(p.nbytes for p in whole.parameters())
+    shards = Shards(tmp_path, shells(tie_word_embeddings=True))
+    assert {path.name for path in shards.files} == set(names)
+    for kind in (torch.float32, torch.float16):
+        shards.fill(shards.places, CPU, kind)
+        assert {parameter.dtype for parameter in shards.model.parameters()} == {kind}
+        for (name, value), other in zip(shards.model.state_dict().items(), whole.state_dict().values(), strict=True):
+            assert torch.equal(value.half(), other), name
+
+
 # precision
 
 
@@ -360,6 +379,38 @@ def test_cached_passes_compute_in_the_precision_of_the_iterations(tmp_path, kind
     toy.run(made, tmp_path)
     seen = {dtype for rows, dtype in seen if rows > 1}  # a single one finds the shapes
     assert seen == {getattr(torch, kind)}
+
+
+def test_targets_and_carried_activations_have_the_precision_of_the_block(tmp_path, monkeypatch):
+    """All that runs rows through a block, before and after learning, not only the iterations."""
+    seen = []
+
+    def watched(module, x, *rest):
+        if isinstance(module, Block):  # the glue in front multiplies nothing
+            seen.append(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
+        return forward(module, x, *rest)
+
+    forward = phases.forward
+    monkeypatch.setattr(phases, "forward", watched)
+    runs = {}
+    for kind in ("bfloat16", "float32", "tf32"):
+        seen.clear()
+        runs[kind] = toy.run(toy.job(toy.recipe("Q", "flexround", 4, 8), precision=kind), tmp_path / kind)[0]
+        assert set(seen) == {torch.bfloat16 if kind == "bfloat16" else False}
+    assert all(torch.equal(value, runs["tf32"][key]) for key, value in runs["float32"].items()), "no GPU, no TF32"
+
+
+def test_tf32_is_on_while_a_block_is_learned_and_at_no_other_time(tmp_path, monkeypatch):
+    learned, cached, flags = [], [], torch.backends.cuda.matmul
+    optimise, forward = phases.optimise, phases.forward
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(phases, "optimise", lambda *a: [learned.append(flags.allow_tf32), optimise(*a)][1])
+    monkeypatch.setattr(phases, "forward", lambda *a: [cached.append(flags.allow_tf32), forward(*a)][1])
+    for kind in ("tf32", "float32"):
+        toy.run(toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind), tmp_path / kind)
+        assert set(learned) == {kind == "tf32"}
+        assert set(cached) == {False}
+        learned.clear()
 
 
 # preflight

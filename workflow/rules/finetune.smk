@@ -20,7 +20,8 @@ rule finetune:
     params:
         launch=PLAN.launcher("finetune"),
     shell:
-        "{params.launch} flexround.jobs.finetune {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "{params.launch} flexround.jobs.finetune {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"
 
 
 # It depends on weights, data and bounds, and on no code: an edit of the evaluation leaves what was quantized alone.
@@ -40,4 +41,5 @@ rule gate:
         runtime=get_resource("evaluate", "runtime"),
         gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.gate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.gate {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"

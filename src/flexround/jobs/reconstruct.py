@@ -1,17 +1,13 @@
 """Quantize one run: reconstruct block by block, write integer codes, steps and zero points."""
 
 import argparse
-import os
-from pathlib import Path
 
 from flexround.jobs import command
 
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this job."""
-    arguments = command.parser(__doc__)
-    state = Path(os.environ.get("FLEXROUND_STATE", ".state"))
-    arguments.add_argument("--state", type=Path, default=state, help="where unfinished work is kept")
+    arguments = command.resumable(__doc__)
     arguments.add_argument("--state-gb", type=float, default=32.0, help="of activations written there in all")
     arguments.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
     arguments.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")

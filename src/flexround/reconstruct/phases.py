@@ -75,13 +75,8 @@ class Phase:
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Run a block over all cached rows (N, ...)."""
-        with self.products():
+        with self.job.products():
             return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
-
-    def products(self) -> torch.autocast:
-        """Return the context in which a block computes as while it is learned; float32 changes nothing."""
-        precision = self.job.precision
-        return torch.autocast(self.job.device.type, precision, enabled=precision != torch.float32)
 
     def loss(self, p: float) -> ReconstructionError:
         """Return the error that is minimised and reported."""
@@ -93,7 +88,7 @@ class Phase:
         for start in range(0, count, job.hyper.batch):
             rows = slice(start, min(start + job.hyper.batch, count))
             mask = None if job.mask is None else job.mask[rows].to(job.device)
-            with torch.no_grad(), self.products():
+            with torch.no_grad(), job.products():
                 part = predict(rows, mask)
             total += self.loss(job.hyper.loss_p)(part.float(), on(job.device, target[rows]), mask).item() * len(part)
         return total / count
@@ -117,7 +112,7 @@ class Phase:
         outputs: list[Tensor] = []
         while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
             for rows, mask in zip(parts, of_parts, strict=True):
-                with torch.no_grad(), self.products(), contextlib.suppress(place.Observed):
+                with torch.no_grad(), self.job.products(), contextlib.suppress(place.Observed):
                     outputs.append(block(on(device, x[rows]), mask))
         for site in block.sites:
             observer = place.attached_quantizer(site)
@@ -126,7 +121,7 @@ class Phase:
 
     def _parts(self, block: Block, x: Tensor, masks: Tensor | None) -> list[slice]:
         """Return the rows of ``x`` (n, ...) that go through a block at once: all, or batches if they are too large."""
-        with torch.no_grad(), self.products(), Largest(block.module) as found:
+        with torch.no_grad(), self.job.products(), Largest(block.module) as found:
             block(on(self.job.device, x[:1]), None if masks is None else masks[:1])
         size = self.job.hyper.batch if len(x) * found.bytes > AT_ONCE else len(x)
         return [slice(start, start + size) for start in range(0, len(x), size)]
@@ -240,7 +235,10 @@ class WeightPhase(Phase):
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
-        losses = optimise(block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision)
+        with job.learning():
+            losses = optimise(
+                block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision
+            )
         self.freeze_steps(block)
         return _ends(losses)
 
@@ -286,7 +284,8 @@ class StepPhase(Phase):
             groups = self.step_group(block)
             none = Annealing(0.0, 0.0, 1.0, 1.0)
             loss = self.loss(hyper.a_loss_p)
-            losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
+            with job.learning():
+                losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
             self.freeze_steps(block)
             record |= _ends(losses)
         record["error_hard"] = self.block_error(block, full, target)

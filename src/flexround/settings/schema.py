@@ -83,7 +83,7 @@ class Hyper(Strict):
     reg_beta_start: Positive
     reg_beta_end: Positive
     # what it is computed in
-    precision: Literal["float32", "bfloat16", "float16"]
+    precision: Literal["float32", "tf32", "bfloat16", "float16"]
     cache_dtype: Literal["float32", "bfloat16", "float16"]
     # activation steps (specification 6.1, 6.2)
     a_iters: Annotated[int, Field(ge=0)]

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.numpy import load_file
 
-from flexround import artifacts, imports, provenance
+from flexround import artifacts, imports, provenance, unfinished
 from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.jobs import jobfile
@@ -20,7 +20,6 @@ from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
-from flexround.seeding import derive
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -40,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
         "weights": artifacts.read_manifest(job.weights, verify=False)["files"],
         "samples": artifacts.read_manifest(job.samples)["files"],
     }
-    with lease() as device:
+    with lease(arguments.gpus) as device:
         work, samples = _prepared(job, device)
         directory = arguments.state / str(job.run)
         limits = [None if mb is None else mb * 2**20 for mb in (arguments.cache_mb, arguments.gpu_cache_mb)]
@@ -49,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
         budget = arguments.state_gb * 1e9
-        with State(directory, _fingerprint(job, inputs, device), budget, PACE).opened() as state:
+        with State(directory, unfinished.fingerprint(job, inputs, device), budget, PACE).opened() as state:
             records = reconstruct(work, samples, state, *limits)
             facts = {
                 "run": vars(job.run),
@@ -98,17 +97,3 @@ def _load_samples(directory: Path, count: int) -> dict[str, Any]:
     if there != count:
         raise InputError(f"{directory}: {there} samples, the settings say {count}; run the calibrate stage again")
     return samples
-
-
-def _fingerprint(job: ReconstructJob, inputs: dict[str, Any], device: torch.device) -> str:
-    """Return a hash of everything that decides the bits of the result, for the state directory."""
-    parts = [
-        job.run,
-        job.recipe.model_dump_json(),
-        job.hyper.model_dump_json(),
-        json.dumps(inputs, sort_keys=True),
-        job.code.read_text(),
-        torch.__version__,
-        device.type,
-    ]
-    return f"{derive(*parts):016x}"

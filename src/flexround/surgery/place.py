@@ -151,7 +151,7 @@ class Observer(nn.Module):
             kept = self.kept[len(self.seen)]
             self.seen.append(x if kept is None else x.reshape(*kept.shape, -1)[kept])
             if len(self.seen) == len(self.kept):
-                seen = self.seen[0] if len(self.seen) == 1 else torch.cat(self.seen)
+                seen = (self.seen[0] if len(self.seen) == 1 else torch.cat(self.seen)).float()
                 self.seen.clear()
                 self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))
             if len(self.kept) > 1:
