@@ -3,6 +3,8 @@
 PYTHON ?= python3
 SCALE ?= mini
 CONFIG ?=
+SEEDS ?=
+CHECKPOINTS ?=
 REMOTE ?=
 ENTRIES ?=
 BIN := .venv/bin
@@ -26,8 +28,9 @@ $(INSTALLED): requirements.lock pyproject.toml
 
 install: $(INSTALLED) ## create .venv from requirements.lock
 
-results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, CONFIG="seeds=3")
-	snakemake --cores all $@ --config scale=$(SCALE) $(CONFIG)
+results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, SEEDS=3, CHECKPOINTS=resnet18-brecq)
+	snakemake --cores all $@ --config scale=$(SCALE) \
+		$(if $(SEEDS),seeds=$(SEEDS)) $(if $(CHECKPOINTS),checkpoints=$(CHECKPOINTS)) $(CONFIG)
 
 FORCE:
 
@@ -59,8 +62,10 @@ lock: ## pin the newest versions again
 		--extra dev --upgrade --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
 	python3 tests/environment_yml.py > environment.yml
 
-plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper
-	python -m flexround.tools.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
+plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3, or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1
+	python -m flexround.tools.plan --scale $(SCALE) \
+		$(if $(ALL),--all,$(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))) \
+		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(CHECKPOINTS),--checkpoints $(CHECKPOINTS))
 
 rehearse: SCALE = paper
 rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/rehearsal.md)
