@@ -121,7 +121,7 @@ def _checkpoint(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
     if factory not in ARGUMENTS:
         raise SettingsError(f"checkpoint {name}: no small arguments for {factory}; add them to {__name__}.ARGUMENTS")
     model = {"factory": NARROW.get(factory, factory), "args": ARGUMENTS[factory]}
-    return {"model": model, "mem_mb": None, "runtime": None}
+    return {"model": model}
 
 
 def _rules(rules: Iterable[Any], small: Mapping[str, int]) -> Iterable[dict[str, Any]]:
