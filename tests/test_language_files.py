@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.mini import articles
 from flexround.tasks.language.files import read
 

@@ -97,6 +97,14 @@ def test_the_command_in_a_log_does_the_job_again_by_hand(project):
     assert samples.read_bytes() == before
 
 
+def test_a_selection_plans_its_checkpoints_alone(project):
+    table = ["results/table2.csv"]
+    every = project.planned(*table, scale="mini")
+    one = project.planned(*table, scale="mini", config=["checkpoints=resnet18-brecq", "seeds=1"])
+    assert every["reconstruct"] == 3 * one["reconstruct"]
+    assert (every["finetune"], one["finetune"]) == (3, 1)
+
+
 def test_a_second_run_does_nothing(project):
     assert project.planned("results/table10.csv") == {}
 
@@ -269,6 +277,7 @@ def test_a_damaged_output_is_noticed_by_its_reader(project):
     [
         ("papre", r"scale 'papre' \(did you mean 'paper'\?"),
         ("smoke.yaml seed=3", r"'seed' \(did you mean 'seeds'\?"),
+        ("smoke.yaml checkpoints=mobilenetv2", r"checkpoints: 'mobilenetv2' \(did you mean 'mobilenetv2-brecq'\?"),
         ("smoke.yaml seeds=0", r"seeds='?0'?: give a whole number"),
     ],
 )

@@ -1,6 +1,7 @@
 """Weights that stay in their files until they are needed: safetensors, whole or in shards with an index."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,8 +9,10 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from flexround import artifacts
 from flexround.errors import InputError
 from flexround.models.checkpoints import check_finite, check_names, check_shape
 from flexround.models.tensors import places, put
@@ -18,6 +21,7 @@ WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _COMPUTED = ".rotary_emb.inv_freq"  # old LLaMA files hold these buffers, which the model computes
 CPU = torch.device("cpu")
+SHARD_BYTES = 5 * 10**9
 
 
 class Shards:
@@ -63,8 +67,13 @@ class Shards:
         index = [self._directory / INDEX] if (self._directory / INDEX).is_file() else []
         return index + sorted(set(self._files.values()))
 
-    def fill(self, names: Iterable[str], device: torch.device = CPU) -> None:
-        """Give tensors of the model their values, in float32, which holds all half precisions exactly.
+    def fill(self, names: Iterable[str], device: torch.device = CPU, kind: torch.dtype = torch.float32) -> None:
+        """Give tensors of the model their values, one after the other.
+
+        Args:
+            names: which.
+            device: where they will be.
+            kind: of parameters; float32 holds all half precisions exactly.
 
         Raises:
             InputError: a damaged file, NaN or Inf, or tied tensors that differ.
@@ -73,11 +82,11 @@ class Shards:
         for name in names:
             first = self._stored[name][0]
             if first not in done:
-                done[first] = self._read(first, device)
+                done[first] = self._read(first, device, kind)
             put(self.places[name], done[first])
         for name, value in done.items():
             for other in self._stored[name][1:]:
-                if not torch.equal(self._read(other, device), value):
+                if not torch.equal(self._read(other, device, value.dtype), value):
                     raise InputError(
                         f"{self._files[other]}: {other} differs from {name}, to which the settings tie it; "
                         "set tie_word_embeddings: false in the model's arguments"
@@ -88,7 +97,7 @@ class Shards:
         for name in names:
             put(self.places[name], getattr(*self.places[name]).detach().to("meta"))
 
-    def _read(self, name: str, device: torch.device) -> Tensor:
+    def _read(self, name: str, device: torch.device, wanted: torch.dtype) -> Tensor:
         """Read a tensor into memory of its own.
 
         safetensors returns the mapped file, whose pages count as memory in use until it is closed.
@@ -96,10 +105,43 @@ class Shards:
         path = self._files[name]
         with opened(path) as file:
             value = file.get_tensor(name)
-            kind = torch.float32 if value.is_floating_point() else value.dtype
+            floating = wanted if isinstance(getattr(*self.places[name]), nn.Parameter) else torch.float32
+            kind = floating if value.is_floating_point() else value.dtype
             value = value.to(device, kind, copy=True)
         check_finite(name, value, path)
         return value
+
+
+def save(model: nn.Module, directory: Path, size: int = SHARD_BYTES) -> list[str]:
+    """Write the weights of a model as ``Shards`` reads them and return the names of the files.
+
+    Only what goes into one file is in the host's memory; each tensor keeps its type, tied ones are written once.
+
+    Args:
+        model: on any device.
+        directory: of the files.
+        size: bytes of a file, at most, unless one tensor is larger.
+    """
+    owners, named = places(model), dict[str, str]()
+    groups: list[list[str]] = []
+    seen, room = set[int](), 0
+    for name, place in owners.items():
+        value = getattr(*place)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if value.nbytes > room:
+            groups.append([])
+            room = size
+        groups[-1].append(name)
+        room -= value.nbytes
+    for number, names in enumerate(groups, 1):
+        file = f"model-{number:05d}.safetensors"
+        part = {name: getattr(*owners[name]).detach().cpu().contiguous().clone() for name in names}
+        artifacts.atomic_write(directory / file, functools.partial(save_file, part))
+        named |= dict.fromkeys(names, file)
+    artifacts.write_json(directory / INDEX, {"weight_map": named})
+    return [INDEX, *dict.fromkeys(named.values())]
 
 
 def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:

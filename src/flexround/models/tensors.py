@@ -2,6 +2,7 @@
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -29,6 +30,13 @@ def put(place: Place, value: Tensor) -> None:
     """Replace a parameter or buffer by ``value``, any shape; also one without values: nothing can be copied into it."""
     module, leaf = place
     setattr(module, leaf, nn.Parameter(value, requires_grad=False) if leaf in module._parameters else value)
+
+
+def linears(model: Any) -> list[str]:
+    """Return the names of the weights of linears but the head, which may be tied to embeddings."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    return [f"{name}.weight" for name in found]
 
 
 @contextlib.contextmanager

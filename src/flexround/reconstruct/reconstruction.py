@@ -1,5 +1,6 @@
 """What is reconstructed and how: the model, its blocks, the resolved settings, the generators."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 
 from flexround.errors import SettingsError
 from flexround.models.blocks import Block
+from flexround.precision import autocast, tensor_float
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.weights import Weights
 from flexround.seeding import derive
@@ -56,8 +58,16 @@ class Reconstruction:
 
     @property
     def precision(self) -> torch.dtype:
-        """Type in which a block is computed while it is learned."""
-        return getattr(torch, self.hyper.precision)
+        """Type of the factors of a block's products; TF32 is a way to multiply float32."""
+        return torch.float32 if self.hyper.precision == "tf32" else getattr(torch, self.hyper.precision)
+
+    def products(self) -> torch.autocast:
+        """Return the context in which cached rows run through a block: half precision, but never TF32."""
+        return autocast(self.precision, self.device)
+
+    def learning(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a block is learned."""
+        return tensor_float(self.hyper.precision == "tf32")
 
     def weight_bits(self, index: int) -> int:
         """Bits of the weights in block ``index``: first and last layer have their own."""

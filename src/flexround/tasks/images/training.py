@@ -19,6 +19,7 @@ from flexround.errors import NumericalError
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Positive, Strict
 from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
+from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
 NotNegative = Annotated[float, Field(ge=0)]
@@ -124,15 +125,17 @@ def train(
     optimizer = torch.optim.SGD(
         model.parameters(), settings.lr, settings.momentum, 0, settings.weight_decay, nesterov=settings.nesterov
     )
-    facts: dict[str, float] = {}
+    progress = Progress(model, optimizer)
     model.train()
     # Dropout draws from torch's global generator; it is given back as it was.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derive("dropout", settings.seed))
-        for epoch in range(settings.epochs):
+        done, facts = progress.go_on()
+        for epoch in range(done, settings.epochs):
             started = time.perf_counter()
             facts = _train_epoch(model, optimizer, images, normalise, settings, epoch)
             _report(epoch, settings.epochs, facts, time.perf_counter() - started)
+            progress.epoch_done(epoch + 1, facts)
     model.eval()
     return facts
 
