@@ -12,6 +12,7 @@ import torch
 from flexround.errors import SettingsError
 from flexround.jobs.resolve import Jobs
 from flexround.models import build
+from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -474,3 +475,16 @@ def test_flexround_learns_a_number_for_each_weight_and_moves_little_more_than_ad
     assert 1 < flexround.learned < 1.1
     assert 100 < flexround.traffic < 250
     assert flexround.kernels < 40
+
+
+@pytest.mark.parametrize("kind", [FlexRound, AdaRound])
+def test_a_compiled_rounding_reads_its_inputs_once_each_way(kind):
+    plain = workload.rounding(kind, {}, by_channel=True, precision="bfloat16")
+    fused = workload.rounding(kind, {}, by_channel=True, precision="bfloat16", fuse=True)
+    # Two inputs of 4 bytes forward and backward, Ŵ and its gradient of 2, a gradient of 4; AdaRound's regulariser
+    # reads twice, writes once, and its gradient is added to the other.
+    there = 2 * (8 + 2) + 4 + (3 * 4 + 3 * 4 if kind is AdaRound else 0)
+    assert there <= fused.traffic < 1.15 * there
+    assert fused.traffic < plain.traffic / 4
+    assert fused.kernels < plain.kernels
+    assert fused.learned == plain.learned

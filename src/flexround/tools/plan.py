@@ -180,11 +180,12 @@ class Estimates:
     def rounded(self, run: Run) -> cost.Rounded:
         """Return what a quantized run's rounding does to a weight."""
         recipe = self.params.recipe(run.recipe)
-        by_channel = self.plan.hyper(run)[0].w_granularity == "channel"
-        key = recipe.rounding, json.dumps(recipe.options), by_channel
+        found = self.plan.hyper(run)[0]
+        how = found.w_granularity == "channel", found.precision, found.fused
+        key = recipe.rounding, json.dumps(recipe.options), *how
         if key not in self._roundings:
             kind = imports.load(self.params.rounding_target(recipe.rounding or ""))
-            self._roundings[key] = workload.rounding(kind, recipe.options, by_channel)
+            self._roundings[key] = workload.rounding(kind, recipe.options, *how)
         return self._roundings[key]
 
     def finetune(self, run: Run, family: str) -> Job:

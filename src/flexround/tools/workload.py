@@ -1,8 +1,9 @@
 """What a network makes a device do, op by op, from shapes alone: real code on tensors that have no memory."""
 
+import contextlib
 import dataclasses
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from typing import Any
 
@@ -17,6 +18,7 @@ from flexround import imports
 from flexround.models import build
 from flexround.models.blocks import Block
 from flexround.models.tensors import weightless
+from flexround.quant import fused
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Grid, Scheme
 from flexround.quant.rounding import Rounding
@@ -38,24 +40,44 @@ class Tally(TorchDispatchMode):
         super().__init__()
         self.ops: list[Op] = []
         self.alive = self.peak = self.largest = 0
+        self._inside = False  # of a compiled formula
         self._known: dict[int, weakref.ref] = {}
 
     def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Call ``func`` and count it; a view costs nothing."""
         kwargs = kwargs or {}
         out = func(*args, **kwargs)
-        read = [value for value in tree_leaves((args, kwargs)) if isinstance(value, Tensor)]
+        packet = func._overloadpacket
+        if not self._inside:
+            formula = flop_registry.get(packet)
+            flop = float(formula(*args, **kwargs, out_val=out)) if formula else 0.0
+            self._count((args, kwargs), out, flop, free=func.is_view or packet in FREE)
+        return out
+
+    def _count(self, inputs: Any, out: Any, flop: float, free: bool) -> None:
+        """Count a kernel by what it reads and writes, and the bytes of its results; a ``free`` one is none."""
+        read = [value for value in tree_leaves(inputs) if isinstance(value, Tensor)]
         written = [value for value in tree_leaves(out) if isinstance(value, Tensor)]
         for value in written:
             self._hold(value.untyped_storage(), {tensor.untyped_storage()._cdata for tensor in read})
-        packet = func._overloadpacket
-        if not (func.is_view or packet in FREE or not written):
-            formula = flop_registry.get(packet)
-            flop = float(formula(*args, **kwargs, out_val=out)) if formula else 0.0
+        if written and not free:
             traffic = sum(value.numel() * value.element_size() for value in (*read, *written))
             kind = str(written[0].dtype).removeprefix("torch.")
             self.ops.append(Op(flop, kind if flop else "float32", traffic))
-        return out
+
+    def as_one(self, formula: Callable[..., Any]) -> Callable[..., Any]:
+        """Count a formula as the one kernel that it is compiled to."""
+
+        def call(*args: Any) -> Any:
+            self._inside = True
+            try:
+                out = formula(*args)
+            finally:
+                self._inside = False
+            self._count(args, out, 0.0, free=False)
+            return out
+
+        return call
 
     def _hold(self, storage: torch.UntypedStorage, inputs: set[int]) -> None:
         """Count the bytes of a storage, unless it is an input's, until it is freed."""
@@ -142,8 +164,7 @@ def _fold(model: nn.Module) -> None:
 def _group(block: Block, x: Tensor, precision: str, quantized: bool) -> tuple[Group, tuple[int, ...]]:
     """Count one block; return it with the shape of its output."""
     layers = place.weight_layers(block)
-    half = precision in ("bfloat16", "float16")  # TF32 is a way to multiply float32
-    autocast = torch.autocast("cpu", getattr(torch, precision) if half else torch.bfloat16, enabled=half)
+    autocast = _autocast(precision)
     with torch.no_grad(), autocast, Tally() as forward:
         target = block(x, None)
     target = target.float()
@@ -169,22 +190,57 @@ def _group(block: Block, x: Tensor, precision: str, quantized: bool) -> tuple[Gr
     return Group(1, weights, parameters, forward.work(), learning.work(), saved, row), shape
 
 
+def _autocast(precision: str) -> torch.autocast:
+    """Return the context of a precision; TF32 is a way to multiply float32."""
+    half = precision in ("bfloat16", "float16")
+    return torch.autocast("cpu", getattr(torch, precision) if half else torch.bfloat16, enabled=half)
+
+
 def _grid() -> Grid:
     """Return some grid of 8 bits; its zero point is a constant that a fake mode can read."""
     return Grid(torch.tensor(0.1), torch.tensor(3.0), 0, 255)
 
 
-def rounding(kind: Callable[..., Rounding], options: dict[str, Any], by_channel: bool) -> Rounded:
-    """Count what a rounding does to a weight each iteration, on a small one."""
+@contextlib.contextmanager
+def _not_compiled(tally: Tally) -> Iterator[None]:
+    """Have what would be compiled counted as one kernel each."""
+    usual, fused._compiled = fused._compiled, tally.as_one  # type: ignore[assignment]
+    try:
+        yield
+    finally:
+        fused._compiled = usual
+
+
+def rounding(
+    kind: Callable[..., Rounding],
+    options: dict[str, Any],
+    by_channel: bool,
+    precision: str = "float32",
+    fuse: bool = False,
+) -> Rounded:
+    """Count what a rounding does to a weight each iteration, on a small one.
+
+    Args:
+        kind: its class.
+        options: of the recipe.
+        by_channel: whether the grid is.
+        precision: in which the weight is multiplied, a name of torch's.
+        fuse: whether its formulas are compiled.
+    """
     weight = torch.randn(SIDE, SIDE, generator=torch.Generator().manual_seed(0))
     axis = 0 if by_channel else None
     with Tally() as search:
         grid = initial_grid(weight, Scheme(4, False, axis), "mse", 2.4)
     one = kind(weight, grid, place.Axes(output=0), **options)
     learned = [parameter for group in one.groups().values() for parameter in group]
-    gradients = [torch.ones_like(weight), None]
-    with Tally() as counted:
-        results = [one(weight), one.regularizer(10.0)]
+    one.fuse(fuse)
+    with _autocast(precision):
+        multiplied = torch.get_autocast_dtype("cpu") if torch.is_autocast_enabled("cpu") else torch.float32
+    gradients = [torch.ones_like(weight, dtype=multiplied), None]
+    tally = Tally()
+    with _not_compiled(tally), tally as counted:
+        with _autocast(precision):  # what multiplies a weight of another type casts it, and its gradient back
+            results = [one(weight).to(multiplied), one.regularizer(10.0)]
         if learned:
             there = [index for index, result in enumerate(results) if result is not None]
             torch.autograd.backward([results[i] for i in there], [gradients[i] for i in there])
