@@ -248,7 +248,7 @@ def test_blocks_run_by_autocast(kind):
         with torch.autocast("cpu", torch.bfloat16):
             low = block(block.before(low), mask)
             for site in block.sites:
-                place.attach_quantizer(site, place.Observer(Scheme(8, False), "mse", 2.4, mask))
+                place.attach_quantizer(site, place.Observer(Scheme(8, False), "mse", 2.4, [mask]))
             block(full, mask)
         assert all(place.attached_quantizer(site).quantizer.raw_step.dtype == torch.float32 for site in block.sites)
     error = ((low.float() - full)[mask].norm() / full[mask].norm()).item()

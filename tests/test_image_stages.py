@@ -34,6 +34,7 @@ def scale(tmp_path):
     }
     rule = {"when": {"checkpoint": "resnet18-brecq"}, "set": {"epochs": 1, "lr": 0.1}, "source": "a test"}
     settings |= {"train": [rule], "gates": [{"metric": "top1", "min": 0, "max": 100}], "hyper": settings["hyper"][:3]}
+    settings |= {"needs": [], "trials": []}
     path = tmp_path / "tiny.yaml"
     path.write_text(yaml.safe_dump(settings))
     return str(path)

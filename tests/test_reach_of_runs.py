@@ -2,6 +2,7 @@
 
 import ast
 import functools
+import gc
 import importlib
 import inspect
 import sys
@@ -70,6 +71,7 @@ class Watch:
         parts, codes = reach._walk(*self.starts), set()
         for module in {symbol.module for symbol in parts}:  # what a module does once, when it is imported, is no run
             importlib.import_module(module)
+        gc.collect()  # generators that an earlier stage left are closed by running them
         sys.setprofile(lambda frame, event, _: codes.add(frame.f_code) if event == "call" else None)
         try:
             self.call(stage, inputs, **options)

@@ -33,7 +33,19 @@ JOBS = (
     *("data", "fetch", "calibrate", "finetune", "gate", "reconstruct", "select", "evaluate"),
     *("tabulate", "figure", "claims", "summary"),
 )
-TOOLS = ("paper", "plan", "records", "reference", "regress", "report", "sentinels", "status", "stored", "verify")
+TOOLS = (
+    "paper",
+    "plan",
+    "records",
+    "reference",
+    "regress",
+    "rehearse",
+    "report",
+    "sentinels",
+    "status",
+    "stored",
+    "verify",
+)
 PROGRAMS = (*(f"jobs.{name}" for name in JOBS), *(f"tools.{name}" for name in TOOLS))
 
 # command lines
