@@ -16,6 +16,7 @@ from flexround.surgery import place
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 ITERATIONS = 5
+pytestmark = pytest.mark.last
 
 
 class Generator(torch.Generator):
