@@ -53,7 +53,7 @@ LIGHT = {"flexround", "flexround.memory", "flexround.errors"}  # what a job has 
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
 
 
-def until(condition, seconds=20):
+def until(condition, seconds=60):
     end = time.monotonic() + seconds
     while not (value := condition()):
         assert time.monotonic() < end, "it did not happen"
