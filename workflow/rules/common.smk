@@ -3,6 +3,10 @@
 import threading
 
 
+# Used with --sdm apptainer alone (docs/cluster.md).
+container: "container/flexround.sif"
+
+
 def cancel_timers():
     """Cancel what Snakemake's limit of jobs per timespan leaves behind: its process would wait for these timers."""
     for thread in threading.enumerate():

@@ -9,6 +9,7 @@ rule fetch:
     log:
         text="logs/sources/{source}.log",
         usage="logs/sources/{source}.usage.json",
+    localrule: True
     resources:
         mem_mb=PLAN.resources("data").mem_mb,
         runtime=PLAN.resources("data").runtime,

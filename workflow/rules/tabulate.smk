@@ -60,6 +60,7 @@ rule publish_table:
         html="results/table{table}.html",
     log:
         "logs/publish-table{table}.log",
+    localrule: True
     resources:
         mem_mb=100,
         runtime=1,
@@ -76,6 +77,7 @@ rule publish_figure:
         png="results/figure{figure}.png",
     log:
         "logs/publish-figure{figure}.log",
+    localrule: True
     resources:
         mem_mb=100,
         runtime=1,
@@ -111,6 +113,7 @@ rule publish_claims:
         html="results/claims.html",
     log:
         "logs/publish-claims.log",
+    localrule: True
     resources:
         mem_mb=100,
         runtime=1,
