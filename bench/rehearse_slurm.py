@@ -65,11 +65,11 @@ def hashes(project: Path) -> dict[str, str]:
 
 @dataclasses.dataclass(eq=False)
 class Faults(threading.Thread):
-    """Kills the node of one job of a stage and halts another job of it, ``delay`` seconds after its work began."""
+    """Kills the node of one job of a stage and halts another job of it, each when its log has ``lines`` lines."""
 
     cluster: Cluster
     stage: str
-    delay: float
+    lines: int
 
     def __post_init__(self) -> None:
         super().__init__(daemon=True)
@@ -93,14 +93,13 @@ class Faults(threading.Thread):
             pass
 
     def _at_work(self, but: set[str]) -> tuple[str, str]:
-        """Return a job and its node once a process of the stage has been at work in it for ``delay`` seconds."""
-        since: dict[tuple[int, str, str], float] = {}
+        """Wait for a job of the stage with so many lines in its log; return it and its node."""
         while not self.ended.wait(POLL_SECONDS):
-            found = {(pid, job, node) for node in NODES for pid, job in self._processes(node) if job not in but}
-            since = {key: since.get(key, time.monotonic()) for key in found}
-            for (_, job, node), began in since.items():
-                if time.monotonic() - began >= self.delay:
-                    return job, node
+            for node in NODES:
+                for pid, job in self._processes(node):
+                    with contextlib.suppress(OSError):  # it has just ended
+                        if job not in but and Path(f"/proc/{pid}/fd/1").read_bytes().count(b"\n") >= self.lines:
+                            return job, node
         raise InterruptedError
 
     def _processes(self, node: str) -> Iterable[tuple[int, str]]:
@@ -170,7 +169,7 @@ def rehearse(given: argparse.Namespace, scratch: Path) -> None:
     cluster.up()
     try:
         project = copy(given.project, scratch / "slurm")
-        faults = Faults(cluster, given.stage, given.delay)
+        faults = Faults(cluster, given.stage, given.lines)
         if not given.no_faults:
             faults.start()
         profile = ["--workflow-profile", str(small_profile(project, given.stage))]
@@ -183,7 +182,7 @@ def rehearse(given: argparse.Namespace, scratch: Path) -> None:
     print(f"Slurm: {len(jobs)} jobs in {minutes:.1f} min: " + ", ".join(f"{n} {name}" for name, n in states.items()))
     print(*faults.made, sep="\n")
     if not given.no_faults and not (states["NODE_FAIL"] and states["TIMEOUT"]):
-        raise Differs("a fault was not made: no job of the stage ran long enough; see --delay")
+        raise Differs("a fault was not made: no job of the stage ran long enough; see --lines")
     print(f"runs that went on after a block: {resumed(project)}")
     if given.reference:
         local = given.reference
@@ -205,7 +204,9 @@ def main() -> None:
     parser.add_argument("--reference", type=Path, help="a finished run to compare with; none: one is made here")
     parser.add_argument("--scratch", type=Path, help="for the copies, kept; none: a temporary directory")
     parser.add_argument("--stage", default="reconstruct", help="whose jobs meet the faults, with a minute per attempt")
-    parser.add_argument("--delay", type=float, default=4.0, help="seconds of work before a fault")
+    parser.add_argument(
+        "--lines", type=int, default=6, help="in a job's log when a fault comes: it has finished blocks"
+    )
     parser.add_argument("--cpus", type=int, default=1, help="that each of the two nodes declares")
     parser.add_argument("--memory-mb", type=int, default=8000, help="that each of the two nodes declares")
     parser.add_argument("--no-faults", action="store_true")
