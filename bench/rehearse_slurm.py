@@ -1,4 +1,4 @@
-"""Run targets under a private Slurm with faults, and compare every file with those of a run without: same bytes.
+"""Run targets under a private Slurm with faults, and compare all files with those of a run without.
 
     make rehearse-slurm                                  # a small table, about 15 minutes
     make rehearse-slurm PROJECT=rehearsal SLURM_SCALE=rehearsal TARGETS=results/table7.csv
@@ -13,6 +13,7 @@ import collections
 import contextlib
 import dataclasses
 import hashlib
+import json
 import os
 import shutil
 import signal
@@ -23,6 +24,7 @@ import threading
 import time
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import yaml
 from local_slurm import NODES, Cluster, SlurmError
@@ -31,6 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "params", "workflow", "profiles", "Snakefile", "results/sources")
 SCALE = ROOT / "tests/slurm_scale.yaml"
 TARGETS = ["results/table10.csv"]
+MEASURED = ("seconds", "peak_mb")  # in metrics.json and record.json
 POLL_SECONDS = 0.2
 DOWN_SECONDS = 30.0  # from a node's death to its return
 
@@ -52,15 +55,24 @@ def copy(project: Path, to: Path) -> Path:
 
 
 def hashes(project: Path) -> dict[str, str]:
-    """Return file -> sha256 of everything in a project's ``results/`` but its sources."""
+    """Return file -> sha256 of all results of a project but its sources; of JSON without what is measured."""
     results = project / "results"
-    files = [path for path in sorted(results.rglob("*")) if path.is_file()]
-    names = {path: str(path.relative_to(results)) for path in files}
-    return {
-        name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path, name in names.items()
-        if not name.startswith("sources/")
-    }
+    files = {str(path.relative_to(results)): path for path in sorted(results.rglob("*")) if path.is_file()}
+    return {name: _hash(path) for name, path in files.items() if not name.startswith("sources/")}
+
+
+def _hash(path: Path) -> str:
+    content = path.read_bytes()
+    if path.suffix == ".json":
+        content = json.dumps(_unmeasured(json.loads(content))).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def _unmeasured(value: Any) -> Any:
+    """Return a JSON value without seconds and memory."""
+    if isinstance(value, dict):
+        return {key: _unmeasured(one) for key, one in value.items() if key not in MEASURED}
+    return [_unmeasured(one) for one in value] if isinstance(value, list) else value
 
 
 @dataclasses.dataclass(eq=False)

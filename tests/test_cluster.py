@@ -118,9 +118,10 @@ def test_jobs_run_in_the_image_that_the_recipe_makes():
 # the rehearsal
 
 
-def test_a_rehearsal_compares_every_byte_and_no_source(tmp_path):
+def test_a_rehearsal_compares_all_but_sources_and_what_is_measured(tmp_path):
     for name in ("one", "other"):
-        for file, text in {"mini/a.json": "1", "table1.csv": "2", "sources/x": name}.items():
+        record = f'{{"error": 1, "blocks": [{{"seconds": {len(name)}, "error": 2}}]}}'
+        for file, text in {"mini/a.json": record, "table1.csv": "2", "sources/x": name}.items():
             path = tmp_path / name / "results" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
@@ -130,6 +131,9 @@ def test_a_rehearsal_compares_every_byte_and_no_source(tmp_path):
     for wrong in (other | {"table1.csv": "0"}, other | {"more": "0"}, {"table1.csv": other["table1.csv"]}):
         with pytest.raises(rehearse_slurm.Differs, match="1 of 2 files differ"):
             rehearse_slurm.compare(one, wrong)
+    (tmp_path / "one/results/mini/a.json").write_text(record.replace('"error": 2', '"error": 3'))
+    with pytest.raises(rehearse_slurm.Differs, match=r"1 of 2 files differ: mini/a\.json"):
+        rehearse_slurm.compare(rehearse_slurm.hashes(tmp_path / "one"), other)
     with pytest.raises(rehearse_slurm.Differs):
         rehearse_slurm.compare({}, {})
 
