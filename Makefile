@@ -5,7 +5,7 @@ SCALE ?= mini
 CONFIG ?=
 REMOTE ?=
 ENTRIES ?=
-# Further packages, e.g. EXTRAS=slurm; what .venv was made with is remembered.
+# Further packages, any of slurm and s3; what .venv was made with is remembered.
 EXTRAS ?= $(shell cat .venv/extras 2>/dev/null)
 BIN := .venv/bin
 INSTALLED := .venv/installed
@@ -31,7 +31,7 @@ ifneq ($(strip $(EXTRAS)),$(strip $(shell cat .venv/extras 2>/dev/null)))
 $(INSTALLED): FORCE
 endif
 
-install: $(INSTALLED) ## create .venv from requirements.lock (EXTRAS=slurm: and what a cluster needs)
+install: $(INSTALLED) ## create .venv from requirements.lock (EXTRAS="slurm s3": and what clusters and object storage need)
 
 results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, CONFIG="seeds=3")
 	snakemake --cores all $@ --config scale=$(SCALE) $(CONFIG)
@@ -64,9 +64,9 @@ format: $(INSTALLED) ## apply the formatters
 lock: ## pin the newest versions again
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--extra dev --upgrade --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
-	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--constraint requirements.lock --upgrade --custom-compile-command "make lock" \
-		--output-file requirements-slurm.lock requirements-slurm.in
+	for extra in slurm s3; do uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --constraint requirements.lock --upgrade --custom-compile-command "make lock" \
+		--output-file requirements-$$extra.lock requirements-$$extra.in || exit 1; done
 	python3 tests/environment_yml.py > environment.yml
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper

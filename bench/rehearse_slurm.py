@@ -140,11 +140,11 @@ def snakemake(project: Path, environment: dict[str, str], arguments: list[str], 
     return (time.monotonic() - start) / 60
 
 
-def small_profile(project: Path, stage: str) -> Path:
-    """Return a copy of the Slurm profile for two jobs at a time, with a GPU and a minute per attempt for a stage."""
+def small_profile(project: Path, stage: str, minutes: int) -> Path:
+    """Return a copy of the Slurm profile for two jobs at a time, with a GPU and minutes per attempt for a stage."""
     profile = yaml.safe_load((project / "profiles/slurm/profile.yaml").read_text())
     profile |= {"jobs": 2, "latency-wait": 10, "slurm-init-seconds-before-status-checks": 5}
-    more = {"runtime": "attempt", "gres": f"gpu:{Cluster.gpu_model}:1"}
+    more = {"runtime": f"{minutes} * attempt", "gres": f"gpu:{Cluster.gpu_model}:1"}
     profile["set-resources"][stage] = profile["set-resources"].get(stage, {}) | more
     directory = project / "profiles/small"
     directory.mkdir(exist_ok=True)
@@ -184,7 +184,7 @@ def rehearse(given: argparse.Namespace, scratch: Path) -> None:
         faults = Faults(cluster, given.stage, given.lines)
         if not given.no_faults:
             faults.start()
-        profile = ["--workflow-profile", str(small_profile(project, given.stage))]
+        profile = ["--workflow-profile", str(small_profile(project, given.stage, given.minutes))]
         minutes = snakemake(project, cluster.environment, [*profile, *common], scratch / "slurm.log")
         faults.ended.set()
         jobs = cluster.jobs()
@@ -215,7 +215,8 @@ def main() -> None:
     parser.add_argument("--config", nargs="*", default=[], help="more for Snakemake's --config, e.g. seeds=1")
     parser.add_argument("--reference", type=Path, help="a finished run to compare with; none: one is made here")
     parser.add_argument("--scratch", type=Path, help="for the copies, kept; none: a temporary directory")
-    parser.add_argument("--stage", default="reconstruct", help="whose jobs meet the faults, with a minute per attempt")
+    parser.add_argument("--stage", default="reconstruct", help="whose jobs meet the faults")
+    parser.add_argument("--minutes", type=int, default=2, help="that a job of the stage has, times its attempt")
     parser.add_argument(
         "--lines", type=int, default=6, help="in a job's log when a fault comes: it has finished blocks"
     )

@@ -11,7 +11,7 @@ import yaml
 
 from flexround.settings.layout import ROOT
 
-LOCK, EXTRA = ((ROOT / f"requirements{name}.lock").read_text() for name in ("", "-slurm"))
+LOCK = (ROOT / "requirements.lock").read_text()
 PROFILE = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text())
 RULES = {
     name: body
@@ -26,25 +26,24 @@ needs_slurm = pytest.mark.skipif(bool(local_slurm.missing()), reason=f"not insta
 
 
 def pins(lock):
-    """Return name -> its lines, each a version and a marker."""
+    """Return name -> its versions, which may differ by Python's."""
     found = {}
     for name, rest in PIN.findall(lock):
-        found.setdefault(name, []).append(rest)
+        found.setdefault(name, []).append(rest.partition(" ;")[0])
     return found
 
 
-def test_what_slurm_adds_agrees_with_the_lock():
-    both = {name: lines for name, lines in pins(EXTRA).items() if name in pins(LOCK)}
+@pytest.mark.parametrize("extra", ["slurm", "s3"])
+def test_the_pins_of_an_extra_agree_with_the_lock_and_have_hashes_and_no_address(extra):
+    text = (ROOT / f"requirements-{extra}.lock").read_text()
+    both = {name: lines for name, lines in pins(text).items() if name in pins(LOCK)}
     assert len(both) > 5
     assert both == {name: pins(LOCK)[name] for name in both}, "run `make lock`"
-
-
-def test_what_slurm_adds_is_named_hashed_and_without_an_address():
-    named = [line for line in (ROOT / "requirements-slurm.in").read_text().splitlines() if not line.startswith("#")]
-    assert set(named) <= set(pins(EXTRA))
-    lines = [line for line in EXTRA.splitlines() if line and not line.startswith((" ", "#"))]
-    assert len(lines) == len(PIN.findall(EXTRA))
-    assert not re.search(r"https?:|--(?:extra-)?index-url|--find-links|file:", EXTRA)
+    lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
+    assert len(lines) == len(PIN.findall(text))
+    assert not re.search(r"https?:|--(?:extra-)?index-url|--find-links|file:", text)
+    wanted = (ROOT / f"requirements-{extra}.in").read_text().splitlines()
+    assert {line.partition("[")[0] for line in wanted if not line.startswith("#")} <= set(pins(text))
 
 
 @pytest.mark.parametrize(("extras", "locks"), [("", []), ("slurm", ["requirements-slurm.lock"])])
@@ -140,10 +139,10 @@ def test_a_rehearsal_compares_all_but_sources_and_what_is_measured(tmp_path):
 
 def test_the_small_profile_is_the_profile_but_for_its_size(tmp_path):
     project = rehearse_slurm.copy(ROOT, tmp_path)
-    small = yaml.safe_load((rehearse_slurm.small_profile(project, "reconstruct") / "profile.yaml").read_text())
+    small = yaml.safe_load((rehearse_slurm.small_profile(project, "reconstruct", 2) / "profile.yaml").read_text())
     assert small.pop("jobs") == 2
     resources = small["set-resources"].pop("reconstruct")
-    assert resources == {"slurm_partition": "gpu", "runtime": "attempt", "gres": "gpu:a100:1"}
+    assert resources == {"slurm_partition": "gpu", "runtime": "2 * attempt", "gres": "gpu:a100:1"}
     assert small.keys() <= {*PROFILE, "slurm-init-seconds-before-status-checks"}
     rest = {rule: values for rule, values in PROFILE["set-resources"].items() if rule != "reconstruct"}
     assert small["set-resources"] == rest

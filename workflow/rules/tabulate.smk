@@ -3,7 +3,7 @@
 
 rule tabulate:
     input:
-        unpack(lambda w: SHOWN.tabulate(int(w.table))),
+        unpack(lambda w: get_inputs(SHOWN.tabulate(int(w.table)))),
     output:
         csv="results/{scale}/table{table}.csv",
         tex="results/{scale}/table{table}.tex",
@@ -20,7 +20,7 @@ rule tabulate:
 
 rule figure:
     input:
-        unpack(lambda w: SHOWN.figure(int(w.figure))),
+        unpack(lambda w: get_inputs(SHOWN.figure(int(w.figure)))),
     output:
         pdf="results/{scale}/figure{figure}.pdf",
         png="results/{scale}/figure{figure}.png",
@@ -36,7 +36,7 @@ rule figure:
 
 rule summary:
     input:
-        unpack(lambda w: SHOWN.summary()),
+        unpack(lambda w: get_inputs(SHOWN.summary())),
     output:
         json="results/{scale}/metrics.json",
     log:
@@ -87,7 +87,7 @@ rule publish_figure:
 
 rule claims:
     input:
-        unpack(lambda w: SHOWN.claims()),
+        unpack(lambda w: get_inputs(SHOWN.claims())),
     output:
         claims="results/{scale}/claims.csv",
         errata="results/{scale}/errata.csv",
