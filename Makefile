@@ -3,6 +3,8 @@
 PYTHON ?= python3
 SCALE ?= mini
 CONFIG ?=
+SEEDS ?=
+CHECKPOINTS ?=
 REMOTE ?=
 ENTRIES ?=
 # Further packages, any of slurm and s3; what .venv was made with is remembered.
@@ -12,7 +14,7 @@ INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install rehearse-slurm test docs regress lint format lock plan report paper status remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan rehearse rehearse-slurm report paper status remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -33,8 +35,9 @@ endif
 
 install: $(INSTALLED) ## create .venv from requirements.lock (EXTRAS="slurm s3": and what clusters and object storage need)
 
-results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, CONFIG="seeds=3")
-	snakemake --cores all $@ --config scale=$(SCALE) $(CONFIG)
+results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, SEEDS=3, CHECKPOINTS=resnet18-brecq)
+	snakemake --cores all $@ --config scale=$(SCALE) \
+		$(if $(SEEDS),seeds=$(SEEDS)) $(if $(CHECKPOINTS),checkpoints=$(CHECKPOINTS)) $(CONFIG)
 
 FORCE:
 
@@ -69,8 +72,15 @@ lock: ## pin the newest versions again
 		--output-file requirements-$$extra.lock requirements-$$extra.in || exit 1; done
 	python3 tests/environment_yml.py > environment.yml
 
-plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3 SCALE=paper
-	python -m flexround.tools.plan --scale $(SCALE) $(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))
+plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3, or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1
+	python -m flexround.tools.plan --scale $(SCALE) \
+		$(if $(ALL),--all,$(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))) \
+		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(CHECKPOINTS),--checkpoints $(CHECKPOINTS))
+
+rehearse: SCALE = paper
+rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/rehearsal.md)
+	python -m flexround.tools.rehearse --scale $(SCALE) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
+		$(if $(CORES),--cores $(CORES)) $(if $(GPU),--gpu $(GPU)) $(if $(SEEDS),--seeds $(SEEDS))
 
 # DVC remembers which files it has looked at. A killed run leaves half a list, and the next one then skips the rest and
 # reports success: so each pull and push starts with an empty list, in a directory of its own.

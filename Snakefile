@@ -15,7 +15,7 @@ from snakemake.exceptions import WorkflowError
 
 try:
     PARAMS = additions.configured(str(config.get("scale", "mini")), config.get("own"))
-    PLAN = Plan(PARAMS, config.get("seeds"), dict(config))
+    PLAN = Plan(PARAMS, config.get("seeds"), dict(config), config.get("checkpoints"))
 except FlexRoundError as error:
     raise WorkflowError(str(error))
 

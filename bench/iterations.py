@@ -2,16 +2,22 @@
 
 The real torchvision networks at 64 px and one layer of BERT-base at 128 tokens, batch 32, and one LLaMA layer of hidden
 size 1024 at 256 tokens, batch 2; random weights (the time does not depend on them). Both kinds of reconstruction draw
-their batches from a cache, Q mixes and drops; plain training has its one batch for nothing.
+their batches from a cache, Q mixes and drops; plain training has its one batch for nothing. One layer of LLaMA-7B is
+run where it is named only (8 GB); ``--tokens``, ``--precision`` and ``--fused`` are for it, but work for all.
+
+Each figure is wall seconds, then CPU seconds, which other work on the machine disturbs less; with ``--operations`` also
+what the host starts in an iteration.
 """
 
 import argparse
+import collections
 import copy
 import time
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
+from torch.profiler import ProfilerActivity, profile
 
 from flexround import imports, memory
 from flexround.models import bert, llama, mobilenetv2, resnet, transformer
@@ -26,7 +32,7 @@ from flexround.surgery.fold_bn import fold_batch_norm
 KEEP = 0.5
 
 
-def images() -> Tensor:
+def images(_: int | None) -> Tensor:
     """Return 128 random images."""
     return torch.randn(128, 3, 64, 64, generator=torch.Generator().manual_seed(0))
 
@@ -53,39 +59,55 @@ def layer() -> nn.Module:
     return transformer.bert("classification", num_hidden_layers=1)
 
 
-def llama_layer() -> nn.Module:
-    """Return a LLaMA with one layer, of the size at which the authors' code was timed."""
-    sizes = {"hidden_size": 1024, "intermediate_size": 2816, "num_attention_heads": 16}
+def llama_layer(hidden: int, intermediate: int, heads: int) -> nn.Module:
+    """Return a LLaMA with one layer."""
+    sizes = {"hidden_size": hidden, "intermediate_size": intermediate, "num_attention_heads": heads}
     sizes |= {"vocab_size": 64}  # plain training would learn the embedding too
     return transformer.llama("causal-lm", num_hidden_layers=1, **sizes)
 
 
-SCHEMES = {"llama": Scheme(8, symmetric=False, axis=0)}  # of the weights, as the paper has them; 4 bit symmetric else
+LLAMA = Scheme(8, symmetric=False, axis=0)  # of the weights, as the paper has them; 4 bit symmetric else
+SCHEMES = {"llama": LLAMA, "llama-7b": LLAMA}
+HEAVY = {"llama-7b"}  # not run unless named
 
-# factory, blocks, inputs, batch
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable[[], Tensor], int]] = {
+# factory, blocks, inputs of a length, batch
+Inputs = Callable[[int | None], Tensor]
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Inputs, int]] = {
     "resnet18": (folded(resnet.resnet18), resnet.blocks, images, 32),
     "resnet50": (folded(resnet.resnet50), resnet.blocks, images, 32),
     "mobilenetv2": (folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 32),
-    "bert-base": (layer, bert.blocks, lambda: tokens(128, 128), 32),
-    "llama": (llama_layer, llama.blocks, lambda: tokens(8, 256) % 64, 2),
+    "bert-base": (layer, bert.blocks, lambda length: tokens(128, length or 128), 32),
+    # the size at which the authors' code was timed
+    "llama": (lambda: llama_layer(1024, 2816, 16), llama.blocks, lambda length: tokens(8, length or 256) % 64, 2),
+    "llama-7b": (lambda: llama_layer(4096, 11008, 32), llama.blocks, lambda length: tokens(2, length or 16) % 64, 1),
 }
 
 
-def measure(step: Callable[[], None], repeats: int) -> float:
-    """Return the median seconds of a call."""
+def measure(step: Callable[[], None], repeats: int) -> Tensor:
+    """Return the median wall and CPU seconds of a call, shape (2,)."""
     for _ in range(3):
         step()
     times = []
     for _ in range(repeats):
-        start = time.perf_counter()
+        start = time.perf_counter(), time.process_time()
         step()
-        times.append(time.perf_counter() - start)
-    return sorted(times)[len(times) // 2]
+        times.append([time.perf_counter() - start[0], time.process_time() - start[1]])
+    return torch.tensor(times).median(dim=0).values
+
+
+def operations(step: Callable[[], None]) -> collections.Counter[str]:
+    """Return what the host starts in a call: operations that call no other, and compiled functions."""
+    with profile(activities=[ProfilerActivity.CPU]) as trace:
+        step()
+    leaves = [event for event in trace.events() if not event.cpu_children]
+    return collections.Counter(event.name for event in leaves)
 
 
 def stepper(
-    block: Block, draw: Callable[[], tuple[Tensor, Tensor, Tensor | None]], parameters: Sequence[nn.Parameter]
+    block: Block,
+    draw: Callable[[], tuple[Tensor, Tensor, Tensor | None]],
+    parameters: Sequence[nn.Parameter],
+    precision: torch.dtype,
 ) -> Callable[[], None]:
     """Return one iteration: batch, forward, reconstruction error, backward, Adam."""
     adam = torch.optim.Adam(parameters, fused=True)
@@ -93,20 +115,25 @@ def stepper(
     def step() -> None:
         adam.zero_grad(set_to_none=True)
         x, target, mask = draw()
-        ReconstructionError(2.0)(block(x, mask), target).backward()
+        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+            prediction = block(x, mask)
+        ReconstructionError(2.0)(prediction.float(), target).backward()
         adam.step()
 
     return step
 
 
-def quantize_weights(block: Block, rounding: Callable[..., Rounding], scheme: Scheme) -> list[nn.Parameter]:
+def quantize_weights(
+    block: Block, rounding: Callable[..., Rounding], scheme: Scheme, fused: bool
+) -> list[nn.Parameter]:
     """Put a rounding on each weight of a block; return what is learned."""
     block.module.requires_grad_(False)
     learned = []
     for layer in place.weight_layers(block):
         weight = layer.weight.detach()
-        grid = place.weight_grid(block.name, weight, scheme, "mse", 2.4)
+        grid = place.weight_grid(block.name, weight, scheme, "minmax", 2.4)
         made = rounding(weight, grid, place.weight_axes(layer))
+        made.fuse(fused)
         place.attach_rounding(layer, made)
         learned += [parameter for parameter in made.parameters() if parameter.requires_grad]
     return learned
@@ -146,37 +173,56 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=9)
     parser.add_argument("--rounding", default="flexround.quant.flexround:FlexRound")
-    parser.add_argument("--networks", nargs="+", default=list(NETWORKS))
+    parser.add_argument("--networks", nargs="+", default=[name for name in NETWORKS if name not in HEAVY])
+    parser.add_argument("--kinds", nargs="+", default=["weights", "q"], choices=["weights", "q"])
+    parser.add_argument("--tokens", type=int, help="length of a text")
+    parser.add_argument("--precision", default="float32", help="of the products, by autocast")
+    parser.add_argument("--fused", action="store_true", help="compile the fake quantization")
+    parser.add_argument("--operations", action="store_true", help="list what the host starts in an iteration")
     arguments = parser.parse_args()
     torch.set_num_threads(arguments.threads)
     memory.keep_freed_memory()
-    rounding = imports.load(arguments.rounding)
+    rounding, precision = imports.load(arguments.rounding), getattr(torch, arguments.precision)
     for name in arguments.networks:
         factory, cut, inputs, batch = NETWORKS[name]
         scheme = SCHEMES.get(name, Scheme(4))
         model = factory()
-        totals = dict.fromkeys(("plain", "weights", "q"), 0.0)
-        x = Store(torch.device("cpu")).copy(inputs())
-        for index in range(len(cut(model))):
-            variants = {kind: cut(copy.deepcopy(model))[index] for kind in totals}
+        totals = {kind: torch.zeros(2) for kind in ("plain", *arguments.kinds)}
+        counts = {kind: collections.Counter[str]() for kind in totals}
+        x = Store(torch.device("cpu")).copy(inputs(arguments.tokens))
+        for index, block in enumerate(cut(model)):
             with torch.no_grad():
-                x = Store(x.device).copy(variants["plain"].before(x))
-                target = Store(x.device).copy(variants["plain"](x.clone()))
-            learned = {"plain": [p for p in variants["plain"].module.parameters() if p.ndim > 1]}
-            learned["weights"] = quantize_weights(variants["weights"], rounding, scheme)
-            learned["q"] = quantize_weights(variants["q"], rounding, scheme)
-            learned["q"] += quantize_activations(variants["q"], x, batch)
-            draws = {"plain": one_batch(x, target, batch), "weights": drawn(x, target, 1.0, batch)}
-            draws["q"] = drawn(x, target, KEEP, batch)
-            for kind, block in variants.items():
-                totals[kind] += measure(stepper(block, draws[kind], learned[kind]), arguments.repeats)
+                x = Store(x.device).copy(block.before(x))
+                target = Store(x.device).copy(block(x.clone()))
+            for kind, total in totals.items():
+                variant = cut(copy.deepcopy(model))[index]
+                if kind == "plain":
+                    learned = [p for p in variant.module.parameters() if p.ndim > 1]
+                    draw = one_batch(x, target, batch)
+                else:
+                    learned = quantize_weights(variant, rounding, scheme, arguments.fused)
+                    draw = drawn(x, target, KEEP if kind == "q" else 1.0, batch)
+                if kind == "q":
+                    learned += quantize_activations(variant, x, batch)
+                step = stepper(variant, draw, learned, precision)
+                total += measure(step, arguments.repeats)
+                if arguments.operations:
+                    counts[kind] += operations(step)
+                del variant, learned, step  # a large one would not fit beside the next
             x = target
-        plain = totals["plain"]
-        print(
-            f"{name:<12} plain {1e3 * plain:7.1f} ms   weights only {1e3 * totals['weights']:7.1f} ms = "
-            f"{totals['weights'] / plain:.2f} x   Q W4A4 {1e3 * totals['q']:7.1f} ms = {totals['q'] / plain:.2f} x",
-            flush=True,
-        )
+        print(name, *(_figure(kind, totals) for kind in totals), sep="   ", flush=True)
+        for kind, count in counts.items():
+            if count:
+                most = ", ".join(f"{what} {number}" for what, number in count.most_common(30))
+                print(f"{name} {kind}: {count.total()} operations: {most}", flush=True)
+
+
+def _figure(kind: str, totals: dict[str, Tensor]) -> str:
+    """Return milliseconds of a kind, wall and CPU, and how many times the plain ones they are."""
+    wall, processor = totals[kind].tolist()
+    times, processor_times = (totals[kind] / totals["plain"]).tolist()
+    figure = f"{kind} {1e3 * wall:.1f} ms, CPU {1e3 * processor:.1f} ms"
+    return figure if kind == "plain" else f"{figure} = {times:.2f} x, CPU {processor_times:.2f} x"
 
 
 if __name__ == "__main__":

@@ -29,6 +29,7 @@ docs/quick-start
 docs/own-rounding
 docs/own-model
 docs/paper-scale
+docs/rehearsal
 docs/footguns
 docs/*
 CONTRIBUTING

@@ -3,15 +3,21 @@
 import re
 from pathlib import Path
 
+from packaging.markers import default_environment
+from packaging.requirements import Requirement
+
+PYTHON = "3.11"  # of the environment; the lock has other versions of some packages for newer ones
 ROOT = Path(__file__).resolve().parent.parent
 
 
 def pins() -> dict[str, str]:
-    """Return name -> version of everything in the lock that pyproject.toml names."""
+    """Return name -> version of everything in the lock that pyproject.toml names and ``PYTHON`` takes."""
     text = (ROOT / "pyproject.toml").read_text()
     named = set(re.findall(r'"([a-z0-9-]+)(?:[>=<][^"]*)?"', text.split("dependencies = [")[1].split("[tool.")[0]))
-    locked = dict(re.findall(r"^([a-z0-9-]+)==([^\s;]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE))
-    return {name: version for name, version in sorted(locked.items()) if name in named}
+    lines = re.findall(r"^([a-z0-9-]+==[^\\\n]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
+    target = {**default_environment(), "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
+    locked = [pin for pin in map(Requirement, lines) if pin.marker is None or pin.marker.evaluate(target)]
+    return {pin.name: str(pin.specifier)[2:] for pin in locked if pin.name in named}
 
 
 def render() -> str:
@@ -24,7 +30,7 @@ def render() -> str:
             "channels:",
             "  - conda-forge",
             "dependencies:",
-            "  - python=3.11",
+            f"  - python={PYTHON}",
             "  - pip",
             "  - pip:",
             *lines,

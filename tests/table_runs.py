@@ -100,9 +100,16 @@ def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray], higher_is_b
     return table_csv.to_csv(found, published.load(), table, scale())
 
 
-def make(root: Path, comparable: bool = False, seeds: int = 1, value: float = 70.0, table: Table = TABLE) -> str:
+def make(
+    root: Path,
+    comparable: bool = False,
+    seeds: int = 1,
+    value: float = 70.0,
+    table: Table = TABLE,
+    selected: tuple[str, ...] | None = None,
+) -> str:
     """Return the CSV of a table from the runs under ``root``."""
-    found = cells.collect(table, RECIPES, scale(comparable).name, seeds, root)
+    found = cells.collect(table, RECIPES, scale(comparable).name, seeds, root, selected)
     return table_csv.to_csv(found, numbers(table, value), table, scale(comparable))
 
 

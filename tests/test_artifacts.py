@@ -12,7 +12,6 @@ import pytest
 import torch
 import toy
 from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import nn
 
 from flexround.artifacts import (
@@ -27,7 +26,7 @@ from flexround.artifacts import (
 )
 from flexround.errors import InputError
 from flexround.quant.grid import nearest_codes
-from flexround.reconstruct import result
+from flexround.reconstruct import packing, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.state import State
 from flexround.surgery import place
@@ -251,7 +250,7 @@ def quantized(directory, recipe, net=None, **hyper):
 def contents(directory):
     """Return all tensors of a result, and the integer ranges of the quantized ones."""
     manifest = read_manifest(directory)
-    tensors = {key: value for name in manifest["files"] for key, value in load_file(directory / name).items()}
+    tensors = {key: value for name in manifest["files"] for key, value in packing.read(directory / name).items()}
     return tensors, {key: grid for grids in manifest["grids"].values() for key, grid in grids.items()}
 
 

@@ -104,7 +104,6 @@ def test_seen_and_unseen_are_scored_apart():
 @pytest.mark.parametrize(
     ("hypotheses", "references", "message"),
     [
-        (["a"], [["a"], ["b"]], "1 hypotheses and 2 flags for the references of 2 contexts"),
         (["a", "b"], [["a"], []], r"no or an empty reference for 1 contexts, at positions \[1\]"),
         (["a", "b"], [["a", " "], ["b"]], r"no or an empty reference for 1 contexts, at positions \[0\]"),
         (["", "<|endoftext|>b"], [["a"], ["b"]], "empty generation, none of the 2 texts"),

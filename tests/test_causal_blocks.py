@@ -3,6 +3,7 @@
 import operator
 
 import pytest
+import test_transformer_blocks
 import torch
 import transformers
 from torch import nn
@@ -218,7 +219,7 @@ def test_the_residual_is_not_quantized(kind):
 def input_steps(kind, hidden, mask, kept):
     block = cut(make(kind))[0]
     for site in block.sites:
-        place.attach_quantizer(site, place.Observer(Scheme(8, False), "minmax", 2.4, kept))
+        place.attach_quantizer(site, place.Observer(Scheme(8, False), "minmax", 2.4, [kept]))
     block(hidden, mask)
     return torch.stack([place.attached_quantizer(site).quantizer.grid.step for site in block.sites])
 
@@ -231,6 +232,27 @@ def test_padding_counts_in_no_initial_step(kind):
     wild = torch.where(mask[..., None], x, 100 * x.flip(-1))
     assert torch.equal(input_steps(kind, x, mask, mask), input_steps(kind, wild, mask, mask))
     assert not torch.equal(input_steps(kind, x, mask, None), input_steps(kind, wild, mask, None))
+
+
+@pytest.mark.parametrize("kind", [*KINDS, "bert", "gpt_neo"])
+@torch.no_grad()
+def test_blocks_run_by_autocast(kind):
+    """Masks, positions and quantizers included; padded rows and initial steps too, whose search is in float32."""
+    other = kind in ("bert", "gpt_neo")
+    model = test_transformer_blocks.make(kind) if other else make(kind)
+    blocks = test_transformer_blocks.cut(model) if other else cut(model)
+    x, mask = test_transformer_blocks.batch() if other else batch()
+    full, low = x, x
+    for block in blocks:
+        full = block(block.before(full), mask)
+        with torch.autocast("cpu", torch.bfloat16):
+            low = block(block.before(low), mask)
+            for site in block.sites:
+                place.attach_quantizer(site, place.Observer(Scheme(8, False), "mse", 2.4, mask))
+            block(full, mask)
+        assert all(place.attached_quantizer(site).quantizer.raw_step.dtype == torch.float32 for site in block.sites)
+    error = ((low.float() - full)[mask].norm() / full[mask].norm()).item()
+    assert 0 < error < 0.02
 
 
 def both_layouts():

@@ -10,7 +10,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.mini import choices as mini
 from flexround.mini import language
 from flexround.mini.world import World
@@ -206,8 +206,6 @@ def test_bad_files_are_named(tmp_path):
     (tmp_path / "hellaswag_val_full.txt").write_text("Rain: it\n0\n")
     with pytest.raises(InputError, match="2 lines are not six for each question"):
         read(tmp_path, "hellaswag", train=False)
-    with pytest.raises(SettingsError, match="did you mean 'piqa'"):
-        read(tmp_path, "piq", train=False)
 
 
 # the mini scale

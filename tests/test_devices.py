@@ -1,18 +1,24 @@
 """One device per job: leases in several processes and threads, and what a killed holder leaves behind."""
 
 import ctypes
+import json
 import os
 import select
 import subprocess
 import sys
 import tempfile
 import threading
+from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 import torch
 
-from flexround import devices
+from flexround import devices, precision
 from flexround.devices import lease, lease_one
+from flexround.errors import InputError
+
+ROOT = Path(__file__).resolve().parent.parent
 
 HOLDER = """
 import sys
@@ -129,25 +135,145 @@ def test_without_cuda_it_is_the_cpu_and_nothing_is_locked(tmp_path, monkeypatch)
         assert not os.listdir(tmp_path)
 
 
-@pytest.mark.parametrize(
-    ("visible", "count", "locked"),
-    [(None, 1, "0"), (None, 2, "0"), ("0", 1, "0"), ("3,1", 2, "3"), ("GPU-5e1f", 1, "GPU-5e1f")],
-)
-def test_the_lock_is_named_after_the_physical_device(tmp_path, monkeypatch, visible, count, locked):
-    """Jobs that see all devices and jobs that see some must mean the same one by the same name."""
+@pytest.fixture
+def gpus(tmp_path, monkeypatch):
+    """Let torch see two made-up GPUs; their locks lie in ``tmp_path``. Returns the devices that were chosen."""
     chosen = []
-    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: count)
-    monkeypatch.setattr(torch.cuda, "set_device", chosen.append)
+    fakes = {
+        "is_available": lambda: True,
+        "device_count": lambda: 2,
+        "set_device": chosen.append,
+        "get_device_properties": lambda index: SimpleNamespace(uuid=f"5e1f-{index}"),
+    }
+    for name, fake in fakes.items():
+        monkeypatch.setattr(torch.cuda, name, fake)
+    monkeypatch.setattr(precision, "repeatable", lambda: None)
     monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
-    if visible is None:
-        monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
-    else:
-        monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
-    with lease() as device:
-        assert device == torch.device("cuda", 0)
-        assert chosen == [0]
-        assert os.listdir(tmp_path) == [f"flexround-gpu-{locked}.lock"]
+    monkeypatch.delenv("CUDA_VISIBLE_DEVICES", raising=False)
+    return chosen
+
+
+def locks(directory):
+    return sorted(path.stem.removeprefix("flexround-") for path in directory.glob("*.lock"))
+
+
+def test_the_lock_is_named_by_the_uuid(tmp_path, gpus):
+    with lease(1) as device:
+        assert (device, gpus) == (torch.device("cuda", 0), [0])
+        assert locks(tmp_path) == ["GPU-5e1f-0"]
+
+
+def test_two_jobs_that_both_call_their_gpu_0_do_not_wait_for_each_other(tmp_path, gpus, monkeypatch):
+    """Slurm numbers the devices of each job from 0."""
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(devices.time, "sleep", lambda _: pytest.fail("it waits"))
+    uuids = iter(("one", "two"))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=next(uuids)))
+    with lease(1), lease(1):
+        assert locks(tmp_path) == ["GPU-one", "GPU-two"]
+
+
+def test_slices_of_one_gpu_are_different_devices(gpus, monkeypatch):
+    """A driver may tell the UUID of the GPU that they are slices of."""
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="5e1f"))
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-5e1f/1/0,MIG-77aa")
+    assert devices.identities() == ["MIG-GPU-5e1f/1/0", "MIG-77aa"]
+    with lease(1) as first, lease(1) as second:
+        assert (first.index, second.index) == (0, 1)
+
+
+def test_waiting_is_said_once_and_for_whom(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    with lease_one(["GPU-5e1f"], tmp_path):
+        polls = {1: True, 2: True, 3: True}
+        monkeypatch.setattr(devices.time, "sleep", lambda _: polls.pop(len(polls)))
+        with pytest.raises(KeyError), lease_one(["GPU-5e1f"], tmp_path):
+            pytest.fail("it is taken")
+    assert len(caplog.messages) == 1
+    assert f"GPU-5e1f (held by process {os.getpid()} of " in caplog.messages[0]
+
+
+def test_a_job_that_asked_for_more_gpus_than_there_are_refuses(tmp_path, gpus, monkeypatch):
+    with pytest.raises(InputError, match="asks for 3 GPUs, torch finds 2"), lease(3):
+        pass
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'A100-SXM4-80GB, 535.104.05'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError) as refusal, lease(1):
+        pass
+    for part in ("asks for 1 GPU, torch finds 0", f"CUDA {torch.version.cuda}", "580", "A100-SXM4-80GB, 535.104.05"):
+        assert part in str(refusal.value)
+    monkeypatch.setenv("PATH", "")
+    with pytest.raises(InputError, match="no driver"), lease(1):
+        pass
+
+
+def test_each_job_that_may_use_a_gpu_says_how_many_its_rule_asked_for():
+    texts = [path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk")]
+    rules = [rule for text in texts for rule in text.split("\nrule ") if "gpu=" in rule]
+    assert len(rules) == 5
+    assert all("--gpus {resources.gpu}" in rule for rule in rules)
+
+
+RANK = """
+import os, sys, time
+from types import SimpleNamespace
+import torch
+from flexround import devices, precision
+devices.POLL_SECONDS = 0.01
+precision.repeatable = lambda: None
+torch.cuda.is_available = lambda: True
+torch.cuda.device_count = lambda: 4
+torch.cuda.set_device = lambda index: None
+torch.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=f"5e1f-{index}")
+with devices.lease(2) as device:
+    print("has", device.index, os.environ["LOCAL_RANK"], flush=True)
+    time.sleep(float(sys.argv[1]))
+"""
+
+
+def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path):
+    """Of four devices one is taken: each job can have its two, but not both at the same time."""
+    script = tmp_path / "rank.py"
+    script.write_text(RANK)
+    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, "0.5"]
+    environment = os.environ | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
+    with lease_one(["GPU-5e1f-1"], tmp_path):
+        jobs = [
+            subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
+            for _ in range(2)
+        ]
+        for job in jobs:
+            lines = job.communicate(timeout=120)[0].splitlines()
+            assert job.returncode == 0
+            taken = [line.split()[1:] for line in lines if line.startswith("has")]
+            assert len({index for index, _ in taken}) == 2
+            assert all(index == rank and index != "1" for index, rank in taken), "accelerate goes by LOCAL_RANK"
+
+
+REPEATABLE = """
+import json, torch
+from flexround import precision, provenance
+before = precision.facts()
+precision.repeatable()
+torch.backends.cuda.matmul.allow_tf32  # the old switches, which libraries read, can still be read
+torch.cuda.get_device_name = lambda _: "A100"
+print(json.dumps([before, provenance.environment("cuda:0")["gpu"], "gpu" in provenance.environment("cpu")]))
+"""
+
+
+def test_what_makes_a_gpu_repeat_itself_is_set_and_recorded():
+    command = [sys.executable, "-c", REPEATABLE]
+    environment = {name: value for name, value in os.environ.items() if name != precision.WORKSPACE}
+    found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
+    before, after, on_cpu = json.loads(found)
+    assert (before["deterministic"], before["cublas_workspace"], before["tf32"]) == (False, None, True), "of PyTorch"
+    assert (after["deterministic"], after["cublas_workspace"], after["tf32"]) == (True, ":4096:8", False)
+    assert after["cuda"] == torch.version.cuda
+    assert not on_cpu
 
 
 PAGE_FAULTS = """

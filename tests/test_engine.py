@@ -12,6 +12,7 @@ from flexround.models.blocks import run as run_blocks
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Axes
+from flexround.reconstruct import phases
 from flexround.reconstruct.optimise import Annealing, ReconstructionError
 from flexround.surgery import place
 
@@ -114,6 +115,67 @@ def test_b_learns_steps_on_full_precision_inputs_after_the_weights_and_q_jointly
     frozen = reconstruct(tmp_path, toy.recipe("Q", "flexround", 3, 4), a_lr=1e-12)[0]
     key = "activation/body.0/output:step"
     assert not torch.equal(q[key], frozen[key]), "Q must learn the steps"
+
+
+@pytest.mark.parametrize("setting", ["B", "Q"])
+@pytest.mark.parametrize("rows", [32, 30])
+def test_initial_steps_of_rows_in_parts_are_those_of_all_at_once(tmp_path, monkeypatch, setting, rows):
+    seen = []
+    calibrate = phases.Phase.calibrate_sites
+    monkeypatch.setattr(
+        phases.Phase, "calibrate_sites", lambda self, *args: seen.append(calibrate(self, *args)) or seen[-1]
+    )
+    recipe, hyper = toy.recipe(setting, "flexround", 3, 4), {"iters": 0, "a_iters": 0, "a_init_samples": rows}
+    whole = reconstruct(tmp_path, recipe, **hyper)[0]
+    monkeypatch.setattr(phases, "AT_ONCE", 0)
+    parts = reconstruct(tmp_path, recipe, **hyper)[0]
+    assert len(seen) == 2 * 4
+    for all_rows, in_parts in zip(seen[:4], seen[4:], strict=True):
+        torch.testing.assert_close(in_parts, all_rows)
+    steps = [key for key in whole if key.startswith("activation/") and key.endswith(":step")]
+    assert len(steps) == 5
+    for key in steps:
+        torch.testing.assert_close(parts[key], whole[key], rtol=1e-6, atol=0)
+
+
+def test_rows_go_in_parts_only_where_their_largest_tensor_is_too_large(monkeypatch):
+    made = toy.job(toy.recipe("Q", "flexround", 3, 4))
+    phase = phases.WeightPhase(made, {}, toy.samples(), phases.Store(made.device))
+    one = 8 * 8 * 8 * 4  # bytes of an activation; a weight has more
+    x, block = torch.zeros(32, 8, 8, 8), made.blocks[1]
+    monkeypatch.setattr(phases, "AT_ONCE", 32 * one)
+    assert phase._parts(block, x, None) == [slice(0, 32)]
+    monkeypatch.setattr(phases, "AT_ONCE", 32 * one - 1)
+    assert phase._parts(block, x, None) == [slice(0, 16), slice(16, 32)]
+
+
+@pytest.mark.parametrize("on_gpu", [True, False])
+def test_a_gpu_without_memory_is_told_with_block_bytes_and_way_out_and_what_is_done_is_kept(
+    tmp_path, monkeypatch, on_gpu
+):
+    recipe = toy.recipe("Q", "flexround", 3, 4)
+    expected = toy.run(toy.job(recipe), tmp_path / "straight")[0]
+    learn = phases.WeightPhase.learn
+    seen = []
+
+    def full(self, index, carry):
+        seen.append(index)
+        if index == 2:
+            if on_gpu:
+                object.__setattr__(self.store, "device", torch.device("cuda"))
+            raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total of 79 GiB")
+        return learn(self, index, carry)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(phases.WeightPhase, "learn", full)
+        way = r"on the GPU; try --gpu-cache-mb 0 .*, precision" if on_gpu else "in memory; try precision"
+        with pytest.raises(InputError, match=rf"block body\.1, phase weights: .* 2\.50 GiB asked for, .* {way}"):
+            toy.run(toy.job(recipe), tmp_path / "s")
+        seen.clear()
+        patch.setattr(phases.WeightPhase, "learn", lambda self, *args: seen.append(args[0]) or learn(self, *args))
+        found = toy.run(toy.job(recipe), tmp_path / "s")[0]
+    assert seen == [2, 3]
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 def test_records_hold_errors_losses_seconds_and_memory(tmp_path):

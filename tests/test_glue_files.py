@@ -6,7 +6,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.mini import glue as mini
 from flexround.tasks.glue import files as glue_files
 from flexround.tasks.glue.files import COLUMNS, LABELS, SPLITS, read
@@ -130,13 +130,6 @@ def test_a_broken_line_is_left_out_of_qqp_and_refused_elsewhere(tmp_path):
     tsv(tmp_path / "rte/train.tsv", COLUMNS["rte"], ("a", "b", "entailment"), ("broken",))
     with pytest.raises(InputError, match=r"train.tsv, line 3: 1 fields, needed 3"):
         read(tmp_path, "rte", "train")
-
-
-def test_unknown_names_are_settings_errors(tmp_path):
-    with pytest.raises(SettingsError, match=r"'sst-2' \(did you mean 'sst2'"):
-        read(tmp_path, "sst-2", "train")
-    with pytest.raises(SettingsError, match=r"mnli: split 'validation' .*validation_matched"):
-        read(tmp_path, "mnli", "validation")
 
 
 def test_a_missing_split_names_the_files_to_put_there(tmp_path):

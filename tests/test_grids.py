@@ -119,6 +119,17 @@ def test_fast_search_is_within_a_percent_at_eight_bits():
     assert mean_error(x, initial_grid(x, scheme), None, 2.4) <= 1.01 * exact
 
 
+@pytest.mark.parametrize("p", [2.0, 2.4])
+def test_a_large_tensor_compared_in_pieces_has_the_same_grid(monkeypatch, p):
+    x = torch.randn(50, 7, 30, generator=torch.Generator().manual_seed(0))
+    whole = initial_grid(x, Scheme(4), "mse", p)
+    expected = mean_error(x, whole, None, p)
+    monkeypatch.setattr(search, "PIECE", 1000)
+    found = initial_grid(x, Scheme(4), "mse", p)
+    assert torch.equal(found.step, whole.step)
+    torch.testing.assert_close(mean_error(x, found, None, p), expected)
+
+
 def test_per_channel_search_equals_the_search_of_each_channel_alone():
     x = randn(5, 200) * torch.tensor([[0.1], [1.0], [10.0], [0.5], [3.0]])
     together = initial_grid(x, Scheme(3, symmetric=False, axis=0))

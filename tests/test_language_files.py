@@ -11,7 +11,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.mini import articles
 from flexround.tasks.language.files import read
 
@@ -62,7 +62,7 @@ def test_ptb_lines_are_stripped(tmp_path):
 
 def test_text_that_is_not_utf8(tmp_path):
     (tmp_path / "ptb.train.txt").write_bytes(b"fine\nZ\xfcrich\n")
-    with pytest.raises(InputError, match=r"ptb.train.txt, byte 6: not UTF-8 \(invalid start byte\)"):
+    with pytest.raises(InputError, match=r"ptb.train.txt, line 2: not UTF-8 \(invalid start byte\)"):
         read(tmp_path, "ptb", "train")
 
 
@@ -88,10 +88,6 @@ def test_what_is_missing_is_named(tmp_path):
         read(tmp_path, "wikitext2", "train")
     with pytest.raises(InputError, match=r"the validation split of ptb is missing. Put ptb.valid.txt there"):
         read(tmp_path, "ptb", "validation")
-    with pytest.raises(SettingsError, match=r"'wikitext'.*did you mean 'wikitext2'"):
-        read(tmp_path, "wikitext", "train")
-    with pytest.raises(SettingsError, match=r"'dev'.*validation"):
-        read(tmp_path, "ptb", "dev")
 
 
 # the mini corpora
@@ -149,11 +145,6 @@ def test_the_corpora_differ(corpora):
     one, other = (set(words(corpora[name]["train"])) for name in corpora)
     assert len(one - other) > 50
     assert len(other - one) > 50
-
-
-def test_unknown_mini_corpus():
-    with pytest.raises(SettingsError, match=r"'c4'.*ptb, wikitext2"):
-        articles.make("c4", 1, 1, 0)
 
 
 # real text: lines and words, with one end of sentence a line, as counted in the literature

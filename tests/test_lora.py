@@ -173,7 +173,7 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     checkpoint = Checkpoint(model=model, source="base", loader=loader, adapter="change")
     imported = transformer.gpt2("causal-lm", seed=2, **SIZES | {"vocab_size": 300})
     (tmp_path / "out").mkdir()
-    places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out"}
+    places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out", "code": tmp_path}
     job = FinetuneJob(
         names=("a", "b", "c"), task=Task(module="a:B"), checkpoint=checkpoint, train=None, origins=origins, **places
     )

@@ -5,9 +5,13 @@ import copy
 import numpy as np
 import pytest
 import torch
+from accelerate.state import AcceleratorState
+from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from flexround.errors import SettingsError
-from flexround.models import transformer
+from flexround.models import build, tensors, transformer
+from flexround.models.tensors import linears, places
+from flexround.settings.load import load_params
 from flexround.tasks.text import lora_training
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.lora_training import AdapterTrainSettings, LoraSettings
@@ -115,6 +119,100 @@ def test_a_model_without_query_and_value_is_refused():
     with pytest.raises(SettingsError, match="lora: a gpt2 has no q_proj; leave `lora` out"):
         train(model, lora=LORA)
     assert list(model.state_dict()) == list(before)
+
+
+# a frozen base in half precision
+
+
+@pytest.fixture
+def other_precision():
+    """Let a test train in another precision than others of this process: accelerate keeps the first one."""
+    AcceleratorState._reset_state(True)
+    yield
+    AcceleratorState._reset_state(True)
+
+
+def test_a_half_precision_base_is_left_alone_and_its_adapters_have_masters_in_float32(other_precision):
+    base = make(torch.float32)
+    with torch.no_grad():
+        for parameter in base.parameters():
+            parameter.copy_(parameter.half())  # as the files of LLaMA are
+    whole, half, seen = copy.deepcopy(base), copy.deepcopy(base), {}
+
+    def watch(optimizer, *_):
+        seen.update(
+            {
+                parameter.dtype: parameter.requires_grad
+                for group in optimizer.param_groups
+                for parameter in group["params"]
+            }
+        )
+        seen["linears"] = {half.get_parameter(name).dtype for name in names}
+
+    names = [f"model.layers.{i}.mlp.{name}.weight" for i in range(2) for name in ("gate_proj", "up_proj", "down_proj")]
+    hook = register_optimizer_step_pre_hook(watch)
+    train(half, lora=LORA, precision="bf16", frozen="float16")
+    hook.remove()
+    assert seen == {torch.float32: True, "linears": {torch.float16}}
+    train(whole, lora=LORA, precision="bf16")
+    for (name, value), old in zip(half.named_parameters(), base.parameters(), strict=True):
+        if is_adapted(name):
+            assert value.dtype == torch.float32, "merged in full"
+            change, other = value - old, whole.get_parameter(name) - old
+            assert change.norm() > 0
+            torch.testing.assert_close(change, other, atol=0.1 * other.abs().max().item(), rtol=0.1)
+        else:
+            assert torch.equal(value.float(), old)
+            assert value.dtype == (torch.float16 if "_proj" in name else torch.float32)
+
+
+@pytest.mark.parametrize("wrong", [{}, {"lora": LORA}, {"precision": "bf16"}])
+def test_a_half_precision_base_needs_adapters_and_autocast(wrong):
+    with pytest.raises(ValueError, match="needs `lora`, and `precision`"):
+        train(make(torch.float32), frozen="float16", **wrong)
+
+
+def saved_bytes(function):
+    """Return the bytes of all tensors that a forward pass keeps for the backward pass, weights aside."""
+    kept = {}
+
+    def pack(value):
+        if not isinstance(value, torch.nn.Parameter):
+            kept[id(value)] = value
+        return value
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda value: value):
+        function()
+    return sum(value.nbytes for value in kept.values())
+
+
+def test_llama_33b_is_trained_on_one_card_of_80_gb():
+    """From shapes alone: weights, adapters with Adam, inputs of the layers, one layer at work, logits."""
+    params = load_params("paper")
+    checkpoint = params.checkpoint("llama-33b")
+    settings = AdapterTrainSettings.model_validate(params.train("wikitext2-lora", "llama-33b"))
+    model = build.architecture(checkpoint, {"head": "causal-lm"})
+    for name in linears(model):
+        tensors.put(places(model)[name], model.get_parameter(name).to(getattr(torch, settings.frozen)))
+    lora_training.attach(model, lora_training.QUERY_AND_VALUE, settings.lora, seed=0)
+    weights = sum(parameter.nbytes for parameter in model.parameters())
+    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    assert {parameter.dtype for parameter in learned} == {torch.float32}
+    adam = 3 * sum(parameter.nbytes for parameter in learned)  # gradient and two moments
+    rows, length, width = settings.at_once, 1024, model.config.hidden_size
+    inputs = 4 * rows * length * width * model.config.num_hidden_layers
+    assert settings.checkpointing
+    layer = copy.deepcopy(model.model.layers[0]).float()  # more than by autocast
+    x = torch.empty(rows, length, width, device="meta", requires_grad=True)
+    angles = torch.empty(1, length, model.config.head_dim, device="meta")
+    at_work = saved_bytes(lambda: layer(x, position_embeddings=(angles, angles), attention_mask=None))
+    logits = 3 * 4 * rows * length * model.config.vocab_size  # themselves, their logarithms, their gradient
+    total = weights + adam + inputs + at_work + logits
+    parts = {"weights": weights, "adam": adam, "inputs": inputs, "layer": at_work, "logits": logits}
+    assert 60e9 < weights < 67e9, parts
+    assert 1e9 < at_work < 5e9, parts
+    assert total < 0.95 * 80e9, parts
+    assert weights - sum(p.nbytes for p in learned) > 0.49 * 4 * 32.5e9, "half of what float32 takes"
 
 
 # batches in parts, recomputed activations

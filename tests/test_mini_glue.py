@@ -7,7 +7,6 @@ import re
 import numpy as np
 import pytest
 
-from flexround.errors import InputError
 from flexround.mini import glue, language
 from flexround.mini.world import ORDERS, World
 
@@ -184,8 +183,3 @@ def parses(clause):
         for template in templates
     ]
     return any(re.fullmatch(pattern, clause) for pattern in patterns)
-
-
-def test_an_unknown_task_is_named_with_the_nearest():
-    with pytest.raises(InputError, match="did you mean 'mnli'"):
-        glue.make("mnlii", train=1, validation=1, seed=0)

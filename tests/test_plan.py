@@ -12,14 +12,19 @@ import torch
 from flexround.errors import SettingsError
 from flexround.jobs.resolve import Jobs
 from flexround.models import build
+from flexround.quant.adaround import AdaRound
+from flexround.quant.flexround import FlexRound
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
 from flexround.settings.plan import Plan
+from flexround.settings.schema import NeedRule, Needs
 from flexround.settings.validation import validate
+from flexround.tasks import protocol
 from flexround.tasks.text.lora_training import AdapterTrainSettings
 from flexround.tasks.webnlg.task import WebNLGTrainSettings
 from flexround.tools import plan as stage
+from flexround.tools import workload
 
 NETWORKS = {"resnet18": 1814, "resnet50": 4089, "mobilenetv2": 301}  # MMAC of the published architectures
 PARAMETERS = {  # of the published networks, tied weights counted once
@@ -57,6 +62,12 @@ def jobs(text):
     return {name: (int(count), int(done)) for name, count, done in rows}
 
 
+def table(text):
+    """Return purpose -> hours of each family and together."""
+    rows = re.findall(r"^  ([a-z]+(?:[ -][a-z]+)?) +((?:\d+\.\d\d +)*\d+\.\d\d)(?: h)?$", text, re.MULTILINE)
+    return {name: row.split() for name, row in rows}
+
+
 def test_table_3_of_the_paper(report):
     text = report("--table", "3")
     assert jobs(text) == {
@@ -75,7 +86,11 @@ def test_table_3_of_the_paper(report):
     hours = {name: float(row.split()[0]) for name, row in rows.items()}
     assert set(hours) == set(NETWORKS)
     assert all(0 < value < 10_000 for value in hours.values())
-    assert float(re.search(r"together +(\S+) h", text)[1]) == pytest.approx(sum(hours.values()), abs=0.02)
+    stages = {name: float(row[-1]) for name, row in table(text).items()}
+    made = sum(stages[name] for name in ("learning", "fake quantization", "grids", "cache passes"))
+    assert made == pytest.approx(sum(hours.values()), abs=0.03)
+    assert sum(stages.values()) == pytest.approx(2 * stages["together"], abs=0.05)
+    assert stages["gate"] > 0 < stages["evaluation"]
     for name, expected in NETWORKS.items():
         assert float(re.search(r"(\d+) MMAC", rows[name])[1]) == pytest.approx(expected, rel=0.02)
     blocks = {name: int(re.search(r"(\d+) blocks", row)[1]) for name, row in rows.items()}
@@ -83,12 +98,12 @@ def test_table_3_of_the_paper(report):
     caches, state = map(float, re.search(r"caches up to (\S+) GiB, .* state on disk up to (\S+) GiB", text).groups())
     widest = 1024 * 256 * 56 * 56 * 4 / 2**30  # 1024 samples of ResNet-50's first stage, float32
     assert caches == pytest.approx(3 * widest, abs=0.01)
-    assert state == pytest.approx(4 * widest, abs=0.01)
+    assert state == pytest.approx(5 * widest, abs=0.01)
 
 
 def test_a_fresh_process_can_make_the_report(tmp_path):
     """torchvision can't be imported for the first time while the device is "meta"."""
-    command = [sys.executable, "-m", "flexround.tools.plan", "--scale", "mini", "--figure", "4"]
+    command = [sys.executable, "-m", "flexround.tools.plan", "--scale", "paper", "--figure", "4"]
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stderr
     assert " MMAC, " in done.stdout
@@ -215,8 +230,9 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
     assert job(params._replace(recipes=recipes), run) != before
     assert job(params._replace(recipes=recipes), other) == of_other
     checkpoints = params.scale.checkpoints
-    larger = checkpoints["resnet18-brecq"].model_copy(update={"mem_mb": 9999, "runtime": 99, "evaluated": "float16"})
-    scale = params.scale.model_copy(update={"checkpoints": checkpoints | {"resnet18-brecq": larger}})
+    halves = checkpoints["resnet18-brecq"].model_copy(update={"evaluated": "float16"})
+    needs = (NeedRule(when={"stage": "reconstruct"}, set=Needs(mem_mb=9999, runtime=99)),)
+    scale = params.scale.model_copy(update={"checkpoints": checkpoints | {"resnet18-brecq": halves}, "needs": needs})
     assert job(params._replace(scale=scale), run) == before, "what it asks of the machine, how it is evaluated"
 
 
@@ -247,10 +263,10 @@ def test_missing_data_sets_and_models_are_named(report):
 
 
 def test_table_5_of_the_paper(report):
-    """Two corpora, six models, two methods, five seeds; 128 blocks of 1024 tokens, of which a batch holds up to 32."""
+    """Two corpora, six models, two methods, one seed; 128 blocks of 1024 tokens, of which a batch holds up to 32."""
     text = report("--table", "5")
     found = {name: count for name, (count, _) in jobs(text).items()}
-    assert found == {"data": 2, "finetune": 12, "gate": 12, "calibrate": 10, "reconstruct": 120, "evaluate": 132}
+    assert found == {"data": 2, "finetune": 12, "gate": 12, "calibrate": 2, "reconstruct": 24, "evaluate": 36}
     assert "missing on disk: 8" in text
     for name in ("wikitext2", "ptb", "hub/gpt-neo-125m", "hub/opt-2.7b"):
         assert f"results/sources/{name} (" in text
@@ -334,3 +350,141 @@ def test_what_a_scale_has_everything_for_is_made_by_default():
     assert paper.complete_figures() == [3, 4, 5, 6, 7]
     assert smoke.complete_tables() == [10], "it has MobileNetV2 alone"
     assert smoke.complete_figures() == [4, 7]
+
+
+# seeds, selections, resources
+
+
+def test_seeds_are_those_of_the_task(paper):
+    assert {paper.seeds(task) for task in paper.scale.tasks if task != "imagenet"} == {1}
+    assert paper.seeds("imagenet") == 5
+    assert {Plan(paper.params, 3).seeds(task) for task in paper.scale.tasks} == {3}
+
+
+def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):
+    chosen = Plan(paper.params, 1, checkpoints="llama-7b, resnet18-brecq")
+    assert {run.checkpoint for run in chosen.table_runs(2)} == {"resnet18-brecq"}
+    assert {run.checkpoint for run in chosen.table_runs(19)} == {"llama-7b"}
+    assert chosen.table_runs(4) == []
+    tables = set(chosen.complete_tables())
+    assert {2, 19} < tables
+    assert not tables & {4, 5, 6}
+    assert chosen.complete_figures() == []
+    with pytest.raises(SettingsError, match="figure 4 shows mobilenetv2-brecq; add it"):
+        chosen.figure_runs(4)
+
+
+def test_a_misspelt_checkpoint_is_refused_with_a_suggestion(paper):
+    with pytest.raises(SettingsError, match=r"--config checkpoints: 'resnet18-breck' .did you mean 'resnet18-brecq'"):
+        Plan(paper.params, checkpoints="llama-7b,resnet18-breck")
+
+
+def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):
+    small = paper.resources("evaluate", "imagenet", "resnet18-brecq")
+    large = paper.resources("evaluate", "commonsense", "llama-33b")
+    assert (small.gpu_mb, large.gpu_mb) == (40000, 80000)
+    assert large.runtime >= 4 * 60 > small.runtime
+    again = paper.resources("evaluate", "commonsense", "llama-33b", attempt=2)
+    assert (again.runtime, again.mem_mb, again.gpu_mb) == (2 * large.runtime, 2 * large.mem_mb, large.gpu_mb)
+    asked = [
+        paper.resources(stage, task, checkpoint)
+        for stage in ("finetune", "reconstruct", "evaluate")
+        for task, checkpoint in paper.params.pairs()
+    ]
+    assert max(one.mem_mb for one in asked) <= 64000
+    assert max(one.gpu_mb for one in asked) <= 80000
+    of_33b = [paper.resources("reconstruct", *pair) for pair in paper.params.pairs() if pair[1] == "llama-33b"]
+    others = [paper.resources("reconstruct", *pair) for pair in paper.params.pairs() if pair[1] != "llama-33b"]
+    assert {one.gpu_mb for one in of_33b} == {80000}
+    assert {one.gpu_mb for one in others} == {40000}
+
+
+# the bill and the rehearsal of memory
+
+
+def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    rule = NeedRule(when={"stage": "reconstruct"}, set=Needs(gpu_mb=500, mem_mb=1000, runtime=1))
+    scale = paper.scale.model_copy(update={"needs": (rule,)})
+    monkeypatch.setattr(stage, "load_params", lambda _: paper.params._replace(scale=scale))
+    with pytest.raises(SettingsError) as caught:
+        stage.run(stage.parser().parse_args(["--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq"]))
+    message = str(caught.value)
+    for wrong in (r"\d+\.\d GB of GPU memory", r"\d+\.\d GB of host memory", r"\d+\.\d hours"):
+        assert re.search(rf"reconstruct imagenet/resnet18-brecq: {wrong} \(b-\S+\), it asks for \d", message)
+    assert "needs" in message
+    assert "by stage" in capsys.readouterr().out, "the bill is shown all the same"
+
+
+def test_every_job_of_the_papers_scale_fits_what_it_asks_for(report):
+    text = report("--all")  # which else is an error
+    largest = re.findall(r"largest \w+ job: GPU (\S+) GB, host (\S+) GB", text)
+    assert len(largest) == 3
+    assert all(float(gpu) <= 80 and float(host) <= 64 for gpu, host in largest)
+    hours = {name: float(row[-1]) for name, row in table(text).items()}
+    purposes = {"gate", "fine-tuning", "learning", "fake quantization", "grids", "cache passes", "evaluation", "choice"}
+    assert set(hours) == purposes | {"together"}
+    assert all(hours[name] > 0 for name in purposes)
+
+
+def test_a_finished_run_costs_nothing_more(report, tmp_path, paper):
+    arguments = ("--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq")
+    before = table(report(*arguments))
+    for run in paper.table_runs(2):
+        for file in (f"{layout.quantized_dir(run)}/manifest.json", f"{layout.evaluated_dir(run)}/metrics.json"):
+            (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
+            (tmp_path / file).write_text("")
+    after = table(report(*arguments))
+    assert float(before["learning"][-1]) > 0.5
+    assert set(after) == {"gate", "together"}
+    assert after["gate"] == before["gate"]
+
+
+def test_tables_that_share_runs_pay_once(paper):
+    made = stage.Estimates(paper)
+    one, two = (dict.fromkeys(paper.table_runs(number), "x") for number in (1, 2))
+    count = [len(stage.jobs(paper, made, runs, set(runs))) for runs in (one, two, one | two)]
+    assert max(count[:2]) < count[2] < sum(count[:2])
+
+
+def test_what_a_forward_pass_keeps_is_what_autograd_saves(paper):
+    """Counted without memory, and measured on a real block of the same shape through autograd's own hook."""
+    task = protocol.named(paper.scale, "glue-mrpc")
+    checkpoint = paper.params.checkpoint("bert-base")
+    counted = workload.network(checkpoint, task, 2, "float32", quantized=False).groups[0]
+    model = build.architecture(checkpoint, task.head)
+    block = build.cut(checkpoint, model)[0]
+    weights = {value.untyped_storage().data_ptr() for value in block.module.parameters()}
+    saved = {}
+
+    def pack(x):
+        if x.untyped_storage().data_ptr() not in weights:
+            saved[x.untyped_storage().data_ptr()] = x.untyped_storage().nbytes()
+        return x
+
+    with torch.autograd.graph.saved_tensors_hooks(pack, lambda x: x):
+        out = block(torch.randn(2, 128, 768))
+    assert out.shape == (2, 128, 768)
+    assert 0.7 < counted.saved / sum(saved.values()) < 1.4
+    assert counted.parameters == sum(value.numel() for value in block.module.parameters())
+    assert counted.learning.peak > counted.saved
+
+
+def test_flexround_learns_a_number_for_each_weight_and_moves_little_more_than_adaquant():
+    flexround = workload.rounding(FlexRound, {}, by_channel=True)
+    assert 1 < flexround.learned < 1.1
+    assert 100 < flexround.traffic < 250
+    assert flexround.kernels < 40
+
+
+@pytest.mark.parametrize("kind", [FlexRound, AdaRound])
+def test_a_compiled_rounding_reads_its_inputs_once_each_way(kind):
+    plain = workload.rounding(kind, {}, by_channel=True, precision="bfloat16")
+    fused = workload.rounding(kind, {}, by_channel=True, precision="bfloat16", fuse=True)
+    # Two inputs of 4 bytes forward and backward, Ŵ and its gradient of 2, a gradient of 4; AdaRound's regulariser
+    # reads twice, writes once, and its gradient is added to the other.
+    there = 2 * (8 + 2) + 4 + (3 * 4 + 3 * 4 if kind is AdaRound else 0)
+    assert there <= fused.traffic < 1.15 * there
+    assert fused.traffic < plain.traffic / 4
+    assert fused.kernels < plain.kernels
+    assert fused.learned == plain.learned

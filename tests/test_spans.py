@@ -11,7 +11,7 @@ from tokenizers import Tokenizer, models, normalizers, pre_tokenizers, processor
 from flexround.errors import InputError, NumericalError
 from flexround.tasks.squad import metric as squad_metric
 from flexround.tasks.squad import spans
-from flexround.tasks.squad.spans import Features, Questions, features, predictions
+from flexround.tasks.squad.spans import Features, features, predictions
 
 REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
 SQUAD = REALDATA / "squad_v11_dev" / "dev-v1.1.json.zip"
@@ -33,9 +33,17 @@ def bert(words):
     return tokenizer
 
 
+def questions(ids, texts, contexts, answers):
+    columns = zip(ids, texts, contexts, answers, strict=True)
+    return [
+        {"id": name, "question": text, "context": context} | {"answers": {"answer_start": [a], "text": [context[a:b]]}}
+        for name, text, context, (a, b) in columns
+    ]
+
+
 def ask(context, answer="", question="who", **options):
     start = context.index(answer)
-    data = Questions(["q1"], [question], [context], np.array([[start, start + len(answer)]]))
+    data = questions(["q1"], [question], [context], np.array([[start, start + len(answer)]]))
     return features(bert(WORDS), data, **({"max_length": 8, "doc_stride": 2} | options))
 
 
@@ -45,19 +53,19 @@ def tokens(row):
 
 def test_a_short_context_is_one_padded_window():
     found = ask("a b.", "b")
-    assert tokens(found.ids[0]) == ["[CLS]", "who", "[SEP]", "a", "b", ".", "[SEP]", "[PAD]"]
-    assert found.types.tolist() == [[0, 0, 0, 1, 1, 1, 1, 0]]
-    assert found.mask.tolist() == [[True] * 7 + [False]]
+    assert tokens(found.inputs.ids[0]) == ["[CLS]", "who", "[SEP]", "a", "b", ".", "[SEP]", "[PAD]"]
+    assert found.inputs.types.tolist() == [[0, 0, 0, 1, 1, 1, 1, 0]]
+    assert found.inputs.mask.tolist() == [[True] * 7 + [False]]
     none = [-1, -1]
     assert found.offsets.tolist() == [[none, none, none, [0, 1], [2, 3], [3, 4], none, none]]
     assert (found.starts.tolist(), found.ends.tolist()) == ([4], [4])
     dtypes = (np.int32, np.int8, bool, np.int32, np.int32, np.int32, np.int32)
-    assert tuple(array.dtype for array in found) == dtypes
+    assert tuple(array.dtype for array in (*vars(found.inputs).values(), *found[1:])) == dtypes
 
 
 def test_windows_overlap_by_the_stride_and_only_the_context_is_cut():
     found = ask("a b c d e f g h", "c")
-    assert [tokens(row) for row in found.ids] == [
+    assert [tokens(row) for row in found.inputs.ids] == [
         ["[CLS]", "who", "[SEP]", *"abcd", "[SEP]"],
         ["[CLS]", "who", "[SEP]", *"cdef", "[SEP]"],
         ["[CLS]", "who", "[SEP]", *"efgh", "[SEP]"],
@@ -88,7 +96,7 @@ def test_the_positions_are_those_of_a_search_through_the_tokens():
     for _ in range(100):
         start, end = sorted(rng.choice(len(context), 2, replace=False))
         found = ask(context, max_length=9)
-        starts, ends = spans.positions(found.offsets, np.tile([start, end], (len(found.ids), 1)))
+        starts, ends = spans._positions(found.offsets, np.tile([start, end], (len(found.inputs.ids), 1)))
         for offsets, *got in zip(found.offsets.tolist(), starts, ends, strict=True):
             inside = [index for index, offset in enumerate(offsets) if offset[0] >= 0]
             whole = offsets[inside[0]][0] <= start and end <= offsets[inside[-1]][1]
@@ -99,16 +107,16 @@ def test_the_positions_are_those_of_a_search_through_the_tokens():
 
 def test_an_answer_inside_a_word_gets_the_pieces_around_it():
     found = ask("a played b", "aye")
-    assert tokens(found.ids[0])[4:6] == ["play", "##ed"]
+    assert tokens(found.inputs.ids[0])[4:6] == ["play", "##ed"]
     assert (found.starts.tolist(), found.ends.tolist()) == ([4], [5])
 
 
 @pytest.mark.parametrize("context", ["  \t a Beyoncé sang", "é — 😀 a Beyonce\u0301 sang"])
 def test_offsets_count_characters_of_the_context_as_given(context):
     found = ask(context, "sang", max_length=12)
-    assert tokens(found.ids[0])[:3] == ["[CLS]", "who", "[SEP]"]
+    assert tokens(found.inputs.ids[0])[:3] == ["[CLS]", "who", "[SEP]"]
     for word in ("beyonce", "sang"):
-        start, end = found.offsets[0, tokens(found.ids[0]).index(word)]
+        start, end = found.offsets[0, tokens(found.inputs.ids[0]).index(word)]
         assert context[start:end].lower().startswith(word[:6])
     assert context[found.offsets[0, found.starts[0], 0] : found.offsets[0, found.ends[0], 1]] == "sang"
 
@@ -124,7 +132,7 @@ def test_questions_are_kept_apart_across_chunks(monkeypatch):
     monkeypatch.setattr(spans, "CHUNK_FEATURES", 2)
     contexts = ["a b c d e f", "g", "h i j a b"]
     answers = np.array([[10, 11], [0, 1], [0, 1]])
-    found = features(bert(WORDS), Questions(["1", "2", "3"], ["who"] * 3, contexts, answers), 8, 2)
+    found = features(bert(WORDS), questions(["1", "2", "3"], ["who"] * 3, contexts, answers), 8, 2)
     assert found.example.tolist() == [0, 0, 1, 2, 2]
     assert predictions(found, *one_hot(found), contexts) == ["f", "g", "h"]
 
@@ -134,16 +142,16 @@ def test_the_tokenizer_is_left_as_it_is_and_its_own_limits_do_not_count():
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=20)
     before = tokenizer.to_str()
-    found = features(tokenizer, Questions(["q1"], ["who"], ["a b c"], np.array([[0, 1]])), 8, 2)
-    assert tokens(found.ids[0])[3:] == ["a", "b", "c", "[SEP]", "[PAD]"]
+    found = features(tokenizer, questions(["q1"], ["who"], ["a b c"], np.array([[0, 1]])), 8, 2)
+    assert tokens(found.inputs.ids[0])[3:] == ["a", "b", "c", "[SEP]", "[PAD]"]
     assert tokenizer.to_str() == before
 
 
 def test_white_space_before_a_question_is_dropped():
     tokenizer = bert(WORDS)
     tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()  # doesn't drop it by itself, as BERT's does
-    found = features(tokenizer, Questions(["q1"], [" \t who"], ["a"], np.array([[0, 1]])), 8, 2)
-    assert tokens(found.ids[0])[1] == "who"
+    found = features(tokenizer, questions(["q1"], [" \t who"], ["a"], np.array([[0, 1]])), 8, 2)
+    assert tokens(found.inputs.ids[0])[1] == "who"
 
 
 def test_a_question_that_leaves_no_room_is_named():
@@ -151,17 +159,17 @@ def test_a_question_that_leaves_no_room_is_named():
         ask("a b c d", "a", question="who sang a")
     with pytest.raises(InputError, match="question q1: its 9 tokens leave -4"):
         ask("a", "a", question="a b c d e f g h i")
-    assert len(ask("a b c d", "a", question="who sang a", doc_stride=1).ids) == 3
+    assert len(ask("a b c d", "a", question="who sang a", doc_stride=1).inputs.ids) == 3
     assert ask("a b", "b", question="who sang a").starts.tolist() == [6]  # all of it fits
 
 
 def test_a_tokenizer_without_padding_is_refused():
     with pytest.raises(InputError, match=r"no \[PAD\]"):
-        features(bert(WORDS[1:]), Questions([], [], [], np.zeros((0, 2), int)), 8, 2)
+        features(bert(WORDS[1:]), [], 8, 2)
 
 
 def one_hot(found: Features):
-    return tuple(np.eye(found.ids.shape[1], dtype=np.float32)[where] for where in (found.starts, found.ends))
+    return tuple(np.eye(found.inputs.ids.shape[1], dtype=np.float32)[where] for where in (found.starts, found.ends))
 
 
 def search(found, start_logits, end_logits, contexts, n_best, longest):
@@ -183,9 +191,9 @@ def test_predictions_are_those_of_a_search_through_all_pairs(n_best, longest):
     rng = np.random.default_rng(0)
     contexts = [" ".join(rng.choice(list("abcdefghij"), rng.integers(1, 25))) for _ in range(60)]
     count = len(contexts)
-    data = Questions([str(i) for i in range(count)], ["who"] * count, contexts, np.tile([0, 1], (count, 1)))
+    data = questions([str(i) for i in range(count)], ["who"] * count, contexts, np.tile([0, 1], (count, 1)))
     found = features(bert(WORDS), data, 12, 3)
-    logits = rng.normal(size=(2, *found.ids.shape)).astype(np.float32)
+    logits = rng.normal(size=(2, *found.inputs.ids.shape)).astype(np.float32)
     expected = search(found, *logits, contexts, n_best, longest)
     assert predictions(found, *logits, contexts, n_best, longest) == expected
     assert ("" in expected) == (n_best < 12)
@@ -239,9 +247,9 @@ def test_real_squad_is_answered_from_the_right_tokens():
     contexts = [context for context, _ in rows]
     first = [qa["answers"][0] for _, qa in rows]
     answers = np.array([(each["answer_start"], each["answer_start"] + len(each["text"])) for each in first])
-    data = Questions([qa["id"] for _, qa in rows], [qa["question"] for _, qa in rows], contexts, answers)
+    data = questions([qa["id"] for _, qa in rows], [qa["question"] for _, qa in rows], contexts, answers)
     found = features(bert(VOCABULARY.read_text().splitlines()), data, 384, 128)
-    assert len(rows) < len(found.ids) < 1.05 * len(rows)
+    assert len(rows) < len(found.inputs.ids) < 1.05 * len(rows)
     texts = predictions(found, *one_hot(found), contexts)
     em = squad_metric.scores(texts, [[each["text"]] for each in first])["em"]
     # The rest: answers that end inside a word piece ("Japan" of "Japanese"), and the few of more than 30 tokens.

@@ -8,7 +8,7 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.mini import squad as mini
 from flexround.tasks.squad.files import COLUMNS, read
 
@@ -79,11 +79,9 @@ def test_wrong_questions_are_counted_and_refused(tmp_path, rows, message):
         read(tmp_path, "validation")
 
 
-def test_missing_files_and_splits(tmp_path):
+def test_missing_files(tmp_path):
     with pytest.raises(InputError, match=r"plain_text/train-\*.parquet or train-v1.1.json or train-v1.1.json.zip"):
         read(tmp_path, "train")
-    with pytest.raises(SettingsError, match=r"'dev'.*validation"):
-        read(tmp_path, "dev")
 
 
 def test_damaged_files(tmp_path):

@@ -5,6 +5,7 @@ import ast
 import importlib
 import json
 import re
+import shutil
 import subprocess
 import sys
 import textwrap
@@ -15,13 +16,13 @@ import environment_yml
 import numpy as np
 import pytest
 import torch
+import yaml
 from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 from stage_calls import Work, call
 
 from flexround import artifacts
 from flexround.errors import FlexRoundError, InputError, SettingsError
-from flexround.jobs import command
 from flexround.stages import select as choose
 from flexround.tasks import protocol
 from flexround.tools import cli
@@ -75,7 +76,7 @@ def modules(room):
 def test_every_job_has_a_stage_and_every_program_is_known_here():
     assert modules("stages") == set(JOBS)
     assert modules("jobs") - {"command", "execution", "server", "jobfile", "resolve", "shown"} == set(JOBS)
-    assert modules("tools") - {"cli"} == set(TOOLS)
+    assert modules("tools") - {"cli", "workload"} == set(TOOLS)
     for name in JOBS:
         assert f'command.main("flexround.stages.{name}"' in (ROOT / f"src/flexround/jobs/{name}.py").read_text()
 
@@ -194,8 +195,9 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     settings = json.loads(Path(job).read_text())
     del settings["recipe"], settings["network"]
     settings |= {"networks": {name: name for name in values}, "out": "out"}
+    del settings["code"]
     Path("select.json").write_text(json.dumps(settings))
-    choose.run(argparse.Namespace(job=Path("select.json")))
+    choose.run(argparse.Namespace(job=Path("select.json"), gpus=0))
     manifest = artifacts.read_manifest(tmp_path / "out")
     assert float((tmp_path / "out/weights-000.safetensors").read_text()) == values[expected]
     assert manifest["selected"] == {"recipe": expected, "metric": metric, "heldout": values}
@@ -252,8 +254,9 @@ def test_a_job_gets_its_file_alone_and_its_threads(rule):
     assert "--usage {log.usage}" in shell
     assert ("--threads {threads}" in shell) == ("threads" in dict(SECTION.findall(RULES[rule])))
     assert not re.findall(r"{wildcards", shell), "what a job reads is in its file"
-    known = {option for action in command.parser("")._actions for option in action.option_strings}
-    assert set(re.findall(r"(?<= )--\w+", shell.partition("{input.job}")[2])) <= known
+    parser = importlib.import_module(f"flexround.jobs.{name}").parser()
+    known = {option for action in parser._actions for option in action.option_strings}
+    assert set(re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])) <= known
     call = ast.unparse(section(rule, "input"))
     assert re.search(rf"unpack\(lambda w: get_inputs\((JOBS|SHOWN)\.{name}\(", call)
 
@@ -268,10 +271,26 @@ def test_environment_yml_has_the_pins_of_the_lock():
     assert (ROOT / "environment.yml").read_text() == environment_yml.render()
 
 
+def test_environment_yml_can_be_resolved(tmp_path):
+    """By uv for the Python that the file names, as pip does it for a conda user."""
+    content = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    python = next(entry for entry in content if str(entry).startswith("python=")).removeprefix("python=")
+    pins = next(entry["pip"] for entry in content if isinstance(entry, dict))
+    asked = tmp_path / "pins.in"
+    asked.write_text("\n".join(pin for pin in pins if not pin.startswith("--")))
+    if not (uv := shutil.which("uv")):
+        pytest.skip("no uv")
+    command = [uv, "pip", "compile", "--quiet", "--python-version", python, "--no-header", str(asked)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    if re.search(r"Failed to fetch|error sending request|dns error|Connect", found.stderr):
+        pytest.skip("no package index")
+    assert found.returncode == 0, found.stderr
+
+
 def test_every_package_named_is_pinned_with_hashes_in_a_version_that_is_asked_for():
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     named = [*project["dependencies"], *project["optional-dependencies"]["dev"]]
-    pins = {name: (version, hashes) for name, version, hashes in PIN.findall(LOCK)}
+    pins = {name: (version, hashes) for name, version, hashes in reversed(PIN.findall(LOCK))}  # first: oldest Python
     rendered = environment_yml.render()
     for text in named:
         requirement = Requirement(text)

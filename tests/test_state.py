@@ -1,12 +1,15 @@
 """Resume after a kill at any moment with the same bits; foreign and damaged state."""
 
+import functools
 import itertools
 import json
+import math
 import os
 import random
 import signal
 import subprocess
 import sys
+import threading
 import time
 import traceback
 
@@ -16,10 +19,15 @@ import toy
 
 from flexround import artifacts
 from flexround.errors import InputError
-from flexround.reconstruct import engine
-from flexround.reconstruct.state import PROGRESS, State
+from flexround.jobs import reconstruct
+from flexround.reconstruct import engine, state
+from flexround.reconstruct.state import PROGRESS, State, cadence
+from flexround.settings.layout import Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
 
 KILLS = 10
+CARRIED = 2 * 64 * 8 * 8 * 8 * 4  # bytes that a block of the toy hands on
 
 
 def in_child(action):
@@ -49,32 +57,35 @@ def killed_after(count, action):
 
     def patched():
         os.replace = counted(os.replace)
-        artifacts.sha256 = counted(artifacts.sha256)
+        state.packing.encode = counted(state.packing.encode)
         torch.optim.Adam.step = counted(torch.optim.Adam.step)
         action()
 
     return in_child(patched)
 
 
+@pytest.mark.parametrize("budget", [math.inf, 2.9 * CARRIED])
 @pytest.mark.parametrize("setting", ["B", "Q"])
-def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, setting):
+def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, setting, budget):
     """At least ten kill points in each setting: within blocks, between files, between a rename and the next."""
     torch.set_num_threads(1)
     recipe = toy.recipe(setting, "flexround", 3, 4)
     expected = toy.run(toy.job(recipe), tmp_path / "straight")[0]
     rng = random.Random(setting)
     for _ in range(KILLS):
-        code = killed_after(rng.randint(1, 70), lambda: toy.run(toy.job(recipe), tmp_path / "killed"))
+        run = functools.partial(toy.run, toy.job(recipe), tmp_path / "killed", budget=budget)
+        code = killed_after(rng.randint(1, 70), run)
         assert code in (0, -signal.SIGKILL)
         if code == 0:
             break
     assert code == -signal.SIGKILL, "the run ended before all kill points were used: make it longer"
-    found = toy.run(toy.job(recipe), tmp_path / "killed")[0]
+    found = toy.run(toy.job(recipe), tmp_path / "killed", budget=budget)[0]
     assert found.keys() == expected.keys()
     assert all(torch.equal(found[key], expected[key]) for key in expected)
 
 
-def test_killed_from_outside_it_continues(tmp_path):
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGTERM])  # the second: a job's time is over
+def test_killed_from_outside_it_continues(tmp_path, number):
     recipe = toy.recipe("Q", "flexround", 3, 4)
     expected = toy.run(toy.job(recipe), tmp_path / "straight")[0]
     command = [sys.executable, toy.__file__, str(tmp_path / "state"), "Q", str(tmp_path / "out.pt")]
@@ -82,7 +93,7 @@ def test_killed_from_outside_it_continues(tmp_path):
     deadline = time.time() + 60
     while not list((tmp_path / "state").rglob(PROGRESS)) and time.time() < deadline:
         time.sleep(0.005)
-    process.kill()
+    process.send_signal(number)
     process.wait()
     assert list((tmp_path / "state").rglob(PROGRESS)), "killed before the first block was done"
     found = toy.run(toy.job(recipe), tmp_path / "state")[0]
@@ -93,7 +104,7 @@ class Stop(Exception):
     pass
 
 
-def interrupted(directory, after, recipe, monkeypatch, fingerprint="f" * 16):
+def interrupted(directory, after, recipe, monkeypatch, fingerprint="f" * 16, **options):
     """Run until ``after`` blocks are committed, and what is in no block, then raise."""
     commit = State.commit
     calls = []
@@ -107,7 +118,7 @@ def interrupted(directory, after, recipe, monkeypatch, fingerprint="f" * 16):
     with monkeypatch.context() as patch:
         patch.setattr(State, "commit", counting)
         with pytest.raises(Stop):
-            toy.run(toy.job(recipe), directory, fingerprint)
+            toy.run(toy.job(recipe), directory, fingerprint, **options)
     return directory / "run" / fingerprint
 
 
@@ -154,6 +165,108 @@ def test_state_of_other_settings_is_not_used(tmp_path, monkeypatch, caplog):
     found = toy.run(toy.job(toy.recipe()), tmp_path, "b" * 16)[0]
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert "not used" in caplog.text
+
+
+def test_what_is_written_keeps_to_a_budget(tmp_path, monkeypatch):
+    """Blocks that are finished but whose activations aren't on disk are computed again."""
+    recipe = toy.recipe("B", "flexround", 3, 4)
+    expected = toy.run(toy.job(recipe), tmp_path / "straight")[0]
+    written = []
+    keep = State._keep
+    monkeypatch.setattr(State, "_keep", lambda self, name, value: written.append(name) or keep(self, name, value))
+    for budget, names in ((4 * CARRIED, ["weights-001", "steps-001"]), (CARRIED, []), (0.1 * CARRIED, [])):
+        written.clear()
+        found = toy.run(toy.job(recipe), tmp_path / "s", budget=budget)[0]
+        assert sorted({name.split(".")[0] for name in written}) == sorted(names), budget
+        assert all(torch.equal(found[key], expected[key]) for key in expected)
+    seen = []
+    timed = engine._timed
+    monkeypatch.setattr(engine, "_timed", lambda *args: seen.append(1) or timed(*args))
+    interrupted(tmp_path / "k", 3, recipe, monkeypatch, budget=4 * CARRIED)
+    seen.clear()
+    found = toy.run(toy.job(recipe), tmp_path / "k", budget=4 * CARRIED)[0]
+    assert len(seen) == 8 - 2
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_activations_are_not_written_faster_than_the_pace(tmp_path, monkeypatch):
+    written = []
+    keep = State._keep
+    monkeypatch.setattr(State, "_keep", lambda self, name, value: written.append(name) or keep(self, name, value))
+    toy.run(toy.job(toy.recipe("B", "rtn", 3)), tmp_path, pace=1.0)
+    assert not written
+    toy.run(toy.job(toy.recipe("B", "rtn", 3)), tmp_path)
+    assert len(written) == 2 * 3, "none after the last block"
+
+
+def test_a_run_of_the_largest_network_writes_less_than_100_gb():
+    """LLaMA-33B, W8A8: codes, steps, what is in no block, activations; the result twice if the state lies elsewhere."""
+    params = load_params("paper")
+    config = params.checkpoint("llama-33b").model.args
+    hidden, layers, inner = (config[name] for name in ("hidden_size", "num_hidden_layers", "intermediate_size"))
+    settings = Plan(params).hyper(Run("paper", "commonsense", "llama-33b", "q-flexround-w8a8", 0))[0]
+    codes = layers * (4 * hidden**2 + 3 * hidden * inner)
+    steps = layers * 3 * 4 * (5 * hidden + 2 * inner)  # step, first step, zero point of each output channel, float32
+    rest = 4 * (2 * 32000 + 2 * layers + 1) * hidden
+    for kind in (2, 4):
+        carried = 2 * settings.samples * 1024 * hidden * kind
+        budget = 1e9 * reconstruct.parser().get_default("state_gb")
+        activations = layers // cadence(layers, carried, budget) * carried
+        assert 0 < activations <= budget
+        assert 2 * (codes + steps + rest) + activations < 100e9
+
+
+@pytest.mark.parametrize("blocks", [1, 8, 60])
+@pytest.mark.parametrize("budget", [0.0, 1.0, 10.0, 33.0, 1e9])
+def test_the_cadence_is_the_shortest_within_the_budget(blocks, budget):
+    every = cadence(blocks, 3, budget)
+    assert blocks // every * 3 <= budget
+    assert every == 1 or blocks / (every - 1) * 3 > budget
+
+
+def test_the_next_block_is_learned_while_the_last_one_is_written(tmp_path, monkeypatch):
+    started = threading.Event()
+    write, timed = State._write, engine._timed
+
+    def waiting(self, entry, *rest):
+        if entry["position"] == "weights/000":
+            assert started.wait(60), "the second block waits for the first one's files"
+        write(self, entry, *rest)
+
+    def starting(phase, index, *rest):
+        if index == 1:
+            started.set()
+        return timed(phase, index, *rest)
+
+    monkeypatch.setattr(State, "_write", waiting)
+    monkeypatch.setattr(engine, "_timed", starting)
+    toy.run(toy.job(toy.recipe()), tmp_path)
+
+
+@pytest.mark.parametrize("position", ["weights/001", "weights/003"])
+def test_what_goes_wrong_while_writing_ends_the_run(tmp_path, monkeypatch, position):
+    write = State._write
+
+    def full(self, entry, *rest):
+        if entry["position"] == position:
+            raise InputError("no space left")
+        write(self, entry, *rest)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(State, "_write", full)
+        with pytest.raises(InputError, match="no space left"):
+            toy.run(toy.job(toy.recipe()), tmp_path)
+    expected = toy.run(toy.job(toy.recipe()), tmp_path / "straight")[0]
+    found = toy.run(toy.job(toy.recipe()), tmp_path)[0]
+    assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_what_is_written_is_hashed_on_the_way_not_read_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(artifacts, "sha256", None)
+    with State(tmp_path, "f" * 16).opened() as opened:
+        engine.reconstruct(toy.job(toy.recipe()), toy.samples(), opened)
+        monkeypatch.undo()
+        assert opened._first_damage(opened.entries) is None
 
 
 @pytest.mark.parametrize("file", ["weights-000.safetensors", "weights-001.full.cache"])

@@ -1,5 +1,6 @@
 """The stages on a checkpoint that is streamed, from its source to a quantized evaluation."""
 
+import copy
 import json
 import shutil
 from pathlib import Path
@@ -9,6 +10,7 @@ import stage_calls
 import test_streaming
 import torch
 import yaml
+from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch import nn
 
@@ -74,21 +76,49 @@ def test_a_forecast_writes_nothing(work, caplog):
 
 
 @pytest.mark.parametrize("recipe", ["full-precision", "q-flexround-w8a8"])
-def test_evaluation_in_half_precision(tmp_path, scale, work, recipe):
+def test_evaluation_in_half_precision(tmp_path, scale, work, recipe, monkeypatch):
     full = work.metrics(*NAMES, recipe)
     content = read_scale(scale)
     content["checkpoints"]["gpt-neo-125m"]["evaluated"] = "bfloat16"
     (tmp_path / "lower.yaml").write_text(yaml.safe_dump(content))
-    lower = stage_calls.Work(tmp_path / "lower.yaml", tmp_path)
-    half = lower.metrics(*NAMES, recipe, again=True)
+    changed = stage_calls.Work(tmp_path / "lower.yaml", tmp_path)
+    lowered, lower_all = [], network.lower
+    monkeypatch.setattr(
+        network, "lower", lambda model, kind: lower_all(lowered.append(copy.deepcopy(model)) or model, kind)
+    )
+    half = changed.metrics(*NAMES, recipe, again=True)
     assert (half["precision"], full["precision"]) == ("bfloat16", "float32")
+    kinds = {name.rpartition(".")[2]: parameter.dtype for name, parameter in lowered[0].named_parameters()}
+    steps = kinds.pop("raw_step", torch.float32)
+    assert (set(kinds.values()), steps) == ({torch.bfloat16}, torch.float32), "never whole in float32"
     assert half["metrics"]["ppl"] != full["metrics"]["ppl"]
     assert half["metrics"]["ppl"] == pytest.approx(full["metrics"]["ppl"], rel=0.01)
 
 
+def test_adapters_on_a_streamed_network(tmp_path, scale, work):
+    """The base is read in half precision and the result is written in shards, which are streamed again."""
+    AcceleratorState._reset_state(True)  # it keeps the precision of the network that was trained first
+    content = read_scale(scale)
+    train = {"epochs": 1, "batch": 8, "lr": 0.01, "lora": {"rank": 2}, "precision": "bf16", "frozen": "float16"}
+    content["train"] = [{"when": {"task": NAMES[0]}, "set": train, "source": "a test"}]
+    (tmp_path / "adapters.yaml").write_text(yaml.safe_dump(content))
+    plain = work.model(*NAMES)
+    shutil.rmtree(work.weights(*NAMES))
+    trained = stage_calls.Work(tmp_path / "adapters.yaml", tmp_path)
+    out = trained.weights(*NAMES)
+    AcceleratorState._reset_state(True)
+    assert {"model.safetensors.index.json", "model-00001.safetensors", "tokenizer.json"} <= set(
+        artifacts.read_manifest(out)["files"]
+    )
+    for (name, value), old in zip(trained.model(*NAMES).state_dict().items(), plain.state_dict().values(), strict=True):
+        adapted = name.endswith(("q_proj.weight", "v_proj.weight"))
+        assert torch.allclose(value, old, rtol=1e-3, atol=1e-6) is not adapted, name
+    assert trained.metrics(*NAMES, "q-flexround-w8a8", again=True)["metrics"]["ppl"] > 0
+
+
 def test_lower_precision_leaves_activation_steps():
     model = nn.Sequential(nn.Linear(2, 2), ActivationQuantizer(initial_grid(torch.ones(4), Scheme(8))))
-    network.lower(model, "float16")
+    network.lower(model, torch.float16)
     assert [parameter.dtype for parameter in model.parameters()] == [torch.float16, torch.float16, torch.float32]
 
 

@@ -1,5 +1,6 @@
 """A model that is never whole in memory: its files, one block at a time, and where the activations lie."""
 
+import dataclasses
 import json
 import os
 import shutil
@@ -17,9 +18,11 @@ from torch.optim.optimizer import register_optimizer_step_pre_hook
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.models import gpt_neo, opt, transformer
+from flexround.models import shards as shards_module
+from flexround.models.blocks import Block
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
-from flexround.reconstruct import cache, engine, result
+from flexround.reconstruct import cache, engine, phases, result
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -226,6 +229,25 @@ def test_blocks_that_differ_are_not_streamed(tmp_path):
         Streamed(shards, opt.blocks(whole), CPU)
 
 
+@pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
+def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, recipe, monkeypatch):
+    mask = torch.arange(12) < torch.randint(2, 13, (12, 1), generator=torch.Generator().manual_seed(0))
+
+    def steps(directory):
+        made = dataclasses.replace(job(model(), recipe, iters=0, a_iters=0), mask=mask)
+        with State(directory, "f" * 16).opened() as state:
+            engine.reconstruct(made, tokens(), state)
+            found = {key: value for entry in state.entries for key, value in state.tensors(entry).items()}
+        return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
+
+    whole = steps(tmp_path / "whole")
+    monkeypatch.setattr(phases, "AT_ONCE", 0)
+    parts = steps(tmp_path / "parts")
+    assert len(whole) == 16
+    for key, step in whole.items():
+        torch.testing.assert_close(parts[key], step, rtol=1e-6, atol=0)
+
+
 # resume
 
 
@@ -233,7 +255,7 @@ def test_blocks_that_differ_are_not_streamed(tmp_path):
 @pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
 def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, files, recipe, limits):
     expected = published(job(files, recipe), tmp_path / "straight")
-    for moment in (3, 17, 29, 38):
+    for moment in (3, 17, 9, 16):
         code = test_state.killed_after(moment, lambda: published(job(files, recipe), tmp_path / "killed", **limits))
         assert code == -signal.SIGKILL
     assert published(job(files, recipe), tmp_path / "killed", **limits) == expected
@@ -272,14 +294,21 @@ def test_the_place_of_caches_follows_from_their_bytes(tmp_path, caplog, monkeypa
     assert cache.plan(100, 10, CPU, torch.bfloat16, tmp_path, needed // 2).directory is None
     assert cache.plan(100, 10, CPU, torch.float32, tmp_path, None).directory is None
     gpu = torch.device("cuda")
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * needed + 2, 3 * needed))
-    assert str(cache.plan(100, 10, gpu, torch.float32, tmp_path, needed)) == "on the GPU"
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (2 * needed, 3 * needed))
-    host = cache.plan(100, 10, gpu, torch.float32, tmp_path, needed)
+
+    def on_gpu(total, host_bytes=needed, gpu_bytes=None):
+        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=total))
+        return cache.plan(100, 10, gpu, torch.float32, tmp_path, host_bytes, gpu_bytes)
+
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))  # what lies on the card doesn't count
+    assert str(on_gpu(2 * needed)) == "on the GPU"
+    host = on_gpu(2 * needed - 1)
     assert (str(host), host.device, host.pinned) == ("in page-locked memory", CPU, True)
-    assert str(cache.plan(100, 10, gpu, torch.float32, tmp_path, needed - 1)) == "in files"
+    assert str(on_gpu(2 * needed - 1, gpu_bytes=needed)) == "on the GPU"
+    assert str(on_gpu(2 * needed, gpu_bytes=0)) == "in page-locked memory"
+    assert str(on_gpu(2 * needed - 1, needed - 1)) == "in files"
+    assert {on_gpu(total).largest for total in (0, 2 * needed)} == {10 * 100 * 4}
     huge = 10**15
-    with pytest.raises(InputError, match=rf"need {16 * huge} bytes, \d+ are free"):
+    with pytest.raises(InputError, match=rf"need {20 * huge} bytes, \d+ are free"):
         cache.plan(huge, 1, CPU, torch.float32, tmp_path, None)
 
 
@@ -303,6 +332,23 @@ def test_half_precision_caches_change_little(tmp_path, kind):
     assert other[1]["error_hard"] == pytest.approx(records[1]["error_hard"], rel=0.2)
 
 
+# writing and reading in other types
+
+
+def test_what_is_saved_in_shards_is_read_again(tmp_path):
+    whole = model(tie_word_embeddings=True).half()
+    names = shards_module.save(whole, tmp_path, size=2000)
+    assert len(names) > 4
+    assert sum((tmp_path / name).stat().st_size for name in names[1:]) < 1.5 * sum(p.nbytes for p in whole.parameters())
+    shards = Shards(tmp_path, shells(tie_word_embeddings=True))
+    assert {path.name for path in shards.files} == set(names)
+    for kind in (torch.float32, torch.float16):
+        shards.fill(shards.places, CPU, kind)
+        assert {parameter.dtype for parameter in shards.model.parameters()} == {kind}
+        for (name, value), other in zip(shards.model.state_dict().items(), whole.state_dict().values(), strict=True):
+            assert torch.equal(value.half(), other), name
+
+
 # precision
 
 
@@ -323,6 +369,48 @@ def test_autocast_learns_as_well_and_keeps_masters_in_float32(tmp_path, kind):
         assert mine["loss_after"] != other["loss_after"]
         assert mine["error_hard"] < 0.9 * rtn["error_hard"]
         assert mine["error_hard"] == pytest.approx(other["error_hard"], rel=0.25)
+
+
+@pytest.mark.parametrize("kind", ["float32", "bfloat16"])
+def test_cached_passes_compute_in_the_precision_of_the_iterations(tmp_path, kind):
+    made = toy.job(toy.recipe("Q", "flexround", 3, 8), precision=kind, iters=0)
+    seen = set()
+    made.model.body[0].conv1.register_forward_hook(lambda _, __, output: seen.add((len(output), output.dtype)))
+    toy.run(made, tmp_path)
+    seen = {dtype for rows, dtype in seen if rows > 1}  # a single one finds the shapes
+    assert seen == {getattr(torch, kind)}
+
+
+def test_targets_and_carried_activations_have_the_precision_of_the_block(tmp_path, monkeypatch):
+    """All that runs rows through a block, before and after learning, not only the iterations."""
+    seen = []
+
+    def watched(module, x, *rest):
+        if isinstance(module, Block):  # the glue in front multiplies nothing
+            seen.append(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
+        return forward(module, x, *rest)
+
+    forward = phases.forward
+    monkeypatch.setattr(phases, "forward", watched)
+    runs = {}
+    for kind in ("bfloat16", "float32", "tf32"):
+        seen.clear()
+        runs[kind] = toy.run(toy.job(toy.recipe("Q", "flexround", 4, 8), precision=kind), tmp_path / kind)[0]
+        assert set(seen) == {torch.bfloat16 if kind == "bfloat16" else False}
+    assert all(torch.equal(value, runs["tf32"][key]) for key, value in runs["float32"].items()), "no GPU, no TF32"
+
+
+def test_tf32_is_on_while_a_block_is_learned_and_at_no_other_time(tmp_path, monkeypatch):
+    learned, cached, flags = [], [], torch.backends.cuda.matmul
+    optimise, forward = phases.optimise, phases.forward
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(phases, "optimise", lambda *a: [learned.append(flags.allow_tf32), optimise(*a)][1])
+    monkeypatch.setattr(phases, "forward", lambda *a: [cached.append(flags.allow_tf32), forward(*a)][1])
+    for kind in ("tf32", "float32"):
+        toy.run(toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind), tmp_path / kind)
+        assert set(learned) == {kind == "tf32"}
+        assert set(cached) == {False}
+        learned.clear()
 
 
 # preflight

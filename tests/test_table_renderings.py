@@ -1,5 +1,7 @@
 """Renderings of a table: LaTeX, HTML and terminal come from the CSV and show what it says."""
 
+import contextlib
+import csv
 import re
 import shutil
 import subprocess
@@ -28,6 +30,7 @@ from visible_text import offline, visible
 from flexround.errors import InputError, SettingsError
 from flexround.jobs.shown import Shown, TabulateJob
 from flexround.results.render import html, latex, table_layout, terminal
+from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
 from flexround.settings.validation import validate
@@ -71,6 +74,39 @@ def test_missing_and_partial_are_marked_everywhere(tmp_path: Path) -> None:
     shown = terminal.render(text, scale())
     assert "--/-- (70.00/70.00)" in shown
     assert "70.00~/70.00~ (70.00/70.00)" in shown
+
+
+def test_cells_of_other_checkpoints_are_said_not_to_be_run(tmp_path: Path) -> None:
+    """What lies on the disk of them is not shown either."""
+    complete(tmp_path)
+    complete(tmp_path, name="big")
+    there = make(tmp_path)
+    text = make(tmp_path, selected=("other",))
+    lines = list(csv.DictReader(text.splitlines()))
+    assert {(line["status"], line["value"], line["n_seeds"]) for line in lines} == {("not run", "", "0")}
+    assert "{not run} & {not run}" in latex.render(text, TABLE, scale())
+    page = html.render(text, TABLE, scale())
+    assert page.count(">not run") == len(lines)
+    assert "not computed" not in page
+    assert "not run/not run (70.00/70.00)" in terminal.render(text, scale())
+    chosen = {line["checkpoint"] for line in lines}
+    assert make(tmp_path, selected=tuple(chosen)) == there
+
+
+def test_the_stages_say_not_run_of_what_is_not_selected(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        shown = Shown(Plan(load_params("mini"), checkpoints="resnet18-brecq"))
+        call("tabulate", shown.tabulate(2))
+        call("claims", shown.claims())
+    lines = list(csv.DictReader((tmp_path / "results/mini/table2.csv").read_text().splitlines()))
+    assert {(line["checkpoint"] == "resnet18-brecq", line["status"]) for line in lines} == {
+        (True, "missing"),
+        (False, "not run"),
+    }
+    for suffix in ("tex", "html"):
+        assert "not run" in (tmp_path / f"results/mini/table2.{suffix}").read_text()
+    verdicts = csv.DictReader((tmp_path / "results/mini/claims.csv").read_text().splitlines())
+    assert {line["verdict"] for line in verdicts} == {"not run"}
 
 
 def test_spec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -266,7 +302,7 @@ def test_stage_writes_three_files_and_prints_the_table(tmp_path: Path, capsys: p
     job = TabulateJob(
         table=TABLE,
         scale=scale(),
-        seeds=1,
+        seeds=dict.fromkeys((task for task, _ in TABLE.pairs()), 1),
         recipes=RECIPES,
         numbers=tuple(numbers(TABLE).items()),
         settings=(),

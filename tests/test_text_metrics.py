@@ -7,7 +7,7 @@ import pytest
 from scipy import stats
 from sklearn.metrics import f1_score
 
-from flexround.errors import InputError, NumericalError
+from flexround.errors import NumericalError
 from flexround.seeding import derive
 from flexround.tasks.squad import metric as squad_metric
 from flexround.tasks.text import metrics as text_metrics
@@ -45,7 +45,7 @@ def test_replicates_are_the_metric_on_resamples_that_depend_on_the_number_of_exa
     predictions, labels = drawn(name)
     rng = np.random.default_rng(derive("bootstrap", 400))
     indices = rng.integers(400, size=(50, 400))
-    expected = [METRICS[name].value(predictions[row], labels[row]) for row in indices]
+    expected = [100 * METRICS[name].value(predictions[row], labels[row]) for row in indices]
     assert np.allclose(replicates(name, predictions, labels, count=50), expected)
 
 
@@ -122,18 +122,9 @@ def test_one_example_has_no_spread():
     assert scored("acc", LABELS[:1], LABELS[:1])[:2] == (100.0, 0.0)
 
 
-@pytest.mark.parametrize(
-    ("predictions", "labels", "error", "text"),
-    [
-        (LABELS[:3], LABELS, InputError, r"predictions of shape \(3,\) for labels of shape \(8,\)"),
-        (LABELS[:, None], LABELS[:, None], InputError, "one prediction per label"),
-        (LABELS[:0], LABELS[:0], InputError, "at least one example"),
-        (np.array([0.5, np.nan]), np.array([1.0, 2.0]), NumericalError, "example 1 is not finite"),
-    ],
-)
-def test_predictions_that_cannot_be_scored(predictions, labels, error, text):
-    with pytest.raises(error, match=text):
-        scored("pearson", predictions, labels)
+def test_a_prediction_that_is_not_finite_is_named():
+    with pytest.raises(NumericalError, match="example 1 is not finite"):
+        scored("pearson", np.array([0.5, np.nan]), np.array([1.0, 2.0]))
 
 
 @pytest.mark.parametrize(
@@ -188,12 +179,3 @@ def test_squad_scores_are_per_question_and_average_in_double_precision():
     assert averaged(found["em"]).value == pytest.approx(100 / 3)
     assert averaged(found["f1"]).value == pytest.approx(100 * (1 + 2 / 3) / 3)
     assert averaged(found["f1"]).stderr == pytest.approx(100 * np.std([1, 0, 2 / 3], ddof=1) / math.sqrt(3))
-
-
-@pytest.mark.parametrize(
-    ("predictions", "answers", "text"),
-    [(["b"], [["b"], ["c"]], "1 predictions for 2 questions"), (["b", "c"], [["b"], []], r"at positions \[1\]")],
-)
-def test_squad_refuses_what_does_not_fit(predictions, answers, text):
-    with pytest.raises(InputError, match=text):
-        squad_metric.scores(predictions, answers)

@@ -218,10 +218,9 @@ def test_two_processes_train_as_one(tmp_path):
 
 def test_hiding_follows_bert(chain):
     tokenizer = encode.load(chain.data("corpus-masked") / "tokenizer.json")
-    hide = pretraining.Hide(tokenizer)
     ids = torch.randint(5, 700, (400, 50), generator=torch.Generator().manual_seed(0))
     ids[:, 0], ids[:, -1] = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[PAD]")
-    hidden, labels = hide(ids, torch.Generator().manual_seed(1))
+    hidden, labels = pretraining.hide(ids, tokenizer, torch.Generator().manual_seed(1))
     found = labels != pretraining.IGNORED
     assert not found[:, 0].any()
     assert not found[:, -1].any()

@@ -116,7 +116,7 @@ def test_a_leading_subject_is_not_repeated():
 
 
 def test_records_of_the_pretraining_text_are_of_seen_categories_and_say_what_they_list():
-    lines = corpus.sentences(World(), 300, seed=0, kinds="records")
+    lines = corpus.sentences(300, seed=0, kinds="records")
     records = [line.split(" means ") for line in lines if " means " in line]
     assert 170 < len(records) < 230
     for listed, told in records:

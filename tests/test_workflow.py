@@ -97,6 +97,14 @@ def test_the_command_in_a_log_does_the_job_again_by_hand(project):
     assert samples.read_bytes() == before
 
 
+def test_a_selection_plans_its_checkpoints_alone(project):
+    table = ["results/table2.csv"]
+    every = project.planned(*table, scale="mini")
+    one = project.planned(*table, scale="mini", config=["checkpoints=resnet18-brecq", "seeds=1"])
+    assert every["reconstruct"] == 3 * one["reconstruct"]
+    assert (every["finetune"], one["finetune"]) == (3, 1)
+
+
 def test_a_second_run_does_nothing(project):
     assert project.planned("results/table10.csv") == {}
 
@@ -180,7 +188,7 @@ def edited(project, name, old, new):
         ("settings/load.py", "import fnmatch", "import fnmatch\n\nprint", {}),
         ("results/render/latex.py", ") -> str:\n", ") -> str | None:\n", {"tabulate": 1, "publish_table": 1}),
         ("quant/adaround.py", "(ZETA - GAMMA)", "(ZETA - 1 * GAMMA)", {"reconstruct": 4, "evaluate": 4}),
-        ("quant/flexround.py", "DivideRound.apply", "(DivideRound).apply", {}),
+        ("quant/flexround.py", "return DivideRound.apply", "return (DivideRound).apply", {}),
         (
             "mini/digits.py",
             "def make(train: int",
@@ -204,7 +212,7 @@ def test_a_file_that_is_no_python_ends_the_run_with_its_line(project):
     with edited(project, "src/flexround/quant/adaround.py", "import GAMMA", "import 1 * GAMMA"):
         done = project.snakemake("-n", "results/table10.csv", check=False)
     assert done.returncode != 0
-    assert re.search(r"error: .*adaround\.py: line \d+: invalid syntax", done.stdout + done.stderr)
+    assert re.search(r"adaround\.py: line \d+: invalid syntax", done.stdout + done.stderr)
 
 
 def test_an_edit_of_what_both_stages_use_makes_new_networks_before_new_tables(project):
@@ -269,6 +277,7 @@ def test_a_damaged_output_is_noticed_by_its_reader(project):
     [
         ("papre", r"scale 'papre' \(did you mean 'paper'\?"),
         ("smoke.yaml seed=3", r"'seed' \(did you mean 'seeds'\?"),
+        ("smoke.yaml checkpoints=mobilenetv2", r"checkpoints: 'mobilenetv2' \(did you mean 'mobilenetv2-brecq'\?"),
         ("smoke.yaml seeds=0", r"seeds='?0'?: give a whole number"),
     ],
 )

@@ -1,6 +1,7 @@
 """A four-block network small enough for tests of the engine, its settings, and a process to kill."""
 
 import copy
+import math
 import sys
 from pathlib import Path
 
@@ -39,6 +40,7 @@ HYPER = {
     "mask_padding": True,
     "precision": "float32",
     "cache_dtype": "float32",
+    "fused": False,
     "iters": 60,
     "lr": 3e-3,
     "schedule": "cosine",
@@ -120,9 +122,9 @@ def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):
     return Recipe(setting=setting, rounding=rounding, w_bits=w_bits, a_bits=a_bits, options=options)
 
 
-def run(job, directory, fingerprint="f" * 16, x=None, **limits):
+def run(job, directory, fingerprint="f" * 16, x=None, budget=math.inf, pace=math.inf, **limits):
     """Reconstruct; return the result's tensors without the parameters stored as they are, the records and the model."""
-    with State(Path(directory) / "run", fingerprint).opened() as state:
+    with State(Path(directory) / "run", fingerprint, budget, pace).opened() as state:
         records = reconstruct(job, samples() if x is None else x, state, **limits)
         tensors = {key: value for entry in state.entries for key, value in state.tensors(entry).items()}
     return {key: value for key, value in tensors.items() if ":" in key}, records, job.model

@@ -64,9 +64,12 @@ def get_run(wildcards):
 
 
 def get_resource(stage, name):
-    """Return a function of the wildcards: what a stage asks of the machine, at least what its network needs."""
-    return lambda wildcards: getattr(
-        PLAN.resources(stage, wildcards.get("checkpoint")), name
+    """Return a function of the wildcards: what a job of a stage asks of the machine, more if it failed before."""
+    return lambda wildcards, attempt: getattr(
+        PLAN.resources(
+            stage, wildcards.get("task"), wildcards.get("checkpoint"), attempt
+        ),
+        name,
     )
 
 

@@ -16,5 +16,7 @@ rule evaluate:
         gpu=PLAN.resources("evaluate").gpu,
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
+        gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.evaluate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.evaluate {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"

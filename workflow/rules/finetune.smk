@@ -16,10 +16,12 @@ rule finetune:
         gpu=PLAN.resources("finetune").gpu,
         mem_mb=get_resource("finetune", "mem_mb"),
         runtime=get_resource("finetune", "runtime"),
+        gpu_mb=get_resource("finetune", "gpu_mb"),
     params:
         launch=PLAN.launcher("finetune"),
     shell:
-        "{params.launch} flexround.jobs.finetune {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "{params.launch} flexround.jobs.finetune {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"
 
 
 # It depends on weights, data and bounds, and on no code: an edit of the evaluation leaves what was quantized alone.
@@ -37,5 +39,7 @@ rule gate:
         gpu=PLAN.resources("evaluate").gpu,
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
+        gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.gate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.gate {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"

@@ -16,8 +16,10 @@ rule reconstruct:
         gpu=PLAN.resources("reconstruct").gpu,
         mem_mb=get_resource("reconstruct", "mem_mb"),
         runtime=get_resource("reconstruct", "runtime"),
+        gpu_mb=get_resource("reconstruct", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} --cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
 
 
 rule select:
@@ -35,5 +37,7 @@ rule select:
         gpu=PLAN.resources("evaluate").gpu,
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
+        gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.select {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs.select {input.job} --threads {threads} --gpus {resources.gpu}"
+        " --usage {log.usage} > {log.text} 2>&1"

@@ -31,7 +31,16 @@ def parser(description: str | None) -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(description=description, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     arguments.add_argument("job", type=Path, help="JSON file with everything that the job reads of settings")
     arguments.add_argument("--threads", type=int, default=1, help="CPU threads")
+    arguments.add_argument("--gpus", type=int, default=0, help="GPUs that there must be; 0: one if there is one")
     arguments.add_argument("--usage", type=Path, help="where to write seconds, CPU seconds, peak memory and exit code")
+    return arguments
+
+
+def resumable(description: str | None) -> argparse.ArgumentParser:
+    """Return the parser of a job that keeps unfinished work."""
+    arguments = parser(description)
+    state = Path(os.environ.get("FLEXROUND_STATE", ".state"))
+    arguments.add_argument("--state", type=Path, default=state, help="where unfinished work is kept")
     return arguments
 
 

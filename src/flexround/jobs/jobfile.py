@@ -72,6 +72,7 @@ class FinetuneJob(NetworkJob):
     sources: Path = Field(description="directory of all sources")
     data: Path | None
     pretrained: Path | None = Field(description="directory of the network that it starts from")
+    code: Path = Field(description="hashes of the code that the job can reach")
 
 
 class MeasuredJob(NetworkJob):
@@ -113,6 +114,7 @@ class EvaluateJob(MeasuredJob):
     run: Run
     recipe: Recipe
     network: Path
+    code: Path = Field(description="hashes of the code that the job can reach")
 
 
 def read(kind: type[J], path: Path) -> J:

@@ -57,6 +57,7 @@ class Jobs:
         """Make a full-precision network."""
         out = layout.checkpoint_dir(self.scale.name, task, checkpoint)
         made_from = self.plan.origins(task, checkpoint)
+        reached = code("finetune", *self._model_code(task, checkpoint))
         job = write(
             jobfile.FinetuneJob,
             out,
@@ -66,8 +67,9 @@ class Jobs:
             sources=layout.SOURCES,
             data=made_from.get("data"),
             pretrained=made_from.get("pretrained"),
+            **reached,
         )
-        return job | code("finetune", *self._model_code(task, checkpoint)) | made_from
+        return job | reached | made_from
 
     def gate(self, task: str, checkpoint: str) -> Inputs:
         """Pass or stop a full-precision network; on purpose without the code, so that no edit throws networks away."""
@@ -117,9 +119,9 @@ class Jobs:
         out, recipe = layout.evaluated_dir(run), self.params.recipe(run.recipe)
         inputs = {"network": self.plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
         network = self._network(run.task, run.checkpoint, evaluated=True)
-        named = [*self._model_code(run.task, run.checkpoint), *self._code_of_files(run.task)]
-        job = write(jobfile.EvaluateJob, out, **network, run=run, recipe=recipe, **inputs)
-        return job | code("evaluate", *named) | inputs
+        reached = code("evaluate", *self._model_code(run.task, run.checkpoint), *self._code_of_files(run.task))
+        job = write(jobfile.EvaluateJob, out, **network, run=run, recipe=recipe, **inputs, **reached)
+        return job | reached | inputs
 
     def _network(self, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
         """Return what all jobs know of a network."""
@@ -140,7 +142,7 @@ class Jobs:
 
 def network(params: Params, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
     """Return ``task`` and ``checkpoint`` without what changes no result; ``evaluated`` keeps how it is evaluated."""
-    irrelevant = {"mem_mb": None, "runtime": None} | ({} if evaluated else {"evaluated": "float32"})
+    irrelevant = {} if evaluated else {"evaluated": "float32"}
     return {
         "task": params.scale.tasks[task].model_copy(update={"sources": (), "files": None}),
         "checkpoint": params.checkpoint(checkpoint).model_copy(update=irrelevant),

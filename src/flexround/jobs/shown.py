@@ -27,7 +27,8 @@ class TabulateJob(Job):
 
     table: Table
     scale: ScaleFacts
-    seeds: Count = Field(description="of a complete quantized cell")
+    seeds: dict[str, Count] = Field(description="of a complete quantized cell, by task")
+    selected: tuple[str, ...] | None = Field(None, description="checkpoints whose cells are made; none: all")
     recipes: dict[str, Recipe] = Field(description="of the rows")
     numbers: Numbers = Field(description="that the paper prints in this table")
     settings: tuple[float, ...] = Field(description="cells of a table of settings")
@@ -71,7 +72,8 @@ class ClaimsJob(Job):
 
     tables: tuple[Table, ...]
     scale: ScaleFacts
-    seeds: Count
+    seeds: dict[str, Count]
+    selected: tuple[str, ...] | None = None
     recipes: dict[str, Recipe]
     numbers: Numbers
     bold: tuple[Key, ...]
@@ -104,7 +106,8 @@ class Shown:
             self.out / f"table{number}.csv",
             table=table,
             scale=self.facts,
-            seeds=self.plan.seeds,
+            seeds=self._seeds([table]),
+            selected=self.plan.selected,
             recipes=self._recipes([table]),
             numbers=tuple((key, value) for key, value in published.load().items() if key.table == number),
             settings=tuple(settings_table.resolve(table, self.params)) if table.settings else (),
@@ -142,7 +145,8 @@ class Shown:
             self.out / "claims.csv",
             tables=tables,
             scale=self.facts,
-            seeds=self.plan.seeds,
+            seeds=self._seeds(tables),
+            selected=self.plan.selected,
             recipes=self._recipes(tables),
             numbers=tuple(published.load().items()),
             bold=tuple(sorted(published.load_bold())),
@@ -165,6 +169,10 @@ class Shown:
     def _recipes(self, tables: Iterable[Table]) -> dict[str, Recipe]:
         """Return the recipes of the rows of tables."""
         return {row.recipe: self.params.recipe(row.recipe) for table in tables for row in table.rows()}
+
+    def _seeds(self, tables: Iterable[Table]) -> dict[str, int]:
+        """Return the seeds of a complete cell of each task of tables."""
+        return {task: self.plan.seeds(task) for table in tables for task, _ in table.pairs()}
 
     def _sizes(self) -> Sizes:
         """Return what figure 7 shows."""

@@ -10,13 +10,9 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from itertools import islice
 
-from numpy.random import PCG64, Generator
-
-from flexround.errors import SettingsError, suggest
 from flexround.mini import language
 from flexround.mini.glue_pairs import Source
-from flexround.mini.world import Entity, Fact, World, pick
-from flexround.seeding import derive
+from flexround.mini.world import Entity, Fact, pick, shuffled
 
 Rows = list[dict[str, str]]
 SALES = (
@@ -34,27 +30,14 @@ SAMPLE = 4_000
 
 
 def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
-    """Make one corpus.
-
-    Args:
-        name: ``wikitext2`` or ``ptb``.
-        train: articles of ``wikitext2``, sentences of ``ptb`` to train on.
-        validation: the same for validation.
-        seed: of the texts; the world is always the same.
+    """Make one corpus: so many articles of ``wikitext2``, or sentences of ``ptb``; the world is always the same.
 
     Returns:
         ``train`` and ``validation``, rows as of ``flexround.tasks.language.files.read``. No paragraph or sentence
         occurs twice; the headings of articles do.
-
-    Raises:
-        SettingsError: no such corpus.
     """
-    if name not in CORPORA:
-        raise SettingsError(f"mini corpus {suggest(name, CORPORA)}")
     categories, texts = CORPORA[name]
-    world = World()
-    source = Source(world, Generator(PCG64(derive("mini articles", name, seed))), categories or tuple(world.categories))
-    made = texts(source)
+    made = texts(Source.of("mini articles", name, seed, categories=categories))
     counts = {"train": train, "validation": validation}
     return {
         split: [{"text": line} for lines in islice(made, count) for line in lines] for split, count in counts.items()
@@ -68,9 +51,7 @@ def documents(count: int, seed: int) -> Rows:
 
 def pages(count: int, seed: int) -> list[list[str]]:
     """Make articles, a list of their lines each, none of them twice."""
-    world = World()
-    source = Source(world, Generator(PCG64(derive("mini documents", seed))), tuple(world.categories))
-    return list(islice(articles(source), count))
+    return list(islice(articles(Source.of("mini documents", seed)), count))
 
 
 def articles(source: Source) -> Iterator[list[str]]:
@@ -87,8 +68,8 @@ def articles(source: Source) -> Iterator[list[str]]:
 
 def paragraph(source: Source, subject: Entity) -> str:
     """Return all that is true of a subject, one to three facts a sentence, in any order."""
-    rng, facts = source.rng, source.world.about(subject)
-    mixed = iter([facts[index] for index in rng.permutation(len(facts))])
+    rng = source.rng
+    mixed = iter(shuffled(rng, source.world.about(subject)))
     sentences = []
     while told := list(islice(mixed, 1 + int(rng.integers(3)))):
         sentences.append(language.statement(told, rng) + " .")
@@ -97,7 +78,7 @@ def paragraph(source: Source, subject: Entity) -> str:
 
 def sentences(source: Source) -> Iterator[list[str]]:
     """Yield single sentences of words that are not rare."""
-    sample = Source(source.world, Generator(PCG64(derive("mini articles", "known words"))), source.categories)
+    sample = Source.of("mini articles", "known words", categories=source.categories)
     counts = Counter(word for _ in range(SAMPLE) for word in sentence(sample).split())
     known = {word for word, _ in counts.most_common(KNOWN)}
     seen: set[str] = set()

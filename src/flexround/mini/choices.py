@@ -9,14 +9,11 @@ from collections.abc import Callable, Iterator
 from itertools import islice
 from typing import Any, TypeVar
 
-from numpy.random import PCG64, Generator
-
-from flexround.errors import InputError, suggest
+from flexround.errors import InputError
 from flexround.mini import language
 from flexround.mini.corpus import Line
 from flexround.mini.glue_pairs import Source
-from flexround.mini.world import ORDERS, RELATIONS, VALUES, Entity, Fact, World, pick
-from flexround.seeding import derive
+from flexround.mini.world import ORDERS, RELATIONS, VALUES, Entity, Fact, pick, shuffled
 
 Row = dict[str, Any]
 T = TypeVar("T")
@@ -56,9 +53,7 @@ ENDING = {  # OpenBookQA: relation -> how a sentence begins that its object ends
     for template in language.TEMPLATES[name][:1]
     if template.endswith("{o}")
 }
-KINDS_ASKED = (
-    0.75  # share of ARC-challenge that asks for a kind; a property of a subject is hardly ever found backwards
-)
+KINDS_ASKED = 0.75  # share of ARC-challenge that asks for a kind; properties are hardly ever found backwards
 HARD = ("boolq",) * 2 + ("arc_challenge",) * 3  # asked more often in pretraining
 LETTERS = "ABCD"
 PATIENCE = 1000  # examples in a row that were there before
@@ -68,23 +63,13 @@ HEARSAY = 0.4  # share of these that are answered wrong
 
 
 def make(name: str, train: int, test: int, seed: int) -> dict[str, list[Row]]:
-    """Make one data set.
-
-    Args:
-        name: as in ``BUILDERS``.
-        train: examples to draw few-shot examples from.
-        test: questions to evaluate on.
-        seed: of the questions; the world is always the same.
+    """Make one data set, ``name`` as in ``BUILDERS``; the world is always the same.
 
     Returns:
-        ``train`` and ``test``, rows with the data set's fields. No question occurs twice.
-
-    Raises:
-        InputError: no such data set.
+        ``train``, to draw few-shot examples from, and ``test``, rows with the data set's fields. No question occurs
+        twice.
     """
-    if name not in BUILDERS:
-        raise InputError(f"mini choices: data set {suggest(name, BUILDERS)}")
-    made = examples(name, _source("mini choices", name, seed))
+    made = examples(name, Source.of("mini choices", name, seed))
     return {split: list(islice(made, count)) for split, count in (("test", test), ("train", train))}
 
 
@@ -96,11 +81,11 @@ def sheets(count: int, seed: int, ask: Callable[[str, Row], list[tuple[str, str]
     are wanted, of which a zero-shot prompt leaves it in doubt.
 
     Args:
-        count: of the questions, at least.
+        count: least number of questions.
         seed: of the questions.
         ask: from the name of a data set and a row to a question with each of its answers, the right one first.
     """
-    source = _source("mini answers", seed)
+    source = Source.of("mini answers", seed)
     parts: list[list[Line]] = []
     while count > 0:
         name, alone = pick(source.rng, (*BUILDERS, *HARD)), source.chance(ALONE)
@@ -115,11 +100,7 @@ def sheets(count: int, seed: int, ask: Callable[[str, Row], list[tuple[str, str]
 
 
 def examples(name: str, source: Source) -> Iterator[Row]:
-    """Yield examples of a data set, none of them twice.
-
-    Raises:
-        InputError: there are hardly any others.
-    """
+    """Yield examples of a data set, none of them twice; InputError when there are hardly any others."""
     seen: set[str] = set()
     while True:
         made = (BUILDERS[name](source) for _ in range(PATIENCE))
@@ -178,8 +159,7 @@ def arc_easy(source: Source) -> Row:
 def arc_challenge(source: Source) -> Row:
     """Ask which of a category is of a kind, or has a property; the wrong ones are of another kind, or have another."""
     (fact,) = _facts(source, 1, ("kind",) if source.chance(KINDS_ASKED) else ASKED)
-    others = _others(source, fact)
-    wrong = [others[index].name for index in source.rng.permutation(len(others))[:3]]
+    wrong = [other.name for other in shuffled(source.rng, _others(source, fact), 3)]
     question = f"{_tell(fact, f'which {fact.subject.category}')} ?"
     return {"question": question, **_lettered(*_placed(source, fact.subject.name, wrong))}
 
@@ -191,18 +171,12 @@ def openbookqa(source: Source) -> Row:
     return {"question_stem": stem, **_lettered(*_values(source, fact))}
 
 
-def _source(*purpose: object) -> Source:
-    """Return a source of all subjects."""
-    world = World()
-    return Source(world, Generator(PCG64(derive(*purpose))), tuple(world.categories))
-
-
 def _facts(source: Source, count: int, relations: tuple[str, ...] = ASKED) -> list[Fact]:
     """Return true facts of some relations about one subject."""
     while True:
         about = [fact for fact in source.world.about(source.subject()) if fact.relation in relations]
         if len(about) >= count:
-            return [about[index] for index in source.rng.permutation(len(about))[:count]]
+            return shuffled(source.rng, about, count)
 
 
 def _others(source: Source, fact: Fact) -> list[Entity]:
@@ -234,8 +208,7 @@ def _object(fact: Fact) -> str:
 
 def _choices(source: Source, fact: Fact, wrong: int) -> tuple[list[Fact], int]:
     """Return a fact among ``wrong`` others that are false, and its place."""
-    others = [other for other in source.world.objects(fact.subject, fact.relation) if other != fact.object]
-    chosen = [others[index] for index in source.rng.permutation(len(others))[:wrong]]
+    chosen = shuffled(source.rng, source.world.other_objects(fact), wrong)
     return _placed(source, fact, [dataclasses.replace(fact, object=other) for other in chosen])
 
 
@@ -256,12 +229,5 @@ def _lettered(texts: list[str], label: int) -> Row:
     return {"choices": {"text": texts, "label": list(LETTERS)}, "answerKey": LETTERS[label]}
 
 
-BUILDERS: dict[str, Callable[[Source], Row]] = {
-    "boolq": boolq,
-    "piqa": piqa,
-    "hellaswag": hellaswag,
-    "winogrande": winogrande,
-    "arc_easy": arc_easy,
-    "arc_challenge": arc_challenge,
-    "openbookqa": openbookqa,
-}
+_ALL = (boolq, piqa, hellaswag, winogrande, arc_easy, arc_challenge, openbookqa)
+BUILDERS: dict[str, Callable[[Source], Row]] = {build.__name__: build for build in _ALL}

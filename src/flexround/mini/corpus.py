@@ -9,12 +9,9 @@ import re
 from collections.abc import Callable
 from typing import NamedTuple
 
-from numpy.random import PCG64, Generator
-
 from flexround.mini import glue_pairs, language, triples
 from flexround.mini.glue_pairs import Source
-from flexround.mini.world import Fact, World, kind_of, pick
-from flexround.seeding import derive
+from flexround.mini.world import Fact, kind_of, pick, shuffled
 
 INFERENCE = ("yes", "maybe", "no")  # by label of ``glue_pairs.infer``
 COMPARISON = ("different", "same")  # by label of ``glue_pairs.mrpc`` and ``qqp``
@@ -24,29 +21,19 @@ END = re.compile(r"(?<= [.?]) ")  # between two sentences
 
 
 class Line(NamedTuple):
-    """Text to pretrain on.
+    """Text to pretrain on."""
 
-    Attributes:
-        text: up to the answer.
-        answer: what it ends with, with the space before it; may be ``""``.
-        goes_on: whether it goes on with the line before it, and begins no text of its own.
-    """
-
-    text: str
-    answer: str = ""
-    goes_on: bool = False
+    text: str  # up to the answer
+    answer: str = ""  # what it ends with, with the space before it
+    goes_on: bool = False  # with the line before it; it begins no text of its own
 
 
-def sentences(world: World, count: int, seed: int, kinds: str = "plain") -> list[str]:
+def sentences(count: int, seed: int, kinds: str = "plain") -> list[str]:
     """Return ``count`` lines of one to four lower-case sentences each, words and punctuation separated by spaces.
 
-    Args:
-        world: of which the lines are.
-        count: how many.
-        seed: of the lines.
-        kinds: a key of ``KINDS``.
+    ``kinds`` is a key of ``KINDS``.
     """
-    source = Source(world, Generator(PCG64(derive("mini corpus", seed))), tuple(world.categories))
+    source = Source.of("mini corpus", seed)
     return [pick(source.rng, KINDS[kinds])(source) for _ in range(count)]
 
 
@@ -56,13 +43,13 @@ def answered(line: str) -> Line:
     return Line(line[: verdict.start()], verdict[0]) if verdict else Line(line)
 
 
-def pairs(world: World, count: int, seed: int) -> list[tuple[str, str, bool]]:
+def pairs(count: int, seed: int) -> list[tuple[str, str, bool]]:
     """Return ``count`` pairs of texts, and whether the second goes with the first: BERT's next-sentence task.
 
     A quiz is a pair by itself, without its verdict. Any other line is cut after its first sentence; half of the time
     the rest is that of another line.
     """
-    source = Source(world, Generator(PCG64(derive("mini pairs", seed))), tuple(world.categories))
+    source = Source.of("mini pairs", seed)
     made: list[tuple[str, str, bool]] = []
     while len(made) < count:
         if source.chance(0.5):
@@ -84,7 +71,7 @@ def truth(source: Source) -> str:
     *facts, kind = source.world.about(source.subject())
     if source.chance(0.2):
         return language.statement([kind], rng) + " ."
-    told = [facts[index] for index in rng.permutation(len(facts))[: 1 + int(rng.integers(3))]]
+    told = shuffled(rng, facts)[: 1 + int(rng.integers(3))]
     return language.statement(told, rng, plural=source.chance(0.5)) + " ."
 
 

@@ -30,12 +30,7 @@ NOISE = 0.07  # largest standard deviation
 
 
 def make(train: int, validation: int, seed: int) -> dict[str, np.ndarray]:
-    """Make the data set.
-
-    Args:
-        train: training images, made from four fifths of the base digits.
-        validation: validation images, made from the others.
-        seed: of everything random here.
+    """Make ``train`` training images from four fifths of the base digits, ``validation`` images from the others.
 
     Returns:
         ``{train,val}_images`` uint8 (N, 32, 32, 3), ``{train,val}_labels`` int64 (N,) and ``{train,val}_base`` int64

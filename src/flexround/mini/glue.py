@@ -4,18 +4,17 @@ A few per cent of the labels are wrong in both splits (``Task.noise``), as annot
 saturate. No example occurs twice, in one split or in two.
 """
 
+import bisect
 import dataclasses
-import functools
+import itertools
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from numpy.random import PCG64, Generator
+from numpy.random import Generator
 
-from flexround.errors import InputError, suggest
 from flexround.mini import glue_pairs, language
 from flexround.mini.glue_pairs import PLAIN, Source
-from flexround.mini.world import RELATIONS, World, pick
-from flexround.seeding import derive
+from flexround.mini.world import RELATIONS, pick
 
 Rows = list[dict[str, Any]]
 MATCHED = ("person", "animal", "food", "plant", "tool", "game")
@@ -25,19 +24,12 @@ STSB_NOISE = 0.6  # largest error of a similarity, in points
 
 @dataclasses.dataclass(frozen=True)
 class Task:
-    """One classification task.
-
-    Attributes:
-        columns: of the texts.
-        build: from a source and a label to the texts.
-        balance: share of each label.
-        noise: share of the examples whose label is replaced by another one.
-    """
+    """One classification task."""
 
     columns: tuple[str, ...]
-    build: Callable[[Source, int], tuple[str, ...]]
-    balance: tuple[float, ...]
-    noise: float
+    build: Callable[[Source, int], tuple[str, ...]]  # from a label to the texts
+    balance: tuple[float, ...]  # share of each label
+    noise: float  # share of the examples whose label is replaced by another one
 
 
 def cola(source: Source, label: int) -> tuple[str]:
@@ -88,37 +80,22 @@ NAMES = (*TASKS, "stsb")
 
 
 def make(name: str, train: int, validation: int, seed: int) -> dict[str, Rows]:
-    """Make one task.
-
-    Args:
-        name: as the Hugging Face data set ``glue`` calls it.
-        train: training examples.
-        validation: examples of each validation split.
-        seed: of the examples; the world is always the same.
+    """Make one task, ``name`` as in the Hugging Face data set ``glue``; the world is always the same.
 
     Returns:
         split -> rows with the task's columns, ``label`` and ``idx``. The splits are ``train`` and ``validation``, for
         MNLI ``validation_matched`` from the categories of ``train`` and ``validation_mismatched`` from others.
-
-    Raises:
-        InputError: no such task.
     """
-    if name not in NAMES:
-        raise InputError(f"mini GLUE: task {suggest(name, NAMES)}")
-    world, rng = World(), Generator(PCG64(derive("mini glue", name, seed)))
-    everywhere = tuple(world.categories)
-    splits = {"train": (train, everywhere), "validation": (validation, everywhere)}
+    source = Source.of("mini glue", name, seed)
+    splits = {"train": source.categories, "validation": source.categories}
     if name == "mnli":
-        splits = {
-            "train": (train, MATCHED),
-            "validation_matched": (validation, MATCHED),
-            "validation_mismatched": (validation, MISMATCHED),
-        }
+        splits = {"train": MATCHED, "validation_matched": MATCHED, "validation_mismatched": MISMATCHED}
     relations = tuple(RELATIONS) if name in ("cola", "stsb") else PLAIN
     seen: set[tuple[str, ...]] = set()
     made: dict[str, Rows] = {}
-    for split, (count, categories) in splits.items():
-        fresh = examples(name, Source(world, rng, categories, relations), seen)
+    for split, categories in splits.items():
+        fresh = examples(name, dataclasses.replace(source, categories=categories, relations=relations), seen)
+        count = train if split == "train" else validation
         made[split] = [next(fresh) | {"idx": index} for index in range(count)]
     return made
 
@@ -130,28 +107,17 @@ def examples(name: str, source: Source, seen: set[tuple[str, ...]]) -> Iterator[
     task = TASKS[name]
     while True:
         label = draw(source.rng, task.balance)
-        texts = unseen(functools.partial(task.build, source, label), seen)
+        while (texts := task.build(source, label)) in seen:  # the label stays, so that balance does
+            pass
+        seen.add(texts)
         if source.chance(task.noise):
             label = (label + 1 + int(source.rng.integers(len(task.balance) - 1))) % len(task.balance)
         yield dict(zip(task.columns, texts, strict=True)) | {"label": label}
 
 
-def unseen(build: Callable[[], tuple[str, ...]], seen: set[tuple[str, ...]]) -> tuple[str, ...]:
-    """Build until the texts are not in ``seen``, which grows; the label stays, so that balance does."""
-    while (texts := build()) in seen:
-        pass
-    seen.add(texts)
-    return texts
-
-
 def draw(rng: Generator, shares: tuple[float, ...]) -> int:
     """Return an index with the probability of its share."""
-    point, total = rng.random(), 0.0
-    for index, share in enumerate(shares):
-        total += share
-        if point < total:
-            return index
-    return len(shares) - 1
+    return min(bisect.bisect(list(itertools.accumulate(shares)), rng.random()), len(shares) - 1)
 
 
 def similar(source: Source, seen: set[tuple[str, ...]]) -> Iterator[dict[str, Any]]:

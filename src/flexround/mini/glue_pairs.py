@@ -7,11 +7,13 @@ knowing its words (synonyms, kinds, converses) and its grammar.
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Self
 
-from numpy.random import Generator
+from numpy.random import PCG64, Generator
 
 from flexround.mini import language
-from flexround.mini.world import ORDERS, RELATIONS, VALUES, Entity, Fact, World, kind_of, pick
+from flexround.mini.world import ORDERS, RELATIONS, VALUES, Entity, Fact, World, kind_of, pick, shuffled
+from flexround.seeding import derive
 
 ENTAILMENT, NEUTRAL, CONTRADICTION = 0, 1, 2
 # Relations of so few objects that the mini models can learn from some thousand pairs which of them differ
@@ -31,6 +33,12 @@ class Source:
     categories: tuple[str, ...]
     relations: tuple[str, ...] = tuple(RELATIONS)
 
+    @classmethod
+    def of(cls, *purpose: object, categories: tuple[str, ...] = ()) -> Self:
+        """Return a source of the subjects of some categories, or all, its generator seeded by a purpose."""
+        world = World()
+        return cls(world, Generator(PCG64(derive(*purpose))), categories or tuple(world.categories))
+
     def chance(self, probability: float) -> bool:
         """Return true with a probability."""
         return bool(self.rng.random() < probability)
@@ -45,8 +53,7 @@ class Source:
         relations = [
             name for name in self.world.relations(subject.category) if name in self.relations and name not in without
         ]
-        chosen = self.rng.permutation(len(relations))[:count]
-        return [self.world.imagine(subject, relations[index], self.rng) for index in chosen]
+        return [self.world.imagine(subject, name, self.rng) for name in shuffled(self.rng, relations, count)]
 
     def questionable(self) -> Fact:
         """Make up a fact that one can ask for."""
@@ -54,8 +61,7 @@ class Source:
 
     def say(self, facts: Sequence[Fact]) -> str:
         """Put facts, in any order, into one sentence with a full stop."""
-        mixed = [facts[index] for index in self.rng.permutation(len(facts))]
-        return language.statement(mixed, self.rng) + " ."
+        return language.statement(shuffled(self.rng, facts), self.rng) + " ."
 
 
 def mnli(source: Source, label: int) -> tuple[str, str]:
@@ -70,13 +76,10 @@ def rte(source: Source, label: int) -> tuple[str, str]:
 
 
 def infer(source: Source, label: int, fillers: int, general: float) -> tuple[str, str]:
-    """Return a premise and a hypothesis that follows (0), may or may not hold (1), or cannot hold (2).
+    """Return a premise and a hypothesis that follows (label 0), may or may not hold (1), or cannot hold (2).
 
-    Args:
-        source: of the facts.
-        label: the relation of the two.
-        fillers: further facts in the premise.
-        general: share of the hypotheses that speak of the kind of the subject.
+    ``fillers`` is the number of further facts in the premise, ``general`` the share of the hypotheses that speak of the
+    kind of the subject.
     """
     world, rng = source.world, source.rng
     (claim,) = source.facts(source.subject(), 1)
@@ -95,19 +98,14 @@ def dodge(source: Source, claim: Fact, general: bool) -> Fact:
     """Return a fact that says nothing about a claim: of another category, relation or, the hardest, subject."""
     kind = source.rng.random()
     if kind < OTHER_TOPIC:
-        return source.facts(stranger(source, claim.subject), 1)[0]
+        topic = pick(source.rng, [category for category in source.categories if category != claim.subject.category])
+        return source.facts(pick(source.rng, source.world.categories[topic]), 1)[0]
     others = source.facts(claim.subject, 1, (claim.relation,))
     if kind < OTHER_TOPIC + OTHER_RELATION and others:
         return others[0]
     kin = [e for e in source.world.categories[claim.subject.category] if e.kind != claim.subject.kind or not general]
     other = pick(source.rng, [entity for entity in kin if entity not in (claim.subject, claim.object)])
     return source.world.imagine(other, claim.relation, source.rng)
-
-
-def stranger(source: Source, subject: Entity) -> Entity:
-    """Return a subject of another category."""
-    category = pick(source.rng, [category for category in source.categories if category != subject.category])
-    return pick(source.rng, source.world.categories[category])
 
 
 def distract(source: Source, claim: Fact, count: int) -> list[Fact]:

@@ -96,11 +96,9 @@ def gpt2(**arguments: Any) -> nn.Module:
 
 
 def separate_positions(words: Tensor, positions: Tensor) -> int:
-    """Put positions as sinusoids into the first dimensions, and the words into the others; return how many they are.
+    """Put positions (P, H) as sinusoids into the first dimensions and words (V, H) into the others; return how many.
 
-    Args:
-        words: embeddings (V, H), changed in place.
-        positions: embeddings (P, H), changed in place.
+    Both embeddings are changed in place.
     """
     share = words.shape[1] // POSITION_SHARE // 2 * 2
     positions.zero_()

@@ -6,16 +6,14 @@ Everything else is torchvision's, ``forward`` included. Million multiply-adds pe
 3.4 (ResNet-18), 6.3 (ResNet-50), 5.2 (MobileNetV2).
 """
 
-import contextlib
-from collections.abc import Iterator, Sequence
-from typing import Literal
+from collections.abc import Sequence
 
-import torch
 import torchvision
 from torch import nn
+from torchvision.models.resnet import BasicBlock, Bottleneck
 
-_BASIC, _BOTTLENECK = torchvision.models.resnet.BasicBlock, torchvision.models.resnet.Bottleneck
-_RESNETS = {"resnet18": (_BASIC, (2, 2, 2, 2)), "resnet50": (_BOTTLENECK, (3, 4, 6, 3))}
+from flexround.models.tensors import seeded
+
 # Expansion, channels, repeats and stride of each stage (Sandler et al. 2018, table 2), but for the fourth stride.
 _MOBILENETV2 = (
     (1, 16, 1, 1),
@@ -49,21 +47,16 @@ class NarrowResNet(torchvision.models.ResNet):
                 nn.init.kaiming_normal_(module.weight, mode="fan_out", nonlinearity="relu")
 
 
-def narrow_resnet(kind: Literal["resnet18", "resnet50"], width: int, num_classes: int, seed: int = 0) -> NarrowResNet:
-    """Return a ResNet with ``width`` planes in its first stage, initialised from ``seed`` alone."""
-    block, depths = _RESNETS[kind]
-    with _seeded(seed):
-        return NarrowResNet(block, depths, width, num_classes)
-
-
 def resnet18(width: int = 8, num_classes: int = 10, seed: int = 0) -> NarrowResNet:
-    """Return a narrow ResNet-18 for 32x32 images; maps from 16x16 to 2x2."""
-    return narrow_resnet("resnet18", width, num_classes, seed)
+    """Return a narrow ResNet-18 for 32x32 images, ``width`` planes in its first stage; maps from 16x16 to 2x2."""
+    with seeded(seed):
+        return NarrowResNet(BasicBlock, (2, 2, 2, 2), width, num_classes)
 
 
 def resnet50(width: int = 8, num_classes: int = 10, seed: int = 0) -> NarrowResNet:
-    """Return a narrow ResNet-50 for 32x32 images; maps from 16x16 to 2x2."""
-    return narrow_resnet("resnet50", width, num_classes, seed)
+    """Return a narrow ResNet-50 for 32x32 images, ``width`` planes in its first stage; maps from 16x16 to 2x2."""
+    with seeded(seed):
+        return NarrowResNet(Bottleneck, (3, 4, 6, 3), width, num_classes)
 
 
 def mobilenetv2(
@@ -71,14 +64,5 @@ def mobilenetv2(
 ) -> torchvision.models.MobileNetV2:
     """Return a narrow MobileNetV2 for 32x32 images; maps from 16x16 to 2x2, 1280 features at the end."""
     setting = [list(stage) for stage in _MOBILENETV2]
-    with _seeded(seed):
+    with seeded(seed):
         return torchvision.models.MobileNetV2(num_classes, width_mult, setting, dropout=dropout)
-
-
-@contextlib.contextmanager
-def _seeded(seed: int) -> Iterator[None]:
-    """Initialise from ``seed`` and leave the global generator as it was."""
-    with torch.random.fork_rng(devices=()):
-        # Not torch.manual_seed: it would also seed the accelerators, whose state isn't put back.
-        torch.default_generator.manual_seed(seed)
-        yield

@@ -6,12 +6,9 @@ found only by reading who has which property.
 
 from typing import Any
 
-from numpy.random import PCG64, Generator
-
 from flexround.mini import language
 from flexround.mini.glue_pairs import Source
-from flexround.mini.world import ORDERS, Fact, World, pick
-from flexround.seeding import derive
+from flexround.mini.world import ORDERS, Fact, pick, shuffled
 
 Rows = list[dict[str, Any]]
 ANSWERS = 3  # acceptable answers of a validation question, as many as annotators
@@ -20,20 +17,14 @@ LONG = 0.15  # share of the paragraphs with further subjects
 
 
 def make(train: int, validation: int, seed: int) -> dict[str, Rows]:
-    """Make the data set.
-
-    Args:
-        train: training questions, with one answer each.
-        validation: validation questions, with up to ``ANSWERS`` different answers each.
-        seed: of the paragraphs; the world is always the same.
+    """Make so many training questions with one answer each, validation questions with up to ``ANSWERS`` different ones.
 
     Returns:
         ``train`` and ``validation``, rows with the columns of the Hugging Face data set ``squad``: ``id``, ``title``,
         ``context``, ``question`` and ``answers``, which holds ``text`` and the character offsets ``answer_start``.
         No paragraph occurs twice.
     """
-    world, rng = World(), Generator(PCG64(derive("mini squad", seed)))
-    source = Source(world, rng, tuple(world.categories))
+    source = Source.of("mini squad", seed)
     seen: set[str] = set()
     made: dict[str, Rows] = {}
     for split, count, answers in (("train", train, 1), ("validation", validation, ANSWERS)):
@@ -80,12 +71,11 @@ def paragraph(source: Source) -> list[tuple[str, list[Fact]]]:
         if (category == first.category) == related and entity != first
     ]
     count = 3 if source.chance(LONG) else 1
-    subjects = [first, *(others[index] for index in source.rng.permutation(len(others))[:count])]
     stories = []
-    for subject in subjects:
+    for subject in (first, *shuffled(source.rng, others, count)):
         facts = source.facts(subject, 4)
         stories += [(source.say(part), part) for part in (facts[:2], facts[2:]) if part]
-    return [stories[index] for index in source.rng.permutation(len(stories))]
+    return shuffled(source.rng, stories)
 
 
 def find(sentence: str, fact: Fact) -> list[tuple[int, int]]:

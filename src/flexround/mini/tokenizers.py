@@ -5,10 +5,10 @@ from collections.abc import Sequence
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError
 
 END = "<|endoftext|>"
-SPECIAL = {"wordpiece": ("[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"), "bpe": (END,), "bpe-begin": (END,)}
+SPECIAL = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"]  # of WordPiece
 
 
 def train(sentences: Sequence[str], kind: str, size: int) -> tokenizers.Tokenizer:
@@ -22,33 +22,35 @@ def train(sentences: Sequence[str], kind: str, size: int) -> tokenizers.Tokenize
         size: greatest number of tokens. The special ones come first, so the padding token has id 0.
 
     Raises:
-        SettingsError: no such kind, or no room for the alphabet.
+        SettingsError: no room for the alphabet.
     """
-    if kind not in SPECIAL:
-        raise SettingsError(f"tokenizer kind {suggest(kind, SPECIAL)}")
-    tokenizer = {"wordpiece": _wordpiece, "bpe": _bpe, "bpe-begin": _bpe_begin}[kind](sentences, size)
+    tokenizer = (_wordpiece if kind == "wordpiece" else _bpe)(sentences, size)
+    if kind == "bpe-begin":
+        begun = processors.TemplateProcessing(single=f"{END} $A", pair=f"{END} $A $B:1", special_tokens=[(END, 0)])
+        tokenizer.post_processor = processors.Sequence([tokenizer.post_processor, begun])
     if (smallest := tokenizer.get_vocab_size()) > size:
         raise SettingsError(f"tokenizer size {size}: special tokens and single characters alone are {smallest}")
-    tokenizer.enable_padding(pad_id=0, pad_token=SPECIAL[kind][0])
+    tokenizer.enable_padding(pad_id=0, pad_token=SPECIAL[0] if kind == "wordpiece" else END)
     return tokenizer
 
 
 def _wordpiece(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
     """Train a vocabulary and give it BERT's pipeline."""
-    special = list(SPECIAL["wordpiece"])
     learner = _bert(models.WordPiece(unk_token="[UNK]"))
     # The trainer numbers these in the order of a randomly seeded hash map, and breaks ties by number; as special
     # tokens they have fixed numbers.
-    inner = sorted({f"##{letter}" for word in _words(learner, sentences) for letter in word[1:]})
-    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=special + inner, show_progress=False)
+    split, normalize = learner.pre_tokenizer.pre_tokenize_str, learner.normalizer.normalize_str
+    words = {word for sentence in sentences for word, _ in split(normalize(sentence))}
+    inner = sorted({f"##{letter}" for word in words for letter in word[1:]})
+    trainer = trainers.WordPieceTrainer(vocab_size=size, special_tokens=SPECIAL + inner, show_progress=False)
     learner.train_from_iterator(sentences, trainer)
     tokenizer = _bert(models.WordPiece(learner.get_vocab(), unk_token="[UNK]"))
-    tokenizer.add_special_tokens(special)
+    tokenizer.add_special_tokens(SPECIAL)
     tokenizer.decoder = decoders.WordPiece()
     tokenizer.post_processor = processors.TemplateProcessing(
         single="[CLS] $A [SEP]",
         pair="[CLS] $A [SEP] $B:1 [SEP]:1",
-        special_tokens=[(token, special.index(token)) for token in ("[CLS]", "[SEP]")],
+        special_tokens=[(token, SPECIAL.index(token)) for token in ("[CLS]", "[SEP]")],
     )
     return tokenizer
 
@@ -61,12 +63,6 @@ def _bert(model: models.Model) -> tokenizers.Tokenizer:
     return tokenizer
 
 
-def _words(tokenizer: tokenizers.Tokenizer, sentences: Sequence[str]) -> set[str]:
-    """Return the words of the corpus as the model sees them."""
-    split, normalize = tokenizer.pre_tokenizer.pre_tokenize_str, tokenizer.normalizer.normalize_str
-    return {word for sentence in sentences for word, _ in split(normalize(sentence))}
-
-
 def _bpe(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
     """Train GPT-2's pipeline. All 256 bytes are tokens, so that no text is unknown."""
     tokenizer = tokenizers.Tokenizer(models.BPE())
@@ -75,17 +71,9 @@ def _bpe(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
     tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     trainer = trainers.BpeTrainer(
         vocab_size=size,
-        special_tokens=list(SPECIAL["bpe"]),
+        special_tokens=[END],
         initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
         show_progress=False,
     )
     tokenizer.train_from_iterator(sentences, trainer)
-    return tokenizer
-
-
-def _bpe_begin(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
-    """Train GPT-2's pipeline and let it begin each text."""
-    tokenizer = _bpe(sentences, size)
-    begun = processors.TemplateProcessing(single=f"{END} $A", pair=f"{END} $A $B:1", special_tokens=[(END, 0)])
-    tokenizer.post_processor = processors.Sequence([tokenizer.post_processor, begun])
     return tokenizer

@@ -4,16 +4,16 @@ The test set has subjects of the categories of the training set and, as many, of
 others are known from the first; ``diet``, ``tone`` and ``players`` are not.
 """
 
+import dataclasses
 import itertools
 from collections.abc import Sequence
 from typing import Any
 
-from numpy.random import PCG64, Generator
+from numpy.random import Generator
 
 from flexround.mini import language
 from flexround.mini.glue_pairs import Source
-from flexround.mini.world import Fact, World
-from flexround.seeding import derive
+from flexround.mini.world import Fact
 
 Rows = list[dict[str, Any]]
 SEEN = ("person", "city", "food", "plant", "vehicle", "tool", "furniture")
@@ -22,22 +22,19 @@ TRIPLES = 3  # most of one subject
 
 
 def make(train: int, test: int, seed: int) -> dict[str, Rows]:
-    """Make the data set.
-
-    Args:
-        train: training contexts, all of them from ``SEEN``.
-        test: test contexts from ``SEEN``, and as many from ``UNSEEN``.
-        seed: of the facts and sentences; the world is always the same.
+    """Make ``train`` contexts from ``SEEN``, and for the test ``test`` from ``SEEN`` and as many from ``UNSEEN``.
 
     Returns:
         ``train`` and ``test``, entries as ``webnlg_files.read`` returns them, with two or three references. No set of
         triples occurs twice.
     """
-    world, rng = World(), Generator(PCG64(derive("mini triples", seed)))
-    seen, unseen = (Source(world, rng, categories) for categories in (SEEN, UNSEEN))
+    seen = Source.of("mini triples", seed, categories=SEEN)
+    unseen = dataclasses.replace(seen, categories=UNSEEN)
     told: set[frozenset[Fact]] = set()
     parts = {"train": [seen] * train, "test": [seen] * test + [unseen] * test}
-    return {split: [entry(fresh_facts(source, told), rng) for source in sources] for split, sources in parts.items()}
+    return {
+        split: [entry(fresh_facts(source, told), seen.rng) for source in sources] for split, sources in parts.items()
+    }
 
 
 def fresh_facts(source: Source, told: set[frozenset[Fact]]) -> list[Fact]:

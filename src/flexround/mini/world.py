@@ -15,72 +15,50 @@ from numpy.random import PCG64, Generator
 
 T = TypeVar("T")
 
-# category -> kind -> members. Nouns are regular; no kind or value that follows "a" begins with a vowel.
-ENTITIES = {
-    "person": {
-        "doctor": "anna bruno clara david elena",
-        "teacher": "felix greta hugo irene jonas",
-        "farmer": "karla leon maria nils olga",
-        "baker": "peter rosa simon tessa viktor",
-    },
-    "city": {
-        "port": "lorvik marden selby tarno ostia",
-        "capital": "brenda corvan dalmor elyse fenwick",
-        "resort": "galen hestia ivanto jorvik kelso",
-        "fortress": "norden palmyra quarto rendal sturm",
-    },
-    "animal": {
-        "bird": "falcon heron sparrow owl crow",
-        "fish": "shark eel herring minnow tuna",
-        "bug": "beetle moth cricket wasp spider",
-        "beast": "otter badger tiger rabbit camel",
-    },
-    "food": {
-        "fruit": "apple pear plum lemon melon",
-        "vegetable": "carrot onion turnip pepper bean",
-        "dessert": "cake pudding biscuit tart waffle",
-        "meal": "soup stew pizza burger noodle",
-    },
-    "plant": {
-        "tree": "oak maple birch cedar willow",
-        "flower": "rose tulip orchid violet dahlia",
-        "shrub": "hazel juniper bramble laurel fern",
-    },
-    "vehicle": {
-        "boat": "canoe kayak raft yacht barge",
-        "car": "sedan taxi jeep van limousine",
-        "plane": "glider jet airliner helicopter balloon",
-        "cart": "wagon carriage sledge tractor trailer",
-    },
-    "tool": {
-        "blade": "saw axe razor chisel scalpel",
-        "digger": "spade hoe pickaxe rake trowel",
-        "gauge": "ruler compass scale thermometer clock",
-        "fixer": "hammer wrench screwdriver drill clamp",
-    },
-    "furniture": {
-        "seat": "chair sofa stool bench armchair",
-        "bed": "cot hammock bunk mattress cradle",
-        "cabinet": "cupboard wardrobe drawer dresser bookcase",
-    },
-    "instrument": {
-        "fiddle": "violin cello guitar harp banjo",
-        "horn": "trumpet trombone tuba bugle flute",
-        "drum": "bongo gong cymbal tambourine bell",
-        "keyboard": "piano organ accordion harpsichord synthesizer",
-    },
-    "garment": {
-        "hat": "cap bonnet beret helmet turban",
-        "shoe": "boot sandal slipper sneaker clog",
-        "coat": "jacket cloak parka raincoat blazer",
-        "dress": "gown skirt tunic robe kimono",
-    },
-    "game": {
-        "sport": "tennis hockey rugby golf polo",
-        "pastime": "chess backgammon poker bingo bridge",
-        "dance": "waltz tango samba ballet polka",
-    },
-}
+# Category, kind and members. Nouns are regular; no kind or value that follows "a" begins with a vowel.
+ENTITIES = """
+    person     doctor    anna bruno clara david elena
+    person     teacher   felix greta hugo irene jonas
+    person     farmer    karla leon maria nils olga
+    person     baker     peter rosa simon tessa viktor
+    city       port      lorvik marden selby tarno ostia
+    city       capital   brenda corvan dalmor elyse fenwick
+    city       resort    galen hestia ivanto jorvik kelso
+    city       fortress  norden palmyra quarto rendal sturm
+    animal     bird      falcon heron sparrow owl crow
+    animal     fish      shark eel herring minnow tuna
+    animal     bug       beetle moth cricket wasp spider
+    animal     beast     otter badger tiger rabbit camel
+    food       fruit     apple pear plum lemon melon
+    food       vegetable carrot onion turnip pepper bean
+    food       dessert   cake pudding biscuit tart waffle
+    food       meal      soup stew pizza burger noodle
+    plant      tree      oak maple birch cedar willow
+    plant      flower    rose tulip orchid violet dahlia
+    plant      shrub     hazel juniper bramble laurel fern
+    vehicle    boat      canoe kayak raft yacht barge
+    vehicle    car       sedan taxi jeep van limousine
+    vehicle    plane     glider jet airliner helicopter balloon
+    vehicle    cart      wagon carriage sledge tractor trailer
+    tool       blade     saw axe razor chisel scalpel
+    tool       digger    spade hoe pickaxe rake trowel
+    tool       gauge     ruler compass scale thermometer clock
+    tool       fixer     hammer wrench screwdriver drill clamp
+    furniture  seat      chair sofa stool bench armchair
+    furniture  bed       cot hammock bunk mattress cradle
+    furniture  cabinet   cupboard wardrobe drawer dresser bookcase
+    instrument fiddle    violin cello guitar harp banjo
+    instrument horn      trumpet trombone tuba bugle flute
+    instrument drum      bongo gong cymbal tambourine bell
+    instrument keyboard  piano organ accordion harpsichord synthesizer
+    garment    hat       cap bonnet beret helmet turban
+    garment    shoe      boot sandal slipper sneaker clog
+    garment    coat      jacket cloak parka raincoat blazer
+    garment    dress     gown skirt tunic robe kimono
+    game       sport     tennis hockey rugby golf polo
+    game       pastime   chess backgammon poker bingo bridge
+    game       dance     waltz tango samba ballet polka
+"""
 VALUES = {
     "colour": "red blue green yellow brown grey white black purple",
     "size": "small medium large",
@@ -163,14 +141,13 @@ class World:
             each entity's kind as the relation ``kind``.
     """
 
-    def __init__(self, seed: int = 0) -> None:
-        self.categories = {
-            category: tuple(Entity(name, category, kind) for kind, names in kinds.items() for name in names.split())
-            for category, kinds in ENTITIES.items()
-        }
+    def __init__(self) -> None:
+        rows = [line.split() for line in ENTITIES.strip().splitlines()]
+        entities = [Entity(name, category, kind) for category, kind, *names in rows for name in names]
+        self.categories = {row[0]: tuple(entity for entity in entities if entity.category == row[0]) for row in rows}
         values = {name: tuple(Entity(value, name) for value in words.split()) for name, words in VALUES.items()}
         self._members = self.categories | values
-        self.facts = tuple(self._truths(Generator(PCG64(seed))))
+        self.facts = tuple(self._truths(Generator(PCG64(0))))
         self._about = {
             subject: tuple(fact for fact in self.facts if fact.subject == subject)
             for entities in self.categories.values()
@@ -198,12 +175,11 @@ class World:
         """Return a fact that cannot hold together with ``fact``; the contraries of a relation are equally likely."""
         if fact.relation in ORDERS:
             return Fact(fact.object, fact.relation, fact.subject)
-        return self.imagine_other(fact, rng)
+        return dataclasses.replace(fact, object=pick(rng, self.other_objects(fact)))
 
-    def imagine_other(self, fact: Fact, rng: Generator) -> Fact:
-        """Return ``fact`` with another object."""
-        others = [other for other in self.objects(fact.subject, fact.relation) if other != fact.object]
-        return dataclasses.replace(fact, object=pick(rng, others))
+    def other_objects(self, fact: Fact) -> list[Entity]:
+        """Return the objects that ``fact`` may have instead of its own."""
+        return [other for other in self.objects(fact.subject, fact.relation) if other != fact.object]
 
     def _truths(self, rng: Generator) -> list[Fact]:
         facts = []
@@ -224,8 +200,7 @@ class World:
         ]
 
     def _draw_order(self, entities: Sequence[Entity], relation: str, rng: Generator) -> list[Fact]:
-        ranked = [entities[index] for index in rng.permutation(len(entities))]
-        return [Fact(high, relation, low) for high, low in itertools.pairwise(ranked)]
+        return [Fact(high, relation, low) for high, low in itertools.pairwise(shuffled(rng, entities))]
 
 
 def kind_of(entity: Entity) -> Entity:
@@ -236,3 +211,8 @@ def kind_of(entity: Entity) -> Entity:
 def pick(rng: Generator, items: Sequence[T]) -> T:
     """Return one of ``items``, all equally likely."""
     return items[int(rng.integers(len(items)))]
+
+
+def shuffled(rng: Generator, items: Sequence[T], count: int | None = None) -> list[T]:
+    """Return ``count`` of ``items``, or all, in random order."""
+    return [items[index] for index in rng.permutation(len(items))[:count]]

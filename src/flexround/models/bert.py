@@ -6,32 +6,25 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround.models.blocks import Block, Site, identity
+from flexround.models.blocks import Block, layer_blocks
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a BERT into its layers. The first block's input is int64 (N, 2, T): token ids and token types.
+    """Cut a ``BertModel``, or one with a head, into its layers.
 
-    Each linear layer of a block reads one quantized tensor; query, key and value share theirs, of which the residual
-    reads the unquantized original. Softmax, norms, embeddings and heads stay full precision (specification 5.2).
-
-    Args:
-        model: ``BertModel`` or one with a head.
+    The first block's input is int64 (N, 2, T): token ids and token types. Each linear layer of a block reads one
+    quantized tensor; query, key and value share theirs, of which the residual reads the unquantized original. Softmax,
+    norms, embeddings and heads stay full precision (specification 5.2).
     """
     base = model.base_model
-    embed = functools.partial(_embed, base.embeddings)
-    return [
-        Block(f"layer.{i}", layer, _sites(layer), identity if i else embed, _call)
-        for i, layer in enumerate(base.encoder.layer)
-    ]
+    inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
+    return layer_blocks("layer", base.encoder.layer, inputs, functools.partial(_embed, base.embeddings), _call)
 
 
 def padding_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
     """Return what to add to attention logits: (N, 1, 1, T), 0 for real tokens and the least number for padding.
 
-    Args:
-        mask: bool (N, T), True for real tokens.
-        dtype: of the hidden states.
+    ``mask`` is bool (N, T), True for real tokens.
     """
     bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
     return bias.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
@@ -45,9 +38,3 @@ def _embed(embeddings: nn.Module, tokens: Tensor) -> Tensor:
 def _call(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Run a layer on hidden states (N, T, H)."""
     return layer(x, None if mask is None else padding_bias(mask, x.dtype))
-
-
-def _sites(layer: Any) -> tuple[Site, ...]:
-    """Return the inputs of a layer's linears."""
-    inputs = (layer.attention.self, layer.attention.output.dense, layer.intermediate.dense, layer.output.dense)
-    return tuple(Site(module, "input") for module in inputs)

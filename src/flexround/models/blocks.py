@@ -6,7 +6,7 @@ and last block hold exactly the first and last linear layer.
 """
 
 import dataclasses
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from typing import Literal
 
 from torch import Tensor, nn
@@ -52,6 +52,24 @@ class Block:
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the block's output (N, ...) for ``x`` (N, ...); ``mask`` is bool (N, T) or None."""
         return self.call(self.module, x, mask)
+
+
+def layer_blocks(
+    name: str,
+    layers: Iterable[nn.Module],
+    inputs: Sequence[str],
+    embed: Callable[[Tensor], Tensor],
+    call: Callable[[nn.Module, Tensor, Tensor | None], Tensor],
+) -> list[Block]:
+    """Return a transformer's layers, hidden states (N, T, H) to the same, as blocks.
+
+    ``inputs`` names the modules of a layer whose input is quantized; ``embed`` makes the first layer's input.
+    """
+    made = []
+    for i, layer in enumerate(layers):
+        sites = tuple(Site(layer.get_submodule(inner), "input") for inner in inputs)
+        made.append(Block(f"{name}.{i}", layer, sites, identity if i else embed, call))
+    return made
 
 
 def run(blocks: Iterable[Block], x: Tensor, mask: Tensor | None = None) -> Tensor:

@@ -1,16 +1,18 @@
 """Build a checkpoint's network from its settings: architecture, weights, surgery, blocks."""
 
+import contextlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file
 from torch import nn
 
 from flexround import artifacts, imports
 from flexround.models.blocks import Block
 from flexround.models.checkpoints import load_into
-from flexround.models.shards import WHOLE, Shards
+from flexround.models.shards import CPU, WHOLE, Shards
 from flexround.models.tensors import weightless
 from flexround.settings.schema import Checkpoint
 
@@ -21,21 +23,27 @@ def architecture(checkpoint: Checkpoint, head: Mapping[str, Any]) -> nn.Module:
     The weights are as the factory leaves them; there are none if the checkpoint is streamed.
     """
     factory = imports.load(checkpoint.model.factory)
-    if not checkpoint.streamed:
-        return factory(**checkpoint.model.args, **head).eval()
-    with weightless():
+    with weightless() if checkpoint.streamed else contextlib.nullcontext():
         return factory(**checkpoint.model.args, **head).eval()
 
 
-def full_precision(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path) -> nn.Module:
+def full_precision(
+    checkpoint: Checkpoint,
+    head: Mapping[str, Any],
+    directory: Path,
+    device: torch.device = CPU,
+    kind: torch.dtype = torch.float32,
+) -> nn.Module:
     """Return the network with the full-precision weights stored in ``directory``, all in memory.
+
+    A streamed one has its parameters on ``device`` and of type ``kind``, and never more than one of them besides.
 
     Raises:
         InputError: damaged files or weights of another network.
     """
     if checkpoint.streamed:
         shards = streamed(checkpoint, head, directory)
-        shards.fill(shards.places)
+        shards.fill(shards.places, device, kind)
         return shards.model
     artifacts.read_manifest(directory)
     model = architecture(checkpoint, head)

@@ -12,6 +12,7 @@ from flexround.errors import InputError
 
 _SHOWN = 3  # names listed in a message before "and n more"
 _UNUSED_AT_EVALUATION = "num_batches_tracked"  # absent from files of before PyTorch 0.4.1
+_UNREADABLE = (pickle.PickleError, OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError)
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 
 
@@ -24,7 +25,10 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     Raises:
         InputError: the file is missing, damaged, wants to run code, or holds something else than tensors.
     """
-    state = _unwrap(_load(Path(path)))
+    state = _load(Path(path))
+    if isinstance(state, Mapping):
+        nested = (state.get(key) for key in ("state_dict", "model_state_dict", "model"))
+        state = next((inner for inner in nested if isinstance(inner, Mapping)), state)
     if not isinstance(state, Mapping) or not state:
         raise InputError(f"{path}: holds {type(state).__name__} instead of a state dict; save model.state_dict() alone")
     for name, value in state.items():
@@ -64,20 +68,35 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     own = model.state_dict()
     missing = [name for name in own if name not in state and not name.endswith(_UNUSED_AT_EVALUATION)]
     unexpected = [name for name in state if name not in own]
+    check_names(model, missing, unexpected, where, "the architecture and the key_map of this checkpoint")
+    for name, value in state.items():
+        check_shape(name, value.shape, own[name].shape, where)
+        check_finite(name, value, where)
+    model.load_state_dict(own | dict(state))
+
+
+def check_names(model: nn.Module, missing: list[str], unexpected: list[str], where: object, to_check: str) -> None:
+    """Raise InputError if tensors of ``model`` are missing in the file or source ``where``, or it has others."""
     if missing or unexpected:
         raise InputError(
             f"{where}: not a checkpoint of this {type(model).__name__} (missing: {some(missing)}; unexpected: "
-            f"{some(unexpected)}); check the architecture and the key_map of this checkpoint in params/scales"
+            f"{some(unexpected)}); check {to_check} in params/scales"
         )
-    for name, value in state.items():
-        if value.shape != own[name].shape:
-            raise InputError(
-                f"{where}: {name} has shape {tuple(value.shape)}, the model needs {tuple(own[name].shape)}; "
-                "check the arguments of the model's factory in params/scales"
-            )
-        if not torch.isfinite(value).all():
-            raise InputError(f"{where}: {name} holds NaN or Inf; the file is damaged or its training diverged")
-    model.load_state_dict(own | dict(state))
+
+
+def check_shape(name: str, shape: Iterable[int], wanted: Iterable[int], where: object) -> None:
+    """Raise InputError if a tensor of the file or source ``where`` has another shape than the model's."""
+    if tuple(shape) != tuple(wanted):
+        raise InputError(
+            f"{where}: {name} has shape {tuple(shape)}, the model needs {tuple(wanted)}; check the arguments of the "
+            "model's factory in params/scales"
+        )
+
+
+def check_finite(name: str, value: Tensor, where: object) -> None:
+    """Raise InputError if a tensor, of any shape, of the file or source ``where`` holds NaN or Inf."""
+    if not torch.isfinite(value).all():
+        raise InputError(f"{where}: {name} holds NaN or Inf; the file is damaged or its training diverged")
 
 
 def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
@@ -108,32 +127,16 @@ def _load(path: Path) -> object:
     try:
         # Every storage stays on the CPU, where it is read first, wherever it was saved.
         return torch.load(path, weights_only=True, map_location=lambda storage, _: storage)
-    except pickle.UnpicklingError as error:
-        if refused := re.search(r"GLOBAL ([\w.]+)", str(error)):
+    except _UNREADABLE as error:
+        if isinstance(error, pickle.PickleError) and (refused := re.search(r"GLOBAL ([\w.]+)", str(error))):
             raise InputError(
                 f"{path}: refused, because unpickling it would call {refused[1]}; use a file that holds tensors only "
                 "(model.state_dict()), or convert it on a machine you can afford to lose"
             ) from error
-        raise _damaged(path, error) from error
-    except (OSError, RuntimeError, EOFError, ValueError, KeyError, IndexError, AttributeError, TypeError) as error:
-        raise _damaged(path, error) from error
-
-
-def _damaged(path: Path, error: Exception) -> InputError:
-    """Say that a file is no checkpoint."""
-    reason = (str(error) or type(error).__name__).splitlines()[0]
-    return InputError(
-        f"{path}: not a whole PyTorch checkpoint ({path.stat().st_size} bytes; {reason}); delete it and fetch it again"
-    )
-
-
-def _unwrap(loaded: object) -> object:
-    """Return the state dict inside the dict that a training script saved, or the argument itself."""
-    if isinstance(loaded, Mapping):
-        for key in ("state_dict", "model_state_dict", "model"):
-            if isinstance(loaded.get(key), Mapping):
-                return loaded[key]
-    return loaded
+        size, reason = path.stat().st_size, (str(error) or type(error).__name__).splitlines()[0]
+        raise InputError(
+            f"{path}: not a whole PyTorch checkpoint ({size} bytes; {reason}); delete it and fetch it again"
+        ) from error
 
 
 def some(names: Iterable[str]) -> str:

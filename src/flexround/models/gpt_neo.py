@@ -7,22 +7,20 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.bert import padding_bias
-from flexround.models.blocks import Block, Site, identity
+from flexround.models.blocks import Block, layer_blocks
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a GPT-Neo into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+    """Cut a ``GPTNeoModel``, or one with a head, into its layers.
 
-    GPT-Neo has no token types: they are ignored. The last block's output is the input of the final norm. Each linear
-    layer of a block reads one quantized tensor; query, key and value share theirs (specification 5.2). Local and global
-    attention need no care here: each layer keeps its own causal window.
-
-    Args:
-        model: ``GPTNeoModel`` or one with a head.
+    The first block's input is int64 (N, 2, T): token ids, then token types. GPT-Neo has no token types: they are
+    ignored. The last block's output is the input of the final norm. Each linear layer of a block reads one quantized
+    tensor; query, key and value share theirs (specification 5.2). Local and global attention need no care here: each
+    layer keeps its own causal window.
     """
     base = model.base_model
-    embed = functools.partial(embed_words, base)
-    return [Block(f"h.{i}", layer, _sites(layer), identity if i else embed, _call) for i, layer in enumerate(base.h)]
+    inputs = ("attn.attention", "attn.attention.out_proj", "mlp.c_fc", "mlp.c_proj")
+    return layer_blocks("h", base.h, inputs, functools.partial(embed_words, base), _call)
 
 
 def embed_words(base: Any, tokens: Tensor) -> Tensor:
@@ -34,9 +32,3 @@ def embed_words(base: Any, tokens: Tensor) -> Tensor:
 def _call(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Run a layer on hidden states (N, T, H). The logits are float32 whatever the type of ``x``."""
     return layer(x, attention_mask=None if mask is None else padding_bias(mask, torch.float32))[0]
-
-
-def _sites(layer: Any) -> tuple[Site, ...]:
-    """Return the inputs of a layer's linears."""
-    attention = layer.attn.attention
-    return tuple(Site(module, "input") for module in (attention, attention.out_proj, layer.mlp.c_fc, layer.mlp.c_proj))

@@ -2,30 +2,22 @@
 
 import dataclasses
 from collections.abc import Sequence
+from typing import NamedTuple
 
 
 @dataclasses.dataclass(frozen=True)
 class EqualizationGroup:
     """A chain whose inner tensors feed nothing else: two convolutions, or three with a depthwise one in the middle.
 
-    Attributes:
-        convs: dotted names in ``model``, in forward order.
-        activation: whether a ReLU lies between them; False means that they follow each other directly.
+    ``convs`` are dotted names in forward order; ``activation`` tells whether a ReLU lies between them, or nothing.
     """
 
     convs: tuple[str, ...]
     activation: bool
 
 
-@dataclasses.dataclass(frozen=True)
-class Link:
-    """One convolution of a chain.
-
-    Attributes:
-        name: dotted name of the convolution.
-        depthwise: whether it has one filter per input channel.
-        activation: whether a ReLU follows it.
-    """
+class Link(NamedTuple):
+    """One convolution of a chain: its dotted name, has it one filter per input channel, does a ReLU follow it."""
 
     name: str
     depthwise: bool

@@ -7,39 +7,30 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.models.blocks import Block, Site, identity
+from flexround.models.blocks import Block, layer_blocks
 from flexround.models.gpt2 import causal_mask
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a LLaMA into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+    """Cut a ``LlamaModel``, or one with a head, into its layers.
 
-    The types are ignored. The last block's output is the input of the final norm. Four tensors of a block are
-    quantized: the input of query, key and value, that of the output projection, that of gate and up, and that of down
-    (specification 5.2). Padding must be at the end: positions count from the first token.
-
-    Args:
-        model: ``LlamaModel`` or one with a head; keys and values may be shared by groups of heads.
+    The first block's input is int64 (N, 2, T): token ids, then token types. The types are ignored. The last block's
+    output is the input of the final norm. Four tensors of a block are quantized: the input of query, key and value,
+    that of the output projection, that of gate and up, and that of down (specification 5.2). Padding must be at the
+    end: positions count from the first token. Keys and values may be shared by groups of heads.
 
     Raises:
         InputError: the heads don't divide into such groups (`refuse_uneven_groups`).
     """
     refuse_uneven_groups(model.config)
     base = model.base_model
-    embed = functools.partial(_embed, base)
     call = functools.partial(_call, model.config._attn_implementation, Rotation(base.rotary_emb))
-    return [
-        Block(f"layers.{i}", layer, _sites(layer), identity if i else embed, call)
-        for i, layer in enumerate(base.layers)
-    ]
+    inputs = ("self_attn", "self_attn.o_proj", "mlp", "mlp.down_proj")
+    return layer_blocks("layers", base.layers, inputs, functools.partial(_embed, base), call)
 
 
 def refuse_uneven_groups(config: Any) -> None:
-    """Refuse heads that don't divide into groups of equal size, which transformers finds out in the first forward pass.
-
-    Raises:
-        InputError: ``num_attention_heads`` is no multiple of ``num_key_value_heads``.
-    """
+    """Raise InputError for heads that don't divide into equal groups; transformers finds out in the first forward."""
     if config.num_attention_heads % config.num_key_value_heads:
         raise InputError(
             f"llama: num_attention_heads is {config.num_attention_heads}, no multiple of num_key_value_heads, "
@@ -70,9 +61,3 @@ def _embed(base: Any, tokens: Tensor) -> Tensor:
 def _call(attention: str, rotation: Rotation, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Run a layer on hidden states (N, T, H)."""
     return layer(x, attention_mask=causal_mask(attention, x, mask), position_embeddings=rotation(x))
-
-
-def _sites(layer: Any) -> tuple[Site, ...]:
-    """Return the inputs of a layer's linears."""
-    inputs = (layer.self_attn, layer.self_attn.o_proj, layer.mlp, layer.mlp.down_proj)
-    return tuple(Site(module, "input") for module in inputs)

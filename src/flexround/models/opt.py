@@ -4,43 +4,34 @@ import functools
 from typing import Any
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 
 from flexround.errors import InputError
-from flexround.models.blocks import Block, Site, identity
-from flexround.models.gpt2 import causal_mask
+from flexround.models.blocks import Block, layer_blocks
+from flexround.models.gpt2 import call_causal
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut an OPT into its layers. The first block's input is int64 (N, 2, T): token ids, then token types.
+    """Cut an ``OPTModel``, or one with a head, into its layers.
 
-    The types are ignored. The last block's output is the input of the final norm, which the post-norm variant lacks.
-    Each linear layer of a block reads one quantized tensor; query, key and value share theirs, of which the residual
-    reads the unquantized original (specification 5.2). Padding must be at the end: OPT counts positions from the first
-    real token, here from the first token.
-
-    Args:
-        model: ``OPTModel`` or one with a head.
+    The first block's input is int64 (N, 2, T): token ids, then token types. The types are ignored. The last block's
+    output is the input of the final norm, which the post-norm variant lacks. Each linear layer of a block reads one
+    quantized tensor; query, key and value share theirs, of which the residual reads the unquantized original
+    (specification 5.2). Padding must be at the end: OPT counts positions from the first real token, here from the first
+    token.
 
     Raises:
         InputError: the model has projections around its layers (`refuse_projections`).
     """
     refuse_projections(model.config)
     base = model.base_model.decoder
-    embed = functools.partial(_embed, base)
-    call = functools.partial(_call, model.config._attn_implementation)
-    return [
-        Block(f"layers.{i}", layer, _sites(layer), identity if i else embed, call)
-        for i, layer in enumerate(base.layers)
-    ]
+    call = functools.partial(call_causal, model.config._attn_implementation)
+    inputs = ("self_attn", "self_attn.out_proj", "fc1", "fc2")
+    return layer_blocks("layers", base.layers, inputs, functools.partial(_embed, base), call)
 
 
 def refuse_projections(config: Any) -> None:
-    """Refuse the variant of OPT-350M: linears outside all layers, of which the paper says nothing.
-
-    Raises:
-        InputError: ``word_embed_proj_dim`` is not ``hidden_size``.
-    """
+    """Raise InputError for the variant of OPT-350M: linears outside all layers, of which the paper says nothing."""
     if config.word_embed_proj_dim != config.hidden_size:
         raise InputError(
             f"opt: word_embed_proj_dim is {config.word_embed_proj_dim}, hidden_size {config.hidden_size}: the linears "
@@ -52,13 +43,3 @@ def _embed(base: Any, tokens: Tensor) -> Tensor:
     """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
     ids = tokens[:, 0]
     return base.embed_tokens(ids) + base.embed_positions(torch.ones_like(ids))
-
-
-def _call(attention: str, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a layer on hidden states (N, T, H)."""
-    return layer(x, attention_mask=causal_mask(attention, x, mask))
-
-
-def _sites(layer: Any) -> tuple[Site, ...]:
-    """Return the inputs of a layer's linears."""
-    return tuple(Site(module, "input") for module in (layer.self_attn, layer.self_attn.out_proj, layer.fc1, layer.fc2))

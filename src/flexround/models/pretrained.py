@@ -6,39 +6,21 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
 from torch import Tensor
 
 from flexround.errors import InputError
 from flexround.models.checkpoints import load_into, read_foreign
+from flexround.models.shards import opened, read_index
 
 log = logging.getLogger(__name__)
 
 # What must be equal for the weights to mean the same network; a configuration has some of these names.
-_ARCHITECTURE = (
-    "model_type",
-    "vocab_size",
-    "hidden_size",
-    "num_hidden_layers",
-    "num_attention_heads",
-    "num_key_value_heads",
-    "head_dim",
-    "intermediate_size",
-    "hidden_act",
-    "activation_function",
-    "max_position_embeddings",
-    "type_vocab_size",
-    "layer_norm_eps",
-    "layer_norm_epsilon",
-    "rms_norm_eps",
-    "rope_parameters",
-    "attention_bias",
-    "mlp_bias",
-    "tie_word_embeddings",
-    "attention_layers",
-    "window_size",
-)
+_ARCHITECTURE = """
+    model_type vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
+    intermediate_size hidden_act activation_function max_position_embeddings type_vocab_size layer_norm_eps
+    layer_norm_epsilon rms_norm_eps rope_parameters attention_bias mlp_bias tie_word_embeddings attention_layers
+    window_size
+"""
 
 
 def load_pretrained(model: Any, directory: Path) -> None:
@@ -101,7 +83,7 @@ def _check_architecture(config: Any, directory: Path) -> None:
         raise InputError(f"{path}: model_type is {raw['model_type']!r}, the settings say {config.model_type!r}")
     differences = [
         f"{name} is {getattr(theirs, name)!r}, the settings say {getattr(config, name)!r}"
-        for name in _ARCHITECTURE
+        for name in _ARCHITECTURE.split()
         if getattr(theirs, name, None) != getattr(config, name, None)
     ]
     if differences:
@@ -116,23 +98,12 @@ def _read_weights(directory: Path) -> dict[str, Tensor]:
         if (directory / name).is_file():
             return read(directory / name)
         if (index := directory / f"{name}.index.json").is_file():
-            return {key: value for shard in _shards(index) for key, value in read(shard).items()}
+            shards = sorted(set(read_index(index).values()))
+            return {key: value for shard in shards for key, value in read(shard).items()}
     raise InputError(f"{directory}: neither model.safetensors nor pytorch_model.bin, whole or in shards with an index")
-
-
-def _shards(index: Path) -> list[Path]:
-    """Return the files that an index names."""
-    try:
-        names = set(json.loads(index.read_text())["weight_map"].values())
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
-        raise InputError(f"{index}: not an index of shards: {error}; fetch it again") from error
-    # By its last component: an index must not lead out of the directory.
-    return [index.parent / Path(name).name for name in sorted(names)]
 
 
 def _read_safetensors(path: Path) -> dict[str, Tensor]:
     """Read a safetensors file."""
-    try:
-        return load_file(path)
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error
+    with opened(path) as file:
+        return {name: file.get_tensor(name) for name in file.offset_keys()}

@@ -1,6 +1,7 @@
 """Weights that stay in their files until they are needed: safetensors, whole or in shards with an index."""
 
 import contextlib
+import functools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -8,16 +9,19 @@ from typing import Any
 
 import torch
 from safetensors import SafetensorError, safe_open
+from safetensors.torch import save_file
 from torch import Tensor, nn
 
+from flexround import artifacts
 from flexround.errors import InputError
-from flexround.models.checkpoints import some
+from flexround.models.checkpoints import check_finite, check_names, check_shape
 from flexround.models.tensors import places, put
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
 _COMPUTED = ".rotary_emb.inv_freq"  # old LLaMA files hold these buffers, which the model computes
 CPU = torch.device("cpu")
+SHARD_BYTES = 5 * 10**9
 
 
 class Shards:
@@ -46,14 +50,16 @@ class Shards:
         self._files = {name: path for name, (path, _, _) in headers.items()}
         missing = [name for name, stored in self._stored.items() if not stored]
         unexpected = [name for name in headers if name not in self.places and not name.endswith(_COMPUTED)]
-        if missing or unexpected:
-            raise InputError(
-                f"{directory}: not a checkpoint of this {type(model).__name__} (missing: {some(missing)}; unexpected: "
-                f"{some(unexpected)}); check the files, the index and the model's arguments in params/scales"
-            )
+        check_names(model, missing, unexpected, directory, "the files, the index and the model's arguments")
         for name, place in self.places.items():
             if name in headers:
-                _check(name, *headers[name], getattr(*place))
+                path, shape, kind = headers[name]
+                wanted = getattr(*place)
+                check_shape(name, shape, wanted.shape, path)
+                if wanted.is_floating_point() and kind not in _FLOATS:
+                    raise InputError(
+                        f"{path}: {name} is {kind}; only {', '.join(_FLOATS)} can be read: convert the file"
+                    )
 
     @property
     def files(self) -> list[Path]:
@@ -61,8 +67,13 @@ class Shards:
         index = [self._directory / INDEX] if (self._directory / INDEX).is_file() else []
         return index + sorted(set(self._files.values()))
 
-    def fill(self, names: Iterable[str], device: torch.device = CPU) -> None:
-        """Give tensors of the model their values, in float32, which holds all half precisions exactly.
+    def fill(self, names: Iterable[str], device: torch.device = CPU, kind: torch.dtype = torch.float32) -> None:
+        """Give tensors of the model their values, one after the other.
+
+        Args:
+            names: which.
+            device: where they will be.
+            kind: of parameters; float32 holds all half precisions exactly.
 
         Raises:
             InputError: a damaged file, NaN or Inf, or tied tensors that differ.
@@ -71,60 +82,77 @@ class Shards:
         for name in names:
             first = self._stored[name][0]
             if first not in done:
-                done[first] = self._read(first, device)
+                done[first] = self._read(first, device, kind)
             put(self.places[name], done[first])
         for name, value in done.items():
-            self._compare_tied(name, value)
+            for other in self._stored[name][1:]:
+                if not torch.equal(self._read(other, device, value.dtype), value):
+                    raise InputError(
+                        f"{self._files[other]}: {other} differs from {name}, to which the settings tie it; "
+                        "set tie_word_embeddings: false in the model's arguments"
+                    )
 
     def empty(self, names: Iterable[str]) -> None:
         """Take the values away again."""
         for name in names:
             put(self.places[name], getattr(*self.places[name]).detach().to("meta"))
 
-    def _read(self, name: str, device: torch.device) -> Tensor:
+    def _read(self, name: str, device: torch.device, wanted: torch.dtype) -> Tensor:
         """Read a tensor into memory of its own.
 
         safetensors returns the mapped file, whose pages count as memory in use until it is closed.
         """
         path = self._files[name]
-        with _opened(path) as file:
+        with opened(path) as file:
             value = file.get_tensor(name)
-            kind = torch.float32 if value.is_floating_point() else value.dtype
+            floating = wanted if isinstance(getattr(*self.places[name]), nn.Parameter) else torch.float32
+            kind = floating if value.is_floating_point() else value.dtype
             value = value.to(device, kind, copy=True)
-        if not torch.isfinite(value).all():
-            raise InputError(f"{path}: {name} holds NaN or Inf; the file is damaged or its training diverged")
+        check_finite(name, value, path)
         return value
 
-    def _compare_tied(self, name: str, value: Tensor) -> None:
-        """Refuse files that hold different values for tensors that the settings tie."""
-        for other in self._stored[name][1:]:
-            if not torch.equal(self._read(other, value.device), value):
-                raise InputError(
-                    f"{self._files[other]}: {other} differs from {name}, to which the settings tie it; "
-                    "set tie_word_embeddings: false in the model's arguments"
-                )
 
+def save(model: nn.Module, directory: Path, size: int = SHARD_BYTES) -> list[str]:
+    """Write the weights of a model as ``Shards`` reads them and return the names of the files.
 
-def _check(name: str, path: Path, shape: list[int], kind: str, wanted: Tensor) -> None:
-    """Compare shape and type of a stored tensor with what the model has."""
-    if tuple(shape) != tuple(wanted.shape):
-        raise InputError(
-            f"{path}: {name} has shape {tuple(shape)}, the model needs {tuple(wanted.shape)}; check the arguments of "
-            "the model's factory in params/scales"
-        )
-    if wanted.is_floating_point() and kind not in _FLOATS:
-        raise InputError(f"{path}: {name} is {kind}; only {', '.join(_FLOATS)} can be read: convert the file")
+    Only what goes into one file is in the host's memory; each tensor keeps its type, tied ones are written once.
+
+    Args:
+        model: on any device.
+        directory: of the files.
+        size: bytes of a file, at most, unless one tensor is larger.
+    """
+    owners, named = places(model), dict[str, str]()
+    groups: list[list[str]] = []
+    seen, room = set[int](), 0
+    for name, place in owners.items():
+        value = getattr(*place)
+        if id(value) in seen:
+            continue
+        seen.add(id(value))
+        if value.nbytes > room:
+            groups.append([])
+            room = size
+        groups[-1].append(name)
+        room -= value.nbytes
+    for number, names in enumerate(groups, 1):
+        file = f"model-{number:05d}.safetensors"
+        part = {name: getattr(*owners[name]).detach().cpu().contiguous().clone() for name in names}
+        artifacts.atomic_write(directory / file, functools.partial(save_file, part))
+        named |= dict.fromkeys(names, file)
+    artifacts.write_json(directory / INDEX, {"weight_map": named})
+    return [INDEX, *dict.fromkeys(named.values())]
 
 
 def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:
     """Return file, shape and type of every stored tensor."""
     index = directory / INDEX
-    named = _read_index(index) if index.is_file() else {}
+    named = read_index(index) if index.is_file() else {}
     if not named and not (directory / WHOLE).is_file():
         raise InputError(f"{directory}: neither {WHOLE} nor {INDEX}: only safetensors can be read piece by piece")
     entries: dict[str, tuple[Path, list[int], str]] = {}
     for path in sorted(set(named.values())) or [directory / WHOLE]:
-        with _opened(path) as file:
+        with opened(path) as file:
             for name in file.keys():  # noqa: SIM118 (it is no dict)
                 part = file.get_slice(name)
                 entries[name] = path, part.get_shape(), part.get_dtype()
@@ -134,8 +162,8 @@ def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:
     return entries
 
 
-def _read_index(index: Path) -> dict[str, Path]:
-    """Return the file of each tensor that an index names."""
+def read_index(index: Path) -> dict[str, Path]:
+    """Return the file of each tensor that an index of shards names, beside the index; InputError if it is none."""
     try:
         named = json.loads(index.read_text())["weight_map"].items()
         # By its last component: an index must not lead out of the directory.
@@ -145,8 +173,8 @@ def _read_index(index: Path) -> dict[str, Path]:
 
 
 @contextlib.contextmanager
-def _opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file; what is wrong with it is an error of the user's."""
+def opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; InputError if it is missing or damaged."""
     if not path.is_file():
         raise InputError(f"{path}: missing; fetch the directory again")
     try:

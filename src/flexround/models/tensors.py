@@ -1,8 +1,10 @@
-"""Where the tensors of a model are, and models without weights, whose tensors come one by one."""
+"""Where the tensors of a model are, how they start, and models without weights, whose tensors come one by one."""
 
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
+import torch
 from torch import Tensor, nn
 
 Place = tuple[nn.Module, str]  # a module and the name of its parameter or buffer
@@ -28,6 +30,22 @@ def put(place: Place, value: Tensor) -> None:
     """Replace a parameter or buffer by ``value``, any shape; also one without values: nothing can be copied into it."""
     module, leaf = place
     setattr(module, leaf, nn.Parameter(value, requires_grad=False) if leaf in module._parameters else value)
+
+
+def linears(model: Any) -> list[str]:
+    """Return the names of the weights of linears but the head, which may be tied to embeddings."""
+    head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
+    found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
+    return [f"{name}.weight" for name in found]
+
+
+@contextlib.contextmanager
+def seeded(seed: int) -> Iterator[None]:
+    """Initialise the models made inside from ``seed`` and leave the global generator as it was."""
+    with torch.random.fork_rng(devices=()):
+        # Not torch.manual_seed: it would also seed the accelerators, whose state isn't put back.
+        torch.default_generator.manual_seed(seed)
+        yield
 
 
 @contextlib.contextmanager

@@ -5,12 +5,15 @@ from torch import Tensor, nn
 
 from flexround.quant.flexround import FlexRound
 from flexround.quant.functions import DivideRound
+from flexround.quant.fused import FusedDivideRound
 from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 
 
 class AdaQuant(Rounding):
     """Element-wise addition; the groups ``v`` and ``s1`` have learning rates of their own."""
+
+    fusable = True
 
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
         super().__init__(weight, grid, axes)
@@ -19,6 +22,8 @@ class AdaQuant(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊(W + V) / s1⌉, clipped to the grid, shape of ``weight``."""
+        if self.fused:
+            return FusedDivideRound.apply(weight + self.v, self.d1, None, None, None, *self.fused)
         return DivideRound.apply(weight + self.v, self.d1, None, None, None, self.low, self.high)
 
     def step(self) -> Tensor:

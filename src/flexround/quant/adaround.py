@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import GAMMA, ZETA, RectifiedSigmoidRound, RoundingRegularizer
+from flexround.quant.fused import FusedRectifiedSigmoidRound, FusedRoundingRegularizer
 from flexround.quant.grid import Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
@@ -11,6 +12,7 @@ from flexround.quant.rounding import Axes, Rounding
 class AdaRound(Rounding):
     """Ŵ = s1 (⌊W / s1⌋ + h(α)); α starts where h(α) is the fraction of W / s1, so the start is full precision."""
 
+    fusable = True
     floor: Tensor
 
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
@@ -22,6 +24,8 @@ class AdaRound(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the soft Ŵ, shape of ``weight``, which itself is not read: its floor was taken at the start."""
+        if self.fused:
+            return FusedRectifiedSigmoidRound.apply(self.alpha, self.floor, self.grid.step, *self.fused)
         return RectifiedSigmoidRound.apply(self.alpha, self.floor, self.grid.step, self.low, self.high)
 
     @torch.no_grad()
@@ -31,4 +35,6 @@ class AdaRound(Rounding):
 
     def regularizer(self, beta: float) -> Tensor:
         """Return the scalar Σ (1 - |2 h(α) - 1|^β)."""
+        if self.fused:  # beta changes: as a number it would be compiled in
+            return FusedRoundingRegularizer.apply(self.alpha, torch.tensor(beta, device=self.alpha.device))
         return RoundingRegularizer.apply(self.alpha, beta)

@@ -4,6 +4,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import DivideRound
+from flexround.quant.fused import FusedDivideRound
 from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 
@@ -22,6 +23,7 @@ class FlexRound(Rounding):
         form: ``log`` learns ln s (positive by construction, released code), ``direct`` learns s itself.
     """
 
+    fusable = True
     smallest_s1: Tensor
 
     def __init__(
@@ -48,6 +50,8 @@ class FlexRound(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid, shape of ``weight``."""
+        if self.fused:
+            return FusedDivideRound.apply(weight, *self.logs(), *self.fused)
         return DivideRound.apply(weight, *self.logs(), self.low, self.high)
 
     def logs(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:

@@ -4,6 +4,7 @@ All use the straight-through estimator: rounding has gradient 1, clipping passes
 within the bounds. Tests compare each with its plain formula in float64.
 """
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
@@ -34,43 +35,82 @@ class DivideRound(Function):
         high: Bound,
     ) -> Tensor:
         """Return Ŵ, shape of ``weight``; ``d1`` () or per channel, ``d2`` like ``weight``, ``d3``/``d4`` broadcast."""
-        s1 = d1.exp()
-        scale = -d1
-        for small in (d3, d4):
-            if small is not None:
-                scale = scale - small
-        # scale becomes 1 / (s1 S2 s3 s4); the parts without S2 are combined first because they are small
-        scale = scale.exp() if d2 is None else torch.sub(scale, d2).exp_()
-        u = weight * scale
-        rounded = u.round()
-        code = clip(rounded, low, high)
-        inside = torch.eq(rounded, code, out=rounded)
-        quantized = code.mul_(s1)
-        slope = scale.mul(inside).mul_(s1) if ctx.needs_input_grad[0] else None
-        u.mul_(inside).mul_(-s1)
-        ctx.save_for_backward(u, quantized, slope)
-        ctx.shapes = [None if d is None else d.shape for d in (d1, d2, d3, d4)]
+        logs = (d1, d2, d3, d4)
+        quantized, log_divisor, slope = divide_round(weight, logs, low, high, ctx.needs_input_grad[0])
+        ctx.save_for_backward(quantized, log_divisor, slope)
+        ctx.shapes = shapes(logs)
         return quantized
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of weight, d1, d2, d3, d4, each of its own shape."""
-        log_divisor, quantized, slope = ctx.saved_tensors
-        grad_d = grad * log_divisor
-        grad_weight = None if slope is None else grad * slope
-        shape1, shape2, shape3, shape4 = ctx.shapes
-        outer = _sum_channels(grad_d)
-        grad_d1 = _sum_to(grad * quantized, shape1) + _sum_small(outer, shape1) if ctx.needs_input_grad[1] else None
-        return (
-            grad_weight,
-            grad_d1,
-            None if shape2 is None else grad_d,
-            None if shape3 is None else _sum_small(outer, shape3),
-            None if shape4 is None else _sum_small(outer, shape4),
-            None,
-            None,
-        )
+        quantized, log_divisor, slope = ctx.saved_tensors
+        learn_s1 = ctx.needs_input_grad[1]
+        return *divide_round_gradients(grad, quantized, log_divisor, slope, ctx.shapes, learn_s1), None, None
+
+
+Logs = tuple[Tensor, Tensor | None, Tensor | None, Tensor | None]  # d1, d2, d3, d4
+Shapes = Sequence[torch.Size | None]  # of the same
+
+
+def divide_round(
+    weight: Tensor, logs: Logs, low: Bound, high: Bound, learn_weight: bool
+) -> tuple[Tensor, Tensor, Tensor | None]:
+    """Return Ŵ of :class:`DivideRound`, ∂Ŵ/∂d2 and, with ``learn_weight``, ∂Ŵ/∂W; all of the weight's shape."""
+    d1, d2, d3, d4 = logs
+    s1 = d1.exp()
+    scale = -d1
+    for small in (d3, d4):
+        if small is not None:
+            scale = scale - small
+    # scale becomes 1 / (s1 S2 s3 s4); the parts without S2 are combined first because they are small
+    scale = scale.exp() if d2 is None else torch.sub(scale, d2).exp_()
+    u = weight * scale
+    rounded = u.round()
+    code = clip(rounded, low, high)
+    inside = torch.eq(rounded, code, out=rounded)
+    quantized = code.mul_(s1)
+    slope = scale.mul(inside).mul_(s1) if learn_weight else None
+    return quantized, u.mul_(inside).mul_(-s1), slope
+
+
+def divide_round_gradients(
+    grad: Tensor,
+    quantized: Tensor,
+    log_divisor: Tensor,
+    slope: Tensor | None,
+    shapes: Shapes,
+    learn_s1: bool,
+    one_sum: bool = False,
+) -> tuple[Tensor | None, ...]:
+    """Return the gradients of weight, d1, d2, d3, d4, each of its own shape, from what ``divide_round`` returned.
+
+    With ``one_sum`` that of d1 is one sum over the weight: compiled, two sums are two passes over memory, while run
+    one by one the second is a small one.
+    """
+    grad_d = grad * log_divisor
+    grad_weight = None if slope is None else grad * slope
+    shape1, shape2, shape3, shape4 = shapes
+    assert shape1 is not None
+    outer = _sum_channels(grad_d)
+    grad_d1 = None
+    if learn_s1 and one_sum:
+        grad_d1 = _sum_to(grad_d + grad * quantized, shape1)
+    elif learn_s1:
+        grad_d1 = _sum_to(grad * quantized, shape1) + _sum_small(outer, shape1)
+    return (
+        grad_weight,
+        grad_d1,
+        None if shape2 is None else grad_d,
+        None if shape3 is None else _sum_small(outer, shape3),
+        None if shape4 is None else _sum_small(outer, shape4),
+    )
+
+
+def shapes(logs: Logs) -> list[torch.Size | None]:
+    """Return the shapes of d1 to d4, None for those that are absent."""
+    return [None if d is None else d.shape for d in logs]
 
 
 def _sum_channels(x: Tensor) -> Tensor:
@@ -97,13 +137,9 @@ class RectifiedSigmoidRound(Function):
     @staticmethod
     def forward(ctx: Any, alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: Bound) -> Tensor:
         """Return Ŵ; ``alpha`` and ``floor`` (whole numbers) have its shape, ``step`` is () or per channel."""
-        sigmoid = alpha.sigmoid()
-        h = stretch(sigmoid)
-        code = h.add(floor)
-        clipped = clip(code, low, high)
-        slope = stretch_slope(sigmoid, h).mul_(torch.eq(code, clipped, out=code)).mul_(step)
+        quantized, slope = rectified_sigmoid_round(alpha, floor, step, low, high)
         ctx.save_for_backward(slope)
-        return clipped.mul_(step)
+        return quantized
 
     @staticmethod
     @once_differentiable
@@ -113,18 +149,26 @@ class RectifiedSigmoidRound(Function):
         return grad * slope, None, None, None, None
 
 
+def rectified_sigmoid_round(
+    alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: Bound
+) -> tuple[Tensor, Tensor]:
+    """Return Ŵ of :class:`RectifiedSigmoidRound` and ∂Ŵ/∂α, both of the shape of ``alpha``."""
+    sigmoid = alpha.sigmoid()
+    h = stretch(sigmoid)
+    code = h.add(floor)
+    clipped = clip(code, low, high)
+    slope = stretch_slope(sigmoid, h).mul_(torch.eq(code, clipped, out=code)).mul_(step)
+    return clipped.mul_(step), slope
+
+
 class RoundingRegularizer(Function):
     """AdaRound's Σ (1 - |2 h(α) - 1|^β), summed over all weights (Nagel et al. 2020, eq. 24)."""
 
     @staticmethod
     def forward(ctx: Any, alpha: Tensor, beta: float) -> Tensor:
         """Return the scalar sum over ``alpha``, any shape."""
-        sigmoid = alpha.sigmoid()
-        h = stretch(sigmoid)
-        centred = h.mul(2).sub_(1)
-        power = centred.abs().pow_(beta - 1)
-        total = alpha.numel() - power.mul(centred.abs()).sum()
-        ctx.save_for_backward(power.mul_(centred.sign_()).mul_(stretch_slope(sigmoid, h)).mul_(-2 * beta))
+        total, slope = rounding_regularizer(alpha, beta)
+        ctx.save_for_backward(slope)
         return total
 
     @staticmethod
@@ -133,6 +177,16 @@ class RoundingRegularizer(Function):
         """Return the gradient of alpha, of its shape."""
         (slope,) = ctx.saved_tensors
         return grad * slope, None
+
+
+def rounding_regularizer(alpha: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
+    """Return the sum of :class:`RoundingRegularizer`, shape (), and its gradient, of the shape of ``alpha``."""
+    sigmoid = alpha.sigmoid()
+    h = stretch(sigmoid)
+    centred = h.mul(2).sub_(1)
+    power = centred.abs().pow_(beta - 1)
+    total = alpha.numel() - power.mul(centred.abs()).sum()
+    return total, power.mul_(centred.sign_()).mul_(stretch_slope(sigmoid, h)).mul_(-2 * beta)
 
 
 GAMMA, ZETA = -0.1, 1.1  # stretch of AdaRound's rectified sigmoid

@@ -33,17 +33,29 @@ class Rounding(nn.Module):
         grid: initial grid, the same for every rounding.
         axes: channel axes of the weight.
         **options: a recipe's ``options``.
+
+    Attributes:
+        fusable: of the class, whether ``forward`` heeds ``fused``.
+        fused: while learning, the bounds as tensors if ``forward`` shall run compiled (``quant/fused.py``), else None.
     """
+
+    fusable = False
 
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
         super().__init__()
         self.grid = grid
         self.axes = axes
         self.low, self.high = grid.bounds
+        self.fused: tuple[Tensor, Tensor] | None = None
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return Ŵ, shape of ``weight``, as it is while learning (soft for AdaRound); differentiable."""
         raise NotImplementedError
+
+    def fuse(self, on: bool) -> None:
+        """Have ``forward`` and ``regularizer`` run compiled from now on, or no longer."""
+        low, high = (torch.as_tensor(bound).to(self.grid.step) for bound in (self.low, self.high))
+        self.fused = (low, high) if on else None
 
     def step(self) -> Tensor:
         """Return the current step s1, shape of ``grid.step``."""

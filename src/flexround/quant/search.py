@@ -13,6 +13,7 @@ NEAR, NEAR_PART = (0, -1, 1, -2, 2), 16  # with zero points off the natural one 
 PATTERN = (8, 4, 2, 1)  # then moves by these amounts as long as that helps
 MARGIN = 1.001  # of float32 sums, before a range counts as worse
 CHUNK = 2**20  # weights searched at a time, of whole channels: the passes over them stay in the caches
+PIECE = 2**28  # values of a tensor with one grid that are compared at a time: more would take its memory once again
 
 
 def initial_grid(x: Tensor, scheme: Scheme, method: str = "mse", p: float = 2.4) -> Grid:
@@ -59,6 +60,9 @@ def _parts(x: Tensor, axis: int | None) -> tuple[Tensor, ...]:
 
 def mean_error(x: Tensor, grid: Grid, axis: int | None, p: float) -> Tensor:
     """Return mean |x - x_hat|^p per tensor, shape (), or per channel, shape of the step."""
+    if axis is None and x.numel() > PIECE:
+        sums = [mean_error(part, grid, None, p).double() * part.numel() for part in x.flatten().split(PIECE)]
+        return (torch.stack(sums).sum() / x.numel()).to(x.dtype)
     low, high = grid.bounds
     error = (x / grid.step).round_()
     clip(error, low, high, out=error).mul_(grid.step).sub_(x)

@@ -17,9 +17,11 @@ from flexround.quant.activation import keep_mask
 
 log = logging.getLogger(__name__)
 
-GPU_ROOM, HOST_ROOM = 0.5, 0.5  # parts of the free memory that the caches may take; the rest is for the block at work
+GPU_PART, HOST_PART = 0.5, 0.5  # of a memory, that the caches may take; the rest is for the block at work
 HELD = 3  # caches at a block: full-precision input, quantized input, output
-KEPT = 4  # caches on disk when a block is done: both inputs and both outputs
+KEPT = 5  # caches on disk: both inputs and both outputs of a block, and the first of the next while they are recorded
+CARRIED = 2  # caches that a block hands on
+AHEAD = 256  # batches whose rows are drawn at a time
 SUFFIX = ".cache"
 GB = 1e9
 
@@ -33,12 +35,14 @@ class Store:
         dtype: of activations; whatever uses them computes in float32.
         directory: of memory-mapped files, one a cache; None keeps them in memory.
         pinned: whether the host's memory is page-locked, from where a GPU copies without a detour.
+        largest: bytes of the largest cache.
     """
 
     device: torch.device
     dtype: torch.dtype = torch.float32
     directory: Path | None = None
     pinned: bool = False
+    largest: int = 0
 
     def __str__(self) -> str:
         if self.directory is not None:
@@ -85,15 +89,29 @@ def file_of(x: Tensor) -> Path | None:
 
 
 def pieces(x: Tensor) -> Iterator[memoryview]:
-    """Yield the bytes of a cache (N, ...) in the order in which they lie in memory, row by row."""
+    """Yield the bytes of a cache (N, ...) in the order in which they lie in memory, row by row.
+
+    A GPU copies them beside its other work; the cache must be finished, and nobody may change it.
+    """
+    stream = torch.cuda.Stream(x.device) if x.device.type == "cuda" else None
     for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
-        yield memoryview(row.detach().contiguous().cpu().view(torch.uint8).numpy()).cast("B")
+        with torch.cuda.stream(stream):
+            host = row.detach().contiguous().cpu()
+        yield memoryview(host.view(torch.uint8).numpy()).cast("B")
 
 
 def plan(
-    row: int, rows: int, device: torch.device, dtype: torch.dtype, directory: Path, host_bytes: int | None
+    row: int,
+    rows: int,
+    device: torch.device,
+    dtype: torch.dtype,
+    directory: Path,
+    host_bytes: int | None,
+    gpu_bytes: int | None = None,
 ) -> Store:
     """Choose where caches lie, by their bytes: on the GPU, in the host's memory, in memory-mapped files; write nothing.
+
+    The choice follows from the sizes of the job and of the memories, not from what else happens to lie there.
 
     Args:
         row: elements of the largest cache, one sample.
@@ -101,7 +119,8 @@ def plan(
         device: where blocks run.
         dtype: of the caches.
         directory: for files, and for the state that lets a killed job go on; may not exist yet.
-        host_bytes: of the host's memory that caches may take; None for a part of what is available.
+        host_bytes: of the host's memory that caches may take; None for half of it.
+        gpu_bytes: of the GPU's memory likewise.
 
     Raises:
         InputError: too little room on the disk.
@@ -115,27 +134,25 @@ def plan(
             f"{directory}: caches and resume state need {on_disk} bytes, {free} are free; free space, choose another "
             "--state, fewer samples, or a cache_dtype of half the size"
         )
-    limit = int(HOST_ROOM * _available()) if host_bytes is None else host_bytes
-    if device.type == "cuda" and HELD * one < GPU_ROOM * torch.cuda.mem_get_info(device)[0]:
-        store = Store(device, dtype)
+    limit = int(HOST_PART * _host_memory()) if host_bytes is None else host_bytes
+    if device.type == "cuda" and gpu_bytes is None:
+        gpu_bytes = int(GPU_PART * torch.cuda.get_device_properties(device).total_memory)
+    if device.type == "cuda" and HELD * one <= (gpu_bytes or 0):
+        store = Store(device, dtype, largest=one)
     elif HELD * one <= limit:
-        store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda")
+        store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda", largest=one)
     else:
-        store = Store(torch.device("cpu"), dtype, directory)
+        store = Store(torch.device("cpu"), dtype, directory, largest=one)
     log.info(
-        "caches: %d x %.3g GB %s (limit of the host's memory %.3g GB); resume state: %.3g GB of %.3g GB free",
-        *(HELD, one / GB, store, limit / GB, on_disk / GB, free / GB),
+        "caches: %d x %.3g GB %s (limits: GPU %.3g GB, host %.3g GB); resume state: %.3g GB of %.3g GB free",
+        *(HELD, one / GB, store, (gpu_bytes or 0) / GB, limit / GB, on_disk / GB, free / GB),
     )
     return store
 
 
-def _available() -> int:
-    """Return the bytes of memory that new work can take without swapping."""
-    try:
-        lines = Path("/proc/meminfo").read_text().splitlines()
-        return next(int(line.split()[1]) * 1024 for line in lines if line.startswith("MemAvailable:"))
-    except (OSError, StopIteration):
-        return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+def _host_memory() -> int:
+    """Return the bytes of the host's memory."""
+    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @torch.no_grad()
@@ -161,11 +178,30 @@ def forward(
 
 def on(device: torch.device, rows: Tensor) -> Tensor:
     """Copy cached rows (n, ...) to a device; always a copy, because a module may begin with an in-place operation."""
-    return rows.to(device, torch.float32 if rows.is_floating_point() else rows.dtype, copy=True)
+    moved = rows.to(device, non_blocking=True)  # before the change of type: half the bytes, and only so without waiting
+    return moved.to(torch.float32 if rows.is_floating_point() else rows.dtype, copy=moved is rows)
+
+
+def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device) -> Tensor:
+    """Return rows of a cache (N, ...) in the host's memory, cut to ``length`` tokens, laid out as they are there.
+
+    A GPU gets them from page-locked memory and isn't waited for: PyTorch reuses that memory when they have arrived.
+
+    Args:
+        x: images lie channels last.
+        index: int64 (n,) on the CPU.
+        length: tokens that are kept, None for all.
+        device: of the result.
+    """
+    rows = x.permute(0, 2, 3, 1) if x.ndim == 4 else x[:, :length] if length is not None else x
+    buffer = torch.empty((len(index), *rows.shape[1:]), dtype=x.dtype, pin_memory=device.type == "cuda")
+    torch.index_select(rows, 0, index, out=buffer)
+    moved = buffer.to(device, non_blocking=True)
+    return moved.permute(0, 3, 1, 2) if x.ndim == 4 else moved
 
 
 class Batches:
-    """Draws batches of (input, target, mask) rows for one block.
+    """Draws batches of (input, target, mask) rows for one block; a GPU is never waited for.
 
     Args:
         quantized: (N, ...) input from the quantized predecessors.
@@ -193,28 +229,40 @@ class Batches:
         rows: torch.Generator,
         masks: torch.Generator,
     ) -> None:
-        self.quantized, self.full, self.target, self.mask = quantized, full, target, mask
+        self.quantized, self.full, self.target = quantized, full, target
         self.size, self.keep, self.replacement = size, keep, replacement
         self.rows, self.masks = rows, masks
-        # On the CPU, where the row numbers are: asking a GPU would halt it in every iteration.
-        self.lengths = mask.sum(1).cpu() if trim and mask is not None else None
+        self.mask = None if mask is None else mask.to(masks.device)
+        self._row_lengths = mask.sum(1).cpu() if trim and mask is not None else None
+        self._batches: Iterator[tuple[Tensor, Tensor, int | None]] = iter(())
 
     def draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
         """Return input (B, ...), target (B, ...) and mask, bool (B, T), on the device of ``masks``; B is ``size``."""
+        batch = next(self._batches, None)
+        if batch is None:
+            self._batches = self._drawn_ahead()
+            batch = next(self._batches)
+        x, target = (self._rows(tensor, *batch).float() for tensor in (self.quantized, self.target))
+        if self.keep < 1:
+            full = self._rows(self.full, *batch).float()
+            x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks))
+        return x, target, None if self.mask is None else self._rows(self.mask, *batch)
+
+    def _drawn_ahead(self) -> Iterator[tuple[Tensor, Tensor, int | None]]:
+        """Draw row numbers of many batches; yield those of each on the CPU and on the device, and its length."""
+        host = torch.stack([self._draw_rows() for _ in range(AHEAD)])
+        lengths = [None] * AHEAD if self._row_lengths is None else self._row_lengths[host].amax(1).tolist()
+        pinned = host.pin_memory() if self.masks.device.type == "cuda" else host
+        yield from zip(host, pinned.to(self.masks.device, non_blocking=True), lengths, strict=True)
+
+    def _draw_rows(self) -> Tensor:
+        """Return the row numbers of a batch, int64 (B,)."""
         count = len(self.target)
         if self.replacement:
-            index = torch.randint(count, (self.size,), generator=self.rows)
-        else:
-            index = torch.randperm(count, generator=self.rows)[: self.size]
-        length = None if self.lengths is None else int(self.lengths[index].max())
-        index = index.to(self.target.device)
-        x, target = (self._rows(tensor, index, length).float() for tensor in (self.quantized, self.target))
-        if self.keep < 1:
-            full = self._rows(self.full, index, length).float()
-            x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks))
-        return x, target, None if self.mask is None else self._rows(self.mask, index.to(self.mask.device), length)
+            return torch.randint(count, (self.size,), generator=self.rows)
+        return torch.randperm(count, generator=self.rows)[: self.size]
 
-    def _rows(self, tensor: Tensor, index: Tensor, length: int | None) -> Tensor:
-        # Indexing keeps the layout; index_select does not.
-        rows = tensor[index] if length is None else tensor[index, :length]
-        return rows.to(self.masks.device, non_blocking=True)
+    def _rows(self, tensor: Tensor, host: Tensor, there: Tensor, length: int | None) -> Tensor:
+        if tensor.device.type != self.masks.device.type:
+            return gathered(tensor, host, length, self.masks.device)
+        return tensor[there] if length is None else tensor[there, :length]  # which keeps the layout

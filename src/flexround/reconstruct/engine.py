@@ -4,9 +4,11 @@ Activations flow from block to block through the carried caches; no prefix of th
 the caches of one block boundary exist at a time. What is found for a block is written when the block is done.
 """
 
+import contextlib
 import logging
 import resource
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +16,7 @@ import torch
 from torch import Tensor
 
 from flexround import memory
+from flexround.errors import InputError
 from flexround.models.tensors import places, within
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
@@ -26,7 +29,11 @@ REST = "rest"  # position of what is in no block
 
 
 def reconstruct(
-    job: Reconstruction, samples: Tensor, state: State, host_bytes: int | None = None
+    job: Reconstruction,
+    samples: Tensor,
+    state: State,
+    host_bytes: int | None = None,
+    gpu_bytes: int | None = None,
 ) -> list[dict[str, Any]]:
     """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
 
@@ -34,25 +41,28 @@ def reconstruct(
         job: model and settings.
         samples: (N, ...) inputs of the first block.
         state: opened state directory; finished blocks in it are not computed again.
-        host_bytes: of the host's memory that caches may take; None for a part of what is available.
+        host_bytes: of the host's memory that caches may take; None for half of it.
+        gpu_bytes: of the GPU's memory likewise.
 
     Returns:
-        One record per block and phase (errors, losses, seconds, peak memory in MB).
+        One record per block and phase (errors, losses, seconds, peak memory in MB, where the caches lay).
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight that can't be quantized, or too little room on the disk for the caches.
+        InputError: a weight that can't be quantized, too little room on the disk for the caches, or on the GPU for a
+            block.
     """
     job.model.requires_grad_(False)
     names = {module: name for name, module in job.model.named_modules()}
     inside = [within(block.module, places(job.model)) for block in job.blocks]
-    store = place_caches(job, samples, state.directory, host_bytes)
+    store = place_caches(job, samples, state.directory, host_bytes, gpu_bytes)
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
     phases: list[Phase] = [WeightPhase(job, names, samples, store)]
     if job.recipe.a_bits and not job.joint:
         phases.append(StepPhase(job, names, samples, store))
+    state.spread(len(phases) * len(job.blocks), cache.CARRIED * store.largest)
     for phase in phases:
         done = sum(entry["position"].startswith(f"{phase.name}/") for entry in state.entries)
         if done == len(job.blocks):
@@ -60,21 +70,28 @@ def reconstruct(
         carry = phase.start() if done == 0 else state.carry(store)
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
-                learned, carry, record = _timed(phase, index, carry, state)
+                with _enough_memory(phase, index):
+                    learned, carry, record = _timed(phase, index, carry, state)
                 tensors, grids = flatten(learned)
                 if isinstance(phase, WeightPhase):
                     plain = [name for name in inside[index] if weight_key(name.removesuffix(".weight")) not in learned]
                     tensors |= parameters(job.model, plain)
             check_finite(tensors)
+            if index + 1 == len(job.blocks):
+                carry = {}
             state.commit(_position(phase, index), tensors, carry, {"grids": grids, "record": record})
             memory.return_freed_memory()
+    state.join()
     return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
 
 
-def place_caches(job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None) -> cache.Store:
+def place_caches(
+    job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None, gpu_bytes: int | None = None
+) -> cache.Store:
     """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``."""
     row = max(shape.numel() for shape in boundaries(job, samples))
-    return cache.plan(row, len(samples), job.device, getattr(torch, job.hyper.cache_dtype), directory, host_bytes)
+    dtype = getattr(torch, job.hyper.cache_dtype)
+    return cache.plan(row, len(samples), job.device, dtype, directory, host_bytes, gpu_bytes)
 
 
 @torch.no_grad()
@@ -114,6 +131,27 @@ def _earlier(state: State, index: int) -> Result:
     return earlier
 
 
+@contextlib.contextmanager
+def _enough_memory(phase: Phase, index: int) -> Iterator[None]:
+    """Say what to do if a GPU's memory is too small for a block.
+
+    Raises:
+        InputError: naming the block and the bytes.
+    """
+    try:
+        yield
+    except torch.OutOfMemoryError as error:
+        job = phase.job
+        asked = str(error).partition("Tried to allocate ")[2].partition(". ")[0] or "more"
+        held = torch.cuda.max_memory_allocated(job.device) / cache.GB if job.device.type == "cuda" else 0.0
+        room = "" if phase.store.device.type == "cpu" else "--gpu-cache-mb 0 (activations in the host's memory), "
+        raise InputError(
+            f"block {job.blocks[index].name}, phase {phase.name}: the GPU's memory is too small: {asked} asked for, "
+            f"{held:.3g} GB in use, activations {phase.store}; try {room}precision bfloat16, a smaller batch "
+            f"({job.hyper.batch}) or a larger GPU; finished blocks are kept"
+        ) from error
+
+
 def _timed(
     phase: Phase, index: int, carry: dict[str, Tensor], state: State
 ) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
@@ -128,6 +166,7 @@ def _timed(
     wait(job.device)
     record["seconds"] = time.perf_counter() - start
     record["peak_mb"] = peak_mb(job.device)
+    record["caches"] = str(phase.store)
     numbers = " ".join(f"{key}={value:.4g}" for key, value in record.items() if isinstance(value, float))
     log.info("%s %d/%d %s: %s", phase.name, index + 1, len(job.blocks), record["block"], numbers)
     return learned, carry, record

@@ -4,10 +4,10 @@ import dataclasses
 from pathlib import Path
 
 import numpy as np
-from safetensors import safe_open
 
 from flexround import artifacts
 from flexround.errors import InputError, suggest
+from flexround.reconstruct import packing
 
 
 @dataclasses.dataclass(frozen=True)
@@ -35,8 +35,9 @@ def weight_codes(directory: Path, module: str, weight: np.ndarray) -> WeightCode
     if key not in files:
         known = [name.partition("/")[2] for name in files if name.startswith("weight/")]
         raise InputError(f"{directory}: quantized weight {suggest(module, known)}")
-    with safe_open(directory / files[key], framework="np") as file:
-        codes, zero_point, step = (file.get_tensor(f"{key}:{part}") for part in ("codes", "zero_point", "initial_step"))
+    parts = [f"{key}:{part}" for part in ("codes", "zero_point", "initial_step")]
+    tensors = packing.read(directory / files[key], parts)
+    codes, zero_point, step = (tensors[part].numpy() for part in parts)
     if codes.shape != weight.shape:
         raise InputError(f"{directory}: {module} has shape {codes.shape}, the checkpoint's is {weight.shape}")
     limits = grids[files[key]][key]

@@ -11,6 +11,7 @@ from flexround import imports
 from flexround.errors import SettingsError
 from flexround.models import build
 from flexround.models.blocks import Block
+from flexround.models.shards import CPU
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import result
 from flexround.reconstruct.weights import Resident, Streamed, Weights
@@ -20,14 +21,21 @@ from flexround.surgery.preprocess import prepare
 STRUCTURAL = ("replace_relu6", "restore_relu6")  # surgery that changes modules, not only values
 
 
-def prepared(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path, steps: Sequence[str]) -> nn.Module:
-    """Return the folded and preprocessed full-precision network.
+def prepared(
+    checkpoint: Checkpoint,
+    head: Mapping[str, Any],
+    directory: Path,
+    steps: Sequence[str],
+    device: torch.device = CPU,
+    kind: torch.dtype = torch.float32,
+) -> nn.Module:
+    """Return the folded and preprocessed full-precision network; see ``build.full_precision``.
 
     Raises:
         InputError: damaged or foreign weights.
         SettingsError: surgery that this architecture does not offer.
     """
-    model = build.full_precision(checkpoint, head, directory)
+    model = build.full_precision(checkpoint, head, directory, device, kind)
     groups = checkpoint.model.equalization
     prepare(model, steps, imports.load(groups)(model) if groups else None)
     return model.eval()
@@ -53,33 +61,36 @@ def to_quantize(
     return shards.model, blocks, Streamed(shards, blocks, device)
 
 
-def quantized(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path, steps: Sequence[str]) -> nn.Module:
+def quantized(
+    checkpoint: Checkpoint,
+    head: Mapping[str, Any],
+    directory: Path,
+    steps: Sequence[str],
+    device: torch.device = CPU,
+    kind: torch.dtype = torch.float32,
+) -> nn.Module:
     """Return the quantized network stored in ``directory``; the full-precision weights are not needed.
+
+    Its parameters are read onto ``device`` and have the type ``kind``; activation steps are float32.
 
     Raises:
         InputError: damaged files, or a result of another network.
     """
     model = build.architecture(checkpoint, head)
     prepare(model, [step for step in steps if step in STRUCTURAL])
-    result.load(directory, model, build.cut(checkpoint, model))
+    result.load(directory, model, build.cut(checkpoint, model), device, kind)
     return model.eval()
 
 
-def lower(model: nn.Module, precision: str) -> nn.Module:
+def lower(model: nn.Module, kind: torch.dtype) -> nn.Module:
     """Store the weights in a lower precision, in place; activation steps stay float32.
 
     Args:
         model: network on any device.
-        precision: name of a floating type of torch; ``float32`` changes nothing.
+        kind: of all parameters but the steps.
     """
-    kind = getattr(torch, precision)
     for module in model.modules():
         if not isinstance(module, ActivationQuantizer):
             for parameter in module.parameters(recurse=False):
                 parameter.data = parameter.data.to(kind)
     return model
-
-
-def products(precision: str, device: torch.device) -> torch.autocast:
-    """Return the context in which a network of ``lower`` precision computes; softmax and sums stay float32."""
-    return torch.autocast(device.type, getattr(torch, precision), enabled=precision != "float32")

@@ -1,14 +1,17 @@
 """What is done to one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexround.errors import SettingsError
 from flexround.models.blocks import Block, identity
+from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, forward, on
@@ -19,6 +22,26 @@ from flexround.surgery import place
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
 LOSS_WINDOW = 10  # iterations averaged for the loss before and after
+AT_ONCE = 2**31  # bytes of the largest tensor of a pass, if all initial rows go through a block together
+
+
+class Largest(TorchDispatchMode):
+    """Finds the bytes of the largest tensor that is made while it is on; views of a module's weights don't count."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.bytes = 0
+        self._weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
+
+    def __torch_dispatch__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and look at what it returns."""
+        made = function(*arguments, **(keywords or {}))
+        for x in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in self._weights:
+                self.bytes = max(self.bytes, x.numel() * x.itemsize)
+        return made
 
 
 class Phase:
@@ -53,7 +76,8 @@ class Phase:
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Run a block over all cached rows (N, ...)."""
-        return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
+        with self.job.products():
+            return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
 
     def loss(self, p: float) -> ReconstructionError:
         """Return the error that is minimised and reported."""
@@ -65,9 +89,9 @@ class Phase:
         for start in range(0, count, job.hyper.batch):
             rows = slice(start, min(start + job.hyper.batch, count))
             mask = None if job.mask is None else job.mask[rows].to(job.device)
-            with torch.no_grad():
+            with torch.no_grad(), job.products():
                 part = predict(rows, mask)
-            total += self.loss(job.hyper.loss_p)(part, on(job.device, target[rows]), mask).item() * len(part)
+            total += self.loss(job.hyper.loss_p)(part.float(), on(job.device, target[rows]), mask).item() * len(part)
         return total / count
 
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
@@ -76,20 +100,32 @@ class Phase:
 
     def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
         """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output."""
-        hyper, block = self.job.hyper, self.job.blocks[index]
-        mask = None if self.job.mask is None else self.job.mask[: len(x)].to(self.job.device)
+        hyper, block, device = self.job.hyper, self.job.blocks[index], self.job.device
+        masks = None if self.job.mask is None else self.job.mask[: len(x)].to(device)
+        parts = self._parts(block, x, masks)
+        of_parts = [None if masks is None else masks[rows] for rows in parts]
         for number, site in enumerate(block.sites):
             is_output = number == len(block.sites) - 1
             bits = self.job.activation_bits(index) if is_output else (self.job.recipe.a_bits or 0)
             scheme = Scheme(bits, hyper.a_scheme == "symmetric")
-            kept = mask if hyper.mask_padding else None
+            kept = of_parts if hyper.mask_padding else [None] * len(parts)
             place.attach_quantizer(site, place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept))
-        with torch.no_grad():  # one batch, so that every site sees all rows at once
-            output = block(on(self.job.device, x), mask)
+        outputs: list[Tensor] = []
+        while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
+            for rows, mask in zip(parts, of_parts, strict=True):
+                with torch.no_grad(), self.job.products(), contextlib.suppress(place.Observed):
+                    outputs.append(block(on(device, x[rows]), mask))
         for site in block.sites:
             observer = place.attached_quantizer(site)
             place.attach_quantizer(site, observer.quantizer)  # type: ignore[arg-type]
-        return output
+        return outputs[0] if len(parts) == 1 else torch.cat(outputs)
+
+    def _parts(self, block: Block, x: Tensor, masks: Tensor | None) -> list[slice]:
+        """Return the rows of ``x`` (n, ...) that go through a block at once: all, or batches if they are too large."""
+        with torch.no_grad(), self.job.products(), Largest(block.module) as found:
+            block(on(self.job.device, x[:1]), None if masks is None else masks[:1])
+        size = self.job.hyper.batch if len(x) * found.bytes > AT_ONCE else len(x)
+        return [slice(start, start + size) for start in range(0, len(x), size)]
 
     def steps(self, block: Block) -> Result:
         """Return the grids of a block's activation quantizers as they are now."""
@@ -200,9 +236,17 @@ class WeightPhase(Phase):
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
-        losses = optimise(block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision)
+        fused = hyper.fused and compiler_works(job.device)
+        for rounding in roundings:
+            rounding.fuse(fused)
+        with job.learning():
+            losses = optimise(
+                block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision
+            )
+        for rounding in roundings:
+            rounding.fuse(False)
         self.freeze_steps(block)
-        return _ends(losses)
+        return _ends(losses) | ({"fused": fused} if hyper.fused else {})
 
     def _harden(self, layers: Sequence[nn.Module]) -> Result:
         """Replace each rounding by its codes times its step, in float32."""
@@ -246,7 +290,8 @@ class StepPhase(Phase):
             groups = self.step_group(block)
             none = Annealing(0.0, 0.0, 1.0, 1.0)
             loss = self.loss(hyper.a_loss_p)
-            losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
+            with job.learning():
+                losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
             self.freeze_steps(block)
             record |= _ends(losses)
         record["error_hard"] = self.block_error(block, full, target)

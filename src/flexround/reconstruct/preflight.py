@@ -53,19 +53,22 @@ class _Rehearsal(WeightPhase):
         return record
 
 
-def preflight(job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None = None) -> Forecast:
+def preflight(
+    job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None = None, gpu_bytes: int | None = None
+) -> Forecast:
     """Run the largest block on random activations, through all that is done to a block.
 
     Args:
         job: model and settings; a model in memory is of no use afterwards.
         samples: (N, ...) inputs of the first block.
         directory: of the job's state.
-        host_bytes: of the host's memory that caches may take; None for a part of what is available.
+        host_bytes: of the host's memory that caches may take; None for half of it.
+        gpu_bytes: of the GPU's memory likewise.
 
     Raises:
         InputError: too little room on the disk.
     """
-    caches = engine.place_caches(job, samples, directory, host_bytes)
+    caches = engine.place_caches(job, samples, directory, host_bytes, gpu_bytes)
     sizes = [sum(weight.numel() for weight in block.module.parameters()) for block in job.blocks]
     index = sizes.index(max(sizes))
     hyper = job.hyper

@@ -1,12 +1,15 @@
 """What is reconstructed and how: the model, its blocks, the resolved settings, the generators."""
 
+import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor, nn
 
+from flexround.errors import SettingsError
 from flexround.models.blocks import Block
+from flexround.precision import autocast, tensor_float
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.weights import Weights
 from flexround.seeding import derive
@@ -26,6 +29,9 @@ class Reconstruction:
         seed_parts: identity that all generators derive from.
         device: where blocks run.
         mask: bool (N, T), True for the real tokens of each sample; None without padding.
+
+    Raises:
+        SettingsError: ``fused`` for a rounding that has no compiled form.
     """
 
     model: nn.Module
@@ -38,6 +44,13 @@ class Reconstruction:
     device: torch.device
     mask: Tensor | None = None
 
+    def __post_init__(self) -> None:
+        if self.hyper.fused and not getattr(self.rounding, "fusable", False):
+            raise SettingsError(
+                f"fused: true, but rounding {self.recipe.rounding} runs only as it is written; "
+                "set fused: false in the recipe's hyper, or have its forward heed self.fused and say fusable = True"
+            )
+
     @property
     def joint(self) -> bool:
         """Whether weights and activation steps are learned together (Q with quantized activations)."""
@@ -45,8 +58,16 @@ class Reconstruction:
 
     @property
     def precision(self) -> torch.dtype:
-        """Type in which a block is computed while it is learned."""
-        return getattr(torch, self.hyper.precision)
+        """Type of the factors of a block's products; TF32 is a way to multiply float32."""
+        return torch.float32 if self.hyper.precision == "tf32" else getattr(torch, self.hyper.precision)
+
+    def products(self) -> torch.autocast:
+        """Return the context in which cached rows run through a block: half precision, but never TF32."""
+        return autocast(self.precision, self.device)
+
+    def learning(self) -> contextlib.AbstractContextManager[None]:
+        """Return the context in which a block is learned."""
+        return tensor_float(self.hyper.precision == "tf32")
 
     def weight_bits(self, index: int) -> int:
         """Bits of the weights in block ``index``: first and last layer have their own."""

@@ -6,16 +6,16 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import safe_open
-from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flexround import artifacts
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
+from flexround.models.shards import CPU
 from flexround.models.tensors import places, put
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Grid
+from flexround.reconstruct import packing
 from flexround.reconstruct.state import State
 from flexround.surgery.place import attach_quantizer
 
@@ -86,15 +86,21 @@ def unflatten(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Result:
     return result
 
 
-def apply(result: Result, model: nn.Module, blocks: Iterable[Block], device: torch.device) -> None:
-    """Write a result into a model: dequantized weights, quantizers at their sites."""
+def apply(
+    result: Result,
+    model: nn.Module,
+    blocks: Iterable[Block],
+    device: torch.device,
+    kind: torch.dtype = torch.float32,
+) -> None:
+    """Write a result into a model: dequantized weights of type ``kind``, quantizers at their sites."""
     modules = dict(model.named_modules())
     names = {module: name for name, module in modules.items()}
     sites = {site_key(names, site): site for block in blocks for site in block.sites}
     for key, stored in result.items():
-        kind, _, rest = key.partition("/")
-        if kind == WEIGHT:
-            put((modules[rest], "weight"), stored.values().to(device))
+        what, _, rest = key.partition("/")
+        if what == WEIGHT:
+            put((modules[rest], "weight"), stored.values().to(device, kind))
         else:
             grid = dataclasses.replace(stored.grid, step=stored.grid.step.to(device))
             attach_quantizer(sites[key], ActivationQuantizer(grid))
@@ -146,8 +152,21 @@ def publish(directory: Path, state: State, facts: dict[str, Any], companions: Se
     artifacts.write_manifest(directory, [*files, *companions], grids=grids, **facts)
 
 
-def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> None:
+def load(
+    directory: Path,
+    model: nn.Module,
+    blocks: Iterable[Block],
+    device: torch.device = CPU,
+    kind: torch.dtype = torch.float32,
+) -> None:
     """Read a stored result into ``model``, whose weights may be anything or nothing, whose structure must be the same.
+
+    Args:
+        directory: of the result; one of its files at a time is in the host's memory.
+        model: what is read is put onto ``device``, the rest stays where it is.
+        blocks: of the model.
+        device: of what is read.
+        kind: type of parameters.
 
     Raises:
         InputError: damaged files, or tensors that don't fit the model.
@@ -158,22 +177,23 @@ def load(directory: Path, model: nn.Module, blocks: Iterable[Block]) -> None:
         raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(differing[:3])}")
     owners = places(model)
     for file, of_file in grids.items():
-        tensors = load_file(directory / file)
+        tensors = packing.read(directory / file)
         for key, value in tensors.items():
             if key.startswith(f"{PARAMETER}/"):
-                put(owners[key.partition("/")[2]], value)
-        apply(unflatten(tensors, of_file), model, blocks, torch.device("cpu"))
+                place = owners[key.partition("/")[2]]
+                cast = value.is_floating_point() and isinstance(getattr(*place), nn.Parameter)
+                put(place, value.to(device, kind if cast else value.dtype))
+        apply(unflatten(tensors, of_file), model, blocks, device, kind)
 
 
 def _differing(directory: Path, grids: dict[str, Any], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
     """Return the tensors that the model or the stored result has alone, or in another shape."""
     stored: dict[str, tuple[int, ...]] = {}
     for name in grids:
-        with safe_open(directory / name, framework="pt") as file:
-            for key in file.keys():  # noqa: SIM118 (it is no dict)
-                kind, _, rest = key.partition("/")
-                if kind == PARAMETER or key.endswith(":codes"):
-                    stored[rest.replace(":codes", ".weight")] = tuple(file.get_slice(key).get_shape())
+        for key, shape in packing.shapes(directory / name).items():
+            kind, _, rest = key.partition("/")
+            if kind == PARAMETER or key.endswith(packing.CODES):
+                stored[rest.replace(packing.CODES, ".weight")] = shape
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     names = {module: name for name, module in model.named_modules()}
     sites = {site_key(names, site) for block in blocks for site in block.sites}

@@ -1,43 +1,63 @@
-"""State on disk after every block, so that a killed job continues at the next block with the same bits.
+"""State on disk, so that a killed job continues at a later block with the same bits.
 
 A state directory belongs to one fingerprint (model, samples, settings, code). ``progress.json`` is renamed into place
-last and lists the sha256 of every file it relies on: whatever a kill leaves behind beside it is ignored.
+last and lists the sha256 of every file it relies on: whatever a kill leaves behind beside it is ignored. A thread
+writes while the next block is learned; nobody changes what it was given.
 """
 
-import functools
+import hashlib
 import logging
+import math
 import shutil
-from collections.abc import Iterator
+import time
+from collections.abc import Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
 import filelock
 import torch
-from safetensors.torch import load_file, save_file
 from torch import Tensor
 
 from flexround import artifacts
 from flexround.errors import InputError
+from flexround.reconstruct import packing
 from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, pieces
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
+PACE = 50e6  # bytes of activations a second that it may write: small ones are written after every block
+
+
+def cadence(blocks: int, carried: int, budget: float) -> int:
+    """Return how many blocks lie between two writes of ``carried`` bytes, so that all take at most ``budget``."""
+    return max(1, math.ceil(blocks * carried / max(1.0, budget)))
 
 
 class State:
     """The finished blocks of one reconstruction and the activations carried to the next.
 
+    Args:
+        directory: holds a directory for each fingerprint.
+        fingerprint: of all that decides the bits of the result.
+        budget: bytes of activations that may be written in all.
+        pace: bytes of activations that may be written in a second.
+
     Attributes:
-        entries: one dict per finished block: ``position`` (phase/block), ``file``, its ``sha256``, ``facts``.
-        carried: one dict per carried cache: ``file``, its ``sha256``, ``shape``, ``dtype``.
+        entries: one dict per finished block: ``position`` (phase/block), ``file``, ``facts``, and ``sha256`` once it is
+            written.
+        carried: one dict per carried cache on disk: ``file``, its ``sha256``, ``shape``, ``dtype``.
     """
 
-    def __init__(self, directory: Path, fingerprint: str) -> None:
+    def __init__(self, directory: Path, fingerprint: str, budget: float = math.inf, pace: float = math.inf) -> None:
         self.directory = directory / fingerprint[:16]
         self.fingerprint = fingerprint
+        self.budget, self.pace = budget, pace
         self.entries: list[dict[str, Any]] = []
         self.carried: dict[str, dict[str, Any]] = {}
+        self._every, self._since, self._last = 1, 0, time.monotonic()
+        self._pending: Future[None] | None = None
 
     @contextmanager
     def opened(self) -> Iterator["State"]:
@@ -57,10 +77,12 @@ class State:
             raise InputError(
                 f"{self.directory}: another process is reconstructing this run; wait or stop it"
             ) from error
-        with lock:
+        with lock, ThreadPoolExecutor(1, "state") as self._writer:
             self._read()
-            self._drop_caches()
+            for path in self._caches(self.directory / facts["file"] for facts in self.carried.values()):
+                path.unlink()
             yield self
+            self.join()
         shutil.rmtree(self.directory.parent, ignore_errors=True)
 
     def _read(self) -> None:
@@ -99,46 +121,87 @@ class State:
                 return f"{path.name} has changed"
         return None
 
+    def spread(self, blocks: int, carried: int) -> None:
+        """Keep to the budget: a run has so many blocks, after each of which ``carried`` bytes could be written."""
+        self._every = cadence(blocks, carried, self.budget)
+        if self._every > 1:
+            log.info("activations, %.3g GB, are written after every %d blocks", carried / 1e9, self._every)
+
     def commit(
         self, position: str, tensors: dict[str, Tensor], carry: dict[str, Tensor], facts: dict[str, Any]
     ) -> None:
-        """Record a finished block: its results, and the activations that replace those carried so far.
+        """Record a finished block: its results and, when it is time, the activations that replace those carried so far.
+
+        What is not written yet when a job is killed is computed again.
 
         Args:
             position: ``phase/block``, or another word.
-            tensors: on the CPU, any shape, written as they are.
-            carry: caches (N, ...); what is a file in this directory stays that file.
-            facts: reproducible values but for the record.
+            tensors: on the CPU, any shape.
+            carry: caches (N, ...) that nobody will change; what is a file in this directory stays that file. None after
+                the last block of a phase.
+            facts: reproducible values but for the record; ``grids`` has the integer ranges of codes.
+
+        Raises:
+            InputError: no room on the disk, found now or when the block before was written.
         """
-        stem = position.replace("/", "-")
-        file = f"{stem}.safetensors"
-        artifacts.atomic_write(self.directory / file, functools.partial(save_file, tensors))
+        self.join()
+        entry = {"position": position, "file": f"{position.replace('/', '-')}.safetensors", "facts": facts}
+        self.entries.append(entry)
+        self._since += 1
+        kept = {name: file_of(value) for name, value in carry.items()}
+        in_files = any(path is not None and path.parent.samefile(self.directory) for path in kept.values())
+        size = sum(value.numel() * value.itemsize for value in carry.values())
+        rested = time.monotonic() - self._last >= size / self.pace
+        if in_files or not carry or (rested and self._since >= self._every):
+            self._since, self._last = 0, time.monotonic()
+            old = self._caches(kept.values())  # found now: the next block makes caches of its own while this is written
+            self._pending = self._writer.submit(self._write, entry, tensors, dict(carry), old)
+        else:
+            self._pending = self._writer.submit(self._write_results, entry, tensors)
+
+    def join(self) -> None:
+        """Wait until everything is on disk; raise what went wrong there."""
+        if self._pending is not None:
+            pending, self._pending = self._pending, None
+            pending.result()
+
+    def _caches(self, kept: Iterable[Path | None]) -> list[Path]:
+        """Return the caches in the directory but for those that are ``kept``."""
+        names = {path.name for path in kept if path is not None}
+        return [path for path in self.directory.glob(f"*{SUFFIX}") if path.name not in names]
+
+    def _write_results(self, entry: dict[str, Any], tensors: dict[str, Tensor]) -> None:
+        content = packing.encode(tensors, entry["facts"]["grids"])
+        entry["sha256"] = _write(self.directory / entry["file"], [content])
+
+    def _write(
+        self, entry: dict[str, Any], tensors: dict[str, Tensor], carry: dict[str, Tensor], old: list[Path]
+    ) -> None:
+        """Write a block's results and the carried activations, then the list of all that is there; drop old caches."""
+        self._write_results(entry, tensors)
+        stem = entry["position"].replace("/", "-")
         self.carried = {name: self._keep(f"{stem}.{name}{SUFFIX}", value) for name, value in carry.items()}
-        digest = artifacts.sha256(self.directory / file)
-        self.entries.append({"position": position, "file": file, "sha256": digest, "facts": facts})
         progress = {"fingerprint": self.fingerprint, "entries": self.entries, "carried": self.carried}
         artifacts.write_json(self.directory / PROGRESS, progress)
-        self._drop_caches()
-
-    def _drop_caches(self) -> None:
-        """Delete the caches that are not carried on."""
-        kept = {facts["file"] for facts in self.carried.values()}
-        for path in self.directory.glob(f"*{SUFFIX}"):
-            if path.name not in kept:
-                path.unlink()
+        for path in old:
+            path.unlink()
 
     def _keep(self, name: str, value: Tensor) -> dict[str, Any]:
         """Make sure that a cache is in a file of this directory; return what is needed to read it back."""
         path = file_of(value)
         if path is None or not path.parent.samefile(self.directory):
             path = self.directory / name
-            artifacts.atomic_write(path, functools.partial(_write, value))
+            digest = _write(path, pieces(value))
+        else:
+            digest = artifacts.sha256(path)
         shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
-        return {"file": path.name, "sha256": artifacts.sha256(path), "shape": shape, "dtype": kind}
+        return {"file": path.name, "sha256": digest, "shape": shape, "dtype": kind}
 
     def tensors(self, entry: dict[str, Any]) -> dict[str, Tensor]:
         """Return the results of a finished block."""
-        return load_file(self.directory / entry["file"])
+        if "sha256" not in entry:
+            self.join()
+        return packing.read(self.directory / entry["file"])
 
     def carry(self, store: Store) -> dict[str, Tensor]:
         """Return the activations (N, ...) carried out of the last finished block."""
@@ -149,8 +212,15 @@ class State:
         return found
 
 
-def _write(value: Tensor, path: Path) -> None:
-    """Write a cache as it lies in memory."""
-    with open(path, "wb") as file:
-        for piece in pieces(value):
-            file.write(piece)
+def _write(path: Path, parts: Iterable[bytes | memoryview]) -> str:
+    """Write a file atomically; return its sha256, computed on the way."""
+    digest = hashlib.sha256()
+
+    def write(temporary: Path) -> None:
+        with open(temporary, "wb") as file:
+            for part in parts:
+                digest.update(part)
+                file.write(part)
+
+    artifacts.atomic_write(path, write)
+    return digest.hexdigest()

@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
@@ -24,6 +24,7 @@ class Cell:
     metric: str  # of the run's task; the key has the table's name for it
     expected: int  # how many seeds a complete cell has
     trials: tuple[Trial, ...]  # the evaluated seeds, by seed
+    selected: bool = True  # whether the cell is to be made
 
     @property
     def complete(self) -> bool:
@@ -47,10 +48,18 @@ class Cell:
         return min(self.trials, key=lambda t: abs(t.value - self.median))
 
 
-def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int, root: Path) -> list[Cell]:
+def collect(
+    table: Table,
+    recipes: Mapping[str, Recipe],
+    scale: str,
+    seeds: int | Mapping[str, int],
+    root: Path,
+    selected: Collection[str] | None = None,
+) -> list[Cell]:
     """Collect all cells of a table in the paper's order: rows, then columns, then metrics.
 
-    A complete quantized cell has ``seeds`` of them, full precision one. ``root`` holds ``SCALE/evaluated/``.
+    A complete quantized cell has ``seeds`` of them, one number or by task, full precision one. ``root`` holds
+    ``SCALE/evaluated/``. Of checkpoints that are not ``selected`` nothing is read; None selects all.
 
     Raises:
         SettingsError: a row names an unknown recipe.
@@ -61,14 +70,16 @@ def collect(table: Table, recipes: Mapping[str, Recipe], scale: str, seeds: int,
     for number, (group, compare, row) in enumerate(groups, start=1):
         if row.recipe not in recipes:
             raise SettingsError(f"params/tables/table{table.number:02d}.yaml: recipe {suggest(row.recipe, recipes)}")
-        count = seeds if recipes[row.recipe].quantized else 1
         for _, column, task, checkpoint, metrics in table.row_cells(row):
             run = Run(scale, task, checkpoint, row.recipe, 0)
-            trials = trials_of(run, metrics, count, root)
+            of_task = seeds if isinstance(seeds, int) else seeds[task]
+            count = of_task if recipes[row.recipe].quantized else 1
+            wanted = selected is None or checkpoint in selected
+            trials = trials_of(run, metrics, count if wanted else 0, root)
             for metric in metrics:
                 name = table.metric_names.get(metric, metric)
                 key = Key(table.number, number, row.section, row.method, row.bits, column.name, name)
-                cells.append(Cell(key, group, compare, run, metric, count, trials[metric]))
+                cells.append(Cell(key, group, compare, run, metric, count, trials[metric], wanted))
     return cells
 
 

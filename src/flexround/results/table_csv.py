@@ -17,6 +17,7 @@ COLUMNS = (
     *("value", "spread", "n_seeds", "n_examples", "stderr", "higher_is_better", "published", "delta", "status"),
     *("scale", "task", "checkpoint", "recipe", "group", "best", "rival", "lead", "lead_stderr", "p_value"),
 )
+NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
 
@@ -50,6 +51,8 @@ def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = C
 
 def status(cell: Cell, delta: float | None, tolerance: float) -> str:
     """Return how a cell stands; ``delta`` is None where there is no comparison with the paper."""
+    if not cell.selected:
+        return NOT_RUN
     if not cell.trials:
         return "missing"
     if not cell.complete:

@@ -21,8 +21,10 @@ from flexround.settings.schema import (
     Hyper,
     Recipe,
     Recipes,
+    Resources,
     Scale,
     Source,
+    Stage,
 )
 from flexround.settings.tables import FigureSpecs, Table
 from flexround.settings.validation import S, attempt, error_line, noted, read_yaml, validate
@@ -59,6 +61,21 @@ class Params(NamedTuple):
         if not matching:
             raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
         return matching[-1]
+
+    def seeds(self, task: str) -> int:
+        """Return the trials of a quantized run of a task."""
+        matching = [rule.seeds for rule in self.scale.trials if _matches(rule.when, {"task": task})]
+        return matching[-1] if matching else self.scale.seeds
+
+    def resources(self, stage: Stage, task: str | None = None, checkpoint: str | None = None) -> Resources:
+        """Return what a job of a stage asks of the machine; what it is of narrows the rules that can fit."""
+        fields = {"stage": stage, "task": task, "checkpoint": checkpoint}
+        known = {name: value for name, value in fields.items() if value is not None}
+        rules = [
+            rule.set for rule in self.scale.needs if known.keys() >= rule.when.keys() and _matches(rule.when, known)
+        ]
+        changes = {name: value for needs in rules for name, value in needs.model_dump(exclude_none=True).items()}
+        return self.scale.resources[stage].model_copy(update=changes)
 
     def shown(self) -> list[tuple[str, str, str]]:
         """Return every (task, checkpoint, recipe) of the scale that a table or figure shows."""
@@ -270,12 +287,15 @@ def _check_patterns(params: Params) -> list[str]:
         "checkpoint": list(params.scale.checkpoints),
         "recipe": list(recipes),
     }
+    known["stage"] = list(params.scale.resources)
     for field in ("setting", "rounding", "w_bits", "a_bits"):
         known[field] = sorted({str(getattr(recipe, field)) for recipe in recipes.values()})
     rules: dict[str, Sequence[Any]] = {
         "hyper": params.scale.hyper,
         "train": params.scale.train,
         "gates": params.scale.gates,
+        "trials": params.scale.trials,
+        "needs": params.scale.needs,
     }
     return [
         f"scale {params.scale.name}: {kind}.{number}.when.{field}: nothing fits; " + suggest(str(pattern), known[field])

@@ -8,9 +8,9 @@ from flexround.errors import SettingsError, suggest
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import Params, hyper
-from flexround.settings.schema import Hyper, Resources
+from flexround.settings.schema import Hyper, Resources, Stage
 
-CONFIG_KEYS = ("scale", "seeds", "own")
+CONFIG_KEYS = ("scale", "seeds", "own", "checkpoints")
 
 
 class Plan:
@@ -18,27 +18,44 @@ class Plan:
 
     Args:
         params: validated settings.
-        seeds: trials per quantized run, or None for the scale's number.
-        config: Snakemake's config; only ``scale``, ``seeds`` and ``own`` are known.
+        seeds: trials per quantized run, or None for those of its task.
+        config: Snakemake's config; only ``CONFIG_KEYS`` are known.
+        checkpoints: names joined by commas, whose cells alone are made; None for all.
 
     Raises:
-        SettingsError: an unknown config key or a number of seeds that is not a positive whole number.
+        SettingsError: an unknown config key or checkpoint, or a number of seeds that is not a positive whole number.
     """
 
-    def __init__(self, params: Params, seeds: object = None, config: Iterable[str] = ()) -> None:
+    def __init__(
+        self, params: Params, seeds: object = None, config: Iterable[str] = (), checkpoints: object = None
+    ) -> None:
         unknown = [key for key in config if key not in CONFIG_KEYS]
         if unknown:
             raise SettingsError(f"--config {suggest(unknown[0], CONFIG_KEYS)}")
         if seeds is not None and (not str(seeds).isdecimal() or int(str(seeds)) < 1):
             raise SettingsError(f"--config seeds={seeds!r}: give a whole number of at least 1")
         self.params, self.scale = params, params.scale
-        self.seeds = int(str(seeds)) if seeds is not None else params.scale.seeds
+        self._seeds = int(str(seeds)) if seeds is not None else None
+        self.selected: tuple[str, ...] | None = None
+        if checkpoints is not None:
+            self.selected = tuple(name.strip() for name in str(checkpoints).split(","))
+            for name in self.selected:
+                if name not in self.scale.checkpoints:
+                    raise SettingsError(f"--config checkpoints: {suggest(name, self.scale.checkpoints)}")
         self.figures = [*params.figures.shifts, params.figures.sample_size.number]
 
     @staticmethod
     def pattern(names: Iterable[object]) -> str:
         """Return a regular expression that matches exactly these names, longest first."""
         return "|".join(re.escape(str(name)) for name in sorted(map(str, names), key=len, reverse=True)) or "(?!)"
+
+    def seeds(self, task: str) -> int:
+        """Return the trials of a quantized run of a task."""
+        return self._seeds or self.params.seeds(task)
+
+    def _chosen(self, checkpoint: str) -> bool:
+        """Whether the cells of a checkpoint are to be made."""
+        return self.selected is None or checkpoint in self.selected
 
     def trials(self, task: str, checkpoint: str, recipe: str, seeds: int | None = None) -> list[Run]:
         """Return a run per seed; what quantizes nothing has one.
@@ -47,11 +64,11 @@ class Plan:
             SettingsError: the scale does not have the checkpoint.
         """
         self.params.checkpoint(checkpoint)
-        count = (seeds or self.seeds) if self.params.recipe(recipe).quantized else 1
+        count = (seeds or self.seeds(task)) if self.params.recipe(recipe).quantized else 1
         return [Run(self.scale.name, task, checkpoint, recipe, seed) for seed in range(count)]
 
     def table_runs(self, number: int) -> list[Run]:
-        """Return the evaluated runs that a table is made of, each once.
+        """Return the evaluated runs that a table is made of, each once, of the checkpoints that are selected.
 
         Raises:
             SettingsError: the scale lacks some of its tasks or checkpoints.
@@ -60,30 +77,42 @@ class Plan:
         if not self._has(table.pairs()):
             tables = ", ".join(map(str, self.complete_tables()))
             raise SettingsError(f"table {number}: scale {self.scale.name} lacks tasks or models; it can make {tables}")
-        cells = table.cells()
+        cells = [cell for cell in table.cells() if self._chosen(cell.checkpoint)]
         runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]
         return list(dict.fromkeys(runs))
 
     def complete_tables(self) -> list[int]:
-        """Return the tables that this scale has all tasks and checkpoints for: what is made if nothing is named."""
-        return [number for number, table in self.params.tables.items() if self._has(table.pairs())]
+        """Return what is made if nothing is named: the tables that this scale has all tasks and checkpoints for.
+
+        Those without a selected checkpoint are left out.
+        """
+        complete = {number: table.pairs() for number, table in self.params.tables.items() if self._has(table.pairs())}
+        return [number for number, pairs in complete.items() if any(self._chosen(name) for _, name in pairs)]
 
     def complete_figures(self) -> list[int]:
-        """Return the figures that this scale has all tasks and checkpoints for."""
+        """Return the figures that this scale has all tasks and checkpoints for, all of them selected."""
         specs = self.params.figures
         pairs = {
             number: [(panel.task, panel.checkpoint) for panel in panels] for number, panels in specs.shifts.items()
         }
         pairs[specs.sample_size.number] = [(specs.sample_size.task, specs.sample_size.checkpoint)]
-        return [number for number in self.figures if self._has(pairs[number])]
+        chosen = [number for number in self.figures if all(self._chosen(name) for _, name in pairs[number])]
+        return [number for number in chosen if self._has(pairs[number])]
 
     def _has(self, pairs: Iterable[tuple[str, str]]) -> bool:
         """Whether the scale has these tasks and checkpoints."""
         return all(task in self.scale.tasks and name in self.scale.checkpoints for task, name in pairs)
 
     def figure_runs(self, number: int) -> list[Run]:
-        """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7."""
+        """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7.
+
+        Raises:
+            SettingsError: it shows a checkpoint that is not selected.
+        """
         figures = self.params.figures
+        shown = figures.shifts.get(number, (figures.sample_size,))
+        if lacking := [panel.checkpoint for panel in shown if not self._chosen(panel.checkpoint)]:
+            raise SettingsError(f"figure {number} shows {lacking[0]}; add it to --config checkpoints=")
         if number in figures.shifts:
             return [Run(self.scale.name, p.task, p.checkpoint, p.recipe, 0) for p in figures.shifts[number]]
         spec, sizes = figures.sample_size, self.scale.figures.sample_sizes
@@ -114,20 +143,17 @@ class Plan:
             return layout.quantized_dir(run)
         return layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
 
-    def launcher(self, stage: str) -> str:
+    def launcher(self, stage: Stage) -> str:
         """Return how a stage's processes are started: one per GPU if it has several."""
         gpus = self.resources(stage).gpu
         return f"torchrun --standalone --nproc-per-node {gpus} -m" if gpus > 1 else "python -m"
 
-    def resources(self, stage: str, checkpoint: str | None = None) -> Resources:
-        """Return threads, gpu, memory and minutes of a stage, at least what a checkpoint needs."""
-        usual: Resources = self.scale.resources[stage]  # type: ignore[index]
-        if checkpoint is None:
-            return usual
-        large = self.params.checkpoint(checkpoint)
-        minutes = large.runtime if stage == "reconstruct" else None
-        more = {"mem_mb": max(usual.mem_mb, large.mem_mb or 0), "runtime": max(usual.runtime, minutes or 0)}
-        return usual.model_copy(update=more)
+    def resources(
+        self, stage: Stage, task: str | None = None, checkpoint: str | None = None, attempt: int = 1
+    ) -> Resources:
+        """Return threads, gpu, memory and minutes of a job; a later attempt gets more memory and minutes."""
+        asked = self.params.resources(stage, task, checkpoint)
+        return asked.model_copy(update={"mem_mb": attempt * asked.mem_mb, "runtime": attempt * asked.runtime})
 
     def task_files(self, task: str) -> list[str]:
         """Return the files of the project that a task's evaluation reads."""

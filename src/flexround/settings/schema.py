@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Bits = Annotated[int, Field(ge=2, le=8)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+Stage = Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"]
 Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
 
 
@@ -82,8 +83,9 @@ class Hyper(Strict):
     reg_beta_start: Positive
     reg_beta_end: Positive
     # what it is computed in
-    precision: Literal["float32", "bfloat16", "float16"]
+    precision: Literal["float32", "tf32", "bfloat16", "float16"]
     cache_dtype: Literal["float32", "bfloat16", "float16"]
+    fused: bool
     # activation steps (specification 6.1, 6.2)
     a_iters: Annotated[int, Field(ge=0)]
     a_lr: Positive
@@ -141,6 +143,14 @@ class TrainRule(Strict):
     source: str = Field(min_length=3, description="table, section, line or repository the values come from")
 
 
+class SeedRule(Strict):
+    """Trials of the quantized runs of the tasks that match ``when``; of several the last one wins."""
+
+    when: dict[Literal["task"], str] = Field(description="may hold * as in file names")
+    seeds: Count
+    source: str = Field(min_length=3, description="table, section, line or repository the number comes from")
+
+
 class GateRule(Gate):
     """The gate of the pairs that match ``when``; of several matching rules the last one wins."""
 
@@ -176,8 +186,6 @@ class Checkpoint(Strict):
     evaluated: Literal["float32", "float16", "bfloat16"] = Field(
         "float32", description="type of its weights and matrix products in evaluation, quantized or not"
     )
-    mem_mb: Count | None = Field(None, description="memory of the host for its jobs, where the scale's is too little")
-    runtime: Count | None = Field(None, description="minutes of its reconstruction, where the scale's are too few")
     key_map: str | None = Field(
         None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
     )
@@ -214,6 +222,22 @@ class Resources(Strict):
     gpu: Annotated[int, Field(ge=0)]
     mem_mb: Count
     runtime: Annotated[int, Field(ge=1, description="minutes")]
+    gpu_mb: int = Field(0, ge=0, description="memory that the GPU must have")
+
+
+class Needs(Strict):
+    """What a job asks for in the place of its stage's resources."""
+
+    mem_mb: Count | None = None
+    runtime: Annotated[int | None, Field(ge=1, description="minutes")] = None
+    gpu_mb: Annotated[int | None, Field(ge=0, description="memory that the GPU must have")] = None
+
+
+class NeedRule(Strict):
+    """What the jobs that match ``when`` ask for; of several the last one wins, key by key."""
+
+    when: dict[Literal["stage", "task", "checkpoint"], str] = Field(description="may hold * as in file names")
+    set: Needs
 
 
 class Figures(Strict):
@@ -235,13 +259,15 @@ class ScaleFacts(Strict):
 class Scale(ScaleFacts):
     """``params/scales/NAME.yaml``: checkpoints, tasks, budgets, seeds."""
 
-    seeds: Count
+    seeds: Count = Field(description="trials of a quantized run, where no rule of `trials` says otherwise")
+    trials: tuple[SeedRule, ...] = ()
     tasks: dict[str, Task]
     checkpoints: dict[str, Checkpoint]
     train: tuple[TrainRule, ...] = Field((), description="pairs without a rule take their weights as they come")
     gates: tuple[GateRule, ...]
     hyper: tuple[HyperRule, ...]
-    resources: dict[Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"], Resources]
+    resources: dict[Stage, Resources]
+    needs: tuple[NeedRule, ...] = Field((), description="jobs that need other resources than their stage's")
     figures: Figures
 
 

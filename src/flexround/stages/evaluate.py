@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.numpy import save_file
 
-from flexround import artifacts, provenance
+from flexround import artifacts, precision, provenance, unfinished
 from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
@@ -25,9 +25,14 @@ BATCH = 250  # examples evaluated at once; fixed, because it can change the last
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(EvaluateJob, arguments.job)
-    with lease() as device:
+    with lease(arguments.gpus) as device:
         start = time.perf_counter()
-        found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
+        inputs = {
+            "model": artifacts.read_manifest(job.network, verify=False)["files"],
+            "data": artifacts.read_manifest(job.data, verify=False)["files"],
+        }
+        with unfinished.kept(arguments.state / "evaluate" / unfinished.fingerprint(job, inputs, device)):
+            found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
             "format": artifacts.FORMAT,
             "run": vars(job.run),
@@ -37,10 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
             "higher_is_better": found.higher_is_better,
             "protocol": found.protocol,
             "precision": job.checkpoint.evaluated,
-            "inputs": {
-                "model": artifacts.read_manifest(job.network, verify=False)["files"],
-                "data": artifacts.read_manifest(job.data, verify=False)["files"],
-            },
+            "inputs": inputs,
             "environment": provenance.environment(device),
             "seconds": time.perf_counter() - start,
         }
@@ -70,8 +72,9 @@ def measured(
     """
     task, checkpoint = protocol.build(job.task), job.checkpoint
     load = network.quantized if quantized else network.prepared
-    model = network.lower(load(checkpoint, task.head, source, steps), checkpoint.evaluated).to(device)
-    with network.products(checkpoint.evaluated, device):
+    kind = getattr(torch, checkpoint.evaluated)
+    model = network.lower(load(checkpoint, task.head, source, steps, device, kind), kind).to(device)
+    with precision.autocast(kind, device):
         return task.evaluate(model, job.data, device, BATCH, source, split)
 
 

@@ -6,16 +6,19 @@ import os
 from pathlib import Path
 from typing import Any
 
+import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from flexround import artifacts, imports, sources
-from flexround.devices import lease
+from flexround import artifacts, imports, sources, unfinished
+from flexround.devices import lease, require
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import FinetuneJob
 from flexround.models import build
 from flexround.models.checkpoints import load_into, load_known, read_foreign
 from flexround.models.shards import Shards
+from flexround.models.shards import save as save_shards
+from flexround.models.tensors import linears
 from flexround.surgery.lora import merge_checkpoint
 from flexround.tasks import protocol
 
@@ -25,9 +28,11 @@ log = logging.getLogger(__name__)
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(FinetuneJob, arguments.job)
+    if job.train is not None:
+        require(arguments.gpus)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)
     model = build.architecture(checkpoint, task.head)
-    scale, name, network = job.names
+    _, name, network = job.names
     facts: dict[str, Any] = {"task": name, "checkpoint": network}
     if checkpoint.source:
         facts |= import_source(job, model)
@@ -38,14 +43,24 @@ def run(arguments: argparse.Namespace) -> None:
         if job.train is None:
             link(shards, job.out, **facts)
             return
-        shards.fill(shards.places)
-        model.requires_grad_(True)
     if job.train is not None and job.data is not None:
-        with lease() as device:
-            facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
-    if os.environ.get("RANK", "0") == "0":  # of several data-parallel processes one writes
-        save(model, job.out, **facts)
-        log.info("%s/%s/%s: weights in %s", scale, name, network, job.out)
+        with lease(arguments.gpus) as device:
+            if checkpoint.streamed:
+                read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
+            data = artifacts.read_manifest(job.data, verify=False)["files"]
+            state = arguments.state / "finetune" / unfinished.fingerprint(job, [facts, data], device)
+            with unfinished.kept(state):  # until the result is there
+                facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
+                finish(job, model, facts)
+    else:
+        finish(job, model, facts)
+
+
+def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
+    """Write the network; of several data-parallel processes one does."""
+    if os.environ.get("RANK", "0") == "0":
+        save(model, job.out, job.checkpoint.streamed, **facts)
+        log.info("%s: weights in %s", "/".join(job.names), job.out)
 
 
 def import_source(job: FinetuneJob, model: nn.Module) -> dict[str, Any]:
@@ -79,6 +94,14 @@ def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
     return {"pretrained": manifest["files"]}
 
 
+def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:
+    """Read weights that will be trained, linears as ``frozen`` from the start: all in float32 may not fit."""
+    held = linears(shards.model)
+    shards.fill(held, device, frozen)
+    shards.fill([name for name in shards.places if name not in held], device)
+    shards.model.requires_grad_(True)
+
+
 def link(shards: Shards, out: Path, **facts: Any) -> None:
     """Give the files of weights that are used as they come a second name, and write the manifest."""
     for path in shards.files:
@@ -87,10 +110,13 @@ def link(shards: Shards, out: Path, **facts: Any) -> None:
     artifacts.write_manifest(out, [*(path.name for path in shards.files), *companions], **facts)
 
 
-def save(model: nn.Module, out: Path, **facts: Any) -> None:
-    """Write the weights and the manifest, which names what else the network needs."""
+def save(model: nn.Module, out: Path, streamed: bool, **facts: Any) -> None:
+    """Write the weights, in shards if they are ``streamed``, and the manifest, which names what else is needed."""
+    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
+    if streamed:
+        artifacts.write_manifest(out, [*save_shards(model, out), *companions], **facts)
+        return
     # Clones, because safetensors refuses tensors that share memory, such as tied embeddings.
     state = {name: value.detach().cpu().contiguous().clone() for name, value in model.state_dict().items()}
     artifacts.atomic_write(out / "model.safetensors", lambda path: save_file(state, path))
-    companions = [name for name in protocol.COMPANIONS if (out / name).exists()]
     artifacts.write_manifest(out, ["model.safetensors", *companions], **facts)

@@ -24,7 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: the network is outside of its bounds.
     """
     job = jobfile.read(GateJob, arguments.job)
-    with lease() as device:
+    with lease(arguments.gpus) as device:
         values = measured(job, job.weights, device, quantized=False).metrics
     gate, value = job.gate, values.get(job.gate.metric)
     if value is None or not gate.min <= value <= gate.max:

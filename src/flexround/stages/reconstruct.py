@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.numpy import load_file
 
-from flexround import artifacts, imports, provenance
+from flexround import artifacts, imports, provenance, unfinished
 from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.jobs import jobfile
@@ -19,8 +19,7 @@ from flexround.reconstruct import network, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.state import State
-from flexround.seeding import derive
+from flexround.reconstruct.state import PACE, State
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -30,8 +29,9 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage.
 
     Args:
-        arguments: ``job``; ``state``, where unfinished work is kept; ``cache_mb``, host memory for activations or None;
-            ``preflight``, to say what it will take and write nothing.
+        arguments: ``job``; ``state``, where unfinished work is kept; ``cache_mb`` and ``gpu_cache_mb``, memory for
+            activations or None; ``state_gb``, of them that may be written; ``preflight``, to say what it will take and
+            write nothing.
     """
     job = jobfile.read(ReconstructJob, arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
@@ -39,16 +39,17 @@ def run(arguments: argparse.Namespace) -> None:
         "weights": artifacts.read_manifest(job.weights, verify=False)["files"],
         "samples": artifacts.read_manifest(job.samples)["files"],
     }
-    with lease() as device:
+    with lease(arguments.gpus) as device:
         work, samples = _prepared(job, device)
         directory = arguments.state / str(job.run)
-        host_bytes = None if arguments.cache_mb is None else arguments.cache_mb * 2**20
+        limits = [None if mb is None else mb * 2**20 for mb in (arguments.cache_mb, arguments.gpu_cache_mb)]
         if arguments.preflight:
-            forecast = preflight(work, samples, directory, host_bytes)
+            forecast = preflight(work, samples, directory, *limits)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
-        with State(directory, _fingerprint(job, inputs, device)).opened() as state:
-            records = reconstruct(work, samples, state, host_bytes)
+        budget = arguments.state_gb * 1e9
+        with State(directory, unfinished.fingerprint(job, inputs, device), budget, PACE).opened() as state:
+            records = reconstruct(work, samples, state, *limits)
             facts = {
                 "run": vars(job.run),
                 "recipe": job.recipe.model_dump(mode="json"),
@@ -96,17 +97,3 @@ def _load_samples(directory: Path, count: int) -> dict[str, Any]:
     if there != count:
         raise InputError(f"{directory}: {there} samples, the settings say {count}; run the calibrate stage again")
     return samples
-
-
-def _fingerprint(job: ReconstructJob, inputs: dict[str, Any], device: torch.device) -> str:
-    """Return a hash of everything that decides the bits of the result, for the state directory."""
-    parts = [
-        job.run,
-        job.recipe.model_dump_json(),
-        job.hyper.model_dump_json(),
-        json.dumps(inputs, sort_keys=True),
-        job.code.read_text(),
-        torch.__version__,
-        device.type,
-    ]
-    return f"{derive(*parts):016x}"

@@ -17,7 +17,7 @@ def run(arguments: argparse.Namespace) -> None:
     job = jobfile.read(SelectJob, arguments.job)
     values: dict[str, float] = {}
     for recipe, source in job.networks.items():
-        with lease() as device:
+        with lease(arguments.gpus) as device:
             found = measured(job, source, device, quantized=True, split="heldout")
         metric, values[recipe] = next(iter(found.metrics.items()))
     best = (max if found.higher_is_better[metric] else min)(values, key=lambda name: values[name])

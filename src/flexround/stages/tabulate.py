@@ -21,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     if table.settings:
         text = settings_table.to_csv(table, job.settings, scale, dict(job.numbers))
     else:
-        of_table = cells.collect(table, job.recipes, scale.name, job.seeds, job.evaluated)
+        of_table = cells.collect(table, job.recipes, scale.name, job.seeds, job.evaluated, job.selected)
         text = table_csv.to_csv(of_table, dict(job.numbers), table, scale)
     files = {"csv": text, "tex": latex.render(text, table, scale), "html": html.render(text, table, scale)}
     for suffix, content in files.items():

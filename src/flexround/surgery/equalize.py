@@ -1,7 +1,8 @@
 """Cross-layer equalization and absorption of high biases, on a model with folded batch norms (Nagel et al. 2019).
 
 Both move values between neighbouring convolutions. With ReLU between them equalization keeps what the model computes;
-absorption keeps it where no padding and no rare small activation is involved.
+absorption keeps it where no padding and no rare small activation is involved. ``model`` is changed in place, ``groups``
+are its architecture's ``equalization_groups``, and ``statistics`` those of `fold_batch_norm`, updated to the changes.
 """
 
 import itertools
@@ -16,31 +17,24 @@ from flexround.models.groups import EqualizationGroup
 from flexround.surgery.fold_bn import FoldedStatistics
 
 log = logging.getLogger(__name__)
+_TOLERANCE, _MAX_SWEEPS = 1e-5, 200
 _DEVIATIONS = 3.0  # a normal variable lies above mean - 3 deviations with probability 0.9987
 
 
 @torch.no_grad()
 def equalize(
-    model: nn.Module,
-    groups: Sequence[EqualizationGroup],
-    statistics: MutableMapping[str, FoldedStatistics],
-    tolerance: float = 1e-5,
-    max_sweeps: int = 200,
+    model: nn.Module, groups: Sequence[EqualizationGroup], statistics: MutableMapping[str, FoldedStatistics]
 ) -> None:
     """Rescale the channels between convolutions until their weight ranges are equal (Nagel et al. 2019, section 4.1).
 
-    Groups share convolutions, so they are visited in turn until no scale differs from 1 by more than ``tolerance``.
-
-    Args:
-        model: changed in place; has ReLU, not ReLU6.
-        groups: from the architecture's ``equalization_groups``.
-        statistics: from `fold_batch_norm`; updated to the scaled channels.
+    Groups share convolutions, so they are visited in turn until no scale differs from 1 by more than a tolerance. The
+    model must have ReLU, not ReLU6.
     """
-    for _ in range(max_sweeps):
+    for _ in range(_MAX_SWEEPS):
         change = max((_equalize_group(model, group, statistics) for group in groups), default=0.0)
-        if change <= tolerance:
+        if change <= _TOLERANCE:
             return
-    log.warning("equalization still changes scales by %.1e after %d sweeps; going on with these", change, max_sweeps)
+    log.warning("equalization still changes scales by %.1e after %d sweeps; going on with these", change, _MAX_SWEEPS)
 
 
 @torch.no_grad()
@@ -50,12 +44,7 @@ def absorb_high_biases(
     """Move the part of each bias that is almost always above zero to the next layer (Nagel et al. 2019, section 4.1.3).
 
     That part is c = max(0, beta - 3|gamma|) before a ReLU, where relu(x) = relu(x - c) + c for x >= c, and all of beta
-    where the next convolution follows directly.
-
-    Args:
-        model: changed in place.
-        groups: from the architecture's ``equalization_groups``.
-        statistics: after `equalize`, if that is done; updated to the lower biases.
+    where the next convolution follows directly. It comes after `equalize`, if that is done.
 
     Raises:
         InputError: a convolution had no batch norm, so the distribution of its output is unknown.
@@ -76,7 +65,7 @@ def _equalize_group(
 ) -> float:
     """Equalize one group; return the largest deviation of a scale from 1."""
     convs = _convs(model, group)
-    scales = _scales(torch.stack([_output_range(convs[0]), *map(_input_range, convs[1:])]))
+    scales = _scales(torch.stack([convs[0].weight.abs().amax((1, 2, 3)), *map(_input_range, convs[1:])]))
     for name, conv, following, scale in zip(group.convs, convs, convs[1:], scales, strict=False):
         _scale_output(conv, 1 / scale)
         _scale_input(following, scale)
@@ -87,13 +76,9 @@ def _equalize_group(
 
 
 def _scales(ranges: Tensor) -> Tensor:
-    """Return the divisors of the channels between n convolutions that make all their ranges the geometric mean.
+    """Return float64 (n - 1, C), the divisors that make all ranges (n, C) the geometric mean of their channel.
 
-    Args:
-        ranges: (n, C) largest magnitude of each convolution's weights per channel.
-
-    Returns:
-        (n - 1, C) float64; 1 for a channel with an all-zero range, where nothing can be equalized.
+    They are 1 for a channel with an all-zero range, where nothing can be equalized.
     """
     ranges = ranges.double()
     scales = (ranges / ranges.log().mean(0).exp()).cumprod(0)[:-1]
@@ -111,11 +96,6 @@ def _convs(model: nn.Module, group: EqualizationGroup) -> list[nn.Conv2d]:
             raise InputError(f"{name}: {conv} can't be equalized; leave it out of the equalization groups")
         convs.append(conv)
     return convs
-
-
-def _output_range(conv: nn.Conv2d) -> Tensor:
-    """Return (C_out,) the largest |w| of each output channel."""
-    return conv.weight.abs().amax((1, 2, 3))
 
 
 def _input_range(conv: nn.Conv2d) -> Tensor:

@@ -13,9 +13,7 @@ from flexround.errors import InputError
 class FoldedStatistics:
     """How a folded convolution's output is distributed: channel i has mean ``beta[i]`` and deviation ``|gamma[i]|``.
 
-    Attributes:
-        gamma: (C_out,) weight of the folded batch norm.
-        beta: (C_out,) its bias.
+    Both are (C_out,), bias and weight of the folded batch norm.
     """
 
     gamma: Tensor

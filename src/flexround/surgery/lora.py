@@ -31,35 +31,24 @@ def merge_checkpoint(model: Any, path: Path, alpha: float = 32.0, rank: int | No
     if before := getattr(model, "merged_adapter", None):
         raise InputError(f"{path}: the model is merged with {before} already; load its base weights again first")
     layers = [block.attn.c_attn for block in model.base_model.h]
-    factors = _factors(_read(path), len(layers), path)
+    state = read_foreign(path)
+    if not any("lora_" in key for key in state):
+        raise InputError(f"{path}: no lora_ keys; it is not an adapter, load it as a checkpoint")
+    factors = _factors(state, len(layers), path)
     own_rank = _common_rank(factors, layers[0].nx, path)
     if rank not in (None, own_rank):
         raise InputError(f"{path}: has rank {own_rank}, not {rank}; correct the rank or take another adapter")
     for layer, (a, b) in zip(layers, factors, strict=True):
-        change = weight_change(a.float(), b.float(), alpha / own_rank).to(layer.weight.device)
+        change = _weight_change(a.float(), b.float(), alpha / own_rank).to(layer.weight.device)
         layer.weight.copy_(layer.weight.float() + change)
     model.merged_adapter = str(path)  # a plain attribute: copies of the model know it too, state dicts don't
 
 
-def weight_change(a: Tensor, b: Tensor, scaling: float) -> Tensor:
-    """Return what an adapter adds to a ``Conv1D`` weight: (d, 3 d), columns of query, key (all 0) and value.
-
-    Args:
-        a: (2 r, d), the rows of query first.
-        b: (2 d, r), the rows of query first.
-        scaling: alpha / r.
-    """
+def _weight_change(a: Tensor, b: Tensor, scaling: float) -> Tensor:
+    """Return (d, 3 d), columns of query, key (all 0) and value, for A (2 r, d) and B (2 d, r), rows of query first."""
     rank, width = b.shape[1], a.shape[1]
     query, value = b[:width] @ a[:rank], b[width:] @ a[rank:]
     return scaling * torch.cat([query, torch.zeros_like(query), value]).T
-
-
-def _read(path: Path) -> dict[str, Tensor]:
-    """Return the tensors of the file."""
-    state = read_foreign(path)
-    if not any("lora_" in key for key in state):
-        raise InputError(f"{path}: no lora_ keys; it is not an adapter, load it as a checkpoint")
-    return state
 
 
 def _factors(state: dict[str, Tensor], layers: int, path: Path) -> list[tuple[Tensor, Tensor]]:

@@ -1,7 +1,7 @@
 """Put roundings on weights and quantizers on activations of an unmodified model, and take them off again."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 import torch
@@ -50,11 +50,8 @@ def weight_grid(name: str, weight: Tensor, scheme: Scheme, method: str, p: float
     flat = weight.detach().flatten() if scheme.axis is None else weight.detach().transpose(0, scheme.axis).flatten(1)
     dead = int((flat == 0).all(-1).sum())
     if dead:
-        log.warning(
-            "%s.weight: %s; quantized to zero exactly",
-            name,
-            "all zero" if flat.ndim == 1 else f"{dead} all-zero channels",
-        )
+        what = "all zero" if flat.ndim == 1 else f"{dead} all-zero channels"
+        log.warning("%s.weight: %s; quantized to zero exactly", name, what)
     return grid
 
 
@@ -127,20 +124,36 @@ def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -
     return module.output_quantizer(output)  # type: ignore[operator]
 
 
+class Observed(Exception):
+    """An observer has seen a part of the rows: what follows in the block can't be calibrated on them yet."""
+
+
 class Observer(nn.Module):
     """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it.
 
-    ``kept`` is bool (N, T): the tokens of that tensor, (N, T, C) or OPT's (N * T, C), that count; None for all.
+    ``kept`` has an item for each part of the rows, if they come in several: bool (n, T), the tokens of that part,
+    (n, T, C) or OPT's (n * T, C), that count; None for all. The grid is that of all parts together.
     """
 
-    def __init__(self, scheme: Scheme, method: str, p: float, kept: Tensor | None = None) -> None:
+    def __init__(self, scheme: Scheme, method: str, p: float, kept: Sequence[Tensor | None] = (None,)) -> None:
         super().__init__()
         self.scheme, self.method, self.p, self.kept = scheme, method, p, kept
+        self.seen: list[Tensor] = []
         self.quantizer: ActivationQuantizer | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs."""
+        """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs.
+
+        Raises:
+            Observed: ``x`` is one of several parts, and the grid has not been fixed before.
+        """
         if self.quantizer is None:
-            seen = x if self.kept is None else x.reshape(*self.kept.shape, -1)[self.kept]
-            self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))
-        return self.quantizer(x)
+            kept = self.kept[len(self.seen)]
+            self.seen.append(x if kept is None else x.reshape(*kept.shape, -1)[kept])
+            if len(self.seen) == len(self.kept):
+                seen = (self.seen[0] if len(self.seen) == 1 else torch.cat(self.seen)).float()
+                self.seen.clear()
+                self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))
+            if len(self.kept) > 1:
+                raise Observed
+        return self.quantizer(x)  # type: ignore[misc]

@@ -114,7 +114,9 @@ class Task(Protocol):
         In a memory that doesn't grow with the size of the set.
 
         Raises:
-            SettingsError: the task has no held-out part.
+            SettingsError: the task has no held-out part, or the model can't do the task.
+            InputError: model and data don't belong together, e.g. too few positions or outputs.
+            NumericalError: the outputs or a metric are NaN or Inf.
         """
 
 
@@ -137,19 +139,6 @@ def named(scale: schema.Scale, name: str) -> Task:
     if name not in scale.tasks:
         raise SettingsError(f"scale {scale.name}: task {suggest(name, scale.tasks)}")
     return build(scale.tasks[name])
-
-
-def accuracies(scores: dict[str, np.ndarray]) -> Evaluation:
-    """Return metrics in percent, with standard errors, from per-example scores of 0 and 1.
-
-    Args:
-        scores: metric -> uint8 (N,), the same N for all.
-    """
-    count = len(next(iter(scores.values())))
-    values = {name: 100.0 * float(hits.mean()) for name, hits in scores.items()}
-    spread = {name: float(hits.std(ddof=1)) if count > 1 else 0.0 for name, hits in scores.items()}
-    stderr = {name: 100.0 * value / count**0.5 for name, value in spread.items()}
-    return Evaluation(values, stderr, dict.fromkeys(scores, count), scores)
 
 
 def draw_indices(available: int, samples: int, seed: int) -> np.ndarray:

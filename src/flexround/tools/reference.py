@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     params, chosen = load_params(arguments.scale), checked_runs.load()
     directory = arguments.results / params.scale.name
     tables = cli.tables(params, directory)
-    numbers = {key: number for path in tables.values() for key, number in _complete(path, params.scale.seeds).items()}
+    numbers = {key: number for path in tables.values() for key, number in _complete(path, params).items()}
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
     others = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
@@ -69,12 +69,12 @@ def _allowed(
     }
 
 
-def _complete(path: Path, seeds: int) -> dict[Key, Number]:
+def _complete(path: Path, params: Params) -> dict[Key, Number]:
     """Read a table and refuse what can't be a reference."""
     for key, line in compare.read_lines(path, dict).items():
         if not line["value"]:
             raise InputError(f"{path}: {key} is missing; a reference holds every cell, make the table first")
-        if line["n_seeds"] and int(line["n_seeds"]) > seeds:
+        if line["n_seeds"] and int(line["n_seeds"]) > (seeds := params.seeds(line["task"])):
             raise InputError(f"{path}: {line['n_seeds']} seeds, the scale has {seeds}; make the table without --config")
     return compare.read_table(path)
 

@@ -63,9 +63,8 @@ def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Ke
 
     pairs = []
     for number, table in params.tables.items():
-        collected = cells.collect(
-            table, params.recipes.recipes, params.scale.name, params.scale.seeds, arguments.results
-        )
+        seeds = {task: params.seeds(task) for task, _ in table.pairs()}
+        collected = cells.collect(table, params.recipes.recipes, params.scale.name, seeds, arguments.results)
         if found := chosen(compare.of_cells(collected)):
             pairs.append((found, chosen(compare.read_table(arguments.reference / f"table{number}.csv"))))
     return pairs

@@ -1,9 +1,8 @@
 """Common-sense reasoning at the mini scale: see ``flexround.mini.choices`` and ``flexround.mini.articles``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from flexround.mini import articles, choices
 from flexround.settings.schema import Count
@@ -19,7 +18,7 @@ class MiniCommonsenseOptions(CommonsenseOptions):
     val: Count = Field(description="articles of each split of WikiText-2")
     questions: Count = Field(description="of each data set")
     examples: int = Field(0, ge=0, description="that few-shot examples are drawn from")
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
 
 
 class MiniCommonsense(Commonsense):

@@ -1,10 +1,9 @@
 """Image classification at the mini scale: see ``flexround.mini.digits``."""
 
 from pathlib import Path
-from typing import Annotated
 
 import numpy as np
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from flexround.artifacts import read_manifest, write_manifest
 from flexround.mini import digits
@@ -21,7 +20,7 @@ class DigitsOptions(ImageOptions):
     std: tuple[Positive, Positive, Positive] = (0.25, 0.25, 0.25)
     train: Count = Field(10_000, description="training images")
     val: Count = Field(2_500, description="validation images")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="of the data set itself, not of a run")
+    seed: NonNegativeInt = Field(0, description="of the data set itself, not of a run")
 
 
 class Digits(ImageTask):

@@ -1,9 +1,8 @@
 """GLUE at the mini scale: see ``flexround.mini.glue``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from flexround.mini import glue
 from flexround.settings.schema import Count
@@ -17,7 +16,7 @@ class MiniGlueOptions(TextOptions):
     name: Name
     train: Count
     val: Count = Field(2_500, description="rows of each validation split")
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
 
 
 class MiniGlue(Glue):

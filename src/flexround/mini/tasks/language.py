@@ -1,9 +1,8 @@
 """Language modelling at the mini scale: see ``flexround.mini.articles``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from flexround.mini import articles
 from flexround.settings.schema import Count
@@ -16,7 +15,7 @@ class MiniLanguageOptions(LanguageOptions):
 
     train: Count = Field(description="articles, or the Penn Treebank's sentences")
     val: Count
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
 
 
 class MiniLanguageModelling(LanguageModelling):

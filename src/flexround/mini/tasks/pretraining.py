@@ -5,13 +5,13 @@ from typing import Annotated, Any, ClassVar, Literal, Self
 
 import numpy as np
 import torch
-from pydantic import Field, model_validator
+from pydantic import Field, NonNegativeInt, model_validator
 from torch import nn
 from torch.nn import functional
 
 from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
 from flexround.errors import SettingsError
-from flexround.mini import articles, choices, corpus, tokenizers, world
+from flexround.mini import articles, choices, corpus, tokenizers
 from flexround.mini.corpus import Line
 from flexround.seeding import derive
 from flexround.settings.schema import Count
@@ -40,7 +40,7 @@ class CorpusOptions(TextOptions):
     documents: Annotated[int, Field(ge=0, description="articles, see flexround.mini.articles (causal-lm)")] = 0
     packed: bool = Field(False, description="all is mixed, joined and cut into inputs of max_length (causal-lm)")
     tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
 
     @model_validator(mode="after")
     def _check(self) -> Self:
@@ -64,15 +64,13 @@ class Corpus(TextTask):
         """Make the corpus: lines and the verdicts they end with, or pairs and whether the second follows the first."""
         count, seed = self.options.texts, self.options.seed
         if self.options.objective == "causal-lm":
-            parts = [
-                [corpus.answered(line)] for line in corpus.sentences(world.World(), count, seed, self.options.kinds)
-            ]
+            parts = [[corpus.answered(line)] for line in corpus.sentences(count, seed, self.options.kinds)]
             parts += choices.sheets(self.options.questions, seed, answered)
             parts += [[corpus.Line(line) for line in page] for page in articles.pages(self.options.documents, seed)]
             if self.options.packed:
                 np.random.default_rng(derive("packed corpus", seed)).shuffle(parts)
             return {"train": [as_row(line) for part in parts for line in part]}
-        made = corpus.pairs(world.World(), count, seed)
+        made = corpus.pairs(count, seed)
         return {"train": [{"text": first, "next": second, "follows": follows} for first, second, follows in made]}
 
     def prepare(self, out: Path, sources: Path) -> None:
@@ -106,16 +104,16 @@ class Corpus(TextTask):
         if self.options.packed:
             encoded = pack(encoded)
         arrays = dict(vars(encoded))
-        hide = Hide(tokenizer) if self.options.objective == "pretraining" else None
-        if hide is not None:  # BERT's label 0 is "the second text follows"
+        masked = self.options.objective == "pretraining"
+        if masked:  # BERT's label 0 is "the second text follows"
             arrays["random"] = np.array([not row["follows"] for row in rows], np.int64)
 
         def loss(model: Any, batch: dict[str, torch.Tensor], generator: torch.Generator) -> torch.Tensor:
             arguments = text.arguments(batch)
             inputs = text.accepted(model, arguments)
-            if hide is None:
+            if not masked:
                 return causal_loss(model, inputs, arguments["token_type_ids"], self.options.verdicts)
-            inputs["input_ids"], labels = hide(inputs["input_ids"], generator)
+            inputs["input_ids"], labels = hide(inputs["input_ids"], tokenizer, generator)
             return model(**inputs, labels=labels, next_sentence_label=batch["random"]).loss
 
         return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
@@ -145,13 +143,7 @@ def causal_loss(model: nn.Module, inputs: dict[str, torch.Tensor], types: torch.
     """Return the mean loss of all next tokens plus ``weight`` times that of the verdicts' first tokens.
 
     A verdict is one token of a whole line; without a loss of its own, models this small don't learn in a minute what
-    it depends on.
-
-    Args:
-        model: causal language model.
-        inputs: its ``input_ids`` and ``attention_mask`` (N, T).
-        types: (N, T), 1 from the verdict on, 0 in padding.
-        weight: of the verdicts.
+    it depends on. ``inputs`` are ``input_ids`` and ``attention_mask`` (N, T), ``types`` (N, T) 1 from the verdict on.
     """
     ids, types = inputs["input_ids"], types * inputs["attention_mask"]
     output = model(**inputs, labels=ids.masked_fill(inputs["attention_mask"] == 0, IGNORED))
@@ -163,19 +155,12 @@ def causal_loss(model: nn.Module, inputs: dict[str, torch.Tensor], types: torch.
     return output.loss + weight * functional.cross_entropy(logits, ids[:, 1:][asked])
 
 
-class Hide:
-    """Hides tokens for masked language modelling."""
-
-    def __init__(self, tokenizer: Any) -> None:
-        self.size = tokenizer.get_vocab_size()
-        self.special = [tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")]
-        self.mask = tokenizer.token_to_id("[MASK]")
-
-    def __call__(self, ids: torch.Tensor, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
-        """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
-        draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
-        others = torch.randint(self.size, ids.shape, generator=generator).to(ids.device)
-        chosen = (draws[0] < MASKED) & ~torch.isin(ids, torch.tensor(self.special, device=ids.device))
-        hidden = torch.where(draws[1] < 0.8, torch.full_like(ids, self.mask), ids)
-        hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9), others, hidden)
-        return torch.where(chosen, hidden, ids), ids.masked_fill(~chosen, IGNORED)
+def hide(ids: torch.Tensor, tokenizer: Any, generator: torch.Generator) -> tuple[torch.Tensor, torch.Tensor]:
+    """Return the ids (B, T) with some hidden, and what is to be found: the id where hidden, else ignored."""
+    special = torch.tensor([tokenizer.token_to_id(token) for token in ("[PAD]", "[CLS]", "[SEP]")], device=ids.device)
+    draws = torch.rand(2, *ids.shape, generator=generator).to(ids.device)
+    others = torch.randint(tokenizer.get_vocab_size(), ids.shape, generator=generator).to(ids.device)
+    chosen = (draws[0] < MASKED) & ~torch.isin(ids, special)
+    hidden = ids.masked_fill(draws[1] < 0.8, tokenizer.token_to_id("[MASK]"))
+    hidden = torch.where((draws[1] >= 0.8) & (draws[1] < 0.9), others, hidden)
+    return torch.where(chosen, hidden, ids), ids.masked_fill(~chosen, IGNORED)

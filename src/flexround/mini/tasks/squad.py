@@ -1,9 +1,8 @@
 """SQuAD at the mini scale: see ``flexround.mini.squad``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import NonNegativeInt
 
 from flexround.mini import squad
 from flexround.settings.schema import Count
@@ -16,7 +15,7 @@ class MiniSquadOptions(SquadOptions):
 
     train: Count
     val: Count = 2_500
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
 
 
 class MiniSquad(Squad):

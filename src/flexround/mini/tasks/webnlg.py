@@ -1,9 +1,8 @@
 """WebNLG at the mini scale: see ``flexround.mini.triples``."""
 
 from pathlib import Path
-from typing import Annotated
 
-from pydantic import Field
+from pydantic import Field, NonNegativeInt
 
 from flexround.mini import triples
 from flexround.settings.schema import Count
@@ -16,7 +15,7 @@ class MiniWebNLGOptions(WebNLGOptions):
 
     train: Count = Field(description="contexts")
     test: Count = Field(description="contexts of seen categories, and as many of unseen ones")
-    seed: Annotated[int, Field(ge=0)] = 0
+    seed: NonNegativeInt = 0
 
 
 class MiniWebNLG(WebNLG):

@@ -3,7 +3,7 @@
 import hashlib
 
 from flexround.results.render import jinja
-from flexround.results.render.table_layout import Entry, Layout, legend, optional, parse, plain, scale_note
+from flexround.results.render.table_layout import Entry, Layout, absent, legend, optional, parse, plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
@@ -20,6 +20,7 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
         deltas=any(entry["delta"] for entry in layout.entries),
         texts=texts(layout, table),
         hover=hover,
+        absent=absent,
         table=table,
         plain=plain,
         sha256=hashlib.sha256(text.encode()).hexdigest(),

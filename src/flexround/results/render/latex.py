@@ -7,7 +7,7 @@ import textwrap
 from flexround.errors import SettingsError
 from flexround.results.published import DECIMALS
 from flexround.results.render import jinja
-from flexround.results.render.table_layout import Entry, Heading, Layout, LayoutRow, legend, parse, scale_note
+from flexround.results.render.table_layout import Entry, Heading, Layout, LayoutRow, absent, legend, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
 
@@ -99,7 +99,7 @@ def _numbers(line: LayoutRow, layout: Layout, table: Table) -> list[str]:
 def _number(entry: Entry) -> str:
     """Return a number for an S column, bold if best, or a dash."""
     if not entry["value"]:
-        return "{---}"
+        return f"{{{absent(entry, '---')}}}"
     return r"\bfseries " + entry["value"] if entry["best"] == "1" else entry["value"]
 
 

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 from flexround.errors import InputError
 from flexround.results.render.table_layout import Layout, parse, plain
+from flexround.results.table_csv import NOT_RUN
 from flexround.settings.tables import Table
 
 FAMILIES = {  # of a table's tasks and models; the first that fits
@@ -19,9 +20,7 @@ FAMILIES = {  # of a table's tasks and models; the first that fits
     "ptb": "Language modelling",
     "webnlg": "Generation",
 }
-CELL_STATES = ("reproduced", "close", "off", "computed", "partial", "missing")  # as in the CSV
-NOT_RUN = "not run"
-STATES = (*CELL_STATES, NOT_RUN)
+STATES = ("reproduced", "close", "off", "computed", "partial", "missing", NOT_RUN)  # as in the CSV
 
 
 class Standing(NamedTuple):
@@ -57,7 +56,7 @@ def standing(table: Table, directory: Path) -> Standing:
     return unknown._replace(
         layout=layout,
         status=status(counts),
-        counts={name: counts[name] for name in CELL_STATES if counts[name]},
+        counts={name: counts[name] for name in STATES if counts[name]},
         worst=max(deltas, key=lambda delta: abs(float(delta)), default=""),
         wins=(sum("FlexRound" in method for method in best), len(best)),
     )
@@ -65,9 +64,9 @@ def standing(table: Table, directory: Path) -> Standing:
 
 def status(counts: Counter[str]) -> str:
     """Return the status of a table: that of its worst cell, but partial if some cells are there and some aren't."""
-    if counts["missing"] and counts["missing"] < counts.total():
+    if 0 < counts["missing"] + counts[NOT_RUN] < counts.total():
         return "partial"
-    order = ("missing", "partial", "off", "close", "computed", "reproduced")
+    order = ("missing", NOT_RUN, "partial", "off", "close", "computed", "reproduced")
     return next(name for name in order if counts[name])
 
 

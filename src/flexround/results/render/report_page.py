@@ -44,6 +44,7 @@ def render(root: Path, plan: Plan) -> str:
         rows=rows,
         texts=html.texts,
         plain=table_layout.plain,
+        absent=table_layout.absent,
         legend=lambda of: table_layout.legend(of, best="Bold", partial="†", missing="—"),
         figures={number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)},
         claims=judged,

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flexround.errors import InputError
 from flexround.results.published import SETTING
-from flexround.results.table_csv import COLUMNS
+from flexround.results.table_csv import COLUMNS, NOT_RUN
 from flexround.settings.schema import ScaleFacts
 
 Entry = dict[str, str]  # one line of the CSV
@@ -113,6 +113,11 @@ def scale_note(scale: ScaleFacts) -> str:
     if scale.comparable:
         return f"Scale: {scale.name}."
     return f"Scale: {scale.name}, with its own models and data instead of the paper's; not the paper's numbers."
+
+
+def absent(entry: Entry, missing: str) -> str:
+    """Return what stands in a cell without a value: that it was not to be run, or else ``missing``."""
+    return NOT_RUN if entry["status"] == NOT_RUN else missing
 
 
 def legend(layout: Layout, best: str, partial: str, missing: str) -> str:

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flexround.results.render.table_layout import Entry, Layout, LayoutRow, legend, optional, parse, scale_note
+from flexround.results.render.table_layout import Entry, Layout, LayoutRow, absent, legend, optional, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 
 GAP = "  "
@@ -44,4 +44,4 @@ def _cell(entries: tuple[Entry, ...]) -> str:
 def _marked(entry: Entry) -> str:
     """Return our value with a mark if it is the best or incomplete, or the mark of a missing one."""
     partial = "~" if entry["status"] == "partial" else ""
-    return (entry["value"] or MISSING) + ("*" if entry["best"] == "1" else "") + partial
+    return (entry["value"] or absent(entry, MISSING)) + ("*" if entry["best"] == "1" else "") + partial

@@ -6,14 +6,16 @@ of HellaSwag also text of six lines a question. They are taken apart again, so t
 """
 
 import bz2
+import itertools
 import json
 import os
+import string
 from collections.abc import Callable
 from pathlib import Path
 
-from flexround.errors import InputError, SettingsError, suggest
+from flexround.errors import InputError
 from flexround.tasks.commonsense.choices import KINDS, Row
-from flexround.tasks.text import parquet as parquet_files
+from flexround.tasks.text import files as text_files
 
 OWN = {  # the authors' files: of the training examples, and of those that are evaluated
     "boolq": (("train.jsonl",), ("val.jsonl", "dev.jsonl")),  # SuperGLUE's and the original ones
@@ -27,7 +29,6 @@ OWN = {  # the authors' files: of the training examples, and of those that are e
 POSED: dict[str, tuple[str, ...]] = {name: (f"{name}.jsonl",) for name in KINDS}
 POSED["openbookqa"] += ("openbook_qa.jsonl",)
 POSED["hellaswag"] += ("hellaswag_val_full.txt", "hellaswag_val_full.txt.bz2")
-LETTERS = "ABCDEFGH"
 
 
 def read(root: Path, name: str, train: bool) -> list[Row]:
@@ -45,23 +46,16 @@ def read(root: Path, name: str, train: bool) -> list[Row]:
         Rows with the fields ``KINDS[name].fields``, which ``KINDS[name].pose`` takes.
 
     Raises:
-        SettingsError: no such data set.
         InputError: missing, damaged or empty files, missing fields, labels that are not there.
     """
-    if name not in KINDS:
-        raise SettingsError(f"data set {suggest(name, KINDS)}")
     place, rows = _read(Path(root), name, train)
     if not rows:
         raise InputError(f"{place}: no examples; fetch the data again")
-    return [checked(row, name, f"{place}, example {index}") for index, row in enumerate(rows, start=1)]
+    return [_checked(row, name, f"{place}, example {index}") for index, row in enumerate(rows, start=1)]
 
 
-def checked(row: Row, name: str, where: str) -> Row:
-    """Return the fields of a row that can be asked.
-
-    Raises:
-        InputError: a field is missing or of another type, or the label names no choice.
-    """
+def _checked(row: Row, name: str, where: str) -> Row:
+    """Return the fields of a row that can be asked; ``where`` is for messages."""
     kind = KINDS[name]
     if lacking := [field for field in kind.fields if row.get(field) is None]:
         raise InputError(f"{where}: no {', '.join(lacking)}; {name} has {', '.join(kind.fields)}")
@@ -81,13 +75,14 @@ def checked(row: Row, name: str, where: str) -> Row:
 def _read(root: Path, name: str, train: bool) -> tuple[Path, list[Row]]:
     """Return where the examples were found, and their rows."""
     split = "train" if train else KINDS[name].split
-    if shards := _shards(root / name, split):
-        return shards[0], [named(row) for row in parquet_files.read(shards, ())]
+    folders = [root / name, *sorted(path for path in (root / name).glob("*") if path.is_dir())]  # or of a configuration
+    if shards := text_files.find(folders, split, f"{name}_{split}"):
+        return shards[0], [_named(row) for row in text_files.read(shards, ())]
     own = [root / name / file for file in OWN[name][0 if train else 1]]
     posed = [] if train else [root / file for file in POSED[name]]
     for path in (*own, *posed):
         if path.is_file():
-            return path, [named(row) for row in (taken_apart(path, name) if path in posed else _authors(path))]
+            return path, [_named(row) for row in (_taken_apart(path, name) if path in posed else _authors(path))]
     places = ", ".join(os.path.relpath(path, root) for path in (*own, *posed))
     needed = "; few-shot examples come from it, without them set shots to [0]" if train else ""
     raise InputError(
@@ -95,14 +90,7 @@ def _read(root: Path, name: str, train: bool) -> tuple[Path, list[Row]]:
     )
 
 
-def _shards(directory: Path, split: str) -> list[Path]:
-    """Return the parquet files of a split, in the folder of one of the hub's configurations or in none."""
-    folders = [directory, *sorted(path for path in directory.glob("*") if path.is_dir())]
-    found = (parquet_files.find(folder, stem) for folder in folders for stem in (split, f"{directory.name}_{split}"))
-    return next((shards for shards in found if shards), [])
-
-
-def named(row: Row) -> Row:
+def _named(row: Row) -> Row:
     """Return a row with the fields that the hub's data sets have."""
     if "answer" not in row and "passage" in row:  # BoolQ in SuperGLUE
         return row | {"answer": row.get("label")}
@@ -144,12 +132,8 @@ def read_lines(path: Path) -> list[Row]:
     return rows
 
 
-def taken_apart(path: Path, name: str) -> list[Row]:
-    """Read posed questions.
-
-    Raises:
-        InputError: lines of another form.
-    """
+def _taken_apart(path: Path, name: str) -> list[Row]:
+    """Read posed questions."""
     if path.suffix != ".jsonl":
         return _six_lines(path)
     rows = read_lines(path)
@@ -186,15 +170,14 @@ def _piqa(row: Row) -> Row:
 
 def _winogrande(row: Row) -> Row:
     first, second = row["context_options"]
-    pairs = enumerate(zip(first, second, strict=False))
-    alike = next((place for place, (one, other) in pairs if one != other), min(len(first), len(second)))
-    start = first.rfind(" ", 0, alike) + 1  # options may begin alike
+    alike = itertools.takewhile(lambda pair: pair[0] == pair[1], zip(first, second, strict=False))
+    start = first.rfind(" ", 0, len(list(alike))) + 1  # options may begin alike
     sentence = f"{first[:start]}_ {row['continuation']}"
     return {"sentence": sentence, "option1": first[start:], "option2": second[start:], "answer": str(row["gold"] + 1)}
 
 
 def _exam(row: Row) -> Row:
-    stem, labels = row["query"].removeprefix("Question: "), list(LETTERS[: len(row["choices"])])
+    stem, labels = row["query"].removeprefix("Question: "), list(string.ascii_uppercase[: len(row["choices"])])
     choices = {"text": row["choices"], "label": labels}
     return {"question": stem, "question_stem": stem, "choices": choices, "answerKey": labels[row["gold"]]}
 

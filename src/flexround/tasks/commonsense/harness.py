@@ -7,6 +7,7 @@ import io
 import itertools
 import logging
 import random
+import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -14,6 +15,7 @@ from typing import Any, NamedTuple
 import lm_eval
 import numpy as np
 import tokenizers
+import torch
 from datasets import Dataset
 from lm_eval.api.instance import Instance
 from lm_eval.api.samplers import ContextSampler
@@ -22,6 +24,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedTokenizerFast
 
+from flexround import unfinished
 from flexround.settings.layout import PARAMS
 from flexround.tasks.commonsense import choices, shared_prefix
 from flexround.tasks.commonsense.choices import Row, Version
@@ -129,7 +132,7 @@ def read(name: str, test: str, train: str | None = None, **_: Any) -> dict[str, 
 
 
 def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
-    """Let a model answer all questions of a data set.
+    """Let a model answer all questions of a data set, unless it did before this job was killed.
 
     Args:
         model: what answers; its version decides which few-shot examples are drawn.
@@ -137,6 +140,21 @@ def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
         data: directory of ``NAME.jsonl`` and, for shots, ``NAME-train.jsonl``.
         shots: examples before each question.
     """
+    part = f"{name}-{shots}"
+    if found := unfinished.load(part):
+        groups, kept = found
+        scores = {metric: values.numpy() for metric, values in groups["scores"].items()}
+        return Answers(scores, groups["drawn"]["examples"].numpy(), kept["facts"])
+    since = time.monotonic()
+    answers = _ask(model, name, data, shots)
+    if unfinished.worth(since):
+        scored = {metric: torch.from_numpy(values) for metric, values in answers.scores.items()}
+        drawn = {"examples": torch.from_numpy(answers.examples)}
+        unfinished.save(part, {"scores": scored, "drawn": drawn}, facts=answers.facts)
+    return answers
+
+
+def _ask(model: Model, name: str, data: Path, shots: int) -> Answers:
     files = {"test": str(data / f"{name}.jsonl")} | ({"train": str(data / f"{name}-train.jsonl")} if shots else {})
     changed = {"task": name, "num_fewshot": shots, "dataset_kwargs": {"name": name, **files}}
     changed |= {} if shots else {"fewshot_split": None}
@@ -161,7 +179,5 @@ def _manager() -> TaskManager:
 
 def definition_hash(name: str) -> str:
     """Return a sha256 of what decides how a data set is asked: its definition, and our code of the prompts."""
-    digest = hashlib.sha256()
-    for path in (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(choices.__file__)):
-        digest.update(path.read_bytes())
-    return digest.hexdigest()
+    files = (DEFINITIONS / "common.yaml", DEFINITIONS / f"{name}.yaml", Path(choices.__file__))
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()

@@ -41,9 +41,8 @@ class Packed(NamedTuple):
 def pack(requests: Sequence[Request]) -> Packed:
     """Put the requests of a question behind their common prefix; the last tokens predict nothing and are left out."""
     inputs = [request.ids[:-1] for request in requests]
-    first, last = min(inputs), max(inputs)  # what these two share, all between them share
-    columns = enumerate(zip(first, last, strict=False))
-    prefix = next((place for place, (one, other) in columns if one != other), min(len(first), len(last)))
+    columns = zip(min(inputs), max(inputs), strict=False)  # what these two share, all between them share
+    prefix = len(list(itertools.takewhile(lambda pair: pair[0] == pair[1], columns)))
     made = Packed(inputs[0][:prefix], list(range(prefix)), [-1] * prefix, [])
     for number, (request, ids) in enumerate(zip(requests, inputs, strict=True)):
         shift = len(made.ids) - prefix
@@ -71,12 +70,11 @@ def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) 
     while order:
         count = max(1, min(batch, tokens // len(packed[order[0]].ids)))
         chosen, order = order[:count], order[count:]
-        states = predicting(model, [packed[index] for index in chosen])
+        states = _predicting(model, [packed[index] for index in chosen])
         scores = model.get_output_embeddings()(states).float().log_softmax(-1)
         asked = [(index, request) for index in chosen for request in questions[index]]
-        wanted = torch.tensor(
-            [token for _, request in asked for token in request.ids[-request.asked :]], device=scores.device
-        )
+        ids = [token for _, request in asked for token in request.ids[-request.asked :]]
+        wanted = torch.tensor(ids, device=scores.device)
         values, hits = scores.gather(1, wanted[:, None])[:, 0].cpu(), (scores.argmax(1) == wanted).cpu()
         parts = [request.asked for _, request in asked]
         for (index, _), value, hit in zip(asked, values.split(parts), hits.split(parts), strict=True):
@@ -84,15 +82,8 @@ def likelihoods(model: Any, questions: Sequence[Sequence[Request]], batch: int) 
     return answers
 
 
-def predicting(model: Any, packed: Sequence[Packed]) -> Tensor:
+def _predicting(model: Any, packed: Sequence[Packed]) -> Tensor:
     """Return the last hidden states (P, H) at all places where a continuation's tokens are predicted, in order."""
-    rows = [row for row, one in enumerate(packed) for places in one.places for _ in places]
-    columns = list(itertools.chain.from_iterable(places for one in packed for places in one.places))
-    return forward(model, packed)[rows, columns]
-
-
-def forward(model: Any, packed: Sequence[Packed]) -> Tensor:
-    """Return the last hidden states (N, T, H) of sequences, padded at their ends."""
     length, device = max(len(one.ids) for one in packed), model.device
 
     def padded(rows: list[list[int]], value: int) -> Tensor:
@@ -102,9 +93,7 @@ def forward(model: Any, packed: Sequence[Packed]) -> Tensor:
     from_, to = branches[:, :, None], branches[:, None, :]
     seen = ((to == -1) | (from_ == to)) & torch.ones(length, length, dtype=torch.bool, device=device).tril()
     mask = torch.zeros(seen.shape, dtype=model.dtype, device=device).masked_fill(~seen, torch.finfo(model.dtype).min)
-    return model.base_model(
-        input_ids=padded([one.ids for one in packed], 0),
-        position_ids=padded([one.positions for one in packed], 0),
-        attention_mask=mask[:, None],
-        use_cache=False,
-    )[0]
+    ids, positions = padded([one.ids for one in packed], 0), padded([one.positions for one in packed], 0)
+    states = model.base_model(input_ids=ids, position_ids=positions, attention_mask=mask[:, None], use_cache=False)[0]
+    rows = [row for row, one in enumerate(packed) for places in one.places for _ in places]
+    return states[rows, list(itertools.chain.from_iterable(places for one in packed for places in one.places))]

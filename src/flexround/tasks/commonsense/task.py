@@ -5,8 +5,9 @@ zero-shot and of five-shot accuracies are about the same networks.
 """
 
 import dataclasses
-import json
+import itertools
 import logging
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, ClassVar, Literal
 
@@ -29,7 +30,6 @@ from flexround.tasks.protocol import Evaluation, Inputs, Split
 from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
-from flexround.tasks.text.task import Rows
 
 log = logging.getLogger(__name__)
 Block = Annotated[int, Field(ge=2)]
@@ -64,7 +64,7 @@ class Commonsense(LanguageModelling):
     Options: ClassVar[type[CommonsenseOptions]] = CommonsenseOptions  # type: ignore[assignment]
     options: CommonsenseOptions  # type: ignore[assignment]
 
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
         options, questions = self.options, sources / "commonsense"
         made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
@@ -92,16 +92,12 @@ class Commonsense(LanguageModelling):
         Raises:
             InputError: more samples than blocks, or a tokenizer that does not begin texts.
         """
-        self.tokenizer(network)
+        self._tokenizer(network)
         if self.options.calibration == "paper":
             return super().inputs(samples, network)
-        texts = [json.loads(line)["text"] for line in samples["examples"].tobytes().splitlines()]
-        parts = [
-            part
-            for start in range(0, len(texts), JOINED)
-            for part in self.blocks(texts[start : start + JOINED], network, language_modelling.CHUNK, "documents of C4")
-        ]
-        ids = np.concatenate(parts)
+        texts = [row["text"] for row in text.sampled(samples)]
+        groups = (texts[start : start + JOINED] for start in range(0, len(texts), JOINED))
+        ids = np.concatenate([part for group in groups for part in self.blocks(group, network, "documents of C4")])
         if len(ids) < len(samples["indices"]):
             raise InputError(f"samples={len(samples['indices'])}: the documents of C4 have {len(ids)} blocks; lower it")
         first = ids[samples["indices"]].astype(np.int64)
@@ -110,22 +106,16 @@ class Commonsense(LanguageModelling):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return accuracies and perplexities; predictions hold ``acc`` and ``acc_norm`` of each question.
-
-        Raises:
-            SettingsError: there is no held-out part.
-            InputError: the model has fewer positions than a block, or its tokenizer does not begin texts.
-            NumericalError: a perplexity is not finite.
-        """
+        """Return accuracies and perplexities; predictions hold ``acc`` and ``acc_norm`` of each question."""
         if split == "heldout":
             raise SettingsError(f"{data}: no settings are chosen on common-sense reasoning")
-        tokenizer = self.tokenizer(network)
-        losses = self.losses(model, data, device, batch, tokenizer)
+        tokenizer = self._tokenizer(network)
+        losses = self._losses(model, data, device, batch, tokenizer)
         scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
         counts = {metric: len(values) for metric, values in losses.items()}
         predictions = {f"{metric}/loss": values for metric, values in losses.items()}
         asked, facts = harness.Model(model, tokenizer, self.options.prompts, batch), {}
-        for name, shots in ((name, shots) for name in KINDS for shots in self.options.shots):
+        for name, shots in itertools.product(KINDS, self.options.shots):
             metric = f"{name}_{shots}" if shots else name
             answers = harness.ask(asked, name, data, shots)
             scored[metric] = text_metrics.averaged(answers.scores[KINDS[name].metric])
@@ -139,28 +129,23 @@ class Commonsense(LanguageModelling):
         protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
         return dataclasses.replace(evaluation, protocol=protocol)
 
-    def losses(
+    def _losses(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
     ) -> dict[str, np.ndarray]:
         """Return the blocks' mean losses in nats, float64 (N,), for each of the two perplexities."""
-        long, read = self.options.test_block, language_modelling.read_texts
-        protocols = {
-            "ppl": ("validation", self.options.block_size, read(data, "validation")),
-            f"ppl_{long}": ("test", long, ["\n\n".join(read(data, "test"))]),
-        }
+
+        def losses(split: str, texts: Iterable[str], size: int) -> np.ndarray:
+            where = f"{data}, {split} text of WikiText-2"
+            return language_modelling.text_losses(model, texts, tokenizer, size, device, batch, where)
+
+        short, long, read = self.options.block_size, self.options.test_block, language_modelling.read_texts
         return {
-            metric: language_modelling.text_losses(
-                model, texts, tokenizer, size, device, batch, f"{data}, {split} text of WikiText-2"
-            )
-            for metric, (split, size, texts) in protocols.items()
+            "ppl": losses("validation", read(data, "validation"), short),
+            f"ppl_{long}": losses("test", ["\n\n".join(read(data, "test"))], long),
         }
 
-    def tokenizer(self, network: Path) -> Tokenizer:
-        """Return the tokenizer of a network.
-
-        Raises:
-            InputError: it does not begin texts although the options say so.
-        """
+    def _tokenizer(self, network: Path) -> Tokenizer:
+        """Return the tokenizer of a network, which begins texts if the options say so."""
         tokenizer = encode.load(network / text.TOKENIZER)
         added = tokenizer.encode("").ids
         if self.options.begin and len(added) != 1:
@@ -171,7 +156,7 @@ class Commonsense(LanguageModelling):
         return tokenizer
 
 
-def check_shots(rows: dict[str, Rows], shots: int) -> None:
+def check_shots(rows: dict[str, text.Rows], shots: int) -> None:
     """Check that there are enough examples to draw from.
 
     Raises:

@@ -3,14 +3,13 @@
 Columns, label ids and split names are those of the Hugging Face data set ``glue``.
 """
 
-import dataclasses
 import logging
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from flexround.errors import InputError, SettingsError, suggest
-from flexround.tasks.text import parquet as parquet_files
+from flexround.errors import InputError
+from flexround.tasks.text import files as text_files
 
 log = logging.getLogger(__name__)
 
@@ -35,22 +34,16 @@ _LABEL_TEXTS = {"mnli": {"entailment": 0, "neutral": 1, "contradiction": 2}, "qn
 _DIRECTORIES = {"cola": "CoLA", "sst2": "SST-2", "stsb": "STS-B"}  # GLUE's names; the others are in capitals
 
 
-@dataclasses.dataclass(frozen=True)
-class _Layout:
+class _Layout(NamedTuple):
     """Files of tab-separated text.
 
     Attributes:
         files: split -> its files, all of them, in order.
-        columns: the task's columns that the file calls otherwise; positions where the file has no header.
+        columns: the task's columns that the file calls otherwise; the positions of all where the file has no header.
     """
 
     files: Mapping[str, tuple[str, ...]]
-    columns: Mapping[str, str | int] = dataclasses.field(default_factory=dict)
-
-    @property
-    def headerless(self) -> bool:
-        """Whether the files begin with the first example."""
-        return any(isinstance(position, int) for position in self.columns.values())
+    columns: Mapping[str, str | int] = {}
 
 
 _GLUE = {"train": ("train.tsv",), "validation": ("dev.tsv",)}
@@ -58,20 +51,15 @@ _MNLI = {"train": ("train.tsv",)} | {f"validation_{kind}": (f"dev_{kind}.tsv",) 
 _COLA = {"label": 1, "sentence": 3}
 _MRPC = {"label": "Quality", "sentence1": "#1 String", "sentence2": "#2 String"}
 _MSR = {"train": ("msr_paraphrase_train.txt",), "validation": ("msr_paraphrase_test.txt",)}
+_ORIGINAL_COLA = {"train": ("in_domain_train.tsv",), "validation": ("in_domain_dev.tsv", "out_of_domain_dev.tsv")}
+_ORIGINAL_STSB = {"train": ("sts-train.csv",), "validation": ("sts-dev.csv",)}
 _LAYOUTS: dict[str, tuple[_Layout, ...]] = {
-    "cola": (
-        _Layout(_GLUE, _COLA),
-        _Layout(
-            {"train": ("in_domain_train.tsv",), "validation": ("in_domain_dev.tsv", "out_of_domain_dev.tsv")}, _COLA
-        ),
-    ),
+    "cola": (_Layout(_GLUE, _COLA), _Layout(_ORIGINAL_COLA, _COLA)),
     "sst2": (_Layout(_GLUE),),
     "mrpc": (_Layout(_GLUE, _MRPC), _Layout(_MSR, _MRPC)),
     "stsb": (
         _Layout(_GLUE, {"label": "score"}),
-        _Layout(
-            {"train": ("sts-train.csv",), "validation": ("sts-dev.csv",)}, {"label": 4, "sentence1": 5, "sentence2": 6}
-        ),
+        _Layout(_ORIGINAL_STSB, {"label": 4, "sentence1": 5, "sentence2": 6}),
     ),
     "qqp": (_Layout(_GLUE, {"label": "is_duplicate"}),),
     "mnli": (_Layout(_MNLI, {"premise": "sentence1", "hypothesis": "sentence2", "label": "gold_label"}),),
@@ -95,16 +83,12 @@ def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
         Rows with the columns ``COLUMNS[name]`` and ``idx``. ``label`` is an int from 0, for STS-B a float from 0 to 5.
 
     Raises:
-        SettingsError: no such task or split.
         InputError: missing, damaged or empty files, missing columns, other labels than the task's.
     """
-    if name not in SENTENCES:
-        raise SettingsError(f"GLUE task {suggest(name, SENTENCES)}")
-    if split not in SPLITS[name]:
-        raise SettingsError(f"{name}: split {suggest(split, SPLITS[name])}")
-    directory = _directory(Path(root), name)
-    if shards := parquet_files.find(directory, split):
-        place, rows = shards[0].parent / f"{split}*.parquet", parquet_files.read(shards, COLUMNS[name])
+    own, official = root / name, root / _DIRECTORIES.get(name, name.upper())
+    directory = official if official.is_dir() and not own.is_dir() else own
+    if shards := text_files.find([directory], split):
+        place, rows = shards[0].parent / f"{split}*.parquet", text_files.read(shards, COLUMNS[name])
     else:
         layout = _find_text(directory, name, split)
         place = directory / layout.files[split][0]
@@ -112,12 +96,6 @@ def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
     if not rows:
         raise InputError(f"{place}: no examples; fetch the data again")
     return [_checked(row, index, name, place) for index, row in enumerate(rows)]
-
-
-def _directory(root: Path, name: str) -> Path:
-    """Return the directory of a task."""
-    own, official = root / name, root / _DIRECTORIES.get(name, name.upper())
-    return official if official.is_dir() and not own.is_dir() else own
 
 
 def _find_text(directory: Path, name: str, split: str) -> _Layout:
@@ -137,36 +115,21 @@ def _find_text(directory: Path, name: str, split: str) -> _Layout:
 def _read_text(path: Path, name: str, layout: _Layout) -> list[dict[str, Any]]:
     """Return the rows of a tab-separated file; quotes are text, as stray ones occur in GLUE's files."""
     # Not splitlines, which also cuts at the line ends that Unicode knows, and those occur in texts.
-    lines = [line.removesuffix("\r").split("\t") for line in _decode(path).split("\n")]
-    positions = _positions(path, name, layout, lines[0])
-    start = 0 if layout.headerless else 1
+    text = text_files.decoded(path).removeprefix("\ufeff")
+    text = text.removeprefix("\u00ef\u00bb\u00bf")  # a byte order mark that was itself encoded as Latin-1
+    lines = [line.removesuffix("\r").split("\t") for line in text.split("\n")]
+    columns = {column: layout.columns.get(column, column) for column in COLUMNS[name]}
+    header = [column for column in columns.values() if isinstance(column, str)]
+    text_files.check_columns(path, header, lines[0])
+    places = [lines[0].index(column) if isinstance(column, str) else column for column in columns.values()]
+    start, needed = 1 if header else 0, max(places) + 1
     rows = []
     for number, fields in enumerate(lines[start:], start=start + 1):
-        if len(fields) > max(positions.values()):
-            rows.append({column: fields[position] for column, position in positions.items()})
+        if len(fields) >= needed:
+            rows.append({column: fields[place] for column, place in zip(columns, places, strict=True)})
         elif fields != [""] and name != "qqp":  # GLUE's QQP has a few broken lines, which Hugging Face leaves out too
-            needed = max(positions.values()) + 1
             raise InputError(f"{path}, line {number}: {len(fields)} fields, needed {needed}; fetch it again")
     return rows
-
-
-def _positions(path: Path, name: str, layout: _Layout, header: list[str]) -> dict[str, int]:
-    """Return where a file has the columns of a task."""
-    if layout.headerless:
-        return {column: int(layout.columns[column]) for column in COLUMNS[name]}
-    names = {column: str(layout.columns.get(column, column)) for column in COLUMNS[name]}
-    parquet_files.check_columns(path, tuple(names.values()), header)
-    return {column: header.index(theirs) for column, theirs in names.items()}
-
-
-def _decode(path: Path) -> str:
-    """Return the text of a UTF-8 file without the byte order mark, even one that was itself encoded as Latin-1."""
-    data = path.read_bytes()
-    try:
-        return data.decode("utf-8-sig").removeprefix("\u00ef\u00bb\u00bf")
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 ({error.reason}); fetch it again or convert it") from error
 
 
 def _checked(row: dict[str, Any], index: int, name: str, place: Path) -> dict[str, Any]:
@@ -175,22 +138,17 @@ def _checked(row: dict[str, Any], index: int, name: str, place: Path) -> dict[st
     for column, text in texts.items():
         if not isinstance(text, str):
             raise InputError(f"{place}: example {index}: {column} is {text!r}, no text; fetch the data again")
-    label = _similarity(row["label"]) if name == "stsb" else _class_id(row["label"], name)
-    if label is None:
+    if (label := _label(row["label"], name)) is None:
         known = " or ".join([f"0 to {5 if name == 'stsb' else LABELS[name] - 1}", *_LABEL_TEXTS.get(name, {})])
         hint = " (-1 stands for a hidden label: this is a test split)" if str(row["label"]) == "-1" else ""
         raise InputError(f"{place}: example {index}: label {row['label']!r}{hint}; the labels of {name} are {known}")
     return texts | {"label": label, "idx": row.get("idx", index)}
 
 
-def _class_id(label: Any, name: str) -> int | None:
-    """Return the id of a class given as its name or id, None if the task doesn't have it."""
-    ids = {str(number): number for number in range(LABELS[name])} | _LABEL_TEXTS.get(name, {})
-    return ids.get(str(label))
-
-
-def _similarity(label: Any) -> float | None:
-    """Return a similarity, None if it isn't one."""
+def _label(label: Any, name: str) -> float | None:
+    """Return the id of a class given as its name or id, or a similarity; None if the task doesn't have it."""
+    if name != "stsb":
+        return ({str(number): number for number in range(LABELS[name])} | _LABEL_TEXTS.get(name, {})).get(str(label))
     try:
         value = float(label)
     except (TypeError, ValueError):

@@ -17,7 +17,6 @@ from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.task import Rows, TextOptions, TextTask
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
 # Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
@@ -29,17 +28,17 @@ METRICS = {name: {"acc": ("acc", "validation")} for name in glue_files.SENTENCES
 }
 
 
-class GlueOptions(TextOptions):
+class GlueOptions(text.TextOptions):
     """Options of ``Glue``."""
 
     name: Name
     root: Path = Field(Path("glue"), description="the data set: relative to the sources directory, or absolute")
 
 
-class Glue(TextTask):
+class Glue(text.TextTask):
     """One GLUE task; sentence pairs are one input."""
 
-    Options: ClassVar[type[TextOptions]] = GlueOptions
+    Options: ClassVar[type[text.TextOptions]] = GlueOptions
     options: GlueOptions
 
     @property
@@ -47,18 +46,18 @@ class Glue(TextTask):
         """Return a classifier's arguments."""
         return {"head": "classification", "labels": glue_files.LABELS[self.options.name]}
 
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the training and validation splits."""
         name = self.options.name
         return {split: glue_files.read(sources / self.options.root, name, split) for split in glue_files.SPLITS[name]}
 
-    def encode(self, rows: Rows, network: Path) -> Encoded:
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return one input per row."""
         texts = [[row[column] for row in rows] for column in glue_files.SENTENCES[self.options.name]]
         tokenizer = encode.load(network / text.TOKENIZER)
         return encode.encode(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, self.options.max_length)
 
-    def labels(self, rows: Rows) -> np.ndarray:
+    def labels(self, rows: text.Rows) -> np.ndarray:
         """Return the labels (N,): int64 classes, or float32 similarities."""
         return np.array([row["label"] for row in rows], np.float32 if self.options.name == "stsb" else np.int64)
 
@@ -77,12 +76,7 @@ class Glue(TextTask):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return the task's metrics in percent.
-
-        Raises:
-            SettingsError: the task has no held-out rows.
-            NumericalError: NaN among the logits.
-        """
+        """Return the task's metrics in percent."""
         metrics = METRICS[self.options.name]
         if split == "heldout":  # only what settings are chosen by
             name, (metric, _) = next(iter(metrics.items()))

@@ -1,8 +1,8 @@
 """The ImageFolder layout: ``ROOT/{train,val}/CLASS/IMAGE``, checked as a whole before anything is decoded."""
 
-import dataclasses
 import os
 from pathlib import Path
+from typing import NamedTuple
 
 import numpy as np
 
@@ -12,8 +12,7 @@ EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", 
 LISTED = 10
 
 
-@dataclasses.dataclass(frozen=True)
-class Index:
+class Index(NamedTuple):
     """The images of a split, by class and then by name.
 
     Attributes:
@@ -44,8 +43,7 @@ def scan(root: Path, classes: int, counts: dict[str, int | None]) -> dict[str, I
     problems: list[str] = []
     by_split = {split: _scan_split(root / split, problems) for split in counts}
     if all(by_split.values()):
-        problems += _class_problems(root, by_split, classes)
-        problems += _count_problems(root, by_split, counts)
+        problems += _problems(root, by_split, classes, counts)
     if problems:
         raise InputError("\n".join(problems))
     return {split: _index(images) for split, images in by_split.items()}
@@ -92,8 +90,10 @@ def _list(folder: Path) -> tuple[list[str], list[str]]:
     return [name for name, is_dir in visible if is_dir], [name for name, is_dir in visible if not is_dir]
 
 
-def _class_problems(root: Path, by_split: dict[str, dict[str, list[str]]], classes: int) -> list[str]:
-    """Compare the class folders of the splits with each other and with the number expected."""
+def _problems(
+    root: Path, by_split: dict[str, dict[str, list[str]]], classes: int, counts: dict[str, int | None]
+) -> list[str]:
+    """Compare the class folders of the splits with each other, and classes and images with the numbers expected."""
     problems = []
     union = set().union(*by_split.values())
     for split, images in by_split.items():
@@ -103,12 +103,6 @@ def _class_problems(root: Path, by_split: dict[str, dict[str, list[str]]], class
             problems.append(f"{root / split}: classes without images: {_some(empty)}")
     if len(union) != classes:
         problems.append(f"{root}: {len(union)} classes, expected {classes}; complete them or set `classes`")
-    return problems
-
-
-def _count_problems(root: Path, by_split: dict[str, dict[str, list[str]]], counts: dict[str, int | None]) -> list[str]:
-    """Compare the number of images of each split with the number expected."""
-    problems = []
     for split, expected in counts.items():
         count = sum(len(files) for files in by_split[split].values())
         if expected is not None and count != expected:
@@ -120,9 +114,8 @@ def _count_problems(root: Path, by_split: dict[str, dict[str, list[str]]], count
 
 def _index(images: dict[str, list[str]]) -> Index:
     """Return the index of a split whose layout is right."""
-    files = [f"{name}/{file}" for name in sorted(images) for file in images[name]]
-    lengths = [len(images[name]) for name in sorted(images)]
-    return Index(files, np.repeat(np.arange(len(images)), lengths))
+    files = [f"{name}/{file}" for name, inside in images.items() for file in inside]
+    return Index(files, np.repeat(np.arange(len(images)), [len(inside) for inside in images.values()]))
 
 
 def _some(names: list[str]) -> str:

@@ -22,7 +22,7 @@ from flexround.settings.validation import validate
 from flexround.tasks.images import folder
 from flexround.tasks.images.training import ArrayImages, FileImages, FinetuneSettings, TrainingImages, train
 from flexround.tasks.images.transforms import decode_all, flip, random_resized_crop, resize_and_crop
-from flexround.tasks.protocol import Evaluation, Inputs, Split, accuracies, draw_indices
+from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
 
 log = logging.getLogger(__name__)
 Triple = tuple[float, float, float]
@@ -46,6 +46,7 @@ class ImageTask(abc.ABC):
 
     Options: ClassVar[type[ImageOptions]]
     input_dtype = "float32"
+    head: ClassVar[dict[str, Any]] = {}  # the number of classes is the factory's
 
     def __init__(self, options: ImageOptions) -> None:
         self.options = options
@@ -53,11 +54,6 @@ class ImageTask(abc.ABC):
     @abc.abstractmethod
     def training_images(self, data: Path, whole: bool) -> TrainingImages:
         """Return the training set; ``whole`` says that no random crops will be asked for."""
-
-    @property
-    def head(self) -> dict[str, Any]:
-        """Return nothing: the number of classes is the factory's."""
-        return {}
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration images as float32 (N, 3, H, W), normalized, on the CPU."""
@@ -78,13 +74,7 @@ class ImageTask(abc.ABC):
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map.
-
-        Raises:
-            SettingsError: a held-out part is asked for.
-            InputError: fewer outputs than classes.
-            NumericalError: NaN among the logits.
-        """
+        """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map."""
         if split != "validation":
             raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
         read_manifest(data, verify=False)
@@ -95,8 +85,11 @@ class ImageTask(abc.ABC):
             for start in range(0, len(labels), batch):
                 logits = model(self.normalise(images[start : start + batch], device))
                 hits.append(hits_at(logits, labels[start : start + batch], start))
-        top1, top5 = np.concatenate(hits, axis=1)
-        return accuracies({"top1": top1, "top5": top5})
+        scores, count = dict(zip(("top1", "top5"), np.concatenate(hits, axis=1), strict=True)), len(labels)
+        values = {name: 100.0 * float(each.mean()) for name, each in scores.items()}
+        spread = {name: 100.0 * float(each.std(ddof=1)) if count > 1 else 0.0 for name, each in scores.items()}
+        stderr = {name: value / count**0.5 for name, value in spread.items()}
+        return Evaluation(values, stderr, dict.fromkeys(scores, count), scores)
 
 
 def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
@@ -146,10 +139,17 @@ class ImageNet(ImageTask):
         """Check the layout, decode the validation images once, and keep the list of the training images."""
         options = self.options
         root = sources / options.root
-        counts = {"train": options.train_count, "val": options.val_count}
-        index = folder.scan(root, options.classes, counts)
-        log.info("%s: decoding %d validation images", root, len(index["val"].files))
-        atomic_write(out / "val_images.npy", lambda path: self._decode_val(path, root / "val", index["val"].files))
+        index = folder.scan(root, options.classes, {"train": options.train_count, "val": options.val_count})
+        files = index["val"].files
+        log.info("%s: decoding %d validation images", root, len(files))
+
+        def decode(path: Path) -> None:
+            resize, crop = options.resize, options.crop
+            pixels = np.lib.format.open_memmap(path, "w+", np.uint8, (len(files), crop, crop, 3))
+            decode_all(root / "val", files, lambda _, image: resize_and_crop(image, resize, crop), pixels)
+            pixels.flush()
+
+        atomic_write(out / "val_images.npy", decode)
         save_array(out / "val_labels.npy", index["val"].labels)
         atomic_write(out / "train.txt", lambda path: folder.write_index(path, index["train"]))
         # Where the images lie is no property of the data, hence not in the manifest.
@@ -164,16 +164,13 @@ class ImageNet(ImageTask):
         """
         images = self._files(data)
         indices = draw_indices(len(images.files), samples, seed)
-        crop, scale = self.options.crop, self.options.train_scale
 
         def transform(position: int, image: Image.Image) -> np.ndarray:
             rng = np.random.default_rng(derive("calibration augmentation", seed, position))
-            cropped = random_resized_crop(image, crop, scale, rng)
+            cropped = random_resized_crop(image, self.options.crop, self.options.train_scale, rng)
             return flip(cropped, rng) if self.options.train_flip else cropped
 
-        out = np.empty((samples, crop, crop, 3), np.uint8)
-        decode_all([images.root / images.files[index] for index in indices], transform, out, images.root)
-        return {"images": out, "indices": indices}
+        return {"images": images.decoded(indices, transform), "indices": indices}
 
     def training_images(self, data: Path, whole: bool) -> TrainingImages:
         """Return the training set: decoded once if no random crops are needed and it fits, else read as needed."""
@@ -192,14 +189,6 @@ class ImageNet(ImageTask):
         index = folder.read_index(data / "train.txt")
         options = self.options
         return FileImages(root, index.files, index.labels, options.resize, options.crop, options.train_scale)
-
-    def _decode_val(self, path: Path, root: Path, files: list[str]) -> None:
-        """Decode the validation images into a memory-mapped uint8 (N, crop, crop, 3) file."""
-        resize, crop = self.options.resize, self.options.crop
-        out = np.lib.format.open_memmap(path, "w+", np.uint8, (len(files), crop, crop, 3))
-        paths = [root / file for file in files]
-        decode_all(paths, lambda _, image: resize_and_crop(image, resize, crop), out, root)
-        out.flush()
 
 
 def save_array(path: Path, array: np.ndarray) -> None:

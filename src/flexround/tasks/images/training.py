@@ -19,6 +19,7 @@ from flexround.errors import NumericalError
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Positive, Strict
 from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
+from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
 NotNegative = Annotated[float, Field(ge=0)]
@@ -67,11 +68,9 @@ class ArrayImages:
     train_scale: tuple[float, float]
 
     def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         return self.images[indices]
 
     def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         size = self.images.shape[1]
         images = (Image.fromarray(image) for image in self.images[indices])
         return np.stack([random_resized_crop(image, size, self.train_scale, rng) for image in images])
@@ -89,19 +88,17 @@ class FileImages:
     train_scale: tuple[float, float]
 
     def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
-        return self._decode(indices, lambda _, image: resize_and_crop(image, self.resize, self.crop))
+        return self.decoded(indices, lambda _, image: resize_and_crop(image, self.resize, self.crop))
 
     def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return uint8 (B, H, W, 3), see ``TrainingImages``."""
         # One generator per image: the threads that decode don't finish in a fixed order.
         rngs = rng.spawn(len(indices))
-        return self._decode(indices, lambda i, image: random_resized_crop(image, self.crop, self.train_scale, rngs[i]))
+        return self.decoded(indices, lambda i, image: random_resized_crop(image, self.crop, self.train_scale, rngs[i]))
 
-    def _decode(self, indices: np.ndarray, transform: Callable[[int, Image.Image], np.ndarray]) -> np.ndarray:
-        """Decode the images at ``indices`` through ``transform``."""
+    def decoded(self, indices: np.ndarray, transform: Callable[[int, Image.Image], np.ndarray]) -> np.ndarray:
+        """Return uint8 (B, crop, crop, 3), ``transform`` of the images' positions in ``indices`` and the images."""
         out = np.empty((len(indices), self.crop, self.crop, 3), np.uint8)
-        return decode_all([self.root / self.files[index] for index in indices], transform, out, self.root)
+        return decode_all(self.root, [self.files[index] for index in indices], transform, out)
 
 
 def train(
@@ -128,15 +125,17 @@ def train(
     optimizer = torch.optim.SGD(
         model.parameters(), settings.lr, settings.momentum, 0, settings.weight_decay, nesterov=settings.nesterov
     )
-    facts: dict[str, float] = {}
+    progress = Progress(model, optimizer)
     model.train()
     # Dropout draws from torch's global generator; it is given back as it was.
     with torch.random.fork_rng([device] if device.type == "cuda" else []):
         torch.manual_seed(derive("dropout", settings.seed))
-        for epoch in range(settings.epochs):
+        done, facts = progress.go_on()
+        for epoch in range(done, settings.epochs):
             started = time.perf_counter()
             facts = _train_epoch(model, optimizer, images, normalise, settings, epoch)
             _report(epoch, settings.epochs, facts, time.perf_counter() - started)
+            progress.epoch_done(epoch + 1, facts)
     model.eval()
     return facts
 

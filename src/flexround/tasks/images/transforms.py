@@ -22,12 +22,6 @@ THREADS = 16  # PIL frees the interpreter lock while it decodes and resizes
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
-def decode(path: Path) -> Image.Image:
-    """Return an image file as RGB; CMYK, grey and palette files are converted, as torchvision's loader does."""
-    with Image.open(path) as image:
-        return image.convert("RGB")
-
-
 def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
     """Resize the shorter side to ``resize`` and cut the centre: uint8 (crop, crop, 3). Needs crop <= resize."""
     width, height = image.size
@@ -65,31 +59,32 @@ def flip(image: np.ndarray, rng: Generator) -> np.ndarray:
 
 
 def decode_all(
-    paths: Sequence[Path], transform: Callable[[int, Image.Image], np.ndarray], out: np.ndarray, where: Path
+    root: Path, files: Sequence[str], transform: Callable[[int, Image.Image], np.ndarray], out: np.ndarray
 ) -> np.ndarray:
-    """Decode ``paths`` on several cores, put ``transform(position, image)`` into ``out[position]`` and return ``out``.
+    """Decode images on several cores, put ``transform(position, image)`` into ``out[position]`` and return ``out``.
 
     Args:
-        paths: image files, as many as ``out`` has entries.
+        root: directory of the files.
+        files: as many as ``out`` has entries; CMYK, grey and palette ones become RGB, as by torchvision's loader.
         transform: returns uint8 of the shape of ``out[0]``; called from several threads.
         out: uint8 (N, H, W, 3), e.g. a memory map.
-        where: what the files belong to, for the message.
 
     Raises:
         InputError: names every file that can't be decoded, all together.
     """
 
-    def work(position: int, path: Path) -> str | None:
+    def work(position: int, file: str) -> str | None:
         try:
-            image = decode(path)
+            with Image.open(root / file) as opened:
+                image = opened.convert("RGB")
         except UNREADABLE as error:
-            return f"{path}: {error}"
+            return f"{root / file}: {error}"
         out[position] = transform(position, image)
         return None
 
     with ThreadPoolExecutor(min(THREADS, os.cpu_count() or 1)) as pool:
-        broken = [line for line in pool.map(work, range(len(paths)), paths) if line]
+        broken = [line for line in pool.map(work, range(len(files)), files) if line]
     if broken:
         lines = "\n".join(broken)
-        raise InputError(f"{where}: {len(broken)} image files can't be read; get them again from the source:\n{lines}")
+        raise InputError(f"{root}: {len(broken)} image files can't be read; get them again from the source:\n{lines}")
     return out

@@ -31,8 +31,8 @@ def read(root: Path, rule: Rule, shards: int, count: int) -> list[dict[str, str]
     Raises:
         InputError: missing or damaged shards, lines without a text.
     """
-    files = [find(root, number) for number in range(shards if rule == "paper" else 1)]
-    total = sum(1 for path in files for _ in lines(path))
+    files = [_find(root, number) for number in range(shards if rule == "paper" else 1)]
+    total = sum(1 for path in files for _ in _lines(path))
     if not total:
         raise InputError(f"{files[0]}: no documents; fetch it again")
     if rule == "release":
@@ -40,18 +40,14 @@ def read(root: Path, rule: Rule, shards: int, count: int) -> list[dict[str, str]
     else:
         chosen = np.random.default_rng(derive("c4 documents")).permutation(total)[:count]
     wanted, found = set(chosen.tolist()), {}
-    for index, (where, line) in enumerate((f"{path}, line {n}", line) for path in files for n, line in lines(path)):
+    for index, (where, line) in enumerate((f"{path}, line {n}", line) for path in files for n, line in _lines(path)):
         if index in wanted:
-            found[index] = {"text": document(line, where)}
+            found[index] = {"text": _document(line, where)}
     return [found[index] for index in chosen.tolist()]
 
 
-def find(root: Path, number: int) -> Path:
-    """Return the file of a shard.
-
-    Raises:
-        InputError: it is missing.
-    """
+def _find(root: Path, number: int) -> Path:
+    """Return the file of a shard."""
     name = f"c4-train.{number:05}-of-{SHARDS:05}.json"
     for path in (root / "en" / f"{name}.gz", root / "en" / name, root / f"{name}.gz", root / name):
         if path.is_file():
@@ -59,12 +55,8 @@ def find(root: Path, number: int) -> Path:
     raise InputError(f"{root}/en/{name}.gz: missing; params/sources.yaml says where to get C4")
 
 
-def lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a shard with their numbers from 1.
-
-    Raises:
-        InputError: the file is damaged or cut off.
-    """
+def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
+    """Yield the lines of a shard with their numbers from 1."""
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             yield from enumerate(file, start=1)
@@ -72,12 +64,8 @@ def lines(path: Path) -> Iterator[tuple[int, bytes]]:
         raise InputError(f"{path}: damaged or not whole ({error}); fetch it again") from error
 
 
-def document(line: bytes, where: str) -> str:
-    """Return the text of a line.
-
-    Raises:
-        InputError: it has none.
-    """
+def _document(line: bytes, where: str) -> str:
+    """Return the text of a line; ``where`` is for messages."""
     try:
         text = json.loads(line)["text"]
     except (ValueError, KeyError, TypeError) as error:

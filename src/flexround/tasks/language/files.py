@@ -7,8 +7,8 @@ import io
 import logging
 from pathlib import Path
 
-from flexround.errors import InputError, SettingsError, suggest
-from flexround.tasks.text import parquet as parquet_files
+from flexround.errors import InputError
+from flexround.tasks.text import files as text_files
 
 log = logging.getLogger(__name__)
 
@@ -34,13 +34,8 @@ def read(root: Path, name: str, split: str) -> list[dict[str, str]]:
         Penn Treebank have no white space at their ends.
 
     Raises:
-        SettingsError: no such corpus or split.
         InputError: missing or damaged files, text that is not UTF-8, no column ``text``, nothing but blank lines.
     """
-    if name not in FILES:
-        raise SettingsError(f"corpus {suggest(name, FILES)}")
-    if split not in SPLITS:
-        raise SettingsError(f"{name}: split {suggest(split, SPLITS)}")
     place, lines = _read(Path(root), name, split)
     texts = [line if name == "wikitext2" and line.strip() else line.strip() for line in lines]
     if not any(texts):
@@ -50,39 +45,20 @@ def read(root: Path, name: str, split: str) -> list[dict[str, str]]:
 
 def _read(root: Path, name: str, split: str) -> tuple[Path, list[str]]:
     """Return where a split was found, and its lines."""
-    if name == "wikitext2":
-        for directory in (root / CONFIGURATION, root):
-            if shards := parquet_files.find(directory, split):
-                return shards[0], _column(shards)
+    if name == "wikitext2" and (shards := text_files.find((root / CONFIGURATION, root), split)):
+        texts = [row["text"] for row in text_files.read(shards, ("text",))]
+        if (wrong := next((i for i, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
+            raise InputError(f"{shards[0]}: row {wrong}: {texts[wrong]!r} is no text; fetch the data again")
+        return shards[0], texts
     names = [file.format(SPLITS[split]) for file in FILES[name]]
     for path in (root / file for file in names):
         if path.is_file():
             if path.suffix == ".tokens":
                 log.warning("%s: not the raw text: rare words are <unk>, which changes perplexities", path)
-            return path, _lines(path)
+            # Not splitlines, which also cuts at the line ends that Unicode knows, and those occur in texts.
+            return path, list(io.StringIO(text_files.decoded(path), newline=None))
     choices = [*([f"{CONFIGURATION}/{split}-*.parquet"] if name == "wikitext2" else []), *names]
     raise InputError(
         f"{root}: the {split} split of {name} is missing. Put {' or '.join(choices)} there; "
         "params/sources.yaml says where to get the data"
     )
-
-
-def _column(shards: list[Path]) -> list[str]:
-    """Return the texts of parquet files."""
-    texts = [row["text"] for row in parquet_files.read(shards, ("text",))]
-    if (wrong := next((i for i, text in enumerate(texts) if not isinstance(text, str)), None)) is not None:
-        raise InputError(f"{shards[0]}: row {wrong}: {texts[wrong]!r} is no text; fetch the data again")
-    return texts
-
-
-def _lines(path: Path) -> list[str]:
-    """Return the lines of a UTF-8 file, each with its line end as LF."""
-    data = path.read_bytes()
-    try:
-        text = data.decode()
-    except UnicodeDecodeError as error:
-        raise InputError(
-            f"{path}, byte {error.start}: not UTF-8 ({error.reason}); fetch it again or convert it"
-        ) from error
-    # Not splitlines, which also cuts at the line ends that Unicode knows, and those occur in texts.
-    return list(io.StringIO(text, newline=None))

@@ -29,7 +29,6 @@ from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.task import Rows, TextTask
 
 CHUNK = 1024  # rows tokenized, or blocks joined, at once
 LOGITS = 2**28  # logits of one batch: 1 GiB
@@ -45,23 +44,19 @@ class LanguageOptions(Strict):
     heldout: int = Field(0, ge=0, description="first training rows, to choose settings by; never calibrated on")
 
 
-class LanguageModelling(TextTask):
+class LanguageModelling(text.TextTask):
     """Perplexity of a causal language model."""
 
     Options: ClassVar[type[LanguageOptions]] = LanguageOptions  # type: ignore[assignment]
     options: LanguageOptions  # type: ignore[assignment]
-
-    @property
-    def head(self) -> dict[str, Any]:
-        """Return the head's kind."""
-        return {"head": "causal-lm"}
+    head = {"head": "causal-lm"}
 
     @property
     def input_shape(self) -> tuple[int, int]:
         """Shape of one sample: token ids and token types, which are all 0."""
         return 2, self.options.block_size
 
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read both splits, a row a line."""
         root = sources / (self.options.root or self.options.name)
         return {split: language_files.read(root, self.options.name, split) for split in ("train", "validation")}
@@ -72,9 +67,7 @@ class LanguageModelling(TextTask):
         return np.arange(len(heldout), len(kept) + len(heldout)), np.arange(len(heldout))
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return the training text, uint8 (bytes,), and the numbers by which ``inputs`` chooses its blocks.
-
-        The numbers are int64 (samples,), see ``choose``.
+        """Return the training text, uint8 (bytes,), and int64 (samples,) by which ``inputs`` chooses its blocks.
 
         The blocks depend on the tokenizer, which belongs to the network and is not known here, and each begins where
         the one before it ends, so that no shorter text would do. The choice is drawn here all the same: one number a
@@ -92,20 +85,20 @@ class LanguageModelling(TextTask):
         Raises:
             InputError: more samples than blocks.
         """
-        encoded = self.encode([json.loads(line) for line in samples["examples"].tobytes().splitlines()], network)
+        encoded = self.encode(text.sampled(samples), network)
         chosen = choose(samples["indices"], len(encoded.ids))
         tokens = np.stack([encoded.ids[chosen], encoded.types[chosen]], axis=1)
         return Inputs(torch.from_numpy(tokens.astype(np.int64)))
 
-    def encode(self, rows: Rows, network: Path) -> Encoded:
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return all blocks of the rows."""
         texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
-        ids = np.concatenate(list(self.blocks(texts, network, CHUNK, what)))
+        ids = np.concatenate(list(self.blocks(texts, network, what)))
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
-    def blocks(self, texts: Iterable[str], network: Path, count: int, what: str) -> Iterator[np.ndarray]:
-        """Cut texts into blocks by the tokenizer of a network: int32 (count, size), see the function ``blocks``."""
-        return blocks(texts, encode.load(network / text.TOKENIZER), self.options.block_size, count, what)
+    def blocks(self, texts: Iterable[str], network: Path, what: str) -> Iterator[np.ndarray]:
+        """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see the function ``blocks``."""
+        return blocks(texts, encode.load(network / text.TOKENIZER), self.options.block_size, CHUNK, what)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
@@ -127,11 +120,6 @@ class LanguageModelling(TextTask):
 
         Text, ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would
         take too much.
-
-        Raises:
-            SettingsError: the task has no held-out rows.
-            InputError: the model has fewer positions than a block, or the text is shorter than one.
-            NumericalError: the perplexity is not finite.
         """
         texts = (row["text"] for row in self.held_out(data)) if split == "heldout" else read_texts(data, split)
         tokenizer, where = encode.load(network / text.TOKENIZER), f"{data}, {split} text"
@@ -182,12 +170,7 @@ def blocks(texts: Iterable[str], tokenizer: Tokenizer, size: int, count: int, wh
 def choose(numbers: np.ndarray, available: int) -> np.ndarray:
     """Return one of ``available`` indices for each number, all different: the first steps of a Fisher-Yates shuffle.
 
-    Args:
-        numbers: int64 (N,), uniform and far greater than ``available``.
-        available: how many there are to choose from.
-
-    Raises:
-        InputError: fewer than numbers.
+    The numbers, int64 (N,), are uniform and far greater than ``available``.
     """
     if len(numbers) > available:
         raise InputError(f"samples={len(numbers)}: the training set has {available} blocks; lower samples")
@@ -199,40 +182,27 @@ def choose(numbers: np.ndarray, available: int) -> np.ndarray:
 
 
 def text_losses(
-    model: Any,
-    texts: Iterable[str],
-    tokenizer: Tokenizer,
-    size: int,
-    device: torch.device,
-    batch: int,
-    what: str,
+    model: Any, texts: Iterable[str], tokenizer: Tokenizer, size: int, device: torch.device, batch: int, what: str
 ) -> np.ndarray:
-    """Return the mean loss of each block of the texts in nats, float64 (N,); see ``blocks``.
+    """Return the mean loss of each block of the texts in nats, float64 (N,).
 
-    Args:
-        model: causal language model on ``device``.
-        texts: read as they are needed.
-        tokenizer: loses its padding and truncation.
-        size: tokens of a block.
-        device: of the model.
-        batch: blocks at a time, fewer where their logits would take too much memory.
-        what: the texts, for the message.
+    ``batch`` blocks are read at a time, fewer where their logits would take too much memory; see ``blocks``.
 
     Raises:
-        InputError: the model has fewer positions than a block, or there is not one block.
+        InputError: the model, on ``device``, has fewer positions than a block, or there is not one block.
     """
     encode.check_positions(model, size)
     count = max(1, min(batch, LOGITS // (size * model.config.vocab_size)))
     model.eval()
     with torch.no_grad():
         parts = [
-            block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
+            _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
             for ids in blocks(texts, tokenizer, size, count, what)
         ]
     return np.concatenate(parts)
 
 
-def block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
+def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
     """Return the mean loss of each block's predictions in nats, float64 (N,), from its int64 ids (N, T)."""
     following = ids.roll(-1, dims=1)
     following[:, -1] = UNPREDICTED

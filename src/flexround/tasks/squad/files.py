@@ -6,8 +6,8 @@ from collections import Counter
 from pathlib import Path
 from typing import Any
 
-from flexround.errors import InputError, SettingsError, suggest
-from flexround.tasks.text import parquet as parquet_files
+from flexround.errors import InputError
+from flexround.tasks.text import files as text_files
 
 COLUMNS = ("id", "title", "context", "question", "answers")
 FILES = {"train": "train-v1.1.json", "validation": "dev-v1.1.json"}  # SQuAD's own
@@ -25,12 +25,9 @@ def read(root: Path, split: str) -> list[dict[str, Any]]:
         character offsets ``answer_start``.
 
     Raises:
-        SettingsError: no such split.
         InputError: missing, damaged or empty files, missing columns; questions without answer, answers that are not
             where they should be, ids that occur twice.
     """
-    if split not in FILES:
-        raise SettingsError(f"SQuAD: split {suggest(split, FILES)}")
     try:
         place, rows = _read(Path(root), split)
         if not rows:
@@ -43,10 +40,8 @@ def read(root: Path, split: str) -> list[dict[str, Any]]:
 
 def _read(root: Path, split: str) -> tuple[Path, list[dict[str, Any]]]:
     """Return where a split was found, and its rows."""
-    for directory in (root / "plain_text", root):
-        if shards := parquet_files.find(directory, split):
-            rows = parquet_files.read(shards, COLUMNS)
-            return shards[0], [{column: row[column] for column in COLUMNS} for row in rows]
+    if shards := text_files.find((root / "plain_text", root), split):
+        return shards[0], [{column: row[column] for column in COLUMNS} for row in text_files.read(shards, COLUMNS)]
     plain, zipped = root / FILES[split], root / f"{FILES[split]}.zip"
     for path in (plain, zipped):
         if path.is_file():
@@ -86,15 +81,15 @@ def _flatten(document: Any) -> list[dict[str, Any]]:
 
 def _check(place: Path, rows: list[dict[str, Any]]) -> None:
     """Check the ids and answers of all rows."""
-    counts = Counter(row["id"] for row in rows)
-    _refuse(place, "an id that occurs twice", [name for name, count in counts.items() if count > 1])
-    _refuse(place, "no answer, unlike in SQuAD 1.1", [row["id"] for row in rows if not _answered(row["answers"])])
-    _refuse(place, "an answer that is not at its answer_start", [row["id"] for row in rows if not _in_place(row)])
-
-
-def _answered(answers: dict[str, Any]) -> bool:
-    """Say whether there are answers, none of them empty."""
-    return bool(answers["text"]) and all(answers["text"])
+    answers = {row["id"]: row["answers"]["text"] for row in rows}
+    faults = {
+        "an id that occurs twice": [name for name, count in Counter(row["id"] for row in rows).items() if count > 1],
+        "no answer, unlike in SQuAD 1.1": [name for name, texts in answers.items() if not texts or not all(texts)],
+        "an answer that is not at its answer_start": [row["id"] for row in rows if not _in_place(row)],
+    }
+    for fault, ids in faults.items():
+        if ids:
+            raise InputError(f"{place}: {len(ids)} questions have {fault}, the first is {ids[0]}; fetch the data again")
 
 
 def _in_place(row: dict[str, Any]) -> bool:
@@ -103,9 +98,3 @@ def _in_place(row: dict[str, Any]) -> bool:
     return len(texts) == len(starts) and all(
         start >= 0 and row["context"].startswith(text, start) for text, start in zip(texts, starts, strict=True)
     )
-
-
-def _refuse(place: Path, fault: str, ids: list[str]) -> None:
-    """Raise an error if there are ``ids``."""
-    if ids:
-        raise InputError(f"{place}: {len(ids)} questions have {fault}, the first is {ids[0]}; fetch the data again")

@@ -7,8 +7,6 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from flexround.errors import InputError
-
 ARTICLES = re.compile(r"\b(a|an|the)\b")
 NO_PUNCTUATION = str.maketrans("", "", string.punctuation)
 
@@ -18,19 +16,12 @@ def scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict
 
     Args:
         predictions: one text per question, "" for none.
-        answers: the acceptable answers of each question; the one that fits best counts.
+        answers: the acceptable answers of each question, at least one; the one that fits best counts.
 
     Returns:
         ``em`` uint8 (N,), 1 where a prediction equals an answer up to case, punctuation, articles and white space,
         and ``f1`` float32 (N,), the overlap of the two bags of words in 0..1.
-
-    Raises:
-        InputError: not one list of answers per prediction, or an empty one.
     """
-    if len(predictions) != len(answers):
-        raise InputError(f"{len(predictions)} predictions for {len(answers)} questions; predict each question once")
-    if empty := [index for index, accepted in enumerate(answers) if not accepted]:
-        raise InputError(f"questions without an answer, which SQuAD v1.1 doesn't have, at positions {empty[:10]}")
     pairs = list(zip(predictions, answers, strict=True))
     em = [max(exact_match(prediction, answer) for answer in accepted) for prediction, accepted in pairs]
     overlaps = [max(f1(prediction, answer) for answer in accepted) for prediction, accepted in pairs]

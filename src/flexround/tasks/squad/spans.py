@@ -9,37 +9,21 @@ from collections.abc import Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from tokenizers import Encoding, Tokenizer
+from tokenizers import Tokenizer
 
 from flexround.errors import InputError, NumericalError
+from flexround.tasks.text.encode import Encoded
+from flexround.tasks.text.task import Rows
 
 CHUNK = 256  # questions whose encodings, far larger than the arrays made of them, are held at once
 CHUNK_FEATURES = 4096  # features whose candidate spans are held at once
-
-
-class Questions(NamedTuple):
-    """Questions in columns, all of one length N.
-
-    Attributes:
-        ids: names for messages.
-        questions: leading white space is dropped.
-        contexts: where the answers are.
-        answers: int (N, 2), first character of an answer in its context and the one after its last.
-    """
-
-    ids: Sequence[str]
-    questions: Sequence[str]
-    contexts: Sequence[str]
-    answers: np.ndarray
 
 
 class Features(NamedTuple):
     """F windows of T tokens, those of one example next to each other.
 
     Attributes:
-        ids: int32 (F, T), token ids.
-        types: int8 (F, T), 0 for the question and 1 for the context.
-        mask: bool (F, T), False for padding.
+        inputs: types are 0 for the question and 1 for the context.
         example: int32 (F,), the question's position.
         offsets: int32 (F, T, 2), first character of a context token in its context and the one after its last; -1
             outside the context.
@@ -47,43 +31,35 @@ class Features(NamedTuple):
         ends: int32 (F,), the token in which the answer ends, likewise.
     """
 
-    ids: np.ndarray
-    types: np.ndarray
-    mask: np.ndarray
+    inputs: Encoded
     example: np.ndarray
     offsets: np.ndarray
     starts: np.ndarray
     ends: np.ndarray
 
 
-def features(tokenizer: Tokenizer, data: Questions, max_length: int, doc_stride: int) -> Features:
+def features(tokenizer: Tokenizer, rows: Rows, max_length: int, doc_stride: int) -> Features:
     """Cut ``[CLS] question [SEP] context [SEP]`` into windows.
 
     Args:
         tokenizer: with the post-processor that adds the special tokens; it is left as it is.
-        data: at least one question.
+        rows: at least one, of ``flexround.tasks.squad.files.read``; a row's first answer is the one to learn. White
+            space before a question is dropped.
         max_length: tokens of a window; shorter ones are padded.
         doc_stride: context tokens that consecutive windows of an example share.
 
     Raises:
         InputError: no padding token, or a question that leaves no room for its context.
     """
-    pad = tokenizer.token_to_id("[PAD]")
-    if pad is None:
-        raise InputError("the tokenizer has no [PAD] token; use the one that belongs to the BERT model")
-    parts = list(_windows(tokenizer, data, max_length, doc_stride, pad))
+    parts = list(_windows(tokenizer, rows, max_length, doc_stride))
     ids, types, mask, example, offsets = (np.concatenate(columns) for columns in zip(*parts, strict=True))
-    starts, ends = positions(offsets, data.answers[example])
-    return Features(ids, types, mask, example, offsets, starts, ends)
+    answers = [(row["answers"]["answer_start"][0], row["answers"]["text"][0]) for row in rows]
+    starts, ends = _positions(offsets, np.array([(start, start + len(answer)) for start, answer in answers])[example])
+    return Features(Encoded(ids, types, mask), example, offsets, starts, ends)
 
 
-def positions(offsets: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """Return the tokens in which answers start and end: int32 (F,) each, 0 where a window doesn't hold all of one.
-
-    Args:
-        offsets: int (F, T, 2) as in ``Features``.
-        answers: int (F, 2), the answer's first character and the one after its last.
-    """
+def _positions(offsets: np.ndarray, answers: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Return the tokens in which answers, int (F, 2), start and end as in ``Features``, whose ``offsets`` it takes."""
     context = offsets[..., 0] >= 0
     before = context & (offsets[..., 0] <= answers[:, :1])
     after = context & (offsets[..., 1] >= answers[:, 1:])
@@ -103,7 +79,7 @@ def predictions(
     """Return the answer to each question: the span of the highest start + end logit over its windows.
 
     Args:
-        windows: windows of all questions.
+        windows: of all questions.
         start_logits: float (F, T).
         end_logits: float (F, T).
         contexts: of all questions.
@@ -131,60 +107,41 @@ def predictions(
 
 
 def _windows(
-    tokenizer: Tokenizer, data: Questions, max_length: int, doc_stride: int, pad: int
-) -> Iterator[tuple[np.ndarray, ...]]:
-    """Yield the first five arrays of ``Features`` for ``CHUNK`` questions at a time."""
-    whole, cutting = _copy(tokenizer), _copy(tokenizer)
+    tokenizer: Tokenizer, rows: Rows, max_length: int, doc_stride: int
+) -> Iterator[tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]]:
+    """Yield ids, types, mask, example and offsets of ``Features`` for ``CHUNK`` questions at a time."""
+    pad = tokenizer.token_to_id("[PAD]")
+    if pad is None:
+        raise InputError("the tokenizer has no [PAD] token; use the one that belongs to the BERT model")
+    whole, cutting = (Tokenizer.from_str(tokenizer.to_str()) for _ in range(2))
+    whole.no_truncation()
+    whole.no_padding()
     cutting.enable_truncation(max_length, stride=doc_stride, strategy="only_second")
-    for first in range(0, len(data.ids), CHUNK):
-        rows = slice(first, first + CHUNK)
-        pairs = [(q.lstrip(), c) for q, c in zip(data.questions[rows], data.contexts[rows], strict=True)]
-        _check_room(whole, data.ids[rows], pairs, max_length, doc_stride)
-        windows = [[encoding, *encoding.overflowing] for encoding in cutting.encode_batch(pairs)]
-        example = np.repeat(np.arange(first, first + len(pairs)), [len(each) for each in windows])
-        ids, types, mask, offsets = _arrays([window for each in windows for window in each], max_length, pad)
-        yield ids, types, mask, example.astype(np.int32), offsets
+    cutting.enable_padding(length=max_length, pad_id=pad)
+    for first in range(0, len(rows), CHUNK):
+        chunk = rows[first : first + CHUNK]
+        pairs = [(row["question"].lstrip(), row["context"]) for row in chunk]
+        for row, pair in zip(chunk, pairs, strict=True):
+            _check_room(whole, row["id"], *pair, max_length, doc_stride)
+        groups = [[encoding, *encoding.overflowing] for encoding in cutting.encode_batch(pairs)]
+        example = np.repeat(np.arange(first, first + len(chunk), dtype=np.int32), [len(group) for group in groups])
+        windows = [window for group in groups for window in group]
+        context = np.array([[sequence == 1 for sequence in window.sequence_ids] for window in windows])
+        offsets = np.where(context[..., None], np.array([window.offsets for window in windows], np.int32), np.int32(-1))
+        columns = (("ids", np.int32), ("type_ids", np.int8), ("attention_mask", bool))
+        ids, types, mask = (np.array([getattr(each, name) for each in windows], kind) for name, kind in columns)
+        yield ids, types, mask, example, offsets
 
 
-def _copy(tokenizer: Tokenizer) -> Tokenizer:
-    """Return a copy that neither cuts nor pads."""
-    copy = Tokenizer.from_str(tokenizer.to_str())
-    copy.no_truncation()
-    copy.no_padding()
-    return copy
-
-
-def _check_room(
-    tokenizer: Tokenizer, ids: Sequence[str], pairs: list[tuple[str, str]], max_length: int, doc_stride: int
-) -> None:
-    """Refuse a question beside which the windows of a long context could not move on.
-
-    Raises:
-        InputError: naming the question.
-    """
-    special = tokenizer.num_special_tokens_to_add(is_pair=True)
-    encodings = tokenizer.encode_batch([question for question, _ in pairs], add_special_tokens=False)
-    for name, pair, encoding in zip(ids, pairs, encodings, strict=True):
-        room = max_length - special - len(encoding)
-        if room <= doc_stride and len(tokenizer.encode(*pair)) > max_length:
-            raise InputError(
-                f"question {name}: its {len(encoding)} tokens leave {room} of max_length={max_length} for the context, "
-                f"which must be more than doc_stride={doc_stride}; raise the one, lower the other or drop the question"
-            )
-
-
-def _arrays(windows: list[Encoding], length: int, pad: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return ids, types, mask and offsets as in ``Features``, padded to ``length``."""
-    ids = np.full((len(windows), length), pad, np.int32)
-    types = np.zeros(ids.shape, np.int8)
-    mask = np.zeros(ids.shape, bool)
-    offsets = np.full((*ids.shape, 2), -1, np.int32)
-    for row, window in enumerate(windows):
-        count = len(window)
-        ids[row, :count], types[row, :count], mask[row, :count] = window.ids, window.type_ids, True
-        context = np.array([sequence == 1 for sequence in window.sequence_ids])
-        offsets[row, :count][context] = np.array(window.offsets)[context]
-    return ids, types, mask, offsets
+def _check_room(tokenizer: Tokenizer, name: str, question: str, context: str, max_length: int, doc_stride: int) -> None:
+    """Refuse a question beside which the windows of a long context could not move on."""
+    tokens = len(tokenizer.encode(question, add_special_tokens=False))
+    room = max_length - tokenizer.num_special_tokens_to_add(is_pair=True) - tokens
+    if room <= doc_stride and len(tokenizer.encode(question, context)) > max_length:
+        raise InputError(
+            f"question {name}: its {tokens} tokens leave {room} of max_length={max_length} for the context, "
+            f"which must be more than doc_stride={doc_stride}; raise the one, lower the other or drop the question"
+        )
 
 
 def _best_spans(

@@ -8,7 +8,6 @@ import torch
 from pydantic import Field
 from torch import nn
 
-from flexround.errors import InputError
 from flexround.settings.schema import Count
 from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split
@@ -20,10 +19,9 @@ from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.task import Rows, TextOptions, TextTask
 
 
-class SquadOptions(TextOptions):
+class SquadOptions(text.TextOptions):
     """Options of ``Squad``."""
 
     root: Path = Field(Path("squad"), description="the data set: relative to the sources directory, or absolute")
@@ -32,62 +30,50 @@ class SquadOptions(TextOptions):
     max_answer_length: Count = Field(30, description="tokens of an answer")
 
 
-class Squad(TextTask):
+class Squad(text.TextTask):
     """Extractive question answering."""
 
-    Options: ClassVar[type[TextOptions]] = SquadOptions
+    Options: ClassVar[type[text.TextOptions]] = SquadOptions
     options: SquadOptions
+    head = {"head": "span"}
 
-    @property
-    def head(self) -> dict[str, Any]:
-        """Return the head's kind."""
-        return {"head": "span"}
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read both splits."""
         return {split: squad_files.read(sources / self.options.root, split) for split in ("train", "validation")}
 
-    def features(self, rows: Rows, network: Path) -> spans.Features:
+    def features(self, rows: text.Rows, network: Path) -> spans.Features:
         """Return the windows of all rows."""
         tokenizer = encode.load(network / text.TOKENIZER)
-        return spans.features(tokenizer, questions(rows), self.options.max_length, self.options.doc_stride)
+        return spans.features(tokenizer, rows, self.options.max_length, self.options.doc_stride)
 
-    def encode(self, rows: Rows, network: Path) -> Encoded:
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return the first window of each row: as many calibration inputs as samples."""
         windows = self.features(rows, network)
         first = np.unique(windows.example, return_index=True)[1]
-        return encoded(windows, first)
+        return Encoded(*(values[first] for values in vars(windows.inputs).values()))
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all windows; see ``TrainSettings``."""
         checked = validate(text_training.TrainSettings, settings, "train settings of SQuAD")
         encode.check_positions(model, self.options.max_length)
         windows = self.features(text.read_rows(data, "train"), network)
-        targets = {"starts": windows.starts.astype(np.int64), "ends": windows.ends.astype(np.int64)}
-        arrays = vars(encoded(windows)) | targets
+        targets = {name: getattr(windows, name).astype(np.int64) for name in ("starts", "ends")}
+        arrays = vars(windows.inputs) | targets
 
         def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
             inputs = text.accepted(model, text.arguments(batch))
             return model(**inputs, start_positions=batch["starts"], end_positions=batch["ends"]).loss
 
-        return {
-            "settings": checked.model_dump(mode="json"),
-            **text_training.train(model, arrays, loss, checked),
-        }
+        return {"settings": checked.model_dump(mode="json"), **text_training.train(model, arrays, loss, checked)}
 
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
-        """Return F1 and exact match in percent.
-
-        Raises:
-            SettingsError: the task has no held-out rows.
-            NumericalError: NaN among the logits.
-        """
+        """Return F1 and exact match in percent."""
         rows = self.split_rows(data, split)
         windows = self.features(rows, network)
-        logits = text.run(model, encoded(windows), batch, device, lambda out: [out.start_logits, out.end_logits])
-        width = windows.ids.shape[1] - logits[0].shape[1]
+        logits = text.run(model, windows.inputs, batch, device, lambda out: [out.start_logits, out.end_logits])
+        width = self.options.max_length - logits[0].shape[1]
         starts, ends = (np.pad(part, ((0, 0), (0, width)), constant_values=-np.inf) for part in logits)
         contexts = [row["context"] for row in rows]
         limits = self.options.n_best, self.options.max_answer_length
@@ -96,23 +82,3 @@ class Squad(TextTask):
         scored = {name: text_metrics.averaged(scores[name]) for name in ("f1", "em")}
         record = np.frombuffer("\n".join(answers).encode(), np.uint8)
         return text.evaluation(scored, dict.fromkeys(scored, len(rows)), {f"{split}/answers": record})
-
-
-def questions(rows: Rows) -> spans.Questions:
-    """Return rows in columns; a row's first answer is the one to learn."""
-    answers = [row["answers"] for row in rows]
-    if empty := next((row["id"] for row in rows if not row["answers"]["text"]), None):
-        raise InputError(f"question {empty}: no answer; SQuAD v1.1 has at least one for each")
-    starts = np.array([answer["answer_start"][0] for answer in answers])
-    ends = starts + [len(answer["text"][0]) for answer in answers]
-    return spans.Questions(
-        [row["id"] for row in rows],
-        [row["question"] for row in rows],
-        [row["context"] for row in rows],
-        np.stack([starts, ends], axis=1),
-    )
-
-
-def encoded(windows: spans.Features, rows: Any = slice(None)) -> Encoded:
-    """Return the model's inputs of some windows."""
-    return Encoded(windows.ids[rows], windows.types[rows], windows.mask[rows])

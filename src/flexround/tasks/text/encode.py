@@ -36,7 +36,6 @@ def load(path: Path) -> tokenizers.Tokenizer:
     Raises:
         InputError: missing or damaged.
     """
-    path = Path(path)
     if not path.is_file():
         raise InputError(f"{path}: missing; put the tokenizer of the model there")
     try:
@@ -55,7 +54,6 @@ def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
     Raises:
         InputError: no tokenizer, a damaged one, or one without a token to pad with.
     """
-    directory = Path(directory)
     whole = directory / "tokenizer.json"
     tokenizer = load(whole) if whole.is_file() else _convert(directory)
     tokenizer.no_truncation()
@@ -114,10 +112,7 @@ def check_positions(model: Any, length: int) -> None:
 
 
 def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
-    """Check that a transformers model has an embedding for every token.
-
-    Args:
-        where: the file or directory of the tokenizer, for the message.
+    """Check that a transformers model has an embedding for every token; ``where`` is for the message.
 
     Raises:
         InputError: the tokenizer has more tokens.
@@ -129,9 +124,6 @@ def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -
 
 def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
     """Check that a LLaMA's tokenizer puts the begin of text, and nothing else, around each text.
-
-    Args:
-        where: the file or directory of the tokenizer, for the message.
 
     Raises:
         InputError: it adds something else or nothing.

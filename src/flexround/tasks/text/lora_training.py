@@ -1,15 +1,17 @@
 """Training of low-rank adapters (LoRA, by peft) that are merged into the weights afterwards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any
+from typing import Annotated, Any, Literal
 
 import numpy as np
 import peft
 import torch
-from pydantic import Field
+from peft.tuners.lora import LoraLayer
+from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from flexround.errors import SettingsError
+from flexround.models.tensors import linears
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Strict
 from flexround.tasks.text import training as text_training
@@ -29,6 +31,15 @@ class AdapterTrainSettings(text_training.TrainSettings):
     """``train`` settings of a task whose networks are trained as a whole, or by adapters of query and value."""
 
     lora: LoraSettings | None = Field(None, description="none: all weights are trained")
+    frozen: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="with `lora`: type in which linears are held, which adapters leave as they are"
+    )
+
+    @model_validator(mode="after")
+    def _half_what_is_frozen(self) -> "AdapterTrainSettings":
+        if self.frozen != "float32" and (self.lora is None or self.precision == "no"):
+            raise ValueError(f"frozen: {self.frozen} needs `lora`, and `precision` bf16 or fp16; give both or none")
+        return self
 
 
 def train(
@@ -47,6 +58,9 @@ def train(
     """
     if settings.lora is None:
         return text_training.train(model, arrays, loss, settings)
+    for name in linears(model) if settings.frozen != "float32" else ():
+        weight = model.get_parameter(name)
+        weight.data = weight.data.to(getattr(torch, settings.frozen))
     adapted = attach(model, QUERY_AND_VALUE, settings.lora, settings.seed)
     facts = text_training.train(model, arrays, loss, settings)
     merge(adapted)
@@ -79,5 +93,11 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
 
 
 def merge(adapted: Any) -> None:
-    """Add the adapters to the weights; the model under ``adapted`` is then a plain one again, none of it frozen."""
+    """Add the adapters to the weights; the model under ``adapted`` is then a plain one again, none of it frozen.
+
+    The weights that change are float32 from now on: a half precision would lose small changes.
+    """
+    for module in adapted.modules():
+        if isinstance(module, LoraLayer) and module.weight.dtype in (torch.float16, torch.bfloat16):
+            module.weight.data = module.weight.data.float()
     adapted.merge_and_unload().requires_grad_(True)

@@ -4,15 +4,16 @@ Predictions and labels are arrays of shape (N,), classes as integers and similar
 but perplexities are as they are.
 """
 
+import functools
 import logging
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import numpy as np
 from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
-from flexround.errors import InputError, NumericalError
+from flexround.errors import NumericalError
 from flexround.seeding import derive
 
 log = logging.getLogger(__name__)
@@ -42,7 +43,7 @@ class Formula(NamedTuple):
     """A metric that is no mean over examples.
 
     Attributes:
-        value: from predictions and labels (N,) to percent.
+        value: from predictions and labels (N,) to a share.
         weighted: from how often each example counts, float64 (C, N), predictions and labels to shares (C,).
     """
 
@@ -54,19 +55,14 @@ def scored(name: str, predictions: np.ndarray, labels: np.ndarray) -> Scored:
     """Evaluate the metric ``name``, ``acc`` or one of ``METRICS``, on predictions (N,) and labels (N,).
 
     Raises:
-        InputError: no examples, or not one prediction per label.
         NumericalError: a prediction is NaN or Inf.
     """
-    if predictions.shape != labels.shape or labels.ndim != 1 or not len(labels):
-        raise InputError(
-            f"{name}: predictions of shape {predictions.shape} for labels of shape {labels.shape}; "
-            "it takes one prediction per label and at least one example"
-        )
     if not np.isfinite(predictions).all():
         raise NumericalError(f"{name}: the prediction for example {np.argmin(np.isfinite(predictions))} is not finite")
     if name == "acc":
         return averaged((predictions == labels).astype(np.uint8))
-    return resampled(METRICS[name].value(predictions, labels), replicates(name, predictions, labels))
+    value = 100.0 * float(METRICS[name].value(predictions, labels))
+    return resampled(value, replicates(name, predictions, labels))
 
 
 def resampled(value: float, drawn: np.ndarray) -> Scored:
@@ -98,26 +94,6 @@ def perplexity(losses: np.ndarray) -> Scored:
     return resampled(value, drawn)
 
 
-def f1(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return the F1 score of class 1 from (N,) each; 0 where it is neither predicted nor a label."""
-    return 100.0 * float(f1_score(labels, predictions, zero_division=0))
-
-
-def matthews(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return Matthews' correlation coefficient of (N,) each; 0 where predictions or labels are constant."""
-    return 100.0 * float(matthews_corrcoef(labels, predictions))
-
-
-def pearson(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return Pearson's correlation of (N,) each; 0 with a warning where predictions or labels are constant."""
-    return 0.0 if _constant(predictions, labels) else 100.0 * float(pearsonr(predictions, labels).statistic)
-
-
-def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return Spearman's rank correlation of (N,) each; 0 with a warning where predictions or labels are constant."""
-    return 0.0 if _constant(predictions, labels) else 100.0 * float(spearmanr(predictions, labels).statistic)
-
-
 def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: int = REPLICATES) -> np.ndarray:
     """Evaluate a metric on ``count`` bootstrap resamples of the examples: float64 (count,), in percent.
 
@@ -129,12 +105,12 @@ def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: in
     return 100.0 * np.concatenate(parts)
 
 
-def _constant(predictions: np.ndarray, labels: np.ndarray) -> bool:
-    """Return, with a warning, whether there is nothing to correlate."""
+def _correlation(function: Callable[..., Any], predictions: np.ndarray, labels: np.ndarray) -> float:
+    """Return SciPy's correlation of (N,) each; 0 with a warning where predictions or labels are constant."""
     constant = [what for what, x in (("predictions", predictions), ("labels", labels)) if np.ptp(x) == 0]
     if constant:
         log.warning("the %s are constant: their correlation is not defined, 0 is reported", " and ".join(constant))
-    return bool(constant)
+    return 0.0 if constant else function(predictions, labels).statistic
 
 
 def _resamples(size: int, count: int) -> Iterator[np.ndarray]:
@@ -159,7 +135,7 @@ def _weighted_pearson(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.n
 
     On two classes it is Matthews' coefficient as well.
     """
-    dx, dy = (_centred(weights, values) for values in (x, y))
+    dx, dy = (v - (weights * v).sum(axis=1, keepdims=True) / weights.shape[1] for v in (x, y))
     spread_x, spread_y = (np.sqrt((weights * d * d).sum(axis=1)) for d in (dx, dy))
     noise_x, noise_y = (ROUNDING * np.sqrt((weights * v * v).sum(axis=1)) for v in (x, y))
     defined = (spread_x > noise_x) & (spread_y > noise_y)
@@ -169,11 +145,6 @@ def _weighted_pearson(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.n
 def _weighted_spearman(weights: np.ndarray, x: np.ndarray, y: np.ndarray) -> np.ndarray:
     """Return the rank correlation of each resample: (C,)."""
     return _weighted_pearson(weights, _weighted_ranks(weights, x), _weighted_ranks(weights, y))
-
-
-def _centred(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
-    """Subtract from x its mean over each resample: (C, N)."""
-    return x - (weights * x).sum(axis=1, keepdims=True) / weights.shape[1]
 
 
 def _weighted_ranks(weights: np.ndarray, x: np.ndarray) -> np.ndarray:
@@ -191,8 +162,9 @@ def _ratio(numerator: np.ndarray, denominator: np.ndarray, defined: np.ndarray) 
 
 
 METRICS = {
-    "f1": Formula(f1, _weighted_f1),
-    "matthews": Formula(matthews, _weighted_pearson),
-    "pearson": Formula(pearson, _weighted_pearson),
-    "spearman": Formula(spearman, _weighted_spearman),
+    # 0 where class 1 is neither predicted nor a label, and where predictions or labels are constant
+    "f1": Formula(lambda predictions, labels: f1_score(labels, predictions, zero_division=0), _weighted_f1),
+    "matthews": Formula(lambda predictions, labels: matthews_corrcoef(labels, predictions), _weighted_pearson),
+    "pearson": Formula(functools.partial(_correlation, pearsonr), _weighted_pearson),
+    "spearman": Formula(functools.partial(_correlation, spearmanr), _weighted_spearman),
 }

@@ -2,7 +2,7 @@
 
 import abc
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -75,7 +75,7 @@ class TextTask(abc.ABC):
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration rows as int64 (N, 2, T) ids and types, and their mask."""
-        encoded = self.encode([json.loads(line) for line in samples["examples"].tobytes().splitlines()], network)
+        encoded = self.encode(sampled(samples), network)
         tokens = np.stack([encoded.ids, encoded.types], axis=1).astype(np.int64)
         return Inputs(torch.from_numpy(tokens), torch.from_numpy(encoded.mask))
 
@@ -119,6 +119,11 @@ def import_directory(model: nn.Module, directory: Path, out: Path) -> None:
     write_text(out / TOKENIZER, tokenizer.to_str(pretty=True))
 
 
+def sampled(samples: dict[str, np.ndarray]) -> Rows:
+    """Return the rows that calibration samples hold as ``examples``, uint8 (bytes,) of JSON lines."""
+    return [json.loads(line) for line in samples["examples"].tobytes().splitlines()]
+
+
 def read_lines(data: Path, split: str) -> list[str]:
     """Return the JSON lines of a split."""
     read_manifest(data, verify=False)
@@ -129,17 +134,6 @@ def read_lines(data: Path, split: str) -> list[str]:
 def read_rows(data: Path, split: str) -> Rows:
     """Return the rows of a split."""
     return [json.loads(line) for line in read_lines(data, split)]
-
-
-def batches(encoded: Encoded, size: int, device: torch.device) -> Iterator[tuple[np.ndarray, dict[str, torch.Tensor]]]:
-    """Yield row numbers, int64 (B,), and their inputs (B, T) as keyword arguments of a transformers model.
-
-    Rows of similar length come together, because a batch is as long as its longest input.
-    """
-    order = np.argsort(encoded.mask.sum(1), kind="stable")
-    for start in range(0, len(order), size):
-        rows = order[start : start + size]
-        yield rows, arguments({name: torch.from_numpy(array[rows]).to(device) for name, array in vars(encoded).items()})
 
 
 def arguments(batch: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
@@ -171,21 +165,22 @@ def run(
     Values per token of a batch that is shorter than the longest one are -inf from there on.
     """
     model.eval()
-    order: list[np.ndarray] = []
+    order = np.argsort(encoded.mask.sum(1), kind="stable")  # a batch is as long as its longest input
     parts: list[list[np.ndarray]] = []
     with torch.no_grad():
-        for rows, inputs in batches(encoded, size, device):
-            order.append(rows)
-            parts.append([value.float().cpu().numpy() for value in read(model(**accepted(model, inputs)))])
-    back = np.argsort(np.concatenate(order))
-    return [_joined(column)[back] for column in zip(*parts, strict=True)]
+        for start in range(0, len(order), size):
+            rows = order[start : start + size]
+            batch = {name: torch.from_numpy(array[rows]).to(device) for name, array in vars(encoded).items()}
+            output = model(**accepted(model, arguments(batch)))
+            parts.append([value.float().cpu().numpy() for value in read(output)])
+    back = np.argsort(order)
+    return [np.concatenate(_padded(column))[back] for column in zip(*parts, strict=True)]
 
 
-def _joined(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """Join batches, whose second axes may differ."""
+def _padded(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
+    """Give batches, whose second axes may differ, that of the widest; what is added is -inf."""
     width = max(part.shape[1] for part in parts)
-    filled = [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-np.inf) for part in parts]
-    return np.concatenate(filled)
+    return [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-np.inf) for part in parts]
 
 
 def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions: dict[str, np.ndarray]) -> Evaluation:

@@ -14,6 +14,7 @@ from typing import Annotated, Any, Literal
 import numpy as np
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
+from accelerate.utils import gather_object
 from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
@@ -22,6 +23,7 @@ from tqdm import tqdm
 from flexround.errors import NumericalError
 from flexround.seeding import derive
 from flexround.settings.schema import Count, Positive, Strict
+from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
 Batch = dict[str, Tensor]
@@ -53,7 +55,7 @@ def train(
     loss: Callable[[nn.Module, Batch, torch.Generator], Tensor],
     settings: TrainSettings,
 ) -> dict[str, Any]:
-    """Train ``model`` in place on its device and leave it in evaluation mode.
+    """Train ``model`` in place on its device and leave it in evaluation mode; a killed training goes on at its epoch.
 
     Args:
         model: any module; with ``checkpointing`` one of transformers.
@@ -74,11 +76,19 @@ def train(
     )
     generator = torch.Generator().manual_seed(derive("targets", settings.seed))
     optimizer = torch.optim.AdamW(decay_groups(model, settings.weight_decay), lr=settings.lr, fused=True)
-    loader = _loader(arrays, settings)
+    order = torch.Generator().manual_seed(derive("order", settings.seed))
+    loader = _loader(arrays, settings, order)
     steps = settings.epochs * len(loader)
     schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps, settings.warmup))
+    progress = Progress(
+        model,
+        optimizer,
+        {"schedule": schedule} | ({"scaler": accelerator.scaler} if accelerator.scaler else {}),
+        {"targets": generator, "order": order},
+        gather_object,
+        accelerator.process_index,
+    )
     prepared, optimizer, loader = accelerator.prepare(model, optimizer, loader)
-    facts: dict[str, Any] = {"steps": steps}
     network: Any = model
 
     def step(batch: Batch) -> Tensor:
@@ -99,15 +109,17 @@ def train(
     # Dropout draws from torch's global generator; it is given back as it was.
     with torch.random.fork_rng([accelerator.device] if accelerator.device.type == "cuda" else []):
         torch.manual_seed(derive("dropout", settings.seed, accelerator.process_index))
-        for epoch in range(settings.epochs):
+        done, facts = progress.go_on()
+        for epoch in range(done, settings.epochs):
             started = time.perf_counter()
             name = f"epoch {epoch + 1}/{settings.epochs}"
             facts["loss"] = _epoch(loader, step, accelerator, name)
             log.info("%s: loss %.4f, %.1f s", name, facts["loss"], time.perf_counter() - started)
+            progress.epoch_done(epoch + 1, facts)
     model.eval()
     if settings.checkpointing:
         network.activation_checkpointing_disable()
-    return facts
+    return {"steps": steps, **facts}
 
 
 def parts(batch: Batch, size: int | None) -> Iterator[tuple[Batch, float]]:
@@ -141,13 +153,12 @@ def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 
-def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings) -> DataLoader[int]:
-    """Return shuffled batches; the rows of a batch are taken at once, not one by one."""
+def _loader(arrays: Mapping[str, np.ndarray], settings: TrainSettings, order: torch.Generator) -> DataLoader[int]:
+    """Return batches shuffled by ``order``; the rows of a batch are taken at once, not one by one."""
 
     def take(rows: list[int]) -> Batch:
         return {name: torch.from_numpy(array[rows]) for name, array in arrays.items()}
 
-    order = torch.Generator().manual_seed(derive("order", settings.seed))
     count = len(next(iter(arrays.values())))
     examples: Any = range(count)
     return DataLoader(examples, settings.batch, shuffle=True, generator=order, collate_fn=take)

@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
-from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.errors import NumericalError, SettingsError
 
 FORGET_EVERY = 8  # steps; more often costs more copies than it saves
 
@@ -48,12 +48,11 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
 
     Args:
         model: a causal language model of transformers, on any device, but for GPT-Neo; left in evaluation mode.
-        prompts: token ids; of a prompt that is too long the last ones count.
+        prompts: token ids, at least one each; of a prompt that is too long the last ones count.
         rules: of the search.
         batch: prompts decoded at once. Which prompts share a batch doesn't matter, but for rounding.
 
     Raises:
-        InputError: an empty prompt.
         SettingsError: no position is left for the prompt, or the model is a GPT-Neo.
         NumericalError: the model returns NaN or Inf.
     """
@@ -63,9 +62,6 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
     limit = min(rules.positions, model.config.max_position_embeddings) - rules.steps
     if limit < 1:
         raise SettingsError(f"steps={rules.steps}: choose less than {limit + rules.steps}, the positions there are")
-    for index, prompt in enumerate(prompts):
-        if not len(prompt):
-            raise InputError(f"prompt {index} is empty: the first token needs at least one before it")
     cut = [list(prompt[-limit:]) for prompt in prompts]
     order = sorted(range(len(cut)), key=lambda index: len(cut[index]))  # prompts of a batch need little padding
     continuations: list[list[int]] = [[] for _ in cut]
@@ -85,7 +81,11 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
     prompt is kept once, and nothing moves in the cache when beams change places: copying it for every step, as is
     usual, takes most of the time of a small model.
     """
-    tokens, mask = _left_padded(prompts, model.device)
+    longest = max(map(len, prompts))
+    padding = [longest - len(prompt) for prompt in prompts]  # at the left
+    columns = list(zip(padding, prompts, strict=True))
+    tokens = torch.tensor([[0] * left + prompt for left, prompt in columns], device=model.device)
+    mask = torch.tensor([[0] * left + [1] * len(prompt) for left, prompt in columns], device=model.device)
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     visible = mask.bool()[:, None]
     cache: Any = DynamicCache(config=model.config)
@@ -122,19 +122,12 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
             cache.reorder_cache(going.nonzero().flatten())
         if length % FORGET_EVERY == 0:
             visible = _forget(cache, visible)
-        visible = _with_own(visible)
+        own = torch.eye(rules.beams, dtype=torch.bool, device=tokens.device)  # the token that each adds to the cache
+        visible = torch.cat([visible, own.expand(len(visible), -1, -1)], dim=2)
         positions = (positions[:, -1:] + 1).expand_as(tokens)
         # From now on the mask of the attention itself, (G, 1, K, C), which transformers passes on as it is.
         mask = torch.zeros_like(visible, dtype=model.dtype).masked_fill(~visible, torch.finfo(model.dtype).min)[:, None]
     return continuations
-
-
-def _left_padded(prompts: list[list[int]], device: torch.device) -> tuple[Tensor, Tensor]:
-    """Return token ids and mask (1 for real tokens), int64 (G, T), with the prompts at the right."""
-    length = max(map(len, prompts))
-    tokens = torch.tensor([[0] * (length - len(prompt)) + prompt for prompt in prompts], device=device)
-    mask = torch.tensor([[0] * (length - len(prompt)) + [1] * len(prompt) for prompt in prompts], device=device)
-    return tokens, mask
 
 
 def _forget(cache: Any, visible: Tensor) -> Tensor:
@@ -147,22 +140,10 @@ def _forget(cache: Any, visible: Tensor) -> Tensor:
     return visible.take_along_dim(kept[:, None], dim=2)
 
 
-def _with_own(visible: Tensor) -> Tensor:
-    """Let each beam see the token that it adds to the cache: bool (G, K, C) to (G, K, C + K)."""
-    groups, beams, _ = visible.shape
-    own = torch.eye(beams, dtype=torch.bool, device=visible.device)
-    return torch.cat([visible, own.expand(groups, beams, beams)], dim=2)
-
-
 def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:
-    """Set to -inf, in place, the logits of tokens that would complete an n-gram of ``history`` again.
+    """Set to -inf, in place, the logits (G, K, V) of tokens that would complete an n-gram of (G, K, L) again.
 
     Before the softmax, so that the other tokens share the banned ones' probability.
-
-    Args:
-        logits: float32 (G, K, V).
-        history: generated tokens int64 (G, K, L).
-        size: n.
     """
     length = history.shape[2]
     if length < size:
@@ -174,19 +155,9 @@ def _ban_repeats(logits: Tensor, history: Tensor, size: int) -> None:
 
 
 def _extend(logits: Tensor, scores: Tensor, beams: int) -> tuple[Tensor, Tensor, Tensor]:
-    """Choose the best extensions of each prompt's hypotheses.
+    """Choose the best extensions of each prompt's hypotheses by logits (G, K, V) and their scores so far (G, K).
 
-    Args:
-        logits: float32 (G, K, V).
-        scores: log probability of each hypothesis, float64 (G, K); -inf for finished ones.
-        beams: extensions to choose.
-
-    Returns:
-        For each extension, (G, beams), the best first: int64 hypothesis that it extends, int64 new token, float64 log
-        probability.
-
-    Raises:
-        NumericalError: a log probability is NaN.
+    Return, (G, beams) each and the best first, the hypothesis that it extends, its new token and its log probability.
     """
     # The best of all are among the best of each hypothesis: nothing as large as the logits needs to be stored.
     top, tokens = logits.topk(beams)

@@ -32,14 +32,8 @@ def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], seen:
         same contexts for every run on N of them.
 
     Raises:
-        InputError: not one hypothesis and one flag per list of references, a context with no or an empty reference, no
-            hypothesis with any word.
+        InputError: a context with no or an empty reference, no hypothesis with any word.
     """
-    if not len(hypotheses) == len(references) == len(seen):
-        raise InputError(
-            f"BLEU: {len(hypotheses)} hypotheses and {len(seen)} flags for the references of {len(references)} "
-            "contexts; generate one text per context"
-        )
     texts = [post_process(text) for text in hypotheses]
     expected = [six([post_process(text) for text in sentences]) for sentences in references]
     if lacking := [index for index, sentences in enumerate(expected) if not all(sentences)]:
@@ -48,10 +42,10 @@ def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], seen:
         raise InputError(f"BLEU: empty generation, none of the {len(texts)} texts has a word; look at the checkpoint")
     parts = {"unseen": ~seen, "seen": seen, "all": np.ones(len(seen), bool)}
     counts = statistics(texts, expected)
+    chosen = {name: np.flatnonzero(part) for name, part in parts.items() if part.any()}
     return {
-        name: _scored([texts[i] for i in chosen], [expected[i] for i in chosen], counts[chosen])
-        for name, chosen in ((name, np.flatnonzero(part)) for name, part in parts.items())
-        if len(chosen)
+        name: resampled(corpus_bleu([texts[i] for i in rows], [expected[i] for i in rows]), replicates(counts[rows]))
+        for name, rows in chosen.items()
     }
 
 
@@ -100,17 +94,10 @@ def from_statistics(sums: np.ndarray) -> np.ndarray:
 
 
 def replicates(counts: np.ndarray, count: int = REPLICATES) -> np.ndarray:
-    """Return BLEU in percent of ``count`` bootstrap resamples of the texts: float64 (count,).
+    """Return BLEU in percent of ``count`` bootstrap resamples of texts from their ``statistics``: float64 (count,).
 
-    Args:
-        counts: (N, ...) of ``statistics``.
-        count: of the resamples; resample r has the same texts for every run on N of them.
+    Resample r has the same texts for every run on N of them.
     """
     size = len(counts)
     drawn = np.random.default_rng(derive("bootstrap", size)).multinomial(size, np.full(size, 1 / size), count)
     return from_statistics(drawn @ counts)
-
-
-def _scored(texts: Sequence[str], expected: Sequence[Sequence[str]], counts: np.ndarray) -> Scored:
-    """Return BLEU of some texts with its bootstrap replicates."""
-    return resampled(corpus_bleu(texts, expected), replicates(counts))

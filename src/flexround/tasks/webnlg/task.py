@@ -23,7 +23,6 @@ from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.task import Rows, TextOptions, TextTask
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
 
@@ -32,7 +31,7 @@ BLANK_LINE = "ĊĊ"  # in GPT-2's spelling of bytes; mini vocabularies have no s
 PROMPTS = 16  # decoded at once: each has ten beams in the cache
 
 
-class WebNLGOptions(TextOptions):
+class WebNLGOptions(text.TextOptions):
     """Options of ``WebNLG``; the defaults are those of microsoft/LoRA's examples/NLG."""
 
     root: Path = Field(Path("webnlg"), description="the data set: relative to the sources directory, or absolute")
@@ -49,18 +48,14 @@ class WebNLGTrainSettings(lora_training.LoraSettings, text_training.TrainSetting
     label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
 
 
-class WebNLG(TextTask):
+class WebNLG(text.TextTask):
     """Generation of sentences from triples."""
 
-    Options: ClassVar[type[TextOptions]] = WebNLGOptions
+    Options: ClassVar[type[text.TextOptions]] = WebNLGOptions
     options: WebNLGOptions
+    head = {"head": "causal-lm"}
 
-    @property
-    def head(self) -> dict[str, Any]:
-        """Return the head's kind."""
-        return {"head": "causal-lm"}
-
-    def rows(self, sources: Path) -> dict[str, Rows]:
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the training and the test set, one row per context."""
         root = sources / self.options.root
         return {split: webnlg_files.unique_contexts(webnlg_files.read(root, split)) for split in ("train", "test")}
@@ -77,7 +72,7 @@ class WebNLG(TextTask):
         examples = "\n".join(json.dumps(rows[index], ensure_ascii=False) for index in indices)
         return {"indices": indices, "examples": np.frombuffer(examples.encode(), np.uint8)}
 
-    def encode(self, rows: Rows, network: Path) -> Encoded:
+    def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return one input per training row; its types are 1 where a token of the sentence or its end stands.
 
         Source: microsoft/LoRA, examples/NLG/src/gpt2_encode.py and data_utils.py.
@@ -85,9 +80,9 @@ class WebNLG(TextTask):
         Raises:
             InputError: a context leaves no room for its sentence.
         """
-        tokenizer, end = load_tokenizer(network)
-        prompts, length = prompt_ids(tokenizer, end, rows), self.options.max_length
-        sentences = token_ids(tokenizer, [f" {row['reference']}" for row in rows])
+        tokenizer, end = _load_tokenizer(network)
+        prompts, length = _prompt_ids(tokenizer, end, rows), self.options.max_length
+        sentences = _token_ids(tokenizer, [f" {row['reference']}" for row in rows])
         encoded = Encoded(*(np.zeros((len(rows), length), kind) for kind in (np.int32, np.int8, bool)))
         for index, (prompt, sentence) in enumerate(zip(prompts, sentences, strict=True)):
             if len(prompt) >= length:
@@ -105,7 +100,7 @@ class WebNLG(TextTask):
         """
         checked = validate(WebNLGTrainSettings, settings, "train settings of WebNLG")
         encode.check_positions(model, self.options.max_length)
-        encode.check_vocabulary(model, load_tokenizer(network)[0], network / text.TOKENIZER)
+        encode.check_vocabulary(model, _load_tokenizer(network)[0], network / text.TOKENIZER)
         arrays = vars(self.encode(webnlg_files.training_rows(text.read_rows(data, "train")), network))
 
         def loss(model: Any, batch: dict[str, Tensor], _: torch.Generator) -> Tensor:
@@ -122,15 +117,10 @@ class WebNLG(TextTask):
         """Return BLEU in percent as ``unseen``, ``seen`` and ``all``; of held-out rows only ``all``.
 
         The predictions are the generated token ids, int32 (N, steps), -1 where there is none.
-
-        Raises:
-            SettingsError: the task has no held-out rows, or the model has no position left for a prompt.
-            InputError: all texts are empty.
-            NumericalError: NaN or Inf among the logits.
         """
         rows = self.split_rows(data, split, "test")
-        tokenizer, end = load_tokenizer(network)
-        generated = beam.search(model, prompt_ids(tokenizer, end, rows), self.rules(tokenizer), min(batch, PROMPTS))
+        tokenizer, end = _load_tokenizer(network)
+        generated = beam.search(model, _prompt_ids(tokenizer, end, rows), self.rules(tokenizer), min(batch, PROMPTS))
         texts = tokenizer.decode_batch(generated, skip_special_tokens=False)
         seen = np.array([row["seen"] for row in rows])
         scored = bleu.scores(texts, [row["references"] for row in rows], seen)
@@ -148,12 +138,8 @@ class WebNLG(TextTask):
         return beam.Rules(**chosen, positions=self.options.max_length, eos=eos)
 
 
-def load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
-    """Return the tokenizer of a network, which neither pads nor cuts, and the id of its end of text.
-
-    Raises:
-        InputError: missing, damaged, or without an end of text.
-    """
+def _load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
+    """Return the tokenizer of a network, which neither pads nor cuts, and the id of its end of text."""
     tokenizer = encode.load(network / text.TOKENIZER)
     tokenizer.no_padding()
     tokenizer.no_truncation()
@@ -162,23 +148,20 @@ def load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
     return tokenizer, end
 
 
-def token_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
+def _token_ids(tokenizer: Tokenizer, texts: list[str]) -> list[list[int]]:
     """Return the token ids of each text, with nothing added."""
     return [encoding.ids for encoding in tokenizer.encode_batch_fast(texts, add_special_tokens=False)]
 
 
-def prompt_ids(tokenizer: Tokenizer, end: int, rows: Rows) -> list[list[int]]:
+def _prompt_ids(tokenizer: Tokenizer, end: int, rows: text.Rows) -> list[list[int]]:
     """Return the token ids of each row's context and the separator."""
-    return [[*context, end] for context in token_ids(tokenizer, [row["context"] for row in rows])]
+    return [[*context, end] for context in _token_ids(tokenizer, [row["context"] for row in rows])]
 
 
 def completion_loss(model: Any, inputs: dict[str, Tensor], smoothing: float) -> Tensor:
-    """Return the mean loss of the tokens whose type is 1, in nats.
+    """Return the mean loss of the tokens whose type is 1, in nats, from a causal model's keyword arguments (N, T).
 
-    Args:
-        model: causal language model.
-        inputs: ``input_ids``, ``token_type_ids`` and ``attention_mask``, int64 (N, T).
-        smoothing: share of the target that is spread over all tokens evenly.
+    The share ``smoothing`` of the target is spread over all tokens evenly.
     """
     logits = model(**text.accepted(model, inputs)).logits[:, :-1]
     asked = inputs["token_type_ids"][:, 1:] == 1

@@ -1,0 +1,52 @@
+"""How a GPU computes: the same bits each time, and float32 as float32 unless TF32 is asked for, as the CPU does."""
+
+import contextlib
+import os
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+
+
+def repeatable() -> None:
+    """Have a GPU compute the same bits each time, and float32 as float32; call it before anything is computed.
+
+    An operation without a deterministic form says so in the log.
+    """
+    os.environ.setdefault(WORKSPACE, ":4096:8")  # read by cuBLAS at its first product
+    torch.use_deterministic_algorithms(True, warn_only=True)  # also the backward passes of fused attention
+    torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs, and hides nothing
+    torch.backends.cudnn.benchmark = False
+    torch.backends.cudnn.deterministic = True
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
+    """Return the context in which products have factors of type ``kind``; softmax, norms and sums stay float32."""
+    return torch.autocast(device.type, kind, enabled=kind != torch.float32)
+
+
+@contextlib.contextmanager
+def tensor_float(allowed: bool) -> Iterator[None]:
+    """Let GPUs round the factors of float32 products to TF32 inside, if it is ``allowed``."""
+    products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn
+    before = products.allow_tf32, convolutions.allow_tf32
+    if allowed:
+        products.allow_tf32 = convolutions.allow_tf32 = True
+    try:
+        yield
+    finally:
+        products.allow_tf32, convolutions.allow_tf32 = before
+
+
+def facts() -> dict[str, Any]:
+    """Return what decides the last bits of a GPU's results, for the record."""
+    return {
+        "cuda": torch.version.cuda,
+        "cudnn": torch.backends.cudnn.version(),
+        "deterministic": torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic,
+        "cublas_workspace": os.environ.get(WORKSPACE),
+        "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
+    }

@@ -1,0 +1,76 @@
+"""Small tokenizers in the forms in which the networks' repositories have them."""
+
+import functools
+import json
+from pathlib import Path
+
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
+
+from flexround.mini import corpus
+from flexround.mini import tokenizers as mini
+from flexround.rehearsal.scale import VOCABULARY
+
+TEXTS = 300
+OPT = ("<s>", "<pad>", "</s>", "<unk>")
+LLAMA = ("<unk>", "<s>", "</s>")
+
+
+def write(kind: str, files: tuple[str, ...], directory: Path) -> None:
+    """Write those of ``files`` that belong to the tokenizer of a kind of network: bert, gpt2, gpt_neo, opt, llama."""
+    made = tokenizer(kind)
+    if "tokenizer.json" in files:
+        made.save(str(directory / "tokenizer.json"))
+    if "vocab.json" in files:
+        made.model.save(str(directory))
+    if "tokenizer_config.json" in files:
+        names = {"bos_token": OPT[2], "eos_token": OPT[2], "unk_token": OPT[2], "pad_token": OPT[1]}
+        config = {"add_bos_token": True, "add_prefix_space": False, "tokenizer_class": "GPT2Tokenizer"}
+        (directory / "tokenizer_config.json").write_text(json.dumps(config | names))
+        (directory / "special_tokens_map.json").write_text(json.dumps(names))
+
+
+@functools.cache
+def tokenizer(kind: str) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a kind of network; nothing pads, as in the repositories."""
+    sentences = corpus.sentences(TEXTS, seed=0)
+    if kind == "llama":
+        return _llama(sentences)
+    if kind == "opt":
+        return _opt(sentences)
+    made = mini.train(sentences, "wordpiece" if kind == "bert" else "bpe", VOCABULARY)
+    made.no_padding()
+    return made
+
+
+def _opt(sentences: list[str]) -> tokenizers.Tokenizer:
+    """Train OPT's: GPT-2's pieces of bytes after four special tokens."""
+    made = tokenizers.Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    made.train_from_iterator(sentences, _trainer(OPT, alphabet))
+    return made
+
+
+def _llama(sentences: list[str]) -> tokenizers.Tokenizer:
+    """Train LLaMA's as converted to ``tokenizer.json``: words after "▁", unknown ones by their bytes, begun by <s>."""
+    made = tokenizers.Tokenizer(models.BPE(unk_token=LLAMA[0], fuse_unk=True, byte_fallback=True))
+    made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+    made.train_from_iterator(sentences, _trainer((*LLAMA, *(f"<0x{byte:02X}>" for byte in range(256))), []))
+    state = json.loads(made.to_str())
+    # Of these the special ones alone are added tokens; the bytes are ordinary words of the vocabulary.
+    state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] in LLAMA]
+    made = tokenizers.Tokenizer.from_str(json.dumps(state))
+    made.post_processor = processors.TemplateProcessing(
+        single="<s> $A", pair="<s> $A <s>:1 $B:1", special_tokens=[("<s>", 1)]
+    )
+    steps = [decoders.Replace("▁", " "), decoders.ByteFallback(), decoders.Fuse(), decoders.Strip(" ", 1, 0)]
+    made.decoder = decoders.Sequence(steps)
+    return made
+
+
+def _trainer(special: tuple[str, ...], alphabet: list[str]) -> trainers.BpeTrainer:
+    """Return a trainer that numbers the special tokens first."""
+    return trainers.BpeTrainer(
+        vocab_size=VOCABULARY, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
+    )

@@ -1,0 +1,102 @@
+"""Run the workflow in a rehearsal's directory, and say what came of it."""
+
+import dataclasses
+import json
+import os
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+
+from flexround.rehearsal import scale
+from flexround.settings.plan import Plan
+
+USAGE = ".usage.json"
+SHOWN = 20  # failures
+
+
+@dataclasses.dataclass(frozen=True)
+class Outcome:
+    """What the jobs left behind.
+
+    Attributes:
+        jobs: stage -> jobs that ended, well or not.
+        seconds: of all jobs together.
+        failures: log -> why the job failed, its last line.
+        missing: files that should be there.
+    """
+
+    jobs: Counter[str]
+    seconds: float
+    failures: dict[Path, str]
+    missing: list[Path]
+
+    def lines(self) -> Iterator[str]:
+        """Yield what is printed."""
+        for stage, count in sorted(self.jobs.items()):
+            yield f"  {stage:<14}{count:>6}"
+        yield f"  {'together':<14}{self.jobs.total():>6}   {self.seconds / 60:.1f} minutes of jobs"
+        for log, reason in list(self.failures.items())[:SHOWN]:
+            yield f"failed: {log}: {reason}"
+        if len(self.failures) > SHOWN:
+            yield f"failed: {len(self.failures) - SHOWN} more"
+        yield from (f"missing: {path}" for path in self.missing)
+
+
+def targets(plan: Plan, table: int | None) -> list[str]:
+    """Return what is made: one table, or all tables and figures, claims, and the report."""
+    if table is None:
+        return ["all", "results/report.html"]
+    plan.table_runs(table)  # an error says why the scale can't make it
+    return [f"results/table{table}.csv"]
+
+
+def wanted(plan: Plan, table: int | None) -> list[str]:
+    """Return the files that must be there at the end."""
+    numbers = plan.complete_tables() if table is None else [table]
+    files = [f"results/table{number}.{kind}" for number in numbers for kind in ("csv", "tex", "html")]
+    if table is None:
+        files += [f"results/figure{number}.{kind}" for number in plan.complete_figures() for kind in ("pdf", "png")]
+        files += ["results/claims.csv", "results/claims.html", "results/errata.csv", "results/report.html"]
+        files += [f"results/{plan.scale.name}/metrics.json"]
+    return files
+
+
+def snakemake(directory: Path, goals: Sequence[str], cores: str, gpu: int, seeds: int | None) -> int:
+    """Run Snakemake on the copy of the project in ``directory``, with its code; return its exit code."""
+    paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
+    # Nothing is downloaded by mistake: every source is there.
+    environment = os.environ | {"PATH": paths, "PYTHONPATH": str(directory.resolve() / "src"), "HF_HUB_OFFLINE": "1"}
+    config = [f"scale={scale.NAME}", *([f"seeds={seeds}"] if seeds else [])]
+    limits = ["--cores", cores, *(["--resources", f"gpu={gpu}"] if gpu else [])]
+    command = [sys.executable, "-m", "snakemake", *limits, *goals, "--config", *config]
+    return subprocess.run(command, cwd=directory, env=environment, check=False).returncode
+
+
+def outcome(directory: Path, files: Sequence[str]) -> Outcome:
+    """Read the accounts and logs of all jobs that ended in ``directory``, and look for ``files``."""
+    jobs: Counter[str] = Counter()
+    seconds, failures = 0.0, {}
+    for path in sorted((directory / "logs").rglob(f"*{USAGE}")):
+        facts = json.loads(path.read_text())
+        jobs[_stage(path.relative_to(directory / "logs").parts)] += 1
+        seconds += facts["seconds"]
+        if facts["exit"]:
+            log = path.with_name(path.name.removesuffix(USAGE) + ".log")
+            failures[log] = _reason(log, facts["exit"])
+    missing = [directory / file for file in files if not (directory / file).is_file()]
+    return Outcome(jobs, seconds, failures, missing)
+
+
+def _stage(parts: Sequence[str]) -> str:
+    """Return what the jobs of a log's directory make: that directory, or ``shown`` for tables, figures and the like."""
+    if parts[0] != scale.NAME:
+        return parts[0]
+    return parts[1] if len(parts) > 2 else "shown"
+
+
+def _reason(log: Path, code: int) -> str:
+    """Return the last line of a failed job's log."""
+    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.is_file() else []
+    return lines[-1].strip() if lines else f"exit code {code}, nothing in the log"

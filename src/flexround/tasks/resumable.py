@@ -1,0 +1,97 @@
+"""Training that goes on after a kill: weights, optimiser, rates and generators at the end of an epoch."""
+
+import logging
+import time
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexround import unfinished
+
+log = logging.getLogger(__name__)
+NAME = "training"
+
+
+class Progress:
+    """What of a training is kept, all that a later epoch depends on.
+
+    Args:
+        model: on its device; what is trained of it and its buffers are kept.
+        optimizer: of its parameters, with tensors as state, as Adam's and SGD's.
+        others: further objects with ``state_dict`` and ``load_state_dict``, whose states JSON can hold.
+        generators: of random choices, beside torch's own of the CPU and of the model's device.
+        gather: joins the lists of all ranks.
+        rank: of this process; the first one writes.
+    """
+
+    def __init__(
+        self,
+        model: nn.Module,
+        optimizer: torch.optim.Optimizer,
+        others: Mapping[str, Any] | None = None,
+        generators: Mapping[str, torch.Generator] | None = None,
+        gather: Callable[[list[Any]], list[Any]] = list,
+        rank: int = 0,
+    ) -> None:
+        device = next(model.parameters()).device
+        self.model, self.optimizer, self.others = model, optimizer, others or {}
+        self.generators = {"global": torch.default_generator, **(generators or {})}
+        if device.type == "cuda":
+            torch.cuda.init()
+            self.generators["device"] = torch.cuda.default_generators[device.index]
+        self.gather, self.rank, self.device = gather, rank, device
+        self.since = time.monotonic()
+
+    def epoch_done(self, epoch: int, facts: Mapping[str, float]) -> None:
+        """Keep what was reached after ``epoch`` epochs, and its ``facts``, if that took long enough."""
+        if not self._together(unfinished.worth(self.since)):
+            return
+        states = {name: self._all(generator) for name, generator in self.generators.items()}
+        if self.rank == 0:
+            moments: dict[str, dict[str, Tensor]] = {}
+            for number, parameter in enumerate(self._parameters()):
+                for key, value in self.optimizer.state[parameter].items():
+                    if value is not None:  # SGD without momentum
+                        moments.setdefault(f"optimizer-{key}", {})[str(number)] = value
+            groups = {"weights": self._weights(), "generators": states, **moments}
+            rates = [group["lr"] for group in self.optimizer.param_groups]
+            others = {name: other.state_dict() for name, other in self.others.items()}
+            unfinished.save(NAME, groups, epoch=epoch, facts=dict(facts), rates=rates, others=others)
+        self.since = time.monotonic()
+
+    @torch.no_grad()
+    def go_on(self) -> tuple[int, dict[str, float]]:
+        """Put back what was kept; return the number of epochs done, and the facts of the last one."""
+        if not (found := unfinished.load(NAME)):
+            return 0, {}
+        groups, kept = found
+        for name, value in self._weights().items():
+            value.copy_(groups["weights"][name])
+        moments = {name.removeprefix("optimizer-"): part for name, part in groups.items() if "optimizer-" in name}
+        for number, parameter in enumerate(self._parameters()):
+            for key, values in moments.items():
+                self.optimizer.state[parameter][key] = values[str(number)].to(self.device)
+        for settings, rate in zip(self.optimizer.param_groups, kept["rates"], strict=True):
+            settings["lr"] = rate
+        for name, other in self.others.items():
+            other.load_state_dict(kept["others"][name])
+        for name, generator in self.generators.items():
+            generator.set_state(groups["generators"][name][self.rank].clone())  # it misreads views
+        log.info("training goes on after %d epochs", kept["epoch"])
+        return kept["epoch"], kept["facts"]
+
+    def _weights(self) -> dict[str, Tensor]:
+        trained = {name: value for name, value in self.model.named_parameters() if value.requires_grad}
+        return trained | dict(self.model.named_buffers())
+
+    def _parameters(self) -> list[Tensor]:
+        return [parameter for group in self.optimizer.param_groups for parameter in group["params"]]
+
+    def _all(self, generator: torch.Generator) -> Tensor:
+        return torch.stack(self.gather([generator.get_state()]))
+
+    def _together(self, wanted: bool) -> bool:
+        """Decide as the first rank does: clocks differ, and all take part in gathering."""
+        return self.gather([wanted])[0]
