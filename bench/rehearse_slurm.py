@@ -1,6 +1,6 @@
 """Run targets under a private Slurm with faults, and compare all files with those of a run without.
 
-    make rehearse-slurm                                  # a small table, about 15 minutes
+    make rehearse-slurm                                  # a small table
     make rehearse-slurm PROJECT=rehearsal SLURM_SCALE=rehearsal TARGETS=results/table7.csv
 
 Two faults are made while a stage is at work: a node is killed as by a power cut, and Slurm queues its job again; a job
