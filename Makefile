@@ -7,12 +7,14 @@ SEEDS ?=
 CHECKPOINTS ?=
 REMOTE ?=
 ENTRIES ?=
+# Further packages, any of slurm and s3; what .venv was made with is remembered.
+EXTRAS ?= $(shell cat .venv/extras 2>/dev/null)
 BIN := .venv/bin
 INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test docs regress lint format lock plan rehearse report paper status remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan rehearse rehearse-slurm report paper status remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -22,11 +24,16 @@ $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
 	$(BIN)/python -m pip install --quiet $$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock
+	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock $(EXTRAS:%=requirements-%.lock)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
+	echo $(EXTRAS) > .venv/extras
 	touch $@
 
-install: $(INSTALLED) ## create .venv from requirements.lock
+ifneq ($(strip $(EXTRAS)),$(strip $(shell cat .venv/extras 2>/dev/null)))
+$(INSTALLED): FORCE
+endif
+
+install: $(INSTALLED) ## create .venv from requirements.lock (EXTRAS="slurm s3": and what clusters and object storage need)
 
 results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, SEEDS=3, CHECKPOINTS=resnet18-brecq)
 	snakemake --cores all $@ --config scale=$(SCALE) \
@@ -60,6 +67,9 @@ format: $(INSTALLED) ## apply the formatters
 lock: ## pin the newest versions again
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
 		--extra dev --upgrade --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
+	for extra in slurm s3; do uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
+		--no-emit-find-links --constraint requirements.lock --upgrade --custom-compile-command "make lock" \
+		--output-file requirements-$$extra.lock requirements-$$extra.in || exit 1; done
 	python3 tests/environment_yml.py > environment.yml
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3, or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1
@@ -98,6 +108,10 @@ push: remote verify ## publish results that are complete, current and whole; the
 
 verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
 	python -m flexround.tools.verify --scale $(SCALE)
+
+rehearse-slurm: $(INSTALLED) ## a small table under a private Slurm, with faults (docs/cluster.md); EXTRAS=slurm first
+	python bench/rehearse_slurm.py $(TARGETS) $(if $(PROJECT),--project $(PROJECT)) \
+		$(if $(SLURM_SCALE),--scale $(SLURM_SCALE)) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(CONFIG),--config $(CONFIG))
 
 report: $(INSTALLED) ## one HTML page of every table and figure that is there, results/report.html (SCALE=paper)
 	python -m flexround.tools.report --scale $(SCALE) --out results/report.html

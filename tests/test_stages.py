@@ -270,7 +270,7 @@ def test_a_job_gets_its_file_alone_and_its_threads(rule):
     known = {option for action in parser._actions for option in action.option_strings}
     assert set(re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])) <= known
     call = ast.unparse(section(rule, "input"))
-    assert re.search(rf"unpack\(lambda w: (JOBS|SHOWN)\.{name}\(", call)
+    assert re.search(rf"unpack\(lambda w: get_inputs\((JOBS|SHOWN)\.{name}\(", call)
 
 
 # the pins

@@ -3,7 +3,9 @@
 
 rule calibrate:
     input:
-        unpack(lambda w: JOBS.calibrate(w.task, int(w.samples), int(w.seed))),
+        unpack(
+            lambda w: get_inputs(JOBS.calibrate(w.task, int(w.samples), int(w.seed)))
+        ),
     output:
         directory(layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")),
     log:

@@ -3,12 +3,13 @@
 
 rule fetch:
     input:
-        unpack(lambda w: JOBS.fetch(w.source)),
+        unpack(lambda w: get_inputs(JOBS.fetch(w.source))),
     output:
         record=layout.source_file("{source}"),
     log:
         text="logs/sources/{source}.log",
         usage="logs/sources/{source}.usage.json",
+    localrule: True
     resources:
         mem_mb=PLAN.resources("data").mem_mb,
         runtime=PLAN.resources("data").runtime,
@@ -18,7 +19,7 @@ rule fetch:
 
 rule data:
     input:
-        unpack(lambda w: JOBS.data(w.task)),
+        unpack(lambda w: get_inputs(JOBS.data(w.task))),
     output:
         directory(layout.data_dir("{scale}", "{task}")),
     log:

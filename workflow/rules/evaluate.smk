@@ -3,8 +3,8 @@
 
 rule evaluate:
     input:
-        unpack(lambda w: JOBS.evaluate(get_run(w))),
-        files=lambda w: PLAN.task_files(w.task),
+        unpack(lambda w: get_inputs(JOBS.evaluate(get_run(w)))),
+        files=lambda w: [local(path) for path in PLAN.task_files(w.task)],
     output:
         metrics=layout.evaluated_dir(ANY) + "/metrics.json",
         predictions=layout.evaluated_dir(ANY) + "/predictions.safetensors",

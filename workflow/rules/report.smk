@@ -54,6 +54,7 @@ rule publish_document:
         "logs/publish-{document}.log",
     wildcard_constraints:
         document="report.html|paper.pdf",
+    localrule: True
     resources:
         mem_mb=100,
         runtime=1,

@@ -3,7 +3,7 @@
 
 rule tabulate:
     input:
-        unpack(lambda w: SHOWN.tabulate(int(w.table))),
+        unpack(lambda w: get_inputs(SHOWN.tabulate(int(w.table)))),
     output:
         csv="results/{scale}/table{table}.csv",
         tex="results/{scale}/table{table}.tex",
@@ -20,7 +20,7 @@ rule tabulate:
 
 rule figure:
     input:
-        unpack(lambda w: SHOWN.figure(int(w.figure))),
+        unpack(lambda w: get_inputs(SHOWN.figure(int(w.figure)))),
     output:
         pdf="results/{scale}/figure{figure}.pdf",
         png="results/{scale}/figure{figure}.png",
@@ -36,7 +36,7 @@ rule figure:
 
 rule summary:
     input:
-        unpack(lambda w: SHOWN.summary()),
+        unpack(lambda w: get_inputs(SHOWN.summary())),
     output:
         json="results/{scale}/metrics.json",
     log:
@@ -60,6 +60,7 @@ rule publish_table:
         html="results/table{table}.html",
     log:
         "logs/publish-table{table}.log",
+    localrule: True
     resources:
         mem_mb=100,
         runtime=1,
@@ -76,6 +77,7 @@ rule publish_figure:
         png="results/figure{figure}.png",
     log:
         "logs/publish-figure{figure}.log",
+    localrule: True
     resources:
         mem_mb=100,
         runtime=1,
@@ -85,7 +87,7 @@ rule publish_figure:
 
 rule claims:
     input:
-        unpack(lambda w: SHOWN.claims()),
+        unpack(lambda w: get_inputs(SHOWN.claims())),
     output:
         claims="results/{scale}/claims.csv",
         errata="results/{scale}/errata.csv",
@@ -111,6 +113,7 @@ rule publish_claims:
         html="results/claims.html",
     log:
         "logs/publish-claims.log",
+    localrule: True
     resources:
         mem_mb=100,
         runtime=1,
