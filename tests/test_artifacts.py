@@ -6,7 +6,6 @@ import os
 import signal
 import subprocess
 import sys
-import tempfile
 
 import pytest
 import torch
@@ -16,6 +15,7 @@ from torch import nn
 
 from flexround.artifacts import (
     atomic_write,
+    link,
     read_formatted,
     read_json,
     read_manifest,
@@ -24,7 +24,7 @@ from flexround.artifacts import (
     write_manifest,
     write_text,
 )
-from flexround.errors import InputError
+from flexround.errors import InputError, NumericalError
 from flexround.quant.grid import nearest_codes
 from flexround.reconstruct import packing, result
 from flexround.reconstruct.engine import reconstruct
@@ -44,8 +44,25 @@ def test_the_file_appears_whole_with_its_directories(tmp_path):
 
     atomic_write(path, write)
     assert path.read_text() == "new"
-    assert path.stat().st_mode & 0o777 == 0o644
     assert os.listdir(path.parent) == ["file.txt"]
+
+
+@pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
+def test_a_file_keeps_to_the_umask(tmp_path, mask):
+    before = os.umask(mask)
+    try:
+        write_text(tmp_path / "file.txt", "new")
+    finally:
+        os.umask(before)
+    assert (tmp_path / "file.txt").stat().st_mode & 0o777 == 0o666 & ~mask
+
+
+def test_a_second_name_leaves_the_mode_of_the_original(tmp_path):
+    (tmp_path / "original").write_text("pinned")
+    (tmp_path / "original").chmod(0o400)
+    link(tmp_path / "original", tmp_path / "second")
+    assert (tmp_path / "second").samefile(tmp_path / "original")
+    assert (tmp_path / "original").stat().st_mode & 0o777 == 0o400
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), OSError(errno.EIO, "broken")])
@@ -109,7 +126,7 @@ def test_a_directory_without_write_permission_is_named(tmp_path, monkeypatch):
     def refuse(*args, **kwargs):
         raise PermissionError(errno.EACCES, "Permission denied")
 
-    for module, name in ((tempfile, "mkstemp"), (os, "replace")):
+    for module, name in ((os, "open"), (os, "replace")):
         with monkeypatch.context() as patch:
             patch.setattr(module, name, refuse)
             with pytest.raises(InputError, match=r"file\.txt: can't be written \(Permission denied\)"):
@@ -320,12 +337,24 @@ def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
     for symmetric, ends in ((True, (-128, 127)), (False, (0, 255))):
         scheme = place.Scheme(8, symmetric, 0 if granularity == "channel" else None)
         grid = place.weight_grid("w", weight, scheme, "minmax", 2.0)
-        stored = result.Stored(grid, result.store_codes(nearest_codes(weight, grid), grid))
+        stored = result.Stored(grid, result.store_codes("w", nearest_codes(weight, grid), grid))
         assert stored.codes.max() == ends[1]
         if not symmetric:
             assert stored.codes.min() == ends[0]
         clipped = torch.maximum(torch.minimum(weight, ends[1] * grid.step), -128 * grid.step) if symmetric else weight
         assert ((stored.values() - clipped).abs() <= 0.51 * grid.step).all()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("change", [100.0, -100.0, 300.0, 0.4, float("nan"), float("inf")])
+def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change):
+    """They would wrap, be cut, or be another network than the one that was learned."""
+    weight = torch.linspace(-1, 3, 40).view(4, 10)
+    grid = place.weight_grid("w", weight, place.Scheme(4, symmetric, None), "minmax", 2.0)
+    codes = nearest_codes(weight, grid)
+    codes[2, 3] += change
+    with pytest.raises(NumericalError, match=r"layer\.1: 1 of 40 codes are no integers from"):
+        result.store_codes("layer.1", codes, grid)
 
 
 def test_an_unlearned_result_is_stored_too(tmp_path):
@@ -397,12 +426,14 @@ def test_a_damaged_result_is_refused(stored, tmp_path, damage):
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_result_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
+def test_a_network_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
     net = toy.model()
     net.head.bias.data[1] = bad
-    with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
+    with pytest.raises(NumericalError, match=r"block head: its full-precision output holds NaN or Inf"):
         quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
     assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
+        result.parameters(net, ["head.bias"])
 
 
 def test_a_result_replaces_an_older_one_and_is_linked_not_written(tmp_path):

@@ -160,6 +160,33 @@ def test_load_into_names_the_shapes_and_changes_nothing(model):
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
+@pytest.mark.parametrize(
+    ("change", "given"),
+    [
+        (lambda value: value.to(torch.int8), "int8"),
+        (lambda value: value.bool(), "bool"),
+        (lambda value: value.to(torch.complex64), "complex64"),
+        (lambda value: value.to("meta"), "a meta tensor of float32"),
+        (lambda value: value.to_sparse(), "a sparse or quantized tensor of float32"),
+        (lambda value: torch.quantize_per_tensor(value, 0.1, 0, torch.qint8), "a sparse or quantized tensor of qint8"),
+    ],
+)
+@pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
+def test_load_into_does_not_guess_what_another_type_means(model, change, given):
+    state = model.state_dict()
+    state["1.running_var"] = change(state["1.running_var"])
+    with pytest.raises(InputError, match=rf"some\.pth: 1\.running_var is {given}, the model needs float32"):
+        checkpoints.load_into(model, state, "some.pth")
+
+
+def test_load_into_refuses_what_is_too_large_for_the_model(model):
+    state = {name: value.double() if value.is_floating_point() else value for name, value in model.state_dict().items()}
+    checkpoints.load_into(model, state, "some.pth")
+    state["1.running_var"][2] = 1e300
+    with pytest.raises(InputError, match=r"some\.pth: 1\.running_var holds NaN or Inf"):
+        checkpoints.load_into(model, state, "some.pth")
+
+
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_load_into_refuses_values_that_are_not_finite(model, bad):
     state = {name: value.clone() for name, value in model.state_dict().items()}

@@ -228,18 +228,25 @@ def test_nothing_of_the_machinery_is_left_on_the_model(tmp_path):
         assert torch.equal(run_blocks(toy.blocks(model), x), model(x))
 
 
-@pytest.mark.parametrize("rounding", ["flexround", "adaround"])
-def test_nan_in_the_samples_stops_with_block_and_iteration(tmp_path, rounding):
+@pytest.mark.parametrize("setting", ["B", "Q"])
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_sample_that_is_not_finite_stops_with_the_block(tmp_path, setting, bad):
     x = toy.samples()
-    x[5] = float("nan")
+    x[5] = bad
+    with pytest.raises(NumericalError, match=r"block stem: .* NaN or Inf, as do values in the calibration samples$"):
+        reconstruct(tmp_path, toy.recipe(setting, "flexround", 3, 4), x=x)
+
+
+@pytest.mark.parametrize("rounding", ["flexround", "adaquant"])
+def test_what_diverges_stops_with_block_and_iteration(tmp_path, rounding):
     with pytest.raises(NumericalError, match=r"block stem.*iteration \d"):
-        reconstruct(tmp_path, toy.recipe("B", rounding), x=x)
+        reconstruct(tmp_path, toy.recipe("B", rounding), lr=1e30)
 
 
 def test_nan_in_a_weight_is_named(tmp_path):
     net = toy.model()
     net.body[1].conv1.weight.data[0, 0] = float("inf")
-    with pytest.raises(InputError, match=r"body.1.conv1.weight: 9 of 576 values are NaN or Inf"):
+    with pytest.raises(NumericalError, match=r"block body\.1: .* NaN or Inf, as do values in .* conv1\.weight$"):
         reconstruct(tmp_path, toy.recipe(), net=net)
 
 

@@ -49,6 +49,26 @@ def test_stages_from_data_to_samples_and_weights(scale, tmp_path):
     assert read_manifest(work.weights("imagenet", "resnet18-brecq"))["train"]["settings"]["epochs"] == 1
 
 
+@pytest.mark.parametrize("stage", ["samples", "weights", "evaluated", "gate"])
+def test_changed_data_is_refused_by_every_stage_that_reads_it(scale, tmp_path, stage):
+    work = Work(scale, tmp_path)
+    evaluated = stage in ("evaluated", "gate")
+    if evaluated:
+        work.weights("imagenet", "resnet18-brecq")
+    labels = work.data("imagenet") / ("val_labels.npy" if evaluated else "train_labels.npy")
+    content = bytearray(labels.read_bytes())
+    content[-8] ^= 1  # the last label, its size as before
+    labels.write_bytes(content)
+    arguments = {
+        "samples": ("imagenet", 20, 3),
+        "weights": ("imagenet", "resnet18-brecq"),
+        "evaluated": ("imagenet", "resnet18-brecq"),
+        "gate": ("imagenet", "resnet18-brecq"),
+    }[stage]
+    with pytest.raises(InputError, match=rf"{labels.name}: its sha256 is not the one in its manifest"):
+        getattr(work, stage)(*arguments)
+
+
 def test_a_pinned_checkpoint_is_imported(scale, tmp_path):
     directory = tmp_path / "results/sources"
     directory.mkdir(parents=True)

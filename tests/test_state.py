@@ -165,6 +165,7 @@ def test_state_of_other_settings_is_not_used(tmp_path, monkeypatch, caplog):
     found = toy.run(toy.job(toy.recipe()), tmp_path, "b" * 16)[0]
     assert all(torch.equal(found[key], expected[key]) for key in expected)
     assert "not used" in caplog.text
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["a" * 16], "only one's own state is removed"
 
 
 def test_what_is_written_keeps_to_a_budget(tmp_path, monkeypatch):

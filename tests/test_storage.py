@@ -278,6 +278,30 @@ def test_a_wrong_byte_in_the_cache_is_named(published, pulled):
     ]
 
 
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        (r"md5: [0-9a-f]{32}\n", "md5: ../../../victim\n"),
+        (r"md5: [0-9a-f]{32}\n", "md5: /etc/hostname\n"),
+        (r"md5: [0-9a-f]{32}\n", "md5: [1, 2]\n"),
+        (r"(?s)stages:.*", "stages: []\n"),
+        (r"(?s).*", ""),
+    ],
+)
+def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, tmp_path, before, after):
+    shutil.copytree(pulled.root, tmp_path / "copy", symlinks=True)
+    copy = Clone(tmp_path / "copy")
+    victim = copy.root / "victim"
+    victim.write_text("somebody's file")
+    lock = copy.root / "dvc.lock"
+    lock.write_text(re.sub(before, lambda _: after, lock.read_text(), count=1))
+    done = copy.stage("stored", check=False)
+    assert done.returncode == 2
+    assert "error: dvc.lock" in done.stderr
+    assert "Traceback" not in done.stderr
+    assert victim.read_text() == "somebody's file"
+
+
 def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path):
     shutil.copytree(pulled.root, tmp_path / "copy", symlinks=True)
     copy = Clone(tmp_path / "copy")

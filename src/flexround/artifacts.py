@@ -10,8 +10,8 @@ import hashlib
 import json
 import os
 import re
+import secrets
 import shutil
-import tempfile
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
@@ -35,13 +35,11 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     temporary = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.", suffix=path.suffix)
-        temporary = Path(name)
-        os.close(handle)
+        temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{path.suffix}")
+        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666))  # the umask applies, which mkstemp ignores
         write(temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
-        temporary.chmod(0o644)
         os.replace(temporary, path)
     except Exception as error:
         number = _error_number(error)
@@ -122,7 +120,7 @@ def copy_existing(source: Path, target: Path, names: Iterable[str]) -> list[str]
 
 
 def link(source: Path, target: Path) -> None:
-    """Give a file a second name, or copy it where the file system has no such thing.
+    """Give a file a second name, or copy it where the file system has no such thing; its mode stays as it is.
 
     Raises:
         InputError: the directory of ``target`` is not writable or the disk is full.

@@ -71,7 +71,8 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     check_names(model, missing, unexpected, where, "the architecture and the key_map of this checkpoint")
     for name, value in state.items():
         check_shape(name, value.shape, own[name].shape, where)
-        check_finite(name, value, where)
+        check_kind(name, value, own[name].dtype, where)
+        check_finite(name, value.to(own[name].dtype), where)
     model.load_state_dict(own | dict(state))
 
 
@@ -90,6 +91,18 @@ def check_shape(name: str, shape: Iterable[int], wanted: Iterable[int], where: o
         raise InputError(
             f"{where}: {name} has shape {tuple(shape)}, the model needs {tuple(wanted)}; check the arguments of the "
             "model's factory in params/scales"
+        )
+
+
+def check_kind(name: str, value: Tensor, wanted: torch.dtype, where: object) -> None:
+    """Raise InputError if a tensor of ``where``, of any shape, can't become the type ``wanted`` without a guess."""
+    plain = value.layout == torch.strided and not value.is_quantized and not value.is_meta
+    if not plain or value.is_floating_point() != wanted.is_floating_point or value.is_complex():
+        given = str(value.dtype).removeprefix("torch.")
+        kind = given if plain else f"a {'meta' if value.is_meta else 'sparse or quantized'} tensor of {given}"
+        raise InputError(
+            f"{where}: {name} is {kind}, the model needs {str(wanted).removeprefix('torch.')}; save the network's own "
+            "state dict, not quantized and with its values"
         )
 
 

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-from flexround.errors import SettingsError
+from flexround.errors import NumericalError, SettingsError
 from flexround.models.blocks import Block, identity
 from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Scheme, nearest_codes
@@ -61,10 +61,20 @@ class Phase:
         raise NotImplementedError
 
     def full_precision(self, index: int, carry: dict[str, Tensor]) -> None:
-        """Replace ``full`` (N, ...) by a block's input; the block is in full precision; add its ``target`` (N, ...)."""
+        """Replace ``full`` (N, ...) by a block's input; the block is in full precision; add its ``target`` (N, ...).
+
+        Raises:
+            NumericalError: the target holds NaN or Inf, from the samples or the weights.
+        """
         block = self.job.blocks[index]
         carry["full"] = self.before(block, carry["full"])
         carry["target"] = self.forward(block, carry["full"])
+        if not all(bool(torch.isfinite(rows).all()) for rows in carry["target"].split(self.job.hyper.batch)):
+            wrong = [name for name, value in block.module.state_dict().items() if not torch.isfinite(value).all()]
+            where = f"in the checkpoint's {', '.join(wrong)}" if wrong else "in the calibration samples"
+            raise NumericalError(
+                f"block {block.name}: its full-precision output holds NaN or Inf, as do values {where}"
+            )
 
     def before(self, block: Block, x: Tensor) -> Tensor:
         """Run the glue before a block over cached rows (N, ...)."""
@@ -253,10 +263,10 @@ class WeightPhase(Phase):
         learned: Result = {}
         for layer in layers:
             rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
-            codes, step = rounding.codes(weight), rounding.step()
+            name, codes, step = self.names[layer], rounding.codes(weight), rounding.step()
             grid = dataclasses.replace(rounding.grid, step=step)
             place.bake(layer, codes * step)
-            learned[weight_key(self.names[layer])] = Stored(grid, store_codes(codes, grid), rounding.grid.step)
+            learned[weight_key(name)] = Stored(grid, store_codes(name, codes, grid), rounding.grid.step)
         return learned
 
 

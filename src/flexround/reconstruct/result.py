@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround import artifacts
-from flexround.errors import InputError
+from flexround.errors import InputError, NumericalError
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import CPU
 from flexround.models.tensors import places, put
@@ -42,9 +42,20 @@ class Stored:
         return (self.codes.float() - self.grid.zero_point) * self.grid.step
 
 
-def store_codes(codes: Tensor, grid: Grid) -> Tensor:
-    """Turn zero-point-free codes, any shape, into stored ones: int8 for signed grids, uint8 for unsigned ones."""
-    return (codes + grid.zero_point).to(torch.int8 if grid.qmin < 0 else torch.uint8)
+def store_codes(name: str, codes: Tensor, grid: Grid) -> Tensor:
+    """Turn the zero-point-free codes of a module, any shape, into stored ones: int8 for signed grids, else uint8.
+
+    Raises:
+        NumericalError: a code that is no integer of the grid: what would be stored isn't what was learned.
+    """
+    stored = codes + grid.zero_point
+    wrong = ~((stored == stored.round()) & (stored >= grid.qmin) & (stored <= grid.qmax))
+    if wrong.any():
+        raise NumericalError(
+            f"{name}: {int(wrong.sum())} of {codes.numel()} codes are no integers from {grid.qmin} to {grid.qmax}, "
+            f"the first is {stored[wrong][0].item():g}; codes() of a rounding returns whole numbers within its bounds"
+        )
+    return stored.to(torch.int8 if grid.qmin < 0 else torch.uint8)
 
 
 Result = dict[str, Stored]  # key: "weight/<module>" or "activation/<module>/<input|output>"

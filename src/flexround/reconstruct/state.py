@@ -5,6 +5,7 @@ last and lists the sha256 of every file it relies on: whatever a kill leaves beh
 writes while the next block is learned; nobody changes what it was given.
 """
 
+import contextlib
 import hashlib
 import logging
 import math
@@ -12,7 +13,6 @@ import shutil
 import time
 from collections.abc import Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -59,9 +59,9 @@ class State:
         self._every, self._since, self._last = 1, 0, time.monotonic()
         self._pending: Future[None] | None = None
 
-    @contextmanager
+    @contextlib.contextmanager
     def opened(self) -> Iterator["State"]:
-        """Lock the directory, read what is there, and remove everything after a successful end.
+        """Lock the directory, read what is there, and remove it after a successful end.
 
         Raises:
             InputError: another process works on this run, or the state belongs to another run.
@@ -83,7 +83,9 @@ class State:
                 path.unlink()
             yield self
             self.join()
-        shutil.rmtree(self.directory.parent, ignore_errors=True)
+        shutil.rmtree(self.directory, ignore_errors=True)
+        with contextlib.suppress(OSError):  # what other settings or code left there is theirs, and may be at work
+            self.directory.parent.rmdir()
 
     def _read(self) -> None:
         """Take over the finished blocks, refusing a foreign state and dropping a damaged one with a message."""

@@ -17,6 +17,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(jobfile.CalibrateJob, arguments.job)
     task = protocol.build(job.task)
+    artifacts.read_manifest(job.data)
     arrays = task.calibration(job.data, job.samples, job.seed)
     artifacts.atomic_write(job.out / "samples.safetensors", lambda path: save_file(arrays, path))
     artifacts.write_manifest(

@@ -69,7 +69,11 @@ def measured(
         quantized: whether ``source`` holds a quantized network.
         steps: surgery that was done to the network.
         split: of the data.
+
+    Raises:
+        InputError: a file of the data or of the network isn't what its manifest says.
     """
+    artifacts.read_manifest(job.data)
     task, checkpoint = protocol.build(job.task), job.checkpoint
     load = network.quantized if quantized else network.prepared
     kind = getattr(torch, checkpoint.evaluated)

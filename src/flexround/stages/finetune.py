@@ -47,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
         with lease(arguments.gpus) as device:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
-            data = artifacts.read_manifest(job.data, verify=False)["files"]
+            data = artifacts.read_manifest(job.data)["files"]
             state = arguments.state / "finetune" / unfinished.fingerprint(job, [facts, data], device)
             with unfinished.kept(state):  # until the result is there
                 facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)

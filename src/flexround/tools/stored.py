@@ -10,13 +10,49 @@ import json
 import sys
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
+
+from pydantic import BaseModel, Field
 
 from flexround.errors import InputError, look_up
-from flexround.settings.validation import read_yaml
+from flexround.settings.validation import read_yaml, validate
 from flexround.tools import cli
 
 LOCK = Path("dvc.lock")
 FAILED = 1
+Md5 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}(\.dir)?$")]  # it becomes a path below the cache
+
+
+class Out(BaseModel):
+    """A file or directory that DVC stores, of whose entry the rest doesn't matter here."""
+
+    path: str
+    md5: Md5
+
+
+class Entry(BaseModel):
+    """An entry of ``dvc.lock``."""
+
+    outs: list[Out] = []
+
+
+class Lock(BaseModel):
+    """``dvc.lock``."""
+
+    stages: dict[str, Entry]
+
+
+class File(BaseModel):
+    """A file of a stored directory."""
+
+    relpath: str
+    md5: Md5
+
+
+class Listing(BaseModel):
+    """What a stored directory holds."""
+
+    files: list[File]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -34,14 +70,14 @@ def run(arguments: argparse.Namespace) -> None:
 
     Raises:
         InputError: nothing has been published.
-        SettingsError: an unknown entry.
+        SettingsError: an unknown entry, or a ``dvc.lock`` or a list of files that isn't DVC's.
     """
     if not LOCK.exists():
         raise InputError(f"{LOCK}: missing; nothing is published yet (make push)")
-    stages = read_yaml(LOCK)["stages"]
-    outs = [out for entry in arguments.entries or stages for out in look_up(f"{LOCK}: entry", stages, entry)["outs"]]
+    stages = validate(Lock, read_yaml(LOCK), str(LOCK)).stages
+    outs = [out for entry in arguments.entries or stages for out in look_up(f"{LOCK}: entry", stages, entry).outs]
     objects = arguments.cache / "files" / "md5"
-    problems = [problem for out in outs for problem in _problems(objects, out["path"], out["md5"])]
+    problems = [problem for out in outs for problem in _problems(objects, out.path, out.md5)]
     sys.stdout.writelines(f"{problem}\n" for problem in problems)
     if problems:
         sys.stdout.write(
@@ -60,8 +96,8 @@ def _problems(objects: Path, path: str, md5: str) -> Iterator[str]:
         copy.unlink()
         yield f"{path}: damaged, its copy files/md5/{md5[:2]}/{md5[2:]} has another md5"
     elif md5.endswith(".dir"):
-        for file in json.loads(copy.read_text()):
-            yield from _problems(objects, f"{path}/{file['relpath']}", file["md5"])
+        for file in validate(Listing, {"files": json.loads(copy.read_text())}, f"{path} in {objects}").files:
+            yield from _problems(objects, f"{path}/{file.relpath}", file.md5)
 
 
 if __name__ == "__main__":
