@@ -96,12 +96,18 @@ def test_a_lead_beyond_the_noise_holds_and_its_reverse_does_not(tmp_path: Path) 
     assert (there["one"], there["other"], there["bits"]) == ("B + Strong", "B + Weak", "4/32")
 
 
-def test_the_spread_over_seeds_is_noise(tmp_path: Path) -> None:
-    for seed, counts in enumerate([(700, 740), (660, 700), (690, 730)]):
-        for recipe, count in zip(("weak", "strong"), counts, strict=True):
+@pytest.mark.parametrize(
+    ("counts", "verdict"),
+    [
+        ([(700, 740), (660, 700), (690, 730)], "holds"),  # the rows move together from seed to seed
+        ([(700, 760), (660, 700), (690, 690)], "inside the noise"),
+    ],
+)
+def test_how_the_lead_varies_over_seeds_is_noise(tmp_path: Path, counts: list[tuple[int, int]], verdict: str) -> None:
+    for seed, of_seed in enumerate(counts):
+        for recipe, count in zip(("weak", "strong"), of_seed, strict=True):
             write(tmp_path, recipe, hits(count), seed=seed)
-    found = judged(tmp_path, claim(), seeds=3)[0]
-    assert (found["margin"], found["noise"], found["verdict"]) == ("4.00", "4.00", "inside the noise")
+    assert judged(tmp_path, claim(), seeds=3)[0]["verdict"] == verdict
 
 
 @pytest.mark.parametrize("missing", PAIR)

@@ -11,7 +11,7 @@ from table_runs import OF_RUNS, complete, entry, fill, hits, make, write
 
 from flexround.errors import InputError
 from flexround.results.evaluated import Trial
-from flexround.results.paired import p_value, standard_error
+from flexround.results.paired import difference, p_value, standard_error
 
 
 def trial(directory: Path, kind: str, values: np.ndarray) -> Trial:
@@ -71,6 +71,72 @@ def test_nothing_to_pair_has_no_p_value(tmp_path: Path) -> None:
     assert standard_error(one, dataclasses.replace(other, stderr=None)) == np.inf
     with pytest.raises(InputError, match=r"9 examples, but .* has 8"):
         standard_error(one, dataclasses.replace(other, n_examples=8))
+
+
+# several seeds
+
+
+def seeds(root: Path, kind: str, arrays: list[np.ndarray]) -> list[Trial]:
+    root.mkdir()
+    return [trial(root / str(seed), kind, values) for seed, values in enumerate(arrays)]
+
+
+@pytest.mark.parametrize(("of_seeds", "of_examples"), [(0.0, 0.3), (0.05, 0.0), (0.02, 0.3)])
+def test_the_error_over_seeds_is_that_of_repeated_experiments(
+    tmp_path: Path, of_seeds: float, of_examples: float
+) -> None:
+    """Of 400 experiments with a true difference of 0 about 5 % are significant, however the variance is shared."""
+    rng, count, hits, errors, leads = np.random.default_rng(3), 50, 0, [], []
+    for experiment in range(400):
+        examples = of_examples * rng.standard_normal(count)  # shared by the seeds, as a test set is
+        others = [rng.random(count) for _ in range(3)]
+        ones = [other + examples + of_seeds * rng.standard_normal() for other in others]
+        sides = [
+            seeds(tmp_path / f"{experiment}-{side}", "scores", arrays) for side, arrays in enumerate((ones, others))
+        ]
+        found = difference(*sides)
+        leads.append(np.mean([one.value - other.value for one, other in zip(*sides, strict=True)]))
+        errors.append(found.stderr)
+        hits += found.p_value < 0.05
+        assert (abs(leads[-1]) > found.noise) == (found.p_value < 0.05)
+    assert 0.005 * 400 < hits < 0.09 * 400
+    assert np.sqrt(np.mean(np.square(errors))) == pytest.approx(np.std(leads), rel=0.15)
+
+
+def test_replicates_are_averaged_over_seeds(tmp_path: Path) -> None:
+    rng = np.random.default_rng(5)
+    ones, others = rng.random((3, 200)), rng.random((3, 200))
+    sides = [seeds(tmp_path / name, "replicates", list(arrays)) for name, arrays in (("a", ones), ("b", others))]
+    leads = 100 * (ones - others).mean(1)
+    expected = np.hypot((ones - others).mean(0).std(ddof=1), leads.std(ddof=1) / 3**0.5)
+    assert difference(*sides).stderr == pytest.approx(expected)
+
+
+def test_one_seed_meets_each_of_the_other_side(tmp_path: Path) -> None:
+    rng = np.random.default_rng(4)
+    one, others = rng.random(60), [rng.random(60) for _ in range(3)]
+    alone, several = seeds(tmp_path / "one", "scores", [one]), seeds(tmp_path / "others", "scores", others)
+    thrice = seeds(tmp_path / "thrice", "scores", [one] * 3)
+    assert difference(alone, several) == difference(thrice, several)
+
+
+def test_one_pair_is_the_test_of_its_kind(tmp_path: Path) -> None:
+    one, other = pair(tmp_path, "scores", np.r_[np.ones(30), np.zeros(30)], np.r_[np.ones(22), np.zeros(38)])
+    found = difference([one], [other])
+    assert found == (standard_error(one, other), 1.96 * standard_error(one, other), p_value(one, other))
+
+
+def test_seeds_without_anything_to_pair_have_an_error_but_no_p_value(tmp_path: Path) -> None:
+    ones = seeds(tmp_path / "ones", "predictions", [np.zeros(9)] * 2)
+    others = seeds(tmp_path / "others", "predictions", [np.zeros(9), np.full(9, 0.02)])
+    found = difference(ones, others)
+    assert found.p_value is None
+    assert found.stderr == pytest.approx((8 + 1) ** 0.5)  # 2.0 each on one test set; 0 and -2 over seeds
+
+
+def test_equal_seeds_are_equal(tmp_path: Path) -> None:
+    ones, others = (seeds(tmp_path / name, "scores", [np.full(8, 0.5)] * 3) for name in ("ones", "others"))
+    assert difference(ones, others) == (0.0, 0.0, 1.0)
 
 
 # the CSV

@@ -5,11 +5,9 @@ from collections.abc import Iterable
 from typing import NamedTuple
 
 from flexround.results.cells import Cell
-from flexround.results.paired import p_value, standard_error
+from flexround.results.paired import LEVEL, Difference, difference
 from flexround.results.published import DECIMALS, Key
 
-Z = 1.96  # two-sided 95 %
-ALPHA = 0.05
 EXACT = 6  # decimals of a margin; the rest is floating-point error
 
 
@@ -19,19 +17,13 @@ class Lead(NamedTuple):
     cell: Cell
     rival: Cell
     value: float  # the cell's minus the rival's, both rounded: what looks like a tie is one
-    stderr: float  # of ``value`` on this test set, from the median trials; infinite if unknown
-    p_value: float | None  # of "both are equally good", from the same trials; None where nothing can be paired
-
-    @property
-    def noise(self) -> float:
-        """How large ``value`` may be by chance: ``Z`` standard errors, or either spread over seeds if that is more."""
-        return max(Z * self.stderr, self.cell.spread or 0.0, self.rival.spread or 0.0)
+    sure: Difference  # how sure that is, over examples and seeds
 
     @property
     def wins(self) -> bool:
         """Whether the cell is better by more than the noise, and p agrees."""
         margin = self.value if self.cell.trials[0].higher_is_better else -self.value
-        return round(margin - self.noise, EXACT) > 0 and (self.p_value is None or self.p_value < ALPHA)
+        return round(margin - self.sure.noise, EXACT) > 0 and (self.sure.p_value is None or self.sure.p_value < LEVEL)
 
 
 def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
@@ -63,5 +55,4 @@ def between(cell: Cell, rival: Cell) -> Lead:
         InputError: they were evaluated on different numbers of examples, or have stale per-example scores.
     """
     value = round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
-    one, other = cell.median_trial, rival.median_trial
-    return Lead(cell, rival, value, standard_error(one, other), p_value(one, other))
+    return Lead(cell, rival, value, difference(cell.trials, rival.trials))

@@ -1,12 +1,73 @@
-"""Paired statistics of two trials of one metric on the same examples."""
+"""Paired statistics of two cells: the trials of each on the same examples, seed by seed."""
 
 import math
+from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 from scipy import stats
 
 from flexround.errors import InputError
 from flexround.results.evaluated import Trial
+
+Z = 1.96  # two-sided 95 %
+LEVEL = 0.05
+
+
+class Difference(NamedTuple):
+    """How sure the difference of two cells is."""
+
+    stderr: float  # in the unit of the metric; infinite if unknown
+    noise: float  # how large the difference may be by chance: the half width of its 95 % interval
+    p_value: float | None  # of "both are equally good"; None where nothing can be paired
+
+
+def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
+    """Compare the trials of two cells, one for each seed; a cell of one seed meets each seed of the other.
+
+    One pair: see ``standard_error`` and ``p_value``. Several: the mean of their differences, whose variance is that
+    over the test set, of the mean over seeds of each example or bootstrap resample, plus that over seeds, which also
+    draw the calibration samples. Its test is Student's, with the degrees of freedom of Welch and Satterthwaite.
+
+    Raises:
+        InputError: trials of different numbers of examples, or stale per-example scores.
+    """
+    count = max(len(ones), len(others))
+    pairs = [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
+    if count == 1:
+        error = standard_error(*pairs[0])
+        return Difference(error, Z * error, p_value(*pairs[0]))
+    leads = np.array([one.value - other.value for one, other in pairs])
+    of_seeds = float(leads.std(ddof=1)) / math.sqrt(count)
+    of_examples, paired = _over_examples(pairs)
+    error = math.hypot(of_examples, of_seeds)
+    if not 0 < error < math.inf:
+        return Difference(error, error, float(leads.mean() == 0) if paired and error == 0 else None)
+    freedom = error**4 / (of_examples**4 / (pairs[0][0].n_examples - 1 or 1) + of_seeds**4 / (count - 1))
+    p = 2 * float(stats.t.sf(abs(leads.mean()) / error, freedom)) if paired else None
+    return Difference(error, float(stats.t.isf(LEVEL / 2, freedom)) * error, p)
+
+
+def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:
+    """Return the standard error of the mean difference of some pairs on their test set, and whether it is paired."""
+    for one, other in pairs:
+        _check_sizes(one, other)
+    for kind in ("scores", "replicates"):
+        arrays = [(getattr(one, kind)(), getattr(other, kind)()) for one, other in pairs]
+        if all(values is not None for pair in arrays for values in pair):
+            mean = np.mean([one - other for one, other in arrays], axis=0)
+            root = math.sqrt(len(mean)) if kind == "scores" else 1.0
+            return float(mean.std(ddof=1)) / root if len(mean) > 1 else math.inf, True
+    return max(standard_error(*pair) for pair in pairs), False  # seeds share the test set: more of them don't help
+
+
+def _check_sizes(one: Trial, other: Trial) -> None:
+    """Raise InputError if two trials have different numbers of examples."""
+    if one.n_examples != other.n_examples:
+        raise InputError(
+            f"{one.directory}: {one.n_examples} examples, but {other.directory} has {other.n_examples}; "
+            "evaluate both on the same test set"
+        )
 
 
 def standard_error(one: Trial, other: Trial) -> float:
@@ -19,11 +80,7 @@ def standard_error(one: Trial, other: Trial) -> float:
     Raises:
         InputError: the trials have different numbers of examples.
     """
-    if one.n_examples != other.n_examples:
-        raise InputError(
-            f"{one.directory}: {one.n_examples} examples, but {other.directory} has {other.n_examples}; "
-            "evaluate both on the same test set"
-        )
+    _check_sizes(one, other)
     scores, others = one.scores(), other.scores()
     if scores is not None and others is not None and one.n_examples > 1:
         return float(np.std(scores - others, ddof=1)) / math.sqrt(one.n_examples)

@@ -103,8 +103,8 @@ def _significance(lead: Lead | None) -> dict[str, str | int]:
         "best": int(lead.wins),
         "rival": lead.rival.key.method,
         "lead": number(lead.value),
-        "lead_stderr": number(lead.stderr),
-        "p_value": number(lead.p_value, P_DECIMALS),
+        "lead_stderr": number(lead.sure.stderr),
+        "p_value": number(lead.sure.p_value, P_DECIMALS),
     }
 
 

@@ -7,7 +7,8 @@ from flexround import metrics
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim
-from flexround.results.contests import ALPHA, EXACT, Lead, between
+from flexround.results.contests import EXACT, Lead, between
+from flexround.results.paired import LEVEL
 from flexround.results.published import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
 
@@ -73,7 +74,7 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
     """
     room = claim.room(margin, metric)
     bounded = bool(claim.within or claim.similar)
-    if round(abs(room) - noise, EXACT) <= 0 or not (bounded or p_value is None or p_value < ALPHA):
+    if round(abs(room) - noise, EXACT) <= 0 or not (bounded or p_value is None or p_value < LEVEL):
         return NOISE
     return HOLDS if room > 0 else FAILS
 
@@ -125,11 +126,11 @@ def _ours(comparison: Comparison) -> dict[str, str]:
         return {"verdict": NOT_RUN}
     ours = margin(lead.cell.median, lead.rival.median, metric)
     unit = 100.0 / lead.rival.median if metrics.of(metric).relative else 1.0
-    noise = unit * lead.noise
+    noise = unit * lead.sure.noise
     return {
         "margin": number(ours),
         "noise": number(noise),
-        "stderr": number(unit * lead.stderr),
-        "p_value": number(lead.p_value, P_DECIMALS),
-        "verdict": judge(comparison.claim, metric, ours, noise, lead.p_value),
+        "stderr": number(unit * lead.sure.stderr),
+        "p_value": number(lead.sure.p_value, P_DECIMALS),
+        "verdict": judge(comparison.claim, metric, ours, noise, lead.sure.p_value),
     }

@@ -9,7 +9,7 @@ from typing import Any
 from flexround import metrics
 from flexround.results.claims.specs import Claim
 from flexround.results.claims.verdicts import HOLDS, VERDICTS
-from flexround.results.contests import Z
+from flexround.results.paired import Z
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, scale_note
 from flexround.settings.schema import ScaleFacts
