@@ -16,7 +16,7 @@ from flexround.reconstruct import phases
 from flexround.reconstruct.optimise import Annealing, ReconstructionError
 from flexround.surgery import place
 
-LEARNED = ["adaround", "adaquant", "flexround", "adaquant-flexround"]
+LEARNED = ["adaround", "adaquant", "flexround", "adaquant-flexround", "lrq"]
 LR = {
     "adaround": 2e-2,
     "adaquant": {"v": 1e-3, "s1": 1e-3},

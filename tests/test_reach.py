@@ -195,6 +195,9 @@ def test_the_toy_world_is_reached_where_data_are_made_of_it(jobs):
     }
 
 
+ROUNDINGS = ("rtn", "adaround", "flexround", "adaquant", "gptq", "signround", "lrq")
+
+
 @pytest.mark.parametrize(
     ("recipe", "expected"),
     [
@@ -203,11 +206,14 @@ def test_the_toy_world_is_reached_where_data_are_made_of_it(jobs):
         ("b-flexround-w4", {"flexround"}),
         ("b-adaquant-w4", {"adaquant"}),
         ("b-adaquant-flexround-w4", {"adaquant", "flexround"}),
+        ("b-gptq-w4", {"gptq"}),
+        ("b-signround-w4", {"signround"}),
+        ("b-lrq-w4", {"lrq"}),
     ],
 )
 def test_a_run_depends_on_its_own_rounding_alone(jobs, recipe, expected):
     files = of(jobs, "reconstruct", "imagenet", "resnet18-brecq", recipe)
-    roundings = {f"quant/{name}.py" for name in ("rtn", "adaround", "adaquant", "flexround")}
+    roundings = {f"quant/{name}.py" for name in ROUNDINGS}
     assert files & roundings == {f"quant/{name}.py" for name in expected}
 
 

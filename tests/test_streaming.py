@@ -91,10 +91,15 @@ def published(made, directory, **limits):
     return {path.name: path.read_bytes() for path in (directory / "out").iterdir()}
 
 
-RECIPES = [toy.recipe("Q", "flexround", 4, 8), toy.recipe("B", "adaround", 3), toy.recipe("B", "flexround", 4, 8)]
+RECIPES = [
+    toy.recipe("Q", "flexround", 4, 8),
+    toy.recipe("B", "adaround", 3),
+    toy.recipe("B", "flexround", 4, 8),
+    toy.recipe("B", "gptq", 3),
+]
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B", "GPTQ"])
 def test_streamed_and_resident_give_the_same_files(tmp_path, files, recipe):
     expected = published(job(model(), recipe), tmp_path / "resident")
     assert published(job(files, recipe), tmp_path / "streamed") == expected
@@ -416,7 +421,7 @@ def test_tf32_is_on_while_a_block_is_learned_and_at_no_other_time(tmp_path, monk
 # preflight
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B"])
+@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B", "GPTQ"])
 def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     made = job(files, recipe)
     found = preflight(made, tokens(), tmp_path / "state")

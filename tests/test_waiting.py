@@ -76,7 +76,7 @@ def copies(monkeypatch, caches, rounding="flexround", mask=None):
     return seen.count
 
 
-@pytest.mark.parametrize("rounding", ["flexround", "adaround", "adaquant", "adaquant-flexround"])
+@pytest.mark.parametrize("rounding", ["flexround", "adaround", "adaquant", "adaquant-flexround", "lrq"])
 def test_an_iteration_on_caches_of_the_device_copies_nothing(monkeypatch, rounding):
     assert copies(monkeypatch, META, rounding) == 1, "row numbers of many batches, once"
 

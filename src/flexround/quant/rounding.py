@@ -25,6 +25,14 @@ class Axes:
     output: int = 0
     input: int | None = None
 
+    def matrix(self, x: Tensor) -> Tensor:
+        """Return a weight, or a step per channel, as (Cout, features), or (Cout, 1); a number of shape () as it is."""
+        return x.transpose(0, self.output).flatten(1) if x.ndim else x
+
+    def undo_matrix(self, matrix: Tensor, like: Tensor) -> Tensor:
+        """Return a (Cout, features) tensor as ``matrix`` got it, with the shape of the weight ``like``."""
+        return matrix.reshape(like.transpose(0, self.output).shape).transpose(0, self.output)
+
 
 class Rounding(nn.Module):
     """The map W -> Ŵ of one weight.
@@ -62,6 +70,9 @@ class Rounding(nn.Module):
             weight: the full-precision weight.
             inputs: float32 (groups, n, features) in batches; each output channel, in the order of the groups, is a sum
                 over the features of its group, which lie as the weight's other axes do.
+
+        Raises:
+            ValueError: the inputs are of no use.
         """
 
     def fuse(self, on: bool) -> None:
@@ -79,11 +90,12 @@ class Rounding(nn.Module):
 
     @torch.no_grad()
     def codes(self, weight: Tensor) -> Tensor:
-        """Return the final integer codes c with Ŵ = c · step(), as a float tensor of the weight's shape.
+        """Return the final integer codes c with Ŵ = c · step, as a float tensor of the weight's shape.
 
         The default recovers them from ``forward``, which must then return values on the grid.
         """
-        return clip((self.forward(weight) / self.step()).round_(), self.low, self.high)
+        grid = self.final_grid()
+        return clip((self.forward(weight) / grid.step).round_(), *grid.bounds)
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
         """Return the learnable parameters by name of their learning rate; one group ``all`` by default."""

@@ -221,11 +221,20 @@ class WeightPhase(Phase):
         originals.clear()
 
     def _fit(self, block: Block, layers: Sequence[nn.Module], x: Tensor) -> None:
-        """Show the roundings that ask for it what their layers get for ``x`` (N, ...), those before them fitted."""
+        """Show the roundings that ask for it what their layers get for ``x`` (N, ...), those before them fitted.
+
+        Raises:
+            NumericalError: a rounding can't make use of it, with the layer.
+        """
         for layer in layers:
             rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
             if rounding.needs_inputs:
-                rounding.fit(weight, layer_inputs(self.job, block, layer, x))
+                try:
+                    rounding.fit(weight, layer_inputs(self.job, block, layer, x))
+                except ValueError as error:
+                    raise NumericalError(
+                        f"layer {self.names[layer]}: {error}; look for them in the checkpoint and the samples"
+                    ) from error
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor

@@ -1,0 +1,99 @@
+"""SignRound (Cheng et al. 2024, equations 3 to 5): Ŵ = s ⌊W / s + V⌉ with V and the range learned by signed descent."""
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+from flexround.quant.grid import MIN_STEP, Grid, channel_range, clip
+from flexround.quant.rounding import Axes, Rounding
+
+LARGEST = 0.5  # |V|: a code moves by one at most
+
+
+class SignRound(Rounding):
+    """Made for ``optimizer: sign`` with a learning rate of one over the iterations.
+
+    Attributes:
+        v: V, shape of the weight.
+        ends: factors of the upper and of the lower end of the range (α, β), (2, ...) with the shape of ``grid.step``
+            behind; of a grid with signed codes α alone, (1, ...). From 0 to what reaches the largest weight.
+    """
+
+    largest: Tensor
+
+    def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
+        super().__init__(weight, grid, axes)
+        low, high = channel_range(weight.detach(), None if grid.step.ndim == 0 else axes.output)
+        if grid.qmin < 0:
+            reaching = [torch.maximum(-low, high) * 2 / (grid.qmax - grid.qmin)]
+        else:  # 0 / 0 for an end at 0, which has no range to learn
+            reaching = [high / (grid.qmax - grid.zero_point), low / (grid.qmin - grid.zero_point)]
+        largest = torch.stack([step / grid.step for step in reaching]).nan_to_num(1, 1, 1).clamp_min(1)
+        self.register_buffer("largest", largest, persistent=False)
+        self.v = nn.Parameter(torch.zeros_like(weight))
+        self.ends = nn.Parameter(torch.ones_like(largest))
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return s ⌊W / s + V⌉, clipped to the grid, shape of ``weight``."""
+        with torch.no_grad():  # signed descent steps over the bounds, which are no part of the formula
+            self.v.clamp_(-LARGEST, LARGEST)
+        step, zero_point = self._range()
+        return AddRound.apply(weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point)
+
+    def _range(self) -> tuple[Tensor, Tensor]:
+        """Return the learned step and zero point, shapes of the grid's, differentiable in ``ends``."""
+        grid = self.grid
+        with torch.no_grad():
+            self.ends.clamp_min_(0).copy_(self.ends.minimum(self.largest))
+        if grid.qmin < 0:
+            return (grid.step * self.ends[0]).clamp_min(MIN_STEP), grid.zero_point
+        upper, lower = self.ends[0] * (grid.qmax - grid.zero_point), self.ends[1] * (grid.qmin - grid.zero_point)
+        step = (grid.step * ((upper - lower) / (grid.qmax - grid.qmin))).clamp_min(MIN_STEP)
+        zero = grid.qmin - lower * grid.step / step
+        return step, zero + (zero.round() - zero).detach()
+
+    def step(self) -> Tensor:
+        """Return the learned s, shape of ``grid.step``."""
+        return self._range()[0].detach()
+
+    def final_grid(self) -> Grid:
+        """Return the learned grid: the two ends of an asymmetric one move the zero point too."""
+        step, zero_point = self._range()
+        return Grid(step.detach(), zero_point.detach(), self.grid.qmin, self.grid.qmax)
+
+    def groups(self) -> dict[str, list[nn.Parameter]]:
+        """Return {"v": [V], "range": [α and β]}."""
+        return {"v": [self.v], "range": [self.ends]}
+
+
+class AddRound(Function):
+    """Ŵ = s · clamp(⌊W / s + V⌉).
+
+    With u = W / s the gradients are, inside the bounds [outside]: ∂Ŵ/∂V = s [0], ∂Ŵ/∂s = ⌊u + V⌉ - u [bound],
+    ∂Ŵ/∂bound = 0 [s, of the bound that clips].
+    """
+
+    @staticmethod
+    def forward(ctx: Any, weight: Tensor, v: Tensor, step: Tensor, low: Tensor, high: Tensor) -> Tensor:
+        """Return Ŵ, shape of ``weight`` and ``v``; ``step`` and the bounds are () or per channel."""
+        u = weight / step
+        rounded = (u + v).round_()
+        code = clip(rounded, low, high)
+        inside = torch.eq(rounded, code)
+        ctx.save_for_backward(step, inside, code - u.mul_(inside), code == low)
+        ctx.shapes = step.shape, low.shape
+        return code * step
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of v, step, low and high, each of its own shape; the weight has none."""
+        step, inside, slope, lower = ctx.saved_tensors
+        of_step, of_bound = ctx.shapes
+        scaled = grad * step
+        outside = scaled * ~inside
+        grad_low, grad_high = ((outside * side).sum_to_size(of_bound) for side in (lower, ~lower))
+        return None, scaled * inside, (grad * slope).sum_to_size(of_step), grad_low, grad_high

@@ -1,0 +1,121 @@
+"""GPTQ against plain elimination with explicit inverses, and in the engine."""
+
+import pytest
+import torch
+import toy
+from tensors import randn
+from test_roundings import SHAPES
+
+from flexround.errors import NumericalError
+from flexround.quant import gptq
+from flexround.quant.gptq import GPTQ
+from flexround.quant.grid import Scheme, nearest_codes
+from flexround.quant.search import initial_grid
+
+GROUPS = {"grouped": 2, "depthwise": 8}
+
+
+def case(kind, axis=None, symmetric=True, bits=3, rows=200, **options):
+    """Return a weight, a rounding of it and correlated inputs of its layer (groups, rows, features)."""
+    shape, axes = SHAPES[kind]
+    weight = randn(*shape, seed=3) * 0.2 + (0.1 if not symmetric else 0)
+    grid = initial_grid(weight, Scheme(bits, symmetric, axis and axes.output))
+    features, groups = axes.matrix(weight).shape[1], GROUPS.get(kind, 1)
+    mixed = randn(groups, rows, features, seed=5) @ randn(groups, features, features, seed=6)
+    return weight, GPTQ(weight, grid, axes, **options), mixed
+
+
+def plain_codes(weight, rounding, inputs, act_order=False):
+    """Round one output after the other, one feature after the other, with the inverse of what remains of H."""
+    axes = rounding.axes
+    rows = axes.matrix(weight).double()
+    shape = weight.transpose(0, axes.output).shape
+    spread = [
+        axes.matrix(torch.as_tensor(value).expand_as(weight)).double()
+        for value in (rounding.grid.step, *rounding.grid.bounds)
+    ]
+    codes = torch.empty_like(rows)
+    for output, row in enumerate(rows.clone()):
+        x = inputs[output * len(inputs) // len(rows)].double()
+        moments = x.T @ x
+        moments += rounding.damping * moments.diagonal().mean() * torch.eye(len(row), dtype=torch.double)
+        left = list(range(len(row)))
+        if act_order:
+            left.sort(key=lambda i, m=moments: -m[i, i])
+        while left:
+            inverse = moments[left][:, left].inverse()
+            step, low, high = (value[output, left[0]] for value in spread)
+            code = (row[left[0]] / step).round().clamp(low, high)
+            codes[output, left[0]] = code
+            row[left] -= (row[left[0]] - code * step) / inverse[0, 0] * inverse[0]
+            left = left[1:]
+    return codes.reshape(shape).transpose(0, axes.output).float()
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("axis", [None, True])
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("act_order", [False, True])
+def test_codes_are_those_of_plain_elimination(monkeypatch, kind, axis, symmetric, act_order):
+    monkeypatch.setattr(gptq, "COLUMNS", 4)
+    weight, rounding, inputs = case(kind, axis, symmetric, act_order=act_order)
+    rounding.fit(weight, inputs.split(64, 1))
+    assert torch.equal(rounding.codes(weight), plain_codes(weight, rounding, inputs, act_order))
+    assert torch.equal(rounding(weight), rounding.codes(weight) * rounding.step())
+    assert not torch.equal(rounding.codes(weight), nearest_codes(weight, rounding.grid))
+
+
+@pytest.mark.parametrize("kind", SHAPES)
+def test_independent_inputs_leave_round_to_nearest(kind):
+    weight, rounding, inputs = case(kind)
+    features = inputs.shape[2]
+    rounding.fit(weight, [torch.eye(features).expand(len(inputs), -1, -1)])
+    assert torch.equal(rounding.codes(weight), nearest_codes(weight, rounding.grid))
+
+
+def test_the_output_is_nearer_than_that_of_round_to_nearest():
+    weight, rounding, inputs = case("linear", bits=2)
+    nearest = rounding(weight)
+    rounding.fit(weight, [inputs])
+    error, before = ((inputs[0] @ (w - weight).T).square().sum() for w in (rounding(weight), nearest))
+    assert error < 0.8 * before
+
+
+@pytest.mark.parametrize("act_order", [False, True])
+def test_features_that_are_always_zero_get_zeros_and_nothing_of_others_errors(act_order):
+    weight, rounding, inputs = case("linear", act_order=act_order)
+    inputs[:, :, 2] = 0
+    rounding.fit(weight, [inputs])
+    alive = [0, 1, 3, 4]
+    assert (rounding.codes(weight)[:, 2] == 0).all()
+    part, smaller = weight[:, alive], GPTQ(weight[:, alive], rounding.grid, rounding.axes, 0.01 * 4 / 5, act_order)
+    smaller.fit(part, [inputs[:, :, alive]])
+    assert torch.equal(rounding.codes(weight)[:, alive], smaller.codes(part))
+
+
+def test_inputs_of_zeros_alone_give_zeros():
+    weight, rounding, inputs = case("depthwise")
+    rounding.fit(weight, [inputs * 0])
+    assert (rounding(weight) == 0).all()
+
+
+@pytest.mark.parametrize(("setting", "a_bits"), [("B", None), ("B", 4), ("Q", 4)])
+@pytest.mark.parametrize("act_order", [False, True])
+def test_it_beats_round_to_nearest_in_the_engine(tmp_path, setting, a_bits, act_order):
+    x, full = toy.samples(), toy.model()
+    errors = []
+    for recipe in (
+        toy.recipe(setting, "rtn", 3, a_bits),
+        toy.recipe(setting, "gptq", 3, a_bits, act_order=act_order),
+    ):
+        model = toy.run(toy.job(recipe, iters=0, a_iters=0), tmp_path)[2]
+        with torch.no_grad():
+            errors.append((model(x) - full(x)).square().sum().item())
+    assert errors[1] < 0.8 * errors[0]
+
+
+def test_inputs_that_are_not_finite_are_named_with_their_layer(tmp_path):
+    x = toy.samples()
+    x[3] = torch.inf
+    with pytest.raises(NumericalError, match=r"layer stem: the layer's inputs hold NaN or Inf; look for them"):
+        toy.run(toy.job(toy.recipe(rounding="gptq")), tmp_path, x=x)
