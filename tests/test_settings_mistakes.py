@@ -273,17 +273,21 @@ def test_a_rounding_of_ones_own_is_accepted_by_its_path(edit):
     assert params.rounding_target(params.recipe("mine").rounding) == "own_rounding:AlwaysDown"
 
 
-@pytest.mark.parametrize("lr", [{"v": 1e-3}, {"v": 1e-3, "S1": 1e-3}])
-def test_a_group_without_learning_rate_is_named_with_its_recipe(tmp_path, lr):
+@pytest.mark.parametrize(
+    "hyper",
+    [{"lr": {"v": 1e-3}}, {"lr": {"v": 1e-3, "S1": 1e-3}}, {"schedule": {"v": "none"}}],
+    ids=["rate", "misspelt", "schedule"],
+)
+def test_a_group_without_learning_rate_or_schedule_is_named_with_its_recipe(tmp_path, hyper):
     import toy
 
-    job = toy.job(toy.recipe(rounding="adaquant"), lr=lr)
+    job = toy.job(toy.recipe(rounding="adaquant"), **hyper)
     job = dataclasses.replace(job, seed_parts=("imagenet", "resnet18-brecq", "b-mine-w4", 0))
     with pytest.raises(SettingsError) as caught:
         toy.run(job, tmp_path)
     message = str(caught.value)
     assert "\n" not in message
-    assert all(part in message for part in ("'s1'", "lr", "b-mine-w4", "AdaQuant")), message
+    assert all(part in message for part in ("'s1'", next(iter(hyper)), "b-mine-w4", "AdaQuant")), message
 
 
 # mistakes: YAML

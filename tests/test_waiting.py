@@ -64,7 +64,7 @@ def copies(monkeypatch, caches, rounding="flexround", mask=None):
     x, target = toy.samples().to(caches), torch.zeros(64, 8, 8, 8).to(caches)
     batches = Batches(x, x, target, mask, True, 16, 0.5, True, torch.Generator(), Generator())
     learned = [parameter for parameter in block.module.parameters() if parameter.requires_grad]
-    groups = [optimise.ParameterGroup(learned, 1e-3, True)]
+    groups = [optimise.ParameterGroup(learned, 1e-3, "cosine")]
     regularizers = [place.attached_rounding(layer).regularizer for layer in place.weight_layers(block)]
     adam = torch.optim.Adam
     monkeypatch.setattr(torch.optim, "Adam", lambda params, fused: adam(params))

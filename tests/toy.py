@@ -44,6 +44,7 @@ HYPER = {
     "iters": 60,
     "lr": 3e-3,
     "schedule": "cosine",
+    "optimizer": "adam",
     "loss_p": 2.0,
     "reg_weight": 0.0,
     "reg_warmup": 0.2,

@@ -2,6 +2,7 @@
 
 import pickle
 import re
+import struct
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
@@ -12,7 +13,10 @@ from flexround.errors import InputError
 
 _SHOWN = 3  # names listed in a message before "and n more"
 _UNUSED_AT_EVALUATION = "num_batches_tracked"  # absent from files of before PyTorch 0.4.1
-_UNREADABLE = (pickle.PickleError, OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError)
+_UNREADABLE = (
+    *(pickle.PickleError, struct.error),
+    *(OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError),
+)
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 
 

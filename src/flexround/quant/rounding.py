@@ -5,6 +5,7 @@ To add one, subclass :class:`Rounding` in one file, name it under ``roundings`` 
 """
 
 import dataclasses
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
@@ -36,10 +37,12 @@ class Rounding(nn.Module):
 
     Attributes:
         fusable: of the class, whether ``forward`` heeds ``fused``.
+        needs_inputs: of the class, whether ``fit`` is to be called before the block is learned.
         fused: while learning, the bounds as tensors if ``forward`` shall run compiled (``quant/fused.py``), else None.
     """
 
     fusable = False
+    needs_inputs = False
 
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
         super().__init__()
@@ -52,6 +55,15 @@ class Rounding(nn.Module):
         """Return Ŵ, shape of ``weight``, as it is while learning (soft for AdaRound); differentiable."""
         raise NotImplementedError
 
+    def fit(self, weight: Tensor, inputs: Iterable[Tensor]) -> None:
+        """Look at what the layer multiplies ``weight`` with; the layers before it have been fitted.
+
+        Args:
+            weight: the full-precision weight.
+            inputs: float32 (groups, n, features) in batches; each output channel, in the order of the groups, is a sum
+                over the features of its group, which lie as the weight's other axes do.
+        """
+
     def fuse(self, on: bool) -> None:
         """Have ``forward`` and ``regularizer`` run compiled from now on, or no longer."""
         low, high = (torch.as_tensor(bound).to(self.grid.step) for bound in (self.low, self.high))
@@ -60,6 +72,10 @@ class Rounding(nn.Module):
     def step(self) -> Tensor:
         """Return the current step s1, shape of ``grid.step``."""
         return self.grid.step
+
+    def final_grid(self) -> Grid:
+        """Return the grid that the final codes are on: the initial one with the current step."""
+        return dataclasses.replace(self.grid, step=self.step())
 
     @torch.no_grad()
     def codes(self, weight: Tensor) -> Tensor:

@@ -1,10 +1,11 @@
-"""The optimisation of one block: Adam on the reconstruction error, learned parameters by group."""
+"""The optimisation of one block: the reconstruction error goes down, learned parameters by group."""
 
 import dataclasses
 import logging
 import math
 import sys
 from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -17,13 +18,35 @@ log = logging.getLogger(__name__)
 CHECK_EVERY = 100  # iterations between looks at the loss: each look makes a GPU wait
 
 
+SCHEDULES: dict[str, Callable[[float], float]] = {  # factor of a learning rate at a progress in [0, 1)
+    "none": lambda progress: 1.0,
+    "cosine": lambda progress: 0.5 * (1 + math.cos(math.pi * progress)),
+    "linear": lambda progress: 1 - progress,
+}
+
+
 @dataclasses.dataclass(frozen=True)
 class ParameterGroup:
-    """Parameters with one learning rate; ``cosine`` anneals it to 0 over the iterations."""
+    """Parameters with one learning rate; ``schedule``, of ``SCHEDULES``, changes it over the iterations."""
 
     parameters: Sequence[nn.Parameter]
     lr: float
-    cosine: bool
+    schedule: str
+
+
+class SignDescent(torch.optim.Optimizer):
+    """Signed gradient descent, p <- p - lr sign(g) (Cheng et al. 2024, equation 6)."""
+
+    def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
+        super().__init__(groups, {})
+
+    @torch.no_grad()
+    def step(self, closure: None = None) -> None:  # type: ignore[override]
+        """Move all parameters, any shape, that have a gradient."""
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    parameter.add_(parameter.grad.sign(), alpha=-group["lr"])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -79,6 +102,7 @@ def optimise(
     annealing: Annealing,
     name: str,
     precision: torch.dtype = torch.float32,
+    optimizer: str = "adam",
 ) -> Tensor:
     """Minimise the reconstruction error of one block.
 
@@ -86,12 +110,13 @@ def optimise(
         block: with its quantizers.
         batches: source of (input, target).
         groups: what is learned.
-        iterations: steps of Adam (default betas, no weight decay).
+        iterations: steps of the optimizer.
         error: what is minimised.
         regularizers: called with β; their sum is weighted by ``annealing.weight``.
         annealing: schedule of β.
         name: the block's, for progress and errors.
         precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
+        optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
 
     Returns:
         (iterations,) losses without the regulariser.
@@ -99,22 +124,23 @@ def optimise(
     Raises:
         NumericalError: a NaN or Inf loss, with block and iteration.
     """
-    adam = torch.optim.Adam([{"params": list(group.parameters), "lr": group.lr} for group in groups], fused=True)
+    learned = [{"params": list(group.parameters), "lr": group.lr} for group in groups]
+    descent = SignDescent(learned) if optimizer == "sign" else torch.optim.Adam(learned, fused=True)
     kind = batches.masks.device.type
     scaler = torch.amp.GradScaler(kind, enabled=precision == torch.float16)  # else small gradients are lost
     losses: list[Tensor] = []
     progress = tqdm(range(iterations), desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
     for iteration in progress:
-        _set_rates(adam, groups, iteration / iterations)
+        _set_rates(descent, groups, iteration / iterations)
         x, target, mask = batches.draw()
         with torch.autocast(kind, precision, enabled=precision != torch.float32):
             prediction = block(x, mask)
         loss = error(prediction.float(), target, mask)
         losses.append(loss.detach())
         beta = annealing.beta(iteration / iterations) if annealing.weight else None
-        adam.zero_grad(set_to_none=True)
+        descent.zero_grad(set_to_none=True)
         scaler.scale(_total(loss, regularizers, beta, annealing.weight)).backward()
-        scaler.step(adam)
+        scaler.step(descent)
         scaler.update()
         if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
             _check_finite(losses, name)
@@ -132,10 +158,10 @@ def _total(
     return loss + weight * sum(terms) if terms else loss
 
 
-def _set_rates(adam: torch.optim.Adam, groups: Sequence[ParameterGroup], progress: float) -> None:
-    """Set the learning rates of an iteration: constant or cosine to 0."""
-    for settings, group in zip(groups, adam.param_groups, strict=True):
-        group["lr"] = settings.lr * (0.5 * (1 + math.cos(math.pi * progress)) if settings.cosine else 1.0)
+def _set_rates(descent: torch.optim.Optimizer, groups: Sequence[ParameterGroup], progress: float) -> None:
+    """Set the learning rates of an iteration."""
+    for settings, group in zip(groups, descent.param_groups, strict=True):
+        group["lr"] = settings.lr * SCHEDULES[settings.schedule](progress)
 
 
 def _check_finite(losses: list[Tensor], name: str) -> None:

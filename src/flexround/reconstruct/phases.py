@@ -15,6 +15,7 @@ from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, forward, on
+from flexround.reconstruct.inputs import layer_inputs
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
@@ -141,7 +142,7 @@ class Phase:
         steps = [quantizer.raw_step for quantizer in place.quantizers(block)]
         for step in steps:
             step.requires_grad_(True)
-        return [ParameterGroup(steps, self.job.hyper.a_lr, cosine=True)] if steps else []
+        return [ParameterGroup(steps, self.job.hyper.a_lr, "cosine")] if steps else []
 
     def freeze_steps(self, block: Block) -> None:
         """End the learning of a block's steps and the dropping."""
@@ -171,9 +172,11 @@ class WeightPhase(Phase):
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         record["error_rtn"] = self.block_error(block, quantized, target)
         self._attach(layers, roundings, originals)
-        if job.hyper.iters and (index > 0 or job.hyper.reconstruct_stem):
-            record |= self._learn(block, roundings, full, quantized, target)
-            record["error_soft"] = self.block_error(block, quantized, target)
+        if index > 0 or job.hyper.reconstruct_stem:
+            self._fit(block, layers, quantized)
+            if job.hyper.iters:
+                record |= self._learn(block, roundings, full, quantized, target)
+                record["error_soft"] = self.block_error(block, quantized, target)
         learned = self._harden(layers)
         if job.joint:
             learned |= self.steps(block)
@@ -206,6 +209,13 @@ class WeightPhase(Phase):
             place.bake(layer, weight)
             place.attach_rounding(layer, rounding)
         originals.clear()
+
+    def _fit(self, block: Block, layers: Sequence[nn.Module], x: Tensor) -> None:
+        """Show the roundings that ask for it what their layers get for ``x`` (N, ...), those before them fitted."""
+        for layer in layers:
+            rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
+            if rounding.needs_inputs:
+                rounding.fit(weight, layer_inputs(self.job, block, layer, x))
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
@@ -241,7 +251,16 @@ class WeightPhase(Phase):
             rounding.fuse(fused)
         with job.learning():
             losses = optimise(
-                block, batches, groups, hyper.iters, loss, regularizers, annealing, block.name, job.precision
+                block,
+                batches,
+                groups,
+                hyper.iters,
+                loss,
+                regularizers,
+                annealing,
+                block.name,
+                job.precision,
+                hyper.optimizer,
             )
         for rounding in roundings:
             rounding.fuse(False)
@@ -253,9 +272,8 @@ class WeightPhase(Phase):
         learned: Result = {}
         for layer in layers:
             rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
-            codes, step = rounding.codes(weight), rounding.step()
-            grid = dataclasses.replace(rounding.grid, step=step)
-            place.bake(layer, codes * step)
+            codes, grid = rounding.codes(weight), rounding.final_grid()
+            place.bake(layer, codes * grid.step)
             learned[weight_key(self.names[layer])] = Stored(grid, store_codes(codes, grid), rounding.grid.step)
         return learned
 
@@ -299,29 +317,36 @@ class StepPhase(Phase):
 
 
 def _weight_groups(rounding: Rounding, job: Reconstruction) -> list[ParameterGroup]:
-    """Give each of a rounding's groups its learning rate.
+    """Give each of a rounding's groups its learning rate and schedule."""
+    return [
+        ParameterGroup(parameters, *(_of_group(key, name, rounding, job) for key in ("lr", "schedule")))
+        for name, parameters in rounding.groups().items()
+    ]
+
+
+def _of_group(key: str, name: str, rounding: Rounding, job: Reconstruction) -> Any:
+    """Return the value of a setting that may be one for all of a rounding's groups, or one for each.
 
     Raises:
-        SettingsError: ``lr`` has none for a group.
+        SettingsError: there is none for this group.
     """
-    rates, groups = job.hyper.lr, []
-    for name, parameters in rounding.groups().items():
-        if isinstance(rates, dict) and name not in rates:
-            raise SettingsError(
-                f"hyper-parameters of {'/'.join(map(str, job.seed_parts))}: lr has no rate for the group {name!r} of "
-                f"{type(rounding).__name__}, only for {', '.join(map(repr, rates))}; add it, or give one number for all"
-            )
-        lr = rates[name] if isinstance(rates, dict) else rates
-        groups.append(ParameterGroup(parameters, lr, job.hyper.schedule == "cosine"))
-    return groups
+    values = getattr(job.hyper, key)
+    if not isinstance(values, dict):
+        return values
+    if name not in values:
+        raise SettingsError(
+            f"hyper-parameters of {'/'.join(map(str, job.seed_parts))}: {key} has no value for the group {name!r} of "
+            f"{type(rounding).__name__}, only for {', '.join(map(repr, values))}; add it, or give one value for all"
+        )
+    return values[name]
 
 
 def _merge(groups: Sequence[ParameterGroup]) -> list[ParameterGroup]:
     """Join groups of equal settings: one fused optimiser call instead of one per layer."""
-    merged: dict[tuple[float, bool], list[nn.Parameter]] = {}
+    merged: dict[tuple[float, str], list[nn.Parameter]] = {}
     for group in groups:
-        merged.setdefault((group.lr, group.cosine), []).extend(group.parameters)
-    return [ParameterGroup(parameters, lr, cosine) for (lr, cosine), parameters in merged.items() if parameters]
+        merged.setdefault((group.lr, group.schedule), []).extend(group.parameters)
+    return [ParameterGroup(parameters, lr, schedule) for (lr, schedule), parameters in merged.items() if parameters]
 
 
 def _ends(losses: Tensor) -> dict[str, Any]:

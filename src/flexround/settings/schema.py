@@ -7,6 +7,7 @@ from pydantic import BaseModel, ConfigDict, Field, model_validator
 Bits = Annotated[int, Field(ge=2, le=8)]
 Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
+Schedule = Literal["none", "cosine", "linear"]
 Stage = Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"]
 Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
 
@@ -76,7 +77,8 @@ class Hyper(Strict):
     mask_padding: bool
     iters: Annotated[int, Field(ge=0)]
     lr: Positive | dict[str, Positive]
-    schedule: Literal["none", "cosine"]
+    schedule: Schedule | dict[str, Schedule]
+    optimizer: Literal["adam", "sign"]
     loss_p: Positive
     reg_weight: Annotated[float, Field(ge=0)]
     reg_warmup: Annotated[float, Field(ge=0, lt=1)]
