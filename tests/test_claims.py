@@ -4,6 +4,7 @@ import contextlib
 import csv
 import functools
 import re
+from collections.abc import Mapping
 from pathlib import Path
 
 import numpy as np
@@ -29,8 +30,8 @@ def claim(pairs: object = (PAIR,), **changes: object) -> specs.Claim:
     return validate(specs.Claim, value | changes, "test")
 
 
-def _lines(comparisons: list[verdicts.Comparison]) -> list[dict[str, str]]:
-    return list(csv.DictReader(verdicts.to_csv(comparisons).splitlines()))
+def _lines(comparisons: list[verdicts.Comparison], budgets: Mapping[str, int] = {}) -> list[dict[str, str]]:
+    return list(csv.DictReader(verdicts.to_csv(comparisons, budgets).splitlines()))
 
 
 def judged(root: Path, one: specs.Claim, seeds: int = 1) -> list[dict[str, str]]:
@@ -136,6 +137,25 @@ def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: 
     assert (lines[12]["margin"], lines[12]["criterion"]) == ("-12.50", "worse by less than 10")  # 45 against 40
     deviation = np.std(hits(450).astype(float) - hits(400), ddof=1) * 100 / np.sqrt(1000)
     assert lines[12]["stderr"] == f"{deviation * 100 / 40:.2f}"
+
+
+def test_both_budgets_are_named(tmp_path: Path) -> None:
+    complete(tmp_path)
+    place = verdicts.Place(cells.collect(TABLE, RECIPES, "mini", 1, tmp_path), numbers(TABLE))
+    comparisons = verdicts.compare({"it": claim()}, {"table 99": place})
+    run = comparisons[0].one.run
+    lines = _lines(comparisons, {verdicts.budget_key(run): 5000})
+    assert (lines[0]["iterations"], lines[0]["other_iterations"]) == ("5000", "")
+
+
+def test_budgets_are_those_of_the_settings() -> None:
+    params = load_params("paper")
+    budgets = Shown(Plan(params))._budgets()
+    assert budgets["imagenet/resnet18-brecq/b-flexround-w4"] == 5000
+    assert budgets["imagenet/resnet18-brecq/b-adaround-w4"] == 20000
+    assert budgets["imagenet/mobilenetv2-torchvision/b-flexround-w4-n32"] == 5000  # of figure 7
+    assert budgets["glue-qnli/bert-base/q-flexround-w8a8-tuned"] == 3 * 20000
+    assert not any(key.endswith("full-precision") for key in budgets)
 
 
 # what is compared

@@ -11,13 +11,13 @@ import table_runs
 from table_runs import SPECS, hits
 
 from flexround.errors import InputError, SettingsError
-from flexround.regress import checked_runs, compare, sentinels
+from flexround.regress import checked_runs, compare, convergence, sentinels
 from flexround.regress.compare import Number
 from flexround.regress.sentinels import Sentinel
 from flexround.regress.tolerances import Pool, Spread
 from flexround.results import cells, published, table_csv
 from flexround.results.published import Key
-from flexround.settings.layout import Run
+from flexround.settings.layout import Run, quantized_dir
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools import reference, regress
@@ -143,7 +143,17 @@ def place(tmp_path, monkeypatch):
     only = checked_runs.load()
     only = only.model_copy(update={"families": {"squad": only.families["squad"]}})
     monkeypatch.setattr(checked_runs, "load", lambda: only)
+    for recipe in ("q-adaround-w8a8", "q-flexround-w8a8"):
+        recorded(tmp_path, recipe, 1.0)
     return tmp_path
+
+
+def recorded(root, recipe, hard):
+    """Write the record of a run whose first block is not learned and whose second one has the soft error 1."""
+    directory = root / quantized_dir(Run("mini", "squad", "bert-base", recipe, 0)).removeprefix("results/")
+    directory.mkdir(parents=True, exist_ok=True)
+    stem, learned = {"block": "stem", "error_hard": 9.0}, {"block": "layer.0", "error_soft": 1.0, "error_hard": hard}
+    (directory / "record.json").write_text(json.dumps({"blocks": [stem, learned]}))
 
 
 def regressed(root, *flags):
@@ -194,6 +204,18 @@ def test_a_line_lost_from_a_table_is_missing(place, capsys):
     path.write_text("\n".join(line for line in path.read_text().splitlines() if "BERT-Large" not in line))
     assert regressed(place, "--all") == 1
     assert capsys.readouterr().out.count("missing, reference") == 3
+
+
+@pytest.mark.parametrize(("hard", "code"), [(0.9, 0), (1.3, 0), (1.31, 1), (float("nan"), 1)])
+def test_a_block_whose_budget_was_not_enough_is_reported(place, capsys, hard, code):
+    recorded(place, "q-adaround-w8a8", hard)
+    assert regressed(place) == code
+    assert ("q-adaround-w8a8/seed0, block layer.0: hard error" in capsys.readouterr().out) == bool(code)
+
+
+def test_a_hard_error_beside_no_soft_one_has_no_end():
+    assert convergence.ratio(0.0, 0.0) == 1
+    assert convergence.ratio(1e-9, 0.0) == math.inf
 
 
 # the subset

@@ -55,7 +55,7 @@ def test_every_value_of_every_run_is_that_of_the_rule_it_names(name):
 
 
 def test_mini_follows_the_papers_rules_where_it_sets_no_budget():
-    budget = {"samples", "iters", "lr", "a_iters", "a_lr"}
+    budget = {"samples", "iters", "lr", "a_iters", "a_lr", "reg_weight"}
     for recipe in ("b-flexround-w4", "b-adaround-w4a4", "q-flexround-w3a3"):
         for checkpoint in ("resnet18-brecq", "mobilenetv2-brecq"):
             mini, paper = (resolved(recipe, checkpoint, name).model_dump() for name in SCALES)
@@ -95,6 +95,16 @@ def test_adaround_has_brecqs_iterations_and_regulariser(recipe, origin):
         assert settings.reg_weight == (0.1 if network == "mobilenetv2" else 0.01)
         assert (settings.iters, settings.lr, settings.schedule) == (20000, 1e-3, "none")
         assert (settings.reg_warmup, settings.reg_beta_start, settings.reg_beta_end) == (0.2, 20, 2)
+
+
+@pytest.mark.parametrize("name", SCALES)
+def test_adaquants_rates_are_constant_and_the_combination_is_decided_by_group(name):
+    assert resolved("b-adaquant-w3", "resnet18-brecq", name).schedule == "none"
+    both, flexround = (
+        resolved(f"b-{method}-w2", "resnet18-brecq", name) for method in ("adaquant-flexround", "flexround")
+    )
+    assert both.schedule == {"v": "none", "scales": "cosine"}
+    assert both.lr["scales"] == flexround.lr
 
 
 def test_the_two_settings_treat_the_stem_and_the_dropping_as_their_papers():

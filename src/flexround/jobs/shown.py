@@ -1,5 +1,6 @@
 """The jobs of what is shown: their files, and what Snakemake asks of them. No torch here."""
 
+import dataclasses
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ from pydantic import Field
 from flexround.jobs.jobfile import Job
 from flexround.jobs.resolve import Inputs, code, network, numbered, write
 from flexround.results import published, settings_table
-from flexround.results.claims import specs
+from flexround.results.claims import specs, verdicts
 from flexround.results.claims.specs import Claims
 from flexround.results.published import Key, Point
 from flexround.settings import layout
@@ -77,6 +78,7 @@ class ClaimsJob(Job):
     recipes: dict[str, Recipe]
     numbers: Numbers
     bold: tuple[Key, ...]
+    budgets: dict[str, int]
     claims: Claims
     sizes: Sizes
     evaluated: Path = RESULTS
@@ -150,6 +152,7 @@ class Shown:
             recipes=self._recipes(tables),
             numbers=tuple(published.load().items()),
             bold=tuple(sorted(published.load_bold())),
+            budgets=self._budgets(),
             claims=specs.load(),
             sizes=self._sizes(),
             out=self.out,
@@ -173,6 +176,20 @@ class Shown:
     def _seeds(self, tables: Iterable[Table]) -> dict[str, int]:
         """Return the seeds of a complete cell of each task of tables."""
         return {task: self.plan.seeds(task) for table in tables for task, _ in table.pairs()}
+
+    def _budgets(self) -> dict[str, int]:
+        """Return a block's iterations in each run that claims may compare; what is chosen has its candidates' sum."""
+        runs = [run for number in self.plan.complete_tables() for run in self.plan.table_runs(number)]
+        runs += [run for number in self.plan.complete_figures() for run in self.plan.figure_runs(number)]
+        return {verdicts.budget_key(run): self._iterations(run) for run in runs if self._quantized(run)}
+
+    def _quantized(self, run: Run) -> bool:
+        return self.params.recipe(run.recipe).quantized
+
+    def _iterations(self, run: Run) -> int:
+        """Return the iterations of a block for the weights, of all recipes that a run is the best of."""
+        tried = self.params.recipe(run.recipe).select or (run.recipe,)
+        return sum(self.plan.hyper(dataclasses.replace(run, recipe=recipe))[0].iters for recipe in tried)
 
     def _sizes(self) -> Sizes:
         """Return what figure 7 shows."""

@@ -29,7 +29,7 @@ def run(arguments: argparse.Namespace) -> None:
     of_figure = sample_sizes.collect(shown.spec, shown.points, job.scale.name, shown.sizes, shown.seeds, job.evaluated)
     places[f"figure {shown.spec.number}"] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places)
-    text = verdicts.to_csv(comparisons)
+    text = verdicts.to_csv(comparisons, job.budgets)
     mistakes = errata.to_csv(errata.find(paper, comparisons, job.claims.examples))
     write_text(job.out / "claims.csv", text)
     write_text(job.out / "errata.csv", mistakes)

@@ -1,10 +1,13 @@
-"""Compare tables with the reference; a cell that moved, for better or worse, or is missing ends with exit code 1."""
+"""Compare tables with the reference; a cell that moved, for better or worse, or is missing ends with exit code 1.
+
+So does a block of the subset whose budget was not enough: see ``regress.convergence``.
+"""
 
 import argparse
 import sys
 from pathlib import Path
 
-from flexround.regress import checked_runs, compare
+from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Moved, Number
 from flexround.results import cells
 from flexround.results.published import Key
@@ -39,13 +42,23 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{report(line, params)}\n")
     count = sum(len(reference) for _, reference in pairs)
     sys.stdout.write(f"{count} cells of {len(pairs)} tables compared with the reference, {len(moved)} moved\n")
-    if moved:
+    short = [] if arguments.all else _unconverged(params, arguments.results)
+    for unit in short:
+        sys.stdout.write(f"{unit}; at most {convergence.LARGEST_RATIO}: give it more iterations, or end them better\n")
+    if moved or short:
         sys.exit(1)
 
 
 def report(moved: Moved, params: Params) -> str:
     """Return the line about a cell that moved: what, how far, and where its network comes from."""
     return f"{moved}; {compare.manifest(moved.found.run, params.recipes.recipes)}"
+
+
+def _unconverged(params: Params, results: Path) -> list[convergence.Unit]:
+    """Return the blocks of the runs of ``params/regress.yaml`` whose iterations were not enough."""
+    runs = checked_runs.load().runs(params.scale.name)
+    quantized = [run for run in runs if params.recipe(run.recipe).quantized]
+    return convergence.unconverged(unit for run in quantized for unit in convergence.units(run, results))
 
 
 def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:

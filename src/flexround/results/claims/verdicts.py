@@ -11,12 +11,13 @@ from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL
 from flexround.results.published import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
+from flexround.settings.layout import Run
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
 COLUMNS = (
     *("claim", "place", "section", "column", "metric", "bits", "one", "other", "criterion"),
     *("published_margin", "published", "margin", "noise", "stderr", "p_value", "verdict"),
-    *("scale", "task", "checkpoint", "recipe", "other_recipe"),
+    *("iterations", "other_iterations", "scale", "task", "checkpoint", "recipe", "other_recipe"),
 )
 
 
@@ -79,13 +80,20 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
     return HOLDS if room > 0 else FAILS
 
 
-def to_csv(comparisons: Iterable[Comparison]) -> str:
-    """Return one line per comparison, byte-stable.
+def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int]) -> str:
+    """Return one line per comparison, byte-stable; ``budgets`` are the iterations of a block, by ``budget_key``.
 
     Raises:
         InputError: two cells were evaluated on different numbers of examples.
     """
-    return write((_identity(each) | _published_side(each) | _ours(each) for each in comparisons), COLUMNS)
+    return write(
+        (_identity(each) | _published_side(each) | _ours(each) | _spent(each, budgets) for each in comparisons), COLUMNS
+    )
+
+
+def budget_key(run: Run) -> str:
+    """Return what all seeds of a run share."""
+    return f"{run.task}/{run.checkpoint}/{run.recipe}"
 
 
 def margin(one: float, other: float, metric: str) -> float:
@@ -109,6 +117,12 @@ def _identity(comparison: Comparison) -> dict[str, str]:
     facts |= {"one": one.key.method, "other": other.key.method, "other_recipe": other.run.recipe}
     facts["criterion"] = comparison.claim.criterion(one.key.metric)
     return {name: value for name, value in facts.items() if name in COLUMNS}
+
+
+def _spent(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:
+    """Return the iterations of both sides; nothing for full precision."""
+    one, other = (budgets.get(budget_key(cell.run), "") for cell in (comparison.one, comparison.other))
+    return {"iterations": str(one), "other_iterations": str(other)}
 
 
 def _published_side(comparison: Comparison) -> dict[str, str]:
