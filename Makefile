@@ -14,7 +14,7 @@ INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test docs regress lint format lock plan rehearse rehearse-slurm report paper status remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -77,6 +77,10 @@ plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3
 		$(if $(ALL),--all,$(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))) \
 		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(CHECKPOINTS),--checkpoints $(CHECKPOINTS))
 
+pretrain: $(INSTALLED) ## make mini's pretrained networks (params/networks) and their pins in params/sources.yaml again (CHECKPOINTS=...)
+	snakemake --cores all pretrain --config scale=pretraining $(if $(CHECKPOINTS),checkpoints=$(CHECKPOINTS))
+	python -m flexround.tools.networks $(if $(CHECKPOINTS),--checkpoints $(CHECKPOINTS))
+
 rehearse: SCALE = paper
 rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/rehearsal.md)
 	python -m flexround.tools.rehearse --scale $(SCALE) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
@@ -124,4 +128,4 @@ status: $(INSTALLED) ## the README's status table from results/reference, and it
 		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
 
 clean: ## remove everything computed here, downloads included; .venv stays
-	rm -rf results/mini results/sources results/table* results/figure* results/claims* results/errata* results/report* results/paper* logs .jobs .code .state .snakemake
+	rm -rf results/mini results/pretraining results/sources results/table* results/figure* results/claims* results/errata* results/report* results/paper* logs .jobs .code .state .snakemake

@@ -128,7 +128,7 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
         ),
         (
             "scales/mini.yaml",
-            into("checkpoints", "resnet18-brecq", pretrain="imagnet"),
+            into("checkpoints", "resnet18-brecq", source=None, pretrain="imagnet"),
             "checkpoints.resnet18-brecq: task 'imagnet' (did you mean 'imagenet'?",
         ),
         (

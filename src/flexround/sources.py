@@ -28,10 +28,14 @@ PIECE = 1 << 20
 def fetch(name: str, source: Source, directory: Path) -> str | None:
     """Download a source unless it is there, verify it, and return its sha256 as ``verify`` does.
 
+    What lies in the project itself is copied each time, because a new version of the project may have another.
+
     Raises:
         InputError: it can't be downloaded, or it isn't the pinned one.
     """
     wanted = _Wanted(name, source, directory / source.file)
+    if source.inside:
+        wanted.discard()
     if not wanted.path.exists():
         wanted.download()
     return wanted.verify()
@@ -117,6 +121,12 @@ class _Wanted:
             known[str(record)] = record.read_text().partition(" ")[0].strip()
         return {origin: value for origin, value in known.items() if value}
 
+    def discard(self) -> None:
+        """Delete what is there."""
+        if self.path.is_dir():
+            shutil.rmtree(self.path)
+        self.path.unlink(missing_ok=True)
+
     def download(self) -> None:
         """Download it; ``path`` appears when it is whole and checked. What breaks off is continued by the next call."""
         reachable = urllib.parse.urlsplit(self.source.location).scheme in ("http", "https", "file")
@@ -191,6 +201,11 @@ class _Wanted:
     def error(self, reason: str) -> InputError:
         """Return the error that says what is wrong and what to put where."""
         source, path = self.source, self.path
+        if place := source.inside:
+            return InputError(
+                f"source {self.name}: {place}: {reason}. It is a file of this project: restore it (git checkout "
+                f"{place}), or make it and its sha256 anew (make pretrain)"
+            )
         known = next(iter(self.known_hashes().values()), None)
         pinned = (
             f"its sha256 must begin with {known}" if known else "no sha256 is pinned, the one found will be recorded"

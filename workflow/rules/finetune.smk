@@ -24,6 +24,14 @@ rule finetune:
         " --usage {log.usage} > {log.text} 2>&1"
 
 
+rule pretrain:
+    input:
+        [
+            layout.checkpoint_dir(SCALE, task, checkpoint)
+            for checkpoint, task in PLAN.pretrained().items()
+        ],
+
+
 # It depends on weights, data and bounds, and on no code: an edit of the evaluation leaves what was quantized alone.
 rule gate:
     input:

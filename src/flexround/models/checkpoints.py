@@ -6,6 +6,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 import torch
+from safetensors import SafetensorError
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from flexround.errors import InputError
@@ -17,10 +19,10 @@ _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 
 
 def read_foreign(path: Path) -> dict[str, Tensor]:
-    """Read the state dict of a pickled checkpoint onto the CPU; nothing in the file is executed.
+    """Read the state dict of a checkpoint, safetensors or pickled, onto the CPU; nothing in the file is executed.
 
-    A dict with the weights under ``state_dict``, ``model_state_dict`` or ``model`` is unwrapped, as is the ``module.``
-    prefix that ``nn.DataParallel`` puts before every name.
+    A pickled dict with the weights under ``state_dict``, ``model_state_dict`` or ``model`` is unwrapped, as is the
+    ``module.`` prefix that ``nn.DataParallel`` puts before every name.
 
     Raises:
         InputError: the file is missing, damaged, wants to run code, or holds something else than tensors.
@@ -121,9 +123,14 @@ def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
 
 
 def _load(path: Path) -> object:
-    """Unpickle tensors and plain containers only."""
+    """Read safetensors, or unpickle tensors and plain containers only."""
     if not path.is_file():
         raise InputError(f"{path}: missing; put the file there or run the data stage, which fetches it")
+    if path.suffix == ".safetensors":
+        try:
+            return load_file(path)
+        except SafetensorError as error:
+            raise InputError(f"{path}: not a whole safetensors file ({error}); delete it and fetch it again") from error
     try:
         # Every storage stays on the CPU, where it is read first, wherever it was saved.
         return torch.load(path, weights_only=True, map_location=lambda storage, _: storage)

@@ -103,6 +103,11 @@ class Plan:
         """Whether the scale has these tasks and checkpoints."""
         return all(task in self.scale.tasks and name in self.scale.checkpoints for task, name in pairs)
 
+    def pretrained(self) -> dict[str, str]:
+        """Return the selected checkpoints that are trained from their start -> the task they are trained on first."""
+        settings = {name: checkpoint.pretrain for name, checkpoint in self.scale.checkpoints.items()}
+        return {name: task for name, task in settings.items() if task and self._chosen(name)}
+
     def figure_runs(self, number: int) -> list[Run]:
         """Return the runs of a figure: quantized ones for grid shifts, evaluated ones for figure 7.
 

@@ -1,5 +1,6 @@
 """Pydantic models of recipes, scales and sources in ``params/``. Unknown keys are errors everywhere."""
 
+import re
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
@@ -288,7 +289,8 @@ class Source(Strict):
 
     kind: Literal["checkpoint", "dataset"]
     location: str = Field(
-        description="URL, hub:OWNER/NAME on the Hugging Face hub, or what to obtain if it can't be downloaded freely"
+        description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, or what to obtain if it "
+        "can't be downloaded freely"
     )
     file: str = Field(description="name under the sources directory, of a file or a directory")
     files: tuple[str, ...] = Field(
@@ -301,6 +303,11 @@ class Source(Strict):
     )
     bytes: Count | None = None
     licence: str
+
+    @property
+    def inside(self) -> str:
+        """Return the path within this project if it is a file or directory of it, else nothing."""
+        return self.location.removeprefix("file:") if re.match("file:[^/]", self.location) else ""
 
     @model_validator(mode="after")
     def _hub_files(self) -> "Source":

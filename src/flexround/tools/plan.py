@@ -122,7 +122,7 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
     lines: list[str] = []
     total = 0
     for source in (plan.params.sources[key] for key in dict.fromkeys(wanted)):
-        if not (Path("results/sources") / source.file).exists():
+        if not source.inside and not (Path("results/sources") / source.file).exists():
             total += source.bytes or 0
             size = f"{source.bytes / 2**20:.0f} MB" if source.bytes else "size not recorded"
             lines.append(f"  results/sources/{source.file} ({size}) from {source.location}")

@@ -1,0 +1,104 @@
+"""The pinned networks of the mini scale: files of this project, verified as a download is."""
+
+from pathlib import Path
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file, save_file
+
+from flexround import artifacts, sources
+from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.models.checkpoints import read_foreign
+from flexround.settings.layout import PARAMS, ROOT
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.settings.schema import Source
+from flexround.tools import networks
+
+MINI = load_params("mini")
+PINNED = {row: source for row, source in MINI.sources.items() if source.inside}
+
+
+def test_all_pinned_networks_are_small_and_belong_to_a_checkpoint():
+    files = [path for path in (PARAMS / "networks").rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= 15e6
+    read = {checkpoint.source for checkpoint in MINI.scale.checkpoints.values()}
+    assert set(PINNED) <= read
+    places = [ROOT / source.inside for source in PINNED.values()]
+    assert all(any(path.is_relative_to(place) for place in places) for path in files), "a file that nothing reads"
+
+
+@pytest.mark.parametrize("row", PINNED)
+def test_a_pinned_network_is_what_its_row_says(row, tmp_path, monkeypatch):
+    monkeypatch.chdir(ROOT)
+    source = PINNED[row]
+    assert source.sha256 == sources.fetch(row, source, tmp_path)
+    assert source.bytes == networks.size(tmp_path / source.file)
+
+
+def test_a_changed_byte_is_refused_with_file_and_hashes(tmp_path, monkeypatch):
+    row, source = next(iter(PINNED.items()))
+    monkeypatch.chdir(tmp_path)
+    Path(source.inside).parent.mkdir(parents=True)
+    content = bytearray((ROOT / source.inside).read_bytes())
+    content[-1] ^= 1
+    Path(source.inside).write_bytes(content)
+    found = artifacts.sha256(Path(source.inside))
+    with pytest.raises(InputError, match=f"{source.inside}.*{found}.*{source.sha256}.*git checkout {source.inside}"):
+        sources.fetch(row, source, tmp_path / "sources")
+    assert not (tmp_path / "sources" / source.file).exists()
+
+
+def test_a_new_version_of_a_pinned_file_replaces_the_copy_of_the_old_one(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    facts = {"kind": "checkpoint", "location": "file:w.bin", "file": "w.bin", "revision": "1", "licence": "MIT"}
+    Path("w.bin").write_bytes(b"old")
+    old = sources.fetch("w", Source(**facts, sha256=artifacts.sha256(Path("w.bin"))), tmp_path / "sources")
+    Path("w.bin").write_bytes(b"new")
+    new = sources.fetch("w", Source(**facts, sha256=artifacts.sha256(Path("w.bin"))), tmp_path / "sources")
+    assert new != old
+    assert (tmp_path / "sources/w.bin").read_bytes() == b"new"
+
+
+def test_image_networks_are_read_and_not_trained():
+    plan = Plan(MINI)
+    for name in (name for task, name in MINI.pairs() if task == "imagenet"):
+        assert set(plan.origins("imagenet", name)) == {"source"}
+
+
+def test_every_image_network_of_mini_can_be_made_again():
+    made = Plan(load_params("pretraining")).pretrained()
+    assert {row.removeprefix("mini-") for row in PINNED} <= made.keys()
+
+
+def test_a_truncated_safetensors_file_is_refused(tmp_path):
+    source = next(source for source in PINNED.values() if not source.files)
+    path = tmp_path / "w.safetensors"
+    path.write_bytes((ROOT / source.inside).read_bytes()[:-1])
+    with pytest.raises(InputError, match=r"w\.safetensors: not a whole safetensors file"):
+        read_foreign(path)
+
+
+def test_a_trained_network_is_written_and_pinned(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    state = {"w": torch.full((2, 2), 1.0 / 3), "b": torch.full((2,), 1.0 / 3), "steps": torch.tensor(7)}
+    Path("trained").mkdir()
+    save_file(state, "trained/model.safetensors")
+    artifacts.write_manifest(Path("trained"), ["model.safetensors"])
+    source = Source(kind="checkpoint", location="file:n/a.safetensors", file="a", revision="1", licence="MIT")
+    path = networks.write(Path("trained"), SimpleNamespace(), {}, source)
+    found = load_file(path)
+    assert {name: value.dtype for name, value in found.items()} == {"w": torch.float16, "b": torch.float32}
+    monkeypatch.setattr(networks, "SOURCES", tmp_path / "sources.yaml")
+    other, row = 'a:\n  sha256: "0"\n  bytes: 1\n', 'mini-a:\n  kind: x\n  sha256: "{}"\n  bytes: {}\n'
+    networks.SOURCES.write_text(other + row.format("0", 1))
+    networks.pin("mini-a", "f00", 12)
+    assert networks.SOURCES.read_text() == other + row.format("f00", 12)
+    with pytest.raises(SettingsError, match="other has no sha256"):
+        networks.pin("other", "f00", 12)
+
+
+def test_a_weight_too_large_for_float16_is_refused():
+    with pytest.raises(NumericalError, match=r"layer\.weight: values up to 1e\+06"):
+        networks.narrowed("layer.weight", torch.full((2, 2), 1e6))
