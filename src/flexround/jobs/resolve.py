@@ -57,7 +57,8 @@ class Jobs:
         """Make a full-precision network."""
         out = layout.checkpoint_dir(self.scale.name, task, checkpoint)
         made_from = self.plan.origins(task, checkpoint)
-        reached = code("finetune", *self._model_code(task, checkpoint))
+        last = self.params.checkpoint(checkpoint).finish
+        reached = code("finetune", *self._model_code(task, checkpoint), *([last.function] if last else []))
         job = write(
             jobfile.FinetuneJob,
             out,

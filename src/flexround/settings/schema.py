@@ -169,6 +169,13 @@ class Model(Strict):
     equalization: str | None = Field(None, description="package.module:function(model) -> equalization groups")
 
 
+class Finish(Strict):
+    """What is done to a network when it is otherwise ready."""
+
+    function: str = Field(description="package.module:function(model, **args) that changes the model in place")
+    args: dict[str, Any] = {}
+
+
 class Checkpoint(Strict):
     """A named source of full-precision weights: an architecture, and where its weights start."""
 
@@ -192,6 +199,9 @@ class Checkpoint(Strict):
     key_map: str | None = Field(
         None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
     )
+    finish: Finish | None = Field(
+        None, description="done to the network after it was imported and trained; not to what `pretrain` makes"
+    )
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Checkpoint":
@@ -201,6 +211,8 @@ class Checkpoint(Strict):
             raise ValueError("adapter needs source, the base model that it changes")
         if self.streamed and not self.source:
             raise ValueError("streamed needs a source: a network that is trained from its start is in memory")
+        if self.streamed and self.finish:
+            raise ValueError("finish needs the network in memory: leave streamed out")
         return self
 
     @property

@@ -1,0 +1,129 @@
+"""Outlier channels: what the linears read changes, what the network computes doesn't."""
+
+import copy
+from types import SimpleNamespace
+
+import pytest
+import torch
+from safetensors.torch import load_file
+
+from flexround import imports
+from flexround.artifacts import read_manifest
+from flexround.errors import SettingsError
+from flexround.mini import outliers
+from flexround.models import transformer
+from flexround.settings.load import load_params
+from flexround.settings.schema import Finish
+from flexround.stages import finetune
+
+COMMON = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
+LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2}
+ENDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
+MODELS = {  # head, configuration, linears that read a GELU, which passes no factor
+    "bert": ("classification", COMMON | LAYERS | {"intermediate_size": 24}, "output.dense"),
+    "gpt_neo": (
+        "causal-lm",
+        COMMON | ENDS | {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]},
+        "mlp.c_proj",
+    ),
+    "opt": ("causal-lm", COMMON | LAYERS | ENDS | {"word_embed_proj_dim": 16, "ffn_dim": 24}, "none"),
+    "gpt2": ("causal-lm", {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}, "mlp.c_proj"),
+    "llama": ("causal-lm", COMMON | LAYERS | {"intermediate_size": 24}, "none"),
+}
+
+
+def make(kind):
+    """A network all of whose weights, norms and biases too, are drawn."""
+    head, config, _ = MODELS[kind]
+    model = getattr(transformer, kind)(head=head, **config)
+    generator = torch.Generator().manual_seed(0)
+    with torch.no_grad():
+        for parameter in model.base_model.parameters():
+            parameter.add_(0.3 * torch.randn(parameter.shape, generator=generator))
+    return model
+
+
+def ids():
+    return torch.randint(1, 50, (4, 12), generator=torch.Generator().manual_seed(1))
+
+
+def reads(model, kind):
+    """Largest activation / median of what each quantized tensor's linear reads, by the name of the module."""
+    found, handles = {}, []
+    for block in imports.load(f"flexround.models.{kind}:blocks")(model):
+        for name, module in block.module.named_modules():
+            if any(site.module is module for site in block.sites):
+
+                def look(_, arguments, keywords, name=f"{block.name}.{name}"):
+                    sizes = next(iter((*arguments, *keywords.values()))).abs().flatten(0, -2).mean(0)
+                    found[name] = float(sizes.max() / sizes.median())
+
+                handles.append(module.register_forward_pre_hook(look, with_kwargs=True))
+    with torch.no_grad():
+        model(ids())
+    for handle in handles:
+        handle.remove()
+    return found
+
+
+@pytest.mark.parametrize("kind", MODELS)
+@torch.no_grad()
+def test_the_function_stays_and_the_channels_stand_out(kind):
+    model = make(kind)
+    before = model(ids()).logits
+    changed = copy.deepcopy(model)
+    outliers.put(changed, channels=2, strength=30)
+    torch.testing.assert_close(changed(ids()).logits, before, atol=1e-4, rtol=1e-4)
+    usual, found = reads(model, kind), reads(changed, kind)
+    assert len(found) == 8
+    for name, ratio in found.items():
+        if name.endswith(MODELS[kind][2]) and not name.endswith("attention.output.dense"):
+            assert ratio == pytest.approx(usual[name], rel=0.01), name
+        else:
+            assert ratio > max(10, 3 * usual[name]), name
+
+
+def test_strength_one_changes_nothing_but_in_bert():
+    model = make("llama")
+    before = copy.deepcopy(model.state_dict())
+    outliers.put(model, channels=2, strength=1)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+
+
+def test_values_of_gpt2_are_the_last_third():
+    model = make("gpt2")
+    before = model.transformer.h[0].attn.c_attn.bias.clone()
+    outliers.put(model, channels=2, strength=30)
+    changed = (model.transformer.h[0].attn.c_attn.bias != before).nonzero().flatten()
+    assert changed.tolist() == [32, 40]
+
+
+def test_impossible_ones_are_refused():
+    with pytest.raises(SettingsError, match="channels=17 is more than the 16"):
+        outliers.put(make("llama"), channels=17, strength=2)
+    model = make("llama")
+    model.config.model_type = "mamba"
+    with pytest.raises(SettingsError, match="mamba"):
+        outliers.put(model, channels=2, strength=2)
+
+
+@pytest.mark.parametrize("task", ["wikitext2", "corpus"])
+def test_a_network_gets_them_when_it_is_ready_and_not_before(tmp_path, task):
+    done = Finish(function="flexround.mini.outliers:put", args={"channels": 2, "strength": 30})
+    checkpoint = SimpleNamespace(finish=done, pretrain="corpus", streamed=False)
+    job = SimpleNamespace(checkpoint=checkpoint, names=("mini", task, "llama-7b"), out=tmp_path)
+    model = make("llama")
+    before = model.model.layers[0].input_layernorm.weight.detach().clone()
+    finetune.finish(job, model, {})
+    stored = load_file(tmp_path / "model.safetensors")["model.layers.0.input_layernorm.weight"]
+    gained = stored / before
+    ready = task != "corpus"
+    torch.testing.assert_close(gained, torch.tensor([30.0 if ready and i in (0, 8) else 1.0 for i in range(16)]))
+    assert read_manifest(tmp_path).get("finish") == (done.model_dump() if ready else None)
+
+
+def test_all_language_networks_of_mini_have_them():
+    language = [c for c in load_params("mini").scale.checkpoints.values() if "resnet" not in c.model.blocks]
+    language = [c for c in language if "mobilenet" not in c.model.blocks]
+    assert len(language) == 13
+    assert all(c.finish and c.finish.function == "flexround.mini.outliers:put" for c in language)
