@@ -199,4 +199,4 @@ def test_of_two_rules_the_later_wins_even_if_the_first_is_narrower():
     ],
 )
 def test_a_rule_holds_for_the_runs_that_match_all_its_patterns(when, matches):
-    assert value_of(made(scale=[rule({"iters": 7}, **when)]), "iters")[0] == (7 if matches else 200)
+    assert value_of(made(scale=[rule({"iters": 7}, **when)]), "iters")[0] == (7 if matches else 400)
