@@ -107,19 +107,15 @@ def test_impossible_ones_are_refused():
         outliers.put(model, channels=2, strength=2)
 
 
-@pytest.mark.parametrize("task", ["wikitext2", "corpus"])
-def test_a_network_gets_them_when_it_is_ready_and_not_before(tmp_path, task):
+def test_a_network_gets_them_when_it_is_ready(tmp_path):
     done = Finish(function="flexround.mini.outliers:put", args={"channels": 2, "strength": 30})
-    checkpoint = SimpleNamespace(finish=done, pretrain="corpus", streamed=False)
-    job = SimpleNamespace(checkpoint=checkpoint, names=("mini", task, "llama-7b"), out=tmp_path)
+    job = SimpleNamespace(checkpoint=SimpleNamespace(finish=done, streamed=False), names=("mini",), out=tmp_path)
     model = make("llama")
     before = model.model.layers[0].input_layernorm.weight.detach().clone()
     finetune.finish(job, model, {})
     stored = load_file(tmp_path / "model.safetensors")["model.layers.0.input_layernorm.weight"]
-    gained = stored / before
-    ready = task != "corpus"
-    torch.testing.assert_close(gained, torch.tensor([30.0 if ready and i in (0, 8) else 1.0 for i in range(16)]))
-    assert read_manifest(tmp_path).get("finish") == (done.model_dump() if ready else None)
+    torch.testing.assert_close(stored / before, torch.tensor([30.0 if i in (0, 8) else 1.0 for i in range(16)]))
+    assert read_manifest(tmp_path)["finish"] == done.model_dump()
 
 
 def test_all_language_networks_of_mini_have_them():

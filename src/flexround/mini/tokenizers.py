@@ -1,5 +1,6 @@
 """Train the mini scale's tokenizers: small vocabularies of the kinds that BERT and the GPT-2 family have."""
 
+import json
 from collections.abc import Sequence
 
 import tokenizers
@@ -65,10 +66,7 @@ def _bert(model: models.Model) -> tokenizers.Tokenizer:
 
 def _bpe(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
     """Train GPT-2's pipeline. All 256 bytes are tokens, so that no text is unknown."""
-    tokenizer = tokenizers.Tokenizer(models.BPE())
-    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    tokenizer.decoder = decoders.ByteLevel()
-    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
+    tokenizer = _bytes(models.BPE())
     trainer = trainers.BpeTrainer(
         vocab_size=size,
         special_tokens=[END],
@@ -76,4 +74,35 @@ def _bpe(sentences: Sequence[str], size: int) -> tokenizers.Tokenizer:
         show_progress=False,
     )
     tokenizer.train_from_iterator(sentences, trainer)
+    return _trimmed(tokenizer, sentences)
+
+
+def _bytes(model: models.Model) -> tokenizers.Tokenizer:
+    """Return a model behind GPT-2's splitting into words of bytes."""
+    tokenizer = tokenizers.Tokenizer(model)
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.post_processor = processors.ByteLevel(trim_offsets=False)
     return tokenizer
+
+
+def _trimmed(tokenizer: tokenizers.Tokenizer, sentences: Sequence[str]) -> tokenizers.Tokenizer:
+    """Leave out merged tokens that the corpus never shows: parts of words that are whole now.
+
+    A token that is a whole word is found as such (``ignore_merges``); a part of one keeps what it is merged from. So
+    the corpus has the same tokens as before.
+    """
+    model = json.loads(tokenizer.to_str())["model"]
+    parts = {first + second: (first, second) for first, second in model["merges"]}
+    words = {word for sentence in sentences for word, _ in tokenizer.pre_tokenizer.pre_tokenize_str(sentence)}
+    kept = set(model["vocab"]) - set(parts)
+    missing = {piece.value for word in words - set(parts) for piece in tokenizer.model.tokenize(word)} - kept
+    while missing:
+        kept |= missing
+        missing = {part for token in missing for part in parts[token]} - kept
+    merges = [pair for pair in parts.values() if "".join(pair) in kept]
+    kept |= words & set(parts)
+    vocabulary = {token: index for index, token in enumerate(sorted(kept, key=model["vocab"].__getitem__))}
+    trimmed = _bytes(models.BPE(vocabulary, merges, ignore_merges=True))
+    trimmed.add_special_tokens([END])
+    return trimmed

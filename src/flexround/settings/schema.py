@@ -199,9 +199,7 @@ class Checkpoint(Strict):
     key_map: str | None = Field(
         None, description="package.module:function(state_dict) -> state_dict for foreign layouts"
     )
-    finish: Finish | None = Field(
-        None, description="done to the network after it was imported and trained; not to what `pretrain` makes"
-    )
+    finish: Finish | None = Field(None, description="done to the network after it was imported and trained")
 
     @model_validator(mode="after")
     def _one_origin(self) -> "Checkpoint":

@@ -58,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 def finish(job: FinetuneJob, model: nn.Module, facts: dict[str, Any]) -> None:
     """Do what the settings ask for at the end, and write the network; of several data-parallel processes one does."""
-    if (last := job.checkpoint.finish) is not None and job.names[1] != job.checkpoint.pretrain:
+    if (last := job.checkpoint.finish) is not None:
         imports.load(last.function)(model, **last.args)
         facts |= {"finish": last.model_dump(mode="json")}
     if os.environ.get("RANK", "0") == "0":
