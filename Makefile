@@ -35,6 +35,7 @@ endif
 
 install: $(INSTALLED) ## create .venv from requirements.lock (EXTRAS="slurm s3": and what clusters and object storage need)
 
+results/real%: SCALE = real
 results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, SEEDS=3, CHECKPOINTS=resnet18-brecq)
 	snakemake --cores all $@ --config scale=$(SCALE) \
 		$(if $(SEEDS),seeds=$(SEEDS)) $(if $(CHECKPOINTS),checkpoints=$(CHECKPOINTS)) $(CONFIG)

@@ -20,7 +20,7 @@ except FlexRoundError as error:
     raise WorkflowError(str(error))
 
 JOBS, SHOWN = Fatal(Jobs(PLAN)), Fatal(Shown(PLAN))
-SCALE = PLAN.scale.name
+SCALE, SERIES = PLAN.scale.name, PLAN.scale.shows.tables
 
 
 onstart:
@@ -53,7 +53,7 @@ include: "workflow/rules/regress.smk"
 rule all:
     default_target: True
     input:
-        expand("results/table{table}.csv", table=PLAN.complete_tables()),
+        expand(f"results/{SERIES}{{table}}.csv", table=PLAN.complete_tables()),
         expand("results/figure{figure}.pdf", figure=PLAN.complete_figures()),
         "results/claims.csv",
         f"results/{SCALE}/metrics.json",

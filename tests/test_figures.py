@@ -42,7 +42,7 @@ def test_different_layers_are_refused() -> None:
 
 
 def test_figure3_counts_small_and_large_weights_apart() -> None:
-    figure = figure3([shifts(), shifts("ResNet-18", largest=0.5)], 1.0, "mini")
+    figure = figure3([shifts(), shifts("ResNet-18", largest=0.5)], 1.0, "first conv", "mini")
     shown = texts(figure)
     assert len(figure.axes) == 6
     assert "(scale: mini)" in shown
@@ -56,11 +56,11 @@ def test_figure3_counts_small_and_large_weights_apart() -> None:
 
 
 def test_figure3_without_small_weights() -> None:
-    assert "no weight up to 0.01" in texts(figure3([shifts()], 0.01, "mini"))
+    assert "no weight up to 0.01" in texts(figure3([shifts()], 0.01, "first conv", "mini"))
 
 
 def test_figure4_draws_every_weight() -> None:
-    figure = figure4(shifts(), "mini")
+    figure = figure4(shifts(), "second conv of the sixth block", "mini")
     offsets = np.asarray(figure.axes[0].collections[0].get_offsets())
     np.testing.assert_array_equal(offsets, np.column_stack([shifts().weight.ravel(), shifts().steps]))
     assert "20.0 %" in texts(figure)
@@ -70,7 +70,9 @@ def test_figure5_reaches_far() -> None:
     weight = np.linspace(-0.2, 0.2, 401)
     rtn = np.round(weight / 0.004).astype(np.int64) + 128
     learned = rtn + np.round(weight * 300).astype(np.int64)  # up to 60 steps away
-    figure = figure5(Shifts("BERT-Base", weight, learned.astype(np.uint8), rtn.astype(np.uint8)), "mini")
+    figure = figure5(
+        Shifts("BERT-Base", weight, learned.astype(np.uint8), rtn.astype(np.uint8)), "first query projection", "mini"
+    )
     low, high = figure.axes[0].get_ylim()
     assert low < -60 < 60 < high
     assert "the farthest by 60 (paper: about 60)" in texts(figure)
@@ -83,7 +85,7 @@ def test_figure5_reaches_far() -> None:
 
 def test_figure6_has_a_row_for_each_model_and_one_vertical_axis_in_it() -> None:
     names = [f"{model}, {method}" for model in ("A", "B") for method in ("AdaRound", "AdaQuant", "FlexRound")]
-    figure = figure6([shifts(name) for name in names], "mini")
+    figure = figure6([shifts(name) for name in names], "first conv of the first block", "mini")
     assert len(figure.axes) == 6
     for row in (figure.axes[:3], figure.axes[3:]):
         assert len({axes.get_ylim() for axes in row}) == 1
@@ -92,7 +94,7 @@ def test_figure6_has_a_row_for_each_model_and_one_vertical_axis_in_it() -> None:
 
 def test_figure7_shows_mean_deviation_and_the_paper() -> None:
     points = [Accuracies("B + X", 32, [60.0, 62.0, 64.0]), Accuracies("B + X", 64, [65.0, 65.0, 65.0])]
-    figure = figure7(points, load_figure7(), "mini")
+    figure = figure7(points, load_figure7(), "MobileNetV2", "mini")
     ours, paper = figure.axes
     assert ours.lines[0].get_ydata().tolist() == [62.0, 65.0]
     bar = ours.collections[0].get_segments()[0]
@@ -107,20 +109,20 @@ def test_figure7_shows_mean_deviation_and_the_paper() -> None:
 )
 def test_figure7_states_the_seeds(counts: tuple[int, int], expected: str) -> None:
     points = [Accuracies("B + X", 32 * count, [60.0] * count) for count in counts]
-    assert expected in texts(figure7(points, load_figure7(), "mini"))
+    assert expected in texts(figure7(points, load_figure7(), "MobileNetV2", "mini"))
 
 
 def test_figure7_without_runs_is_refused() -> None:
     with pytest.raises(InputError, match="evaluate"):
-        figure7([], load_figure7(), "mini")
+        figure7([], load_figure7(), "MobileNetV2", "mini")
     with pytest.raises(InputError, match="evaluate"):
-        figure7([Accuracies("B + X", 32, [])], load_figure7(), "mini")
+        figure7([Accuracies("B + X", 32, [])], load_figure7(), "MobileNetV2", "mini")
 
 
 def test_equal_figures_are_equal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, epoch in (("a", "1"), ("b", "1000000000")):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)  # what matplotlib would write as the date
-        save(figure3([shifts()], 1.0, "mini"), tmp_path / name / "figure3.v1")
+        save(figure3([shifts()], 1.0, "first conv", "mini"), tmp_path / name / "figure3.v1")
     for suffix in (".pdf", ".png"):
         one, other = ((tmp_path / name / f"figure3.v1{suffix}").read_bytes() for name in "ab")
         assert len(one) > 1000

@@ -98,7 +98,7 @@ def test_the_report_shows_it_among_the_others(root: Path, plan: Plan) -> None:
 
 
 def test_the_document_has_it_after_the_papers(root: Path, plan: Plan) -> None:
-    assert document.parts(plan.params.tables)[-1].items == ("table25", "table26")
+    assert document.parts([table.name for table in plan.params.tables.values()])[-1].items == ("table25", "table26")
     text = document.source(root, plan, "mini")
     assert text.index("tab:own}") < text.index("tab:own-settings}")
 

@@ -13,6 +13,7 @@ MODULES = sorted(PACKAGE.rglob("*.py"))
 LATE_IMPORTS = 5  # inside functions, each for a reason that its comment says
 
 BASE = {"artifacts", "devices", "errors", "imports", "memory", "metrics"} | {
+    "git",
     "precision",
     "provenance",
     "seeding",

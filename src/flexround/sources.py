@@ -7,13 +7,15 @@ import hashlib
 import http.client
 import logging
 import shutil
+import tarfile
 import urllib.parse
 import urllib.request
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import huggingface_hub
 
+from flexround import git
 from flexround.artifacts import atomic_write, sha256, write_text
 from flexround.errors import InputError
 from flexround.settings.schema import Source
@@ -21,6 +23,7 @@ from flexround.settings.schema import Source
 log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
 HUB = "hub:"  # a location that starts with it is a repository of the Hugging Face hub
+GIT = "git:"  # a location that starts with it is a git repository
 TIMEOUT = 60  # seconds without a byte
 PIECE = 1 << 20
 
@@ -58,7 +61,12 @@ def digest(directory: Path) -> str:
 
     Hidden files, where downloaders keep their notes, don't count.
     """
-    lines = (f"{sha256(directory / name)}  {name}\n" for name in _members(directory))
+    return _digest({name: sha256(directory / name) for name in _members(directory)})
+
+
+def _digest(hashes: Mapping[str, str]) -> str:
+    """Return the sha256 of the lines ``SHA256  PATH``, given path -> sha256, in the order of their paths."""
+    lines = (f"{hashes[name]}  {name}\n" for name in sorted(hashes))
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
@@ -99,18 +107,35 @@ class _Wanted:
 
     def check(self, content: Path) -> str:
         """Compare ``content``, which is or will become ``path``, with what is known; return its sha256."""
-        files, size = self.source.files, self.source.bytes
-        members = _members(content) if files else []
-        if lacking := [pattern for pattern in files if not fnmatch.filter(members, pattern)]:
-            raise self.error(f"it has no {', '.join(lacking)}")
-        given = sum((content / member).stat().st_size for member in members or [""])
-        if size is not None and given != size:
+        given, found = self._packed(content) if self.source.packed else self._plain(content)
+        if (size := self.source.bytes) is not None and given != size:
             raise self.error(f"it has {given} bytes instead of {size}")
-        found = digest(content) if files else sha256(content)
         for origin, expected in self.known_hashes().items():
             if not found.startswith(expected):
                 raise self.error(f"its sha256 is {found}, but {origin} says {expected}")
         return found
+
+    def _plain(self, content: Path) -> tuple[int, str]:
+        """Return the bytes and the sha256 of a file or a directory."""
+        files = self.source.files
+        members = _members(content) if files else []
+        if lacking := [pattern for pattern in files if not fnmatch.filter(members, pattern)]:
+            raise self.error(f"it has no {', '.join(lacking)}")
+        given = sum((content / member).stat().st_size for member in members or [""])
+        return given, digest(content) if files else sha256(content)
+
+    def _packed(self, content: Path) -> tuple[int, str]:
+        """Return the bytes of all files in a tar, and the sha256 that the directory of them would have."""
+        given, hashes = 0, {}
+        try:
+            with tarfile.open(content, "r:") as tar:
+                for member in tar:
+                    if (file := tar.extractfile(member)) is not None:
+                        given += member.size
+                        hashes[member.name] = hashlib.sha256(file.read()).hexdigest()
+        except (tarfile.TarError, OSError, KeyError) as error:
+            raise self.error(f"it is not a whole tar ({error})") from error
+        return given, _digest(hashes)
 
     def known_hashes(self) -> dict[str, str]:
         """Return where a hash, or the beginning of one, is written down -> that hash."""
@@ -132,6 +157,8 @@ class _Wanted:
         reachable = urllib.parse.urlsplit(self.source.location).scheme in ("http", "https", "file")
         if self.source.location.startswith(HUB):
             self._download_snapshot()
+        elif self.source.path is not None:
+            self._clone(self.source.location.removeprefix(GIT), self.source.path)
         elif not reachable:
             raise self.error("it is missing and can't be downloaded freely")
         elif self.source.files:
@@ -156,6 +183,24 @@ class _Wanted:
             raise self.error(f"the download failed ({type(error).__name__}: {message})") from error
         self._adopt(partial)
         write_text(_beside(self.path, "commit"), resolved + "\n")
+
+    def _clone(self, url: str, path: str) -> None:
+        """Fetch a file or a directory of one commit of a git repository."""
+        log.info("fetching %s from %s", self.name, url)
+        partial = self.path.with_name(f".{self.path.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        wanted = [f"{path}/{file}" for file in self.source.files] or [path]
+        try:
+            tree = git.checkout(url, self.source.revision, wanted, partial)
+            if not (tree / path).exists():
+                raise self.error(f"the commit has no {path}")
+            content = git.pack(tree, path, partial / "packed.tar") if self.source.packed else tree / path
+            self.check(content)
+            content.rename(self.path)
+        except git.GitError as error:
+            raise self.error(f"it can't be fetched ({error})") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
 
     def _download_files(self) -> None:
         """Download the files of a directory from ``location/FILE``."""
@@ -213,6 +258,9 @@ class _Wanted:
         origin, what, place = source.location, "it", f"it at {path}"
         if source.files:
             what, place = ", ".join(source.files), f"them into {path}/"
+        if source.path is not None:
+            form = f", packed as a tar of names such as {source.path}/..." if source.packed else ""
+            origin = f"{source.path} of the git repository {origin.removeprefix(GIT)}, commit {source.revision}{form}"
         if origin.startswith(HUB):
             kind = "model" if source.kind == "checkpoint" else "data set"
             origin = f"the {kind} {origin.removeprefix(HUB)} of the Hugging Face hub, revision {source.revision}"

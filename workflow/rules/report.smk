@@ -4,7 +4,8 @@
 rule report:
     input:
         tables=expand(
-            "results/{{scale}}/table{table}.csv", table=PLAN.complete_tables()
+            f"results/{{{{scale}}}}/{SERIES}{{table}}.csv",
+            table=PLAN.complete_tables(),
         ),
         figures=expand(
             "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
@@ -26,7 +27,8 @@ rule report:
 rule paper:
     input:
         tables=expand(
-            "results/{{scale}}/table{table}.tex", table=PLAN.complete_tables()
+            f"results/{{{{scale}}}}/{SERIES}{{table}}.tex",
+            table=PLAN.complete_tables(),
         ),
         figures=expand(
             "results/{{scale}}/figure{figure}.pdf", figure=PLAN.complete_figures()

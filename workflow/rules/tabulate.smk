@@ -5,12 +5,12 @@ rule tabulate:
     input:
         unpack(lambda w: get_inputs(SHOWN.tabulate(int(w.table)))),
     output:
-        csv="results/{scale}/table{table}.csv",
-        tex="results/{scale}/table{table}.tex",
-        html="results/{scale}/table{table}.html",
+        csv=f"results/{{scale}}/{SERIES}{{table}}.csv",
+        tex=f"results/{{scale}}/{SERIES}{{table}}.tex",
+        html=f"results/{{scale}}/{SERIES}{{table}}.html",
     log:
-        text="logs/{scale}/table{table}.log",
-        usage="logs/{scale}/table{table}.usage.json",
+        text=f"logs/{{scale}}/{SERIES}{{table}}.log",
+        usage=f"logs/{{scale}}/{SERIES}{{table}}.usage.json",
     resources:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
@@ -51,15 +51,15 @@ rule summary:
 
 rule publish_table:
     input:
-        csv=f"results/{SCALE}/table{{table}}.csv",
-        tex=f"results/{SCALE}/table{{table}}.tex",
-        html=f"results/{SCALE}/table{{table}}.html",
+        csv=f"results/{SCALE}/{SERIES}{{table}}.csv",
+        tex=f"results/{SCALE}/{SERIES}{{table}}.tex",
+        html=f"results/{SCALE}/{SERIES}{{table}}.html",
     output:
-        csv="results/table{table}.csv",
-        tex="results/table{table}.tex",
-        html="results/table{table}.html",
+        csv=f"results/{SERIES}{{table}}.csv",
+        tex=f"results/{SERIES}{{table}}.tex",
+        html=f"results/{SERIES}{{table}}.html",
     log:
-        "logs/publish-table{table}.log",
+        f"logs/publish-{SERIES}{{table}}.log",
     localrule: True
     resources:
         mem_mb=100,

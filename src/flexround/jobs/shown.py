@@ -13,7 +13,7 @@ from flexround.results.claims import specs, verdicts
 from flexround.results.claims.specs import Claims
 from flexround.results.published import Key, Point
 from flexround.settings import layout
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, ScaleFacts, Strict, Task
 from flexround.settings.tables import Panel, SampleSize, Table
@@ -57,14 +57,24 @@ class Shift(Strict):
     quantized: Path
 
 
+class Bits(Strict):
+    """Accuracy against bits: a table, and what its cells are collected by."""
+
+    table: Table
+    recipes: dict[str, Recipe]
+    seeds: dict[str, Count]
+
+
 class FigureJob(Job):
-    """Draw one figure: grid shifts, or accuracies against calibration size."""
+    """Draw one figure: grid shifts, accuracies against calibration size, or accuracies against bits."""
 
     number: Count
+    where: str = Field(description="the layer or network that it shows")
     scale: str
     large_weight: Positive
     shifts: tuple[Shift, ...]
     sizes: Sizes | None
+    by_bits: Bits | None
     out: Path
 
 
@@ -105,13 +115,13 @@ class Shown:
         table = self.params.tables[number]
         job = write(
             TabulateJob,
-            self.out / f"table{number}.csv",
+            self.out / f"{table.name}.csv",
             table=table,
             scale=self.facts,
             seeds=self._seeds([table]),
             selected=self.plan.selected,
             recipes=self._recipes([table]),
-            numbers=tuple((key, value) for key, value in published.load().items() if key.table == number),
+            numbers=tuple((key, value) for key, value in self._numbers() if key.table == number),
             settings=tuple(settings_table.resolve(table, self.params)) if table.settings else (),
             out=self.out,
         )
@@ -126,10 +136,12 @@ class Shown:
             FigureJob,
             self.out / f"figure{number}.pdf",
             number=number,
+            where=self.params.figures.where[number],
             scale=self.scale.name,
             large_weight=self.scale.figures.large_weight,
             shifts=shifts,
-            sizes=None if shifts else self._sizes(),
+            sizes=self._sizes() if number == self.params.figures.sample_size.number else None,
+            by_bits=self._by_bits(number),
             out=self.out,
         )
         inputs = _evaluated([] if shifts else self.plan.figure_runs(number))
@@ -150,10 +162,10 @@ class Shown:
             seeds=self._seeds(tables),
             selected=self.plan.selected,
             recipes=self._recipes(tables),
-            numbers=tuple(published.load().items()),
-            bold=tuple(sorted(published.load_bold())),
+            numbers=self._numbers(),
+            bold=tuple(sorted(published.load_bold())) if self.scale.shows.published else (),
             budgets=self._budgets(),
-            claims=specs.load(),
+            claims=specs.load(PARAMS / self.scale.shows.claims),
             sizes=self._sizes(),
             out=self.out,
         )
@@ -165,9 +177,14 @@ class Shown:
 
     def summary(self) -> Inputs:
         """Sum up the complete tables."""
-        tables = [str(self.out / f"table{number}.csv") for number in self.plan.complete_tables()]
+        names = [self.params.tables[number].name for number in self.plan.complete_tables()]
+        tables = [str(self.out / f"{name}.csv") for name in names]
         job = write(SummaryJob, self.out / "metrics.json", tables=tables)
         return job | code("summary") | numbered("table", tables)
+
+    def _numbers(self) -> Numbers:
+        """Return the published numbers of what the scale shows."""
+        return tuple(published.load().items()) if self.scale.shows.published else ()
 
     def _recipes(self, tables: Iterable[Table]) -> dict[str, Recipe]:
         """Return the recipes of the rows of tables."""
@@ -196,10 +213,18 @@ class Shown:
         figures = self.scale.figures
         return Sizes(
             spec=self.params.figures.sample_size,
-            points=tuple(published.load_figure7()),
+            points=tuple(published.load_figure7()) if self.scale.shows.published else (),
             sizes=figures.sample_sizes,
             seeds=figures.sample_size_seeds,
         )
+
+    def _by_bits(self, number: int) -> Bits | None:
+        """Return what a figure shows of a table, if it does."""
+        spec = self.params.figures.by_bits
+        if spec is None or number != spec.number:
+            return None
+        table = self.params.tables[spec.table]
+        return Bits(table=table, recipes=self._recipes([table]), seeds=self._seeds([table]))
 
     def _shift(self, panel: Panel) -> Shift:
         """Return one weight with its networks."""

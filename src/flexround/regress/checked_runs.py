@@ -27,7 +27,7 @@ class Family(Strict):
     """Tasks whose spread is pooled."""
 
     tasks: tuple[str, ...] = Field(description="may hold * as in file names")
-    runs: tuple[Member, ...] = Field(min_length=1)
+    runs: tuple[Member, ...] = Field((), description="none: its tables are compared as a whole alone")
 
 
 class Subset(Strict):

@@ -91,9 +91,14 @@ def read_table(path: Path) -> dict[Key, Number]:
     return read_lines(path, _number)
 
 
-def read_tolerances(directory: Path) -> dict[Key, float]:
+def tolerances_file(series: str) -> str:
+    """Return the name of the tolerances of a series of tables."""
+    return TOLERANCES if series == "table" else f"{series}-{TOLERANCES}"
+
+
+def read_tolerances(directory: Path, series: str = "table") -> dict[Key, float]:
     """Read the tolerance of each cell of a reference, see :func:`read_lines`."""
-    return read_lines(directory / TOLERANCES, lambda line: float(line["tolerance"]))
+    return read_lines(directory / tolerances_file(series), lambda line: float(line["tolerance"]))
 
 
 def read_lines(path: Path, convert: Callable[[dict[str, str]], V]) -> dict[Key, V]:

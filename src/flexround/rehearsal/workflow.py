@@ -49,13 +49,15 @@ def targets(plan: Plan, table: int | None) -> list[str]:
     if table is None:
         return ["all", "results/report.html"]
     plan.table_runs(table)  # an error says why the scale can't make it
-    return [f"results/table{table}.csv"]
+    return [f"results/{plan.params.tables[table].name}.csv"]
 
 
 def wanted(plan: Plan, table: int | None) -> list[str]:
     """Return the files that must be there at the end."""
     numbers = plan.complete_tables() if table is None else [table]
-    files = [f"results/table{number}.{kind}" for number in numbers for kind in ("csv", "tex", "html")]
+    files = [
+        f"results/{plan.params.tables[number].name}.{kind}" for number in numbers for kind in ("csv", "tex", "html")
+    ]
     if table is None:
         files += [f"results/figure{number}.{kind}" for number in plan.complete_figures() for kind in ("pdf", "png")]
         files += ["results/claims.csv", "results/claims.html", "results/errata.csv", "results/report.html"]

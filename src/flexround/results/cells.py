@@ -69,7 +69,7 @@ def collect(
     groups = [(index, group.compare, row) for index, group in enumerate(table.groups, start=1) for row in group.rows]
     for number, (group, compare, row) in enumerate(groups, start=1):
         if row.recipe not in recipes:
-            raise SettingsError(f"params/tables/table{table.number:02d}.yaml: recipe {suggest(row.recipe, recipes)}")
+            raise SettingsError(f"{table.file}: recipe {suggest(row.recipe, recipes)}")
         for _, column, task, checkpoint, metrics in table.row_cells(row):
             run = Run(scale, task, checkpoint, row.recipe, 0)
             of_task = seeds if isinstance(seeds, int) else seeds[task]

@@ -15,10 +15,10 @@ def summarise(tables: Iterable[Path]) -> dict[str, Any]:
     Args:
         tables: the CSV of each table; of settings, which have no mean, only the cells are counted.
     """
-    cells = pd.concat([pd.read_csv(path, dtype={"value": str}) for path in tables])
+    cells = pd.concat([pd.read_csv(path, dtype={"value": str}).assign(table=path.stem) for path in tables])
     summary: dict[str, Any] = {"cells": {status: int(n) for status, n in cells["status"].value_counts().items()}}
     measured = cells[cells["n_examples"].notna()].astype({"value": float})
     means = measured.groupby(["table", "recipe", "metric"])["value"].mean().round(DECIMALS)
     for (table, recipe, metric), mean in means.items():
-        summary.setdefault(f"table{table}", {}).setdefault(recipe, {})[metric] = mean
+        summary.setdefault(table, {}).setdefault(recipe, {})[metric] = mean
     return summary

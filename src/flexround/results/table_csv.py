@@ -87,7 +87,7 @@ def _comparison(cell: Cell, published: float | None, table: Table, comparable: b
     """Return the published value if there is one, and how far off the cell is where that may be said."""
     metric = cell.key.metric
     if metric not in table.tolerance:
-        raise SettingsError(f"params/tables/table{table.number:02d}.yaml: tolerance {suggest(metric, table.tolerance)}")
+        raise SettingsError(f"{table.file}: tolerance {suggest(metric, table.tolerance)}")
     delta = None
     if comparable and cell.trials and published is not None:
         delta = round(cell.median, DECIMALS) - published  # as a reader would

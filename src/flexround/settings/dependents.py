@@ -21,7 +21,7 @@ def served(plan: Plan) -> dict[str, list[str]]:
 def _products(plan: Plan) -> Iterator[tuple[str, list[Run], bool]]:
     """Yield each table and figure with its runs, and whether these are evaluated."""
     for number in plan.complete_tables():
-        yield f"table{number}", plan.table_runs(number), True
+        yield plan.params.tables[number].name, plan.table_runs(number), True
     for number in plan.complete_figures():
         yield f"figure{number}", plan.figure_runs(number), number not in plan.params.figures.shifts
 

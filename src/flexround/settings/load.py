@@ -23,6 +23,7 @@ from flexround.settings.schema import (
     Recipes,
     Resources,
     Scale,
+    Shows,
     Source,
     Stage,
 )
@@ -174,8 +175,9 @@ def load_params(scale: str) -> Params:
     scale_settings = read(Scale, scale_path(scale), lambda _: read_scale(scale))
     recipes = read(Recipes, PARAMS / "recipes.yaml")
     defaults = read(Defaults, PARAMS / "defaults.yaml")
-    tables = [read(Table, path) for path in sorted((PARAMS / "tables").glob("table*.yaml"))]
-    figures = read(FigureSpecs, PARAMS / "figures.yaml")
+    shows = scale_settings.shows if scale_settings else Shows.model_validate({})
+    tables = [read(Table, path) for path in sorted((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))]
+    figures = read(FigureSpecs, PARAMS / shows.figures)
     sources = read_sources(errors)
     if errors or not (scale_settings and recipes and defaults and figures):
         raise SettingsError("\n".join(errors))
@@ -254,12 +256,12 @@ def _references(params: Params) -> Iterator[tuple[str, Callable[[str], object], 
     for name, task in scale.tasks.items():
         for source in task.sources:
             yield f"scale {scale.name}: tasks.{name}: ", known_source, source
-    for number, table in params.tables.items():
+    for table in params.tables.values():
         for row in table.rows():
-            yield f"params/tables/table{number:02d}.yaml: ", params.recipe, row.recipe
+            yield f"{table.file}: ", params.recipe, row.recipe
     shown = [panel.recipe for panels in params.figures.shifts.values() for panel in panels]
     for name in (*shown, *spec.recipes.values()):
-        yield "params/figures.yaml: ", params.recipe, name
+        yield f"params/{scale.shows.figures}: ", params.recipe, name
     for method, size in itertools.product(spec.recipes, scale.figures.sample_sizes):
         yield f"scale {scale.name}: figures.sample_sizes: ", params.recipe, spec.recipe(method, size)
 

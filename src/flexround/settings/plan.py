@@ -43,6 +43,7 @@ class Plan:
                 if name not in self.scale.checkpoints:
                     raise SettingsError(f"--config checkpoints: {suggest(name, self.scale.checkpoints)}")
         self.figures = [*params.figures.shifts, params.figures.sample_size.number]
+        self.figures += [params.figures.by_bits.number] if params.figures.by_bits else []
 
     @staticmethod
     def pattern(names: Iterable[object]) -> str:
@@ -76,7 +77,7 @@ class Plan:
         table = self.params.tables[number]
         if not self._has(table.pairs()):
             tables = ", ".join(map(str, self.complete_tables()))
-            raise SettingsError(f"table {number}: scale {self.scale.name} lacks tasks or models; it can make {tables}")
+            raise SettingsError(f"{table.place}: scale {self.scale.name} lacks tasks or models; it can make {tables}")
         cells = [cell for cell in table.cells() if self._chosen(cell.checkpoint)]
         runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]
         return list(dict.fromkeys(runs))
@@ -96,6 +97,8 @@ class Plan:
             number: [(panel.task, panel.checkpoint) for panel in panels] for number, panels in specs.shifts.items()
         }
         pairs[specs.sample_size.number] = [(specs.sample_size.task, specs.sample_size.checkpoint)]
+        if specs.by_bits:
+            pairs[specs.by_bits.number] = self.params.tables[specs.by_bits.table].pairs()
         chosen = [number for number in self.figures if all(self._chosen(name) for _, name in pairs[number])]
         return [number for number in chosen if self._has(pairs[number])]
 
@@ -115,6 +118,8 @@ class Plan:
             SettingsError: it shows a checkpoint that is not selected.
         """
         figures = self.params.figures
+        if figures.by_bits and number == figures.by_bits.number:
+            return self.table_runs(figures.by_bits.table)
         shown = figures.shifts.get(number, (figures.sample_size,))
         if lacking := [panel.checkpoint for panel in shown if not self._chosen(panel.checkpoint)]:
             raise SettingsError(f"figure {number} shows {lacking[0]}; add it to --config checkpoints=")

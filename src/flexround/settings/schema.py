@@ -261,6 +261,17 @@ class Figures(Strict):
     sample_size_seeds: Count = Field(description="seeds of each point of figure 7")
 
 
+class Shows(Strict):
+    """What a scale shows: the paper's tables, figures and claims, or its own. Files are those of ``params/``."""
+
+    tables: Annotated[str, Field(pattern=r"^[a-z]+$")] = Field(
+        "table", description="series of tables: NAME01.yaml in params/tables makes results/NAME1.csv"
+    )
+    figures: str = Field("figures.yaml", description="what its figures show")
+    claims: str = Field("claims.yaml", description="what its claims are")
+    published: bool = Field(True, description="whether they have numbers in published.csv")
+
+
 class ScaleFacts(Strict):
     """What outputs say of a scale."""
 
@@ -282,6 +293,7 @@ class Scale(ScaleFacts):
     resources: dict[Stage, Resources]
     needs: tuple[NeedRule, ...] = Field((), description="jobs that need other resources than their stage's")
     figures: Figures
+    shows: Shows = Field(default_factory=lambda: Shows.model_validate({}))
 
 
 class Source(Strict):
@@ -289,15 +301,20 @@ class Source(Strict):
 
     kind: Literal["checkpoint", "dataset"]
     location: str = Field(
-        description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, or what to obtain if it "
-        "can't be downloaded freely"
+        description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, git:URL of a repository, or "
+        "what to obtain if it can't be downloaded freely"
     )
+    path: str | None = Field(None, description="of the file or directory within a git repository")
     file: str = Field(description="name under the sources directory, of a file or a directory")
     files: tuple[str, ...] = Field(
         (),
         description="files of a directory that is verified as a whole, may hold *; a directory without is not verified",
     )
-    revision: str
+    packed: bool = Field(
+        False,
+        description="whether it is a tar, of which names and contents of the files are pinned, not the packing",
+    )
+    revision: str = Field(description="version; of the hub a commit or a name, of a git repository the whole commit")
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         None, description="none: recorded at the first download and enforced from then on"
     )
@@ -313,4 +330,14 @@ class Source(Strict):
     def _hub_files(self) -> "Source":
         if self.location.startswith("hub:") and not self.files:
             raise ValueError("name the `files` wanted from the hub, e.g. [config.json, model.safetensors]")
+        return self
+
+    @model_validator(mode="after")
+    def _commit_of_git(self) -> "Source":
+        if self.location.startswith("git:") != (self.path is not None):
+            raise ValueError("path: a location git:URL needs it, and no other location has one")
+        if self.path is not None and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
+            raise ValueError(f"revision={self.revision!r}: of a git repository give the whole commit, 40 hex digits")
+        if self.packed and self.files:
+            raise ValueError("give packed or files: a tar is verified by all its files")
         return self

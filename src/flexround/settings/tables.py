@@ -79,11 +79,12 @@ class Note(Strict):
 
 
 class Table(Strict):
-    """``params/tables/tableNN.yaml``: rows name recipes, columns name (task, checkpoint, metric).
+    """``params/tables/SERIESNN.yaml``: rows name recipes, columns name (task, checkpoint, metric).
 
     A settings table has ``tasks`` and ``settings`` in place of ``groups`` and needs no run.
     """
 
+    series: str = Field("table", description="first part of its name: `table` for the paper's")
     number: Count
     label: str = Field(description="LaTeX label")
     caption: str = Field(description="LaTeX caption; the scale is appended")
@@ -119,6 +120,26 @@ class Table(Strict):
             if erratum.row > len(self.rows()) or erratum.column not in names:
                 raise ValueError(f"errata: no row {erratum.row} with a column {erratum.column}")
         return self
+
+    @property
+    def name(self) -> str:
+        """The name of its files in results, such as ``table3``."""
+        return f"{self.series}{self.number}"
+
+    @property
+    def title(self) -> str:
+        """What it is called in text, such as ``Table 3``."""
+        return f"Table {self.name.removeprefix('table')}"
+
+    @property
+    def place(self) -> str:
+        """What it is called in claims, such as ``table 3``."""
+        return f"{self.series} {self.number}"
+
+    @property
+    def file(self) -> str:
+        """Where it is described."""
+        return f"params/tables/{self.series}{self.number:02d}.yaml"
 
     @property
     def notes(self) -> list[tuple[str, Note]]:
@@ -188,8 +209,24 @@ class SampleSize(Strict):
         return self.recipes[name] if size == self.default_size else f"{self.recipes[name]}-n{size}"
 
 
+class ByBits(Strict):
+    """Accuracy against bits of the weights, from the rows of a table that are compared; full precision is a line."""
+
+    number: Count
+    table: Count
+
+
 class FigureSpecs(Strict):
-    """``params/figures.yaml``."""
+    """``params/figures.yaml``, or what a scale has in its place. Figures have the paper's numbers."""
 
     shifts: dict[int, tuple[Panel, ...]]
     sample_size: SampleSize
+    by_bits: ByBits | None = None
+    where: dict[int, str] = Field(description="figure -> the layer or network that it shows, for its title")
+
+    @model_validator(mode="after")
+    def _all_titled(self) -> "FigureSpecs":
+        numbers = {*self.shifts, self.sample_size.number, *([self.by_bits.number] if self.by_bits else [])}
+        if numbers != set(self.where):
+            raise ValueError(f"where: give one for each of the figures {sorted(numbers)}, and for no other")
+        return self

@@ -40,9 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _tables(job: ClaimsJob) -> dict[str, list[cells.Cell]]:
     """Return the cells of every table of runs, by its name in the claims."""
     return {
-        f"table {table.number}": cells.collect(
-            table, job.recipes, job.scale.name, job.seeds, job.evaluated, job.selected
-        )
+        table.place: cells.collect(table, job.recipes, job.scale.name, job.seeds, job.evaluated, job.selected)
         for table in job.tables
     }
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 from flexround import artifacts
 from flexround.jobs import jobfile
-from flexround.jobs.shown import FigureJob, Shift, Sizes
+from flexround.jobs.shown import RESULTS, Bits, FigureJob, Shift, Sizes
 from flexround.reconstruct import network
 from flexround.reconstruct.grid_shifts import weight_codes
-from flexround.results.render import figure_style, figures
+from flexround.results import cells
+from flexround.results.render import by_bits, figure_style, figures
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.tasks import protocol
@@ -19,18 +20,20 @@ from flexround.tasks import protocol
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(FigureJob, arguments.job)
-    if job.sizes is not None:
-        drawn = figures.figure7(_accuracies(job.sizes, job.scale), list(job.sizes.points), job.scale)
+    if job.by_bits is not None:
+        drawn = by_bits.draw(_by_bits(job.by_bits, job.scale), job.number, job.scale)
+    elif job.sizes is not None:
+        drawn = figures.figure7(_accuracies(job.sizes, job.scale), list(job.sizes.points), job.where, job.scale)
     else:
         panels = [_shifts(shift) for shift in job.shifts]
         if job.number == 3:
-            drawn = figures.figure3(panels, job.large_weight, job.scale)
+            drawn = figures.figure3(panels, job.large_weight, job.where, job.scale)
         elif job.number == 4:
-            drawn = figures.figure4(panels[0], job.scale)
+            drawn = figures.figure4(panels[0], job.where, job.scale)
         elif job.number == 5:
-            drawn = figures.figure5(panels[0], job.scale)
+            drawn = figures.figure5(panels[0], job.where, job.scale)
         else:
-            drawn = figures.figure6(panels, job.scale)
+            drawn = figures.figure6(panels, job.where, job.scale)
     figure_style.save(drawn, job.out / f"figure{job.number}")
 
 
@@ -41,6 +44,17 @@ def _shifts(shift: Shift) -> figures.Shifts:
     weight = model.get_submodule(shift.panel.module).weight.detach().numpy()  # type: ignore[operator]
     codes = weight_codes(shift.quantized, shift.panel.module, weight)
     return figures.Shifts(shift.panel.title, weight.ravel(), codes.learned, codes.nearest)
+
+
+def _by_bits(shown: Bits, scale: str) -> list[by_bits.Point]:
+    """Read the values of each row of a table that is compared, and of full precision."""
+    found = []
+    for cell in cells.collect(shown.table, shown.recipes, scale, shown.seeds, RESULTS):
+        recipe = shown.recipes[cell.run.recipe]
+        if cell.compare or not recipe.quantized:
+            values = tuple(trial.value for trial in cell.trials)
+            found.append(by_bits.Point(cell.key.column, cell.key.method, recipe.w_bits, values))
+    return found
 
 
 def _accuracies(shown: Sizes, scale: str) -> list[figures.Accuracies]:

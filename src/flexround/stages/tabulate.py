@@ -25,5 +25,5 @@ def run(arguments: argparse.Namespace) -> None:
         text = table_csv.to_csv(of_table, dict(job.numbers), table, scale)
     files = {"csv": text, "tex": latex.render(text, table, scale), "html": html.render(text, table, scale)}
     for suffix, content in files.items():
-        write_text(job.out / f"table{table.number}.{suffix}", content)
+        write_text(job.out / f"{table.name}.{suffix}", content)
     sys.stdout.write(terminal.render(text, scale))

@@ -34,7 +34,7 @@ def tables(params: Params, directory: Path) -> dict[int, Path]:
     Raises:
         InputError: there are none.
     """
-    paths = {number: directory / f"table{number}.csv" for number in params.tables}
+    paths = {number: directory / f"{table.name}.csv" for number, table in params.tables.items()}
     if not (existing := {number: path for number, path in paths.items() if path.exists()}):
-        raise InputError(f"{directory}: has no tableN.csv; make the tables first")
+        raise InputError(f"{directory}: has no table of the scale {params.scale.name}; make the tables first")
     return existing

@@ -9,7 +9,7 @@ from pathlib import Path
 from flexround.artifacts import write_bytes, write_text
 from flexround.errors import InputError
 from flexround.regress import checked_runs, compare, tolerances
-from flexround.regress.compare import TOLERANCES, Number
+from flexround.regress.compare import Number, tolerances_file
 from flexround.regress.tolerances import Allowed, Pool
 from flexround.results import cells
 from flexround.results.cells import Cell
@@ -47,9 +47,9 @@ def run(arguments: argparse.Namespace) -> None:
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
     others = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
     limits = _allowed(params, chosen, found, others)
-    write_text(arguments.out / TOLERANCES, _csv(numbers, found, limits))
-    for number, path in tables.items():
-        write_bytes(arguments.out / f"table{number}.csv", path.read_bytes())
+    write_text(arguments.out / tolerances_file(params.scale.shows.tables), _csv(numbers, found, limits))
+    for path in tables.values():
+        write_bytes(arguments.out / path.name, path.read_bytes())
     log.info("%d cells of tables %s; not there: %s", len(numbers), list(tables), sorted(params.tables.keys() - tables))
 
 

@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
-    tolerances = compare.read_tolerances(arguments.reference)
+    tolerances = compare.read_tolerances(arguments.reference, params.scale.shows.tables)
     moved = [line for found, reference in pairs for line in compare.moved(found, reference, tolerances)]
     for line in moved:
         sys.stdout.write(f"{report(line, params)}\n")
@@ -75,11 +75,11 @@ def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Ke
         return {key: number for key, number in numbers.items() if number.run in runs}
 
     pairs = []
-    for number, table in params.tables.items():
+    for table in params.tables.values():
         seeds = {task: params.seeds(task) for task, _ in table.pairs()}
         collected = cells.collect(table, params.recipes.recipes, params.scale.name, seeds, arguments.results)
         if found := chosen(compare.of_cells(collected)):
-            pairs.append((found, chosen(compare.read_table(arguments.reference / f"table{number}.csv"))))
+            pairs.append((found, chosen(compare.read_table(arguments.reference / f"{table.name}.csv"))))
     return pairs
 
 

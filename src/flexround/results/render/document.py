@@ -35,11 +35,11 @@ class PaperPart(Strict):
     items: tuple[str, ...]
 
 
-def parts(tables: Iterable[int], path: Path = ORDER) -> tuple[PaperPart, ...]:
+def parts(tables: Iterable[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
     """Return the parts of the paper in its order, then those of ``tables`` that the paper doesn't have."""
     paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(path))
     known = {item for part in paper for item in part.items}
-    others = tuple(name for number in sorted(tables) if (name := f"table{number}") not in known)
+    others = tuple(name for name in tables if name not in known)
     return (*paper, PaperPart(title="Not in the paper", items=others)) if others else paper
 
 
@@ -49,9 +49,10 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     ``figures`` is the directory of the figures, seen from where the document is compiled.
     """
     directory = root / "results" / plan.scale.name
-    order = parts(plan.params.tables)
+    tables = [plan.params.tables[number].name for number in sorted(plan.params.tables)]
+    order = parts(tables)
     names = [name for part in order for name in part.items]
-    paths = {name: directory / f"{name}.{'tex' if name.startswith('table') else 'pdf'}" for name in names}
+    paths = {name: directory / f"{name}.{'pdf' if name.startswith('figure') else 'tex'}" for name in names}
     made = {name: path for name, path in paths.items() if path.exists()}
     return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,

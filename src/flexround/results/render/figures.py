@@ -60,13 +60,13 @@ def share(steps: np.ndarray) -> float:
     return 100.0 * float(np.mean(np.abs(steps) > 1))
 
 
-def figure3(panels: Sequence[Shifts], large_weight: float, scale: str) -> Figure:
-    """Weight updates of the first conv of the first block: histograms for small and large weights, grid shifts.
+def figure3(panels: Sequence[Shifts], large_weight: float, where: str, scale: str) -> Figure:
+    """Weight updates of one layer, ``where``: histograms for small and large weights, grid shifts.
 
     Each model has a row. A weight is large above ``large_weight``, 1 in the paper.
     """
     with style():
-        title = "Figure 3. Weight updates through FlexRound, weights at 4 bit"
+        title = f"Figure 3. Weight updates of the {where}, FlexRound, weights at 4 bit"
         figure = new_figure(7.2, 2.5 * len(panels) + 0.3, title, scale)
         rows = figure.subfigures(len(panels), 1, squeeze=False)[:, 0]
         for row, panel in zip(rows, panels, strict=True):
@@ -84,27 +84,29 @@ def figure3(panels: Sequence[Shifts], large_weight: float, scale: str) -> Figure
     return figure
 
 
-def figure4(panel: Shifts, scale: str) -> Figure:
-    """Grid shifts of the second conv of the sixth block of MobileNetV2 at 4 bit."""
-    title = f"Figure 4. Grid shifts, second conv of the sixth block\nof {panel.name}, FlexRound, weights at 4 bit"
+def figure4(panel: Shifts, where: str, scale: str) -> Figure:
+    """Grid shifts of one layer, ``where``, at 4 bit."""
+    title = f"Figure 4. Grid shifts, {where}\nof {panel.name}, FlexRound, weights at 4 bit"
     return _single(panel, title, scale)
 
 
-def figure5(panel: Shifts, scale: str) -> Figure:
-    """Grid shifts of the first query projection of BERT, fine-tuned on MRPC, at 8 bit; the paper's reach about 60."""
-    where = f"first query projection of {panel.name}\non MRPC"
-    title = f"Figure 5. Grid shifts, {where}, FlexRound, weights and inputs at 8 bit"
+def figure5(panel: Shifts, where: str, scale: str) -> Figure:
+    """Grid shifts of one layer of BERT, ``where``, fine-tuned on MRPC, at 8 bit; the paper's reach about 60."""
+    title = f"Figure 5. Grid shifts, {where} of {panel.name}\non MRPC, FlexRound, weights and inputs at 8 bit"
     return _single(panel, title, scale, " (paper: about 60)")
 
 
-def figure6(panels: Sequence[Shifts], scale: str) -> Figure:
-    """Grid shifts of several methods side by side; panels of a model, named "model, method", share a vertical axis."""
+def figure6(panels: Sequence[Shifts], where: str, scale: str) -> Figure:
+    """Grid shifts of one layer, ``where``, by several methods side by side.
+
+    Panels of a model, named "model, method", share a vertical axis.
+    """
     rows: dict[str, list[tuple[str, Shifts]]] = defaultdict(list)
     for panel in panels:
         model, _, method = panel.name.partition(", ")
         rows[model].append((method, panel))
     with style():
-        title = "Figure 6. Grid shifts, first conv of the first block, weights at 4 bit; orange: beyond one step"
+        title = f"Figure 6. Grid shifts, {where}, weights at 4 bit; orange: beyond one step"
         figure = new_figure(7.2, 2.3 * len(rows) + 0.3, title, scale)
         parts = figure.subfigures(len(rows), 1, squeeze=False)[:, 0]
         for part, (model, methods) in zip(parts, rows.items(), strict=True):
@@ -117,8 +119,8 @@ def figure6(panels: Sequence[Shifts], scale: str) -> Figure:
     return figure
 
 
-def figure7(points: Sequence[Accuracies], published: Sequence[Point], scale: str) -> Figure:
-    """Accuracy against calibration size: ours with mean and standard deviation over seeds, and the paper's points.
+def figure7(points: Sequence[Accuracies], published: Sequence[Point], where: str, scale: str) -> Figure:
+    """Accuracy against calibration size of a network, ``where``: ours over seeds, and the paper's points if it has any.
 
     Raises:
         InputError: no points, or one without a value.
@@ -129,11 +131,12 @@ def figure7(points: Sequence[Accuracies], published: Sequence[Point], scale: str
     spreads = [float(np.std(p.values, ddof=1)) if len(p.values) > 1 else 0.0 for p in points]
     ours = [Point(p.size, p.method, float(np.mean(p.values)), s) for p, s in zip(points, spreads, strict=True)]
     with style():
-        title = "Figure 7. Accuracy against calibration size, MobileNetV2, weights at 4 bit"
-        figure = new_figure(7.2, 3.0, title, scale)
-        left, right = figure.subplots(1, 2)
-        _curves(left, ours, f"ours: {_seeds(points)}")
-        _curves(right, published, "the paper, on ImageNet: value and spread")
+        title = f"Figure 7. Accuracy against calibration size, {where}, weights at 4 bit"
+        figure = new_figure(7.2 if published else 4.2, 3.0, title, scale)
+        axes = figure.subplots(1, 2 if published else 1, squeeze=False)[0]
+        _curves(axes[0], ours, f"ours: {_seeds(points)}")
+        if published:
+            _curves(axes[1], published, "the paper, on ImageNet: value and spread")
     return figure
 
 

@@ -30,6 +30,7 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
     marks = legend(layout, best="Bold", partial=_superscript(DAGGER), missing="---")
     return jinja.LATEX.get_template("table.tex").render(
         layout=layout,
+        name=table.name,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         caption=" ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks])),
         label=table.label,
@@ -49,7 +50,7 @@ def _groups(layout: Layout, table: Table) -> list[tuple[str, list[list[str]]]]:
     """Return the rows between two rules, and the rule above them: a short one inside a section that stands first."""
     rows = table.rows()
     if rows and len(rows) != len(layout.lines):
-        raise SettingsError(f"table {table.number}: {len(rows)} rows in params/tables, {len(layout.lines)} in the CSV")
+        raise SettingsError(f"{table.place}: {len(rows)} rows in params/tables, {len(layout.lines)} in the CSV")
     inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in layout.columns)}}}"
     groups, section = [], ""
     for _, group in itertools.groupby(layout.lines, key=lambda line: line.group):
@@ -78,7 +79,7 @@ def _descriptive(line: LayoutRow, row: Row | None, layout: Layout, table: Table)
         cells.insert(table.method_at, method + _superscript(table.mark(line.row)))
     if len(cells) != len(table.descriptive):
         raise SettingsError(
-            f"params/tables/table{table.number:02d}.yaml: row {line.row} has {len(cells)} descriptive cells for the "
+            f"{table.file}: row {line.row} has {len(cells)} descriptive cells for the "
             f"{len(table.descriptive)} headers in descriptive"
         )
     return cells

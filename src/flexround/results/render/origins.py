@@ -51,7 +51,7 @@ class Catalogue:
     def cell(self, table: Table, entry: Entry, place: int) -> list[int]:
         """Return the numbers of a cell's runs; of a cell of a settings table, of where it is read."""
         if table.settings:
-            return [self.add(f"table {table.number}, setting {place + 1}", [("Setting", self._setting(table, place))])]
+            return [self.add(f"{table.place}, setting {place + 1}", [("Setting", self._setting(table, place))])]
         runs = evaluated(entry, self.root)
         return [self.run(run, True) for run in runs] or [self.run(_run(entry, 0), False)]
 

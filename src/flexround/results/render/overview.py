@@ -14,10 +14,12 @@ from flexround.settings.tables import Table
 FAMILIES = {  # of a table's tasks and models; the first that fits
     "llama-*": "LLaMA",
     "imagenet": "ImageNet",
+    "cifar10": "CIFAR-10",
     "squad": "SQuAD",
     "glue-*": "GLUE",
     "wikitext2": "Language modelling",
     "ptb": "Language modelling",
+    "tinystories": "Language modelling",
     "webnlg": "Generation",
 }
 STATES = ("reproduced", "close", "off", "computed", "partial", "missing", NOT_RUN)  # as in the CSV
@@ -42,7 +44,7 @@ def standing(table: Table, directory: Path) -> Standing:
     Raises:
         InputError: a CSV made by another version.
     """
-    path = directory / f"table{table.number}.csv"
+    path = directory / f"{table.name}.csv"
     unknown = Standing(table, family(table), plain(table.caption).partition(". ")[0].rstrip("."))
     if not path.exists():
         return unknown

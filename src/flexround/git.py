@@ -1,0 +1,72 @@
+"""A part of one commit of a git repository, fetched with the command ``git``."""
+
+import os
+import subprocess
+import tarfile
+from collections.abc import Sequence
+from pathlib import Path
+
+from flexround.errors import InputError
+
+# The files as they are in the repository, no links, no hooks; a connection that stands still for a minute is given up.
+SETTINGS = {
+    "core.autocrlf": "false",
+    "core.symlinks": "false",
+    "core.hooksPath": os.devnull,
+    "http.lowSpeedLimit": "1",
+    "http.lowSpeedTime": "60",
+}
+
+
+class GitError(InputError):
+    """Git is missing, or a command of it failed."""
+
+
+def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Path:
+    """Fetch files or directories of a commit, which is a hash of its content, without its history.
+
+    Args:
+        url: of the repository, whatever ``git fetch`` understands.
+        commit: 40 hex digits.
+        paths: within the repository; where the server can, nothing else is transferred.
+        directory: for git's own files; must be new.
+
+    Returns:
+        The directory of the files, which lie there under their paths.
+
+    Raises:
+        GitError: with git's last words.
+    """
+    tree = directory / "tree"
+    tree.mkdir(parents=True)
+    _git(tree, "init", "--quiet")
+    _git(tree, "remote", "add", "origin", url)
+    _git(tree, "fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)
+    _git(tree, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in paths))
+    _git(tree, "checkout", "--quiet", "--detach", commit)
+    return tree
+
+
+def pack(tree: Path, path: str, out: Path) -> Path:
+    """Write the files below ``tree/path`` as the tar ``out``; their names begin with ``path``. Return ``out``."""
+    with tarfile.open(out, "w") as tar:
+        for file in sorted(file for file in (tree / path).rglob("*") if file.is_file()):
+            entry = tarfile.TarInfo(file.relative_to(tree).as_posix())
+            entry.size = file.stat().st_size
+            with open(file, "rb") as content:
+                tar.addfile(entry, content)
+    return out
+
+
+def _git(directory: Path, *arguments: str) -> None:
+    """Run git; it asks nobody for a password."""
+    settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
+    environment = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
+    command = ["git", *settings, *arguments]
+    try:
+        subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True, text=True)
+    except FileNotFoundError as error:
+        raise GitError("the command git is missing; install it") from error
+    except subprocess.CalledProcessError as error:
+        words = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
+        raise GitError(f"git {arguments[0]}: {words[-1]}") from error

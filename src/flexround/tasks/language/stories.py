@@ -1,0 +1,38 @@
+"""Language modelling on TinyStories: a text file of stories, between which ``<|endoftext|>`` stands."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flexround.errors import InputError
+from flexround.tasks.language.task import LanguageModelling, LanguageOptions
+from flexround.tasks.text import files as text_files
+from flexround.tasks.text import task as text
+
+SEPARATOR = "<|endoftext|>"
+
+
+class StoriesOptions(LanguageOptions):
+    """Options of ``Stories``."""
+
+    name: Literal["tinystories"] = "tinystories"  # type: ignore[assignment]
+    root: Path = Field(Path("tinystories/tiny.utf8"), description="the text, relative to the sources directory")
+    train: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="share of the stories to calibrate on")
+
+
+class Stories(LanguageModelling):
+    """Perplexity of stories; the first ones are calibrated on, the others evaluated."""
+
+    Options = StoriesOptions
+    options: StoriesOptions
+
+    def rows(self, sources: Path) -> dict[str, text.Rows]:
+        """Read the stories, a row each, so that each begins as the tokenizer begins a text."""
+        path = sources / self.options.root
+        stories = [story.strip() for story in text_files.decoded(path).split(SEPARATOR)]
+        rows = [{"text": story} for story in stories if story]
+        count = round(self.options.train * len(rows))
+        if not 0 < count < len(rows):
+            raise InputError(f"{path}: {len(rows)} stories can't be split; fetch it again or change the option train")
+        return {"train": rows[:count], "validation": rows[count:]}
