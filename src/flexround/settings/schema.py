@@ -301,8 +301,8 @@ class Source(Strict):
 
     kind: Literal["checkpoint", "dataset"]
     location: str = Field(
-        description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, git:URL of a repository, or "
-        "what to obtain if it can't be downloaded freely"
+        description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, git:URL of a repository, "
+        "or what to obtain if it can't be downloaded freely"
     )
     path: str | None = Field(None, description="of the file or directory within a git repository")
     file: str = Field(description="name under the sources directory, of a file or a directory")
