@@ -105,7 +105,7 @@ def eliminated(
 def inverse_root(moments: Tensor) -> Tensor:
     """Return U, upper triangular, with U^T U = H^-1; float64 (groups, features, features) as ``moments``, H.
 
-    Row i of U holds, but for a factor, the row of the inverse of H without its first i columns (Cholesky reformulation).
+    Row i of U is, but for a factor, that of the inverse of H without its first i columns (Cholesky reformulation).
     """
     return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(moments)), upper=True)
 
