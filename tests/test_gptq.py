@@ -119,3 +119,9 @@ def test_inputs_that_are_not_finite_are_named_with_their_layer(tmp_path):
     x[3] = torch.inf
     with pytest.raises(NumericalError, match=r"layer stem: the layer's inputs hold NaN or Inf; look for them"):
         toy.run(toy.job(toy.recipe(rounding="gptq")), tmp_path, x=x)
+
+
+def test_a_layer_that_is_never_called_stays_at_round_to_nearest():
+    weight, rounding, _ = case("linear")
+    rounding.fit(weight, iter([]))
+    assert torch.equal(rounding.codes(weight), nearest_codes(weight, rounding.grid))

@@ -49,6 +49,14 @@ def test_padded_tokens_are_left_out_if_they_are_masked():
     assert not layer._forward_pre_hooks
 
 
+def test_a_layer_may_be_called_by_keyword_or_never():
+    layer, job, x = nn.Linear(6, 5), toy.job(toy.recipe()), randn(20, 6)
+    for call, expected in ((lambda module, x, mask: module(input=x), [x[:16], x[16:]]), (lambda *_: None, [])):
+        block = dataclasses.replace(job.blocks[-1], module=layer, call=call)
+        shown = [part[0] for part in layer_inputs(job, block, layer, x)]
+        assert all(torch.equal(*pair) for pair in zip(shown, expected, strict=True))
+
+
 class Watching(RTN):
     """Remembers what it is shown, and is then a weight of zeros, which the layers behind it must notice."""
 

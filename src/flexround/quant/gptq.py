@@ -31,10 +31,14 @@ class GPTQ(Rounding):
     def fit(self, weight: Tensor, inputs: Iterable[Tensor]) -> None:
         """Find the codes of ``weight`` from ``inputs``, float32 (groups, n, features); see :meth:`Rounding.fit`.
 
+        A layer that is never called has none: its codes stay those of round-to-nearest.
+
         Raises:
-            ValueError: there are no inputs, or they hold NaN or Inf.
+            ValueError: they hold NaN or Inf.
         """
         moments = second_moments(inputs)
+        if moments is None:
+            return
         groups = len(moments)
         step, low, high = (self._grouped(value, groups) for value in (self.grid.step, self.low, self.high))
         columns = self._grouped(weight, groups).double()
@@ -58,18 +62,17 @@ class GPTQ(Rounding):
 
 
 @torch.no_grad()
-def second_moments(inputs: Iterable[Tensor]) -> Tensor:
-    """Return X X^T over all rows of batches (groups, n, features), float64 (groups, features, features).
+def second_moments(inputs: Iterable[Tensor]) -> Tensor | None:
+    """Return X X^T over all rows of batches (groups, n, features), float64 (groups, features, features), or None.
 
     Raises:
-        ValueError: no batches, or NaN or Inf in them.
+        ValueError: NaN or Inf in them.
     """
-    total: Tensor | float = 0.0
+    total: Tensor | None = None
     for rows in inputs:
-        total = total + rows.mT.matmul(rows).double()
-    if not isinstance(total, Tensor):
-        raise ValueError("the layer got no inputs")
-    if not torch.isfinite(total).all():
+        product = rows.mT.matmul(rows).double()
+        total = product if total is None else total.add_(product)
+    if total is not None and not torch.isfinite(total).all():
         raise ValueError("the layer's inputs hold NaN or Inf")
     return total
 
@@ -102,7 +105,7 @@ def eliminated(
 def inverse_root(moments: Tensor) -> Tensor:
     """Return U, upper triangular, with U^T U = H^-1; float64 (groups, features, features) as ``moments``, H.
 
-    Row i of U holds, but for a factor, the row of the inverse of H without its first i columns (section 3.3, step 3).
+    Row i of U is, but for a factor, that of the inverse of H without its first i columns (Cholesky reformulation).
     """
     return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(moments)), upper=True)
 

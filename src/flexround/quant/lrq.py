@@ -1,4 +1,4 @@
-"""LRQ (Lee et al. 2024, equation 2): FlexRound whose S2 has low rank, Ŵ = s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉."""
+"""LRQ (Lee et al. 2024): FlexRound whose S2 has low rank, Ŵ = s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉."""
 
 import torch
 from torch import Tensor, nn

@@ -1,4 +1,4 @@
-"""SignRound (Cheng et al. 2024, equations 3 to 5): Ŵ = s ⌊W / s + V⌉ with V and the range learned by signed descent."""
+"""SignRound (Cheng et al. 2024): Ŵ = s ⌊W / s + V⌉ with V and the range learned by signed descent."""
 
 from typing import Any
 

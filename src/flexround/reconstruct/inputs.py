@@ -15,11 +15,11 @@ class _Reached(Exception):
 
 
 def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor) -> Iterator[Tensor]:
-    """Yield the inputs of a layer, batch by batch, while the block is as it is.
+    """Yield the inputs of a layer, batch by batch, while the block is as it is; none if the block doesn't call it.
 
     Args:
         job: settings; its mask, bool (N, T), says which tokens count if ``mask_padding`` is set.
-        block: which calls the layer once.
+        block: which calls the layer once at most.
         layer: linear, ``Conv1D`` or convolution.
         x: (N, ...) cached input of the block.
 
@@ -30,22 +30,25 @@ def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor)
     for start in range(0, len(x), job.hyper.batch):
         rows = slice(start, start + job.hyper.batch)
         mask = None if job.mask is None else job.mask[rows].to(job.device)
-        inputs = unfolded(layer, _input(job, block, layer, on(job.device, x[rows]), mask).float())
+        seen = _input(job, block, layer, on(job.device, x[rows]), mask)
+        if seen is None:
+            return
+        inputs = unfolded(layer, seen.float())
         if mask is not None and job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
             inputs = inputs[:, mask.flatten()]
         yield inputs
 
 
 @torch.no_grad()
-def _input(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a block on rows (n, ...) and their mask until it calls a layer; return what that is given."""
+def _input(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor | None:
+    """Run a block on rows (n, ...) and their mask until it calls a layer; return what that is given, or None."""
     seen: list[Tensor] = []
 
-    def look(_: nn.Module, arguments: tuple[Tensor, ...]) -> None:
-        seen.append(arguments[0])
+    def look(_: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+        seen.extend([*arguments, *keywords.values()][:1])
         raise _Reached
 
-    hook = layer.register_forward_pre_hook(look)
+    hook = layer.register_forward_pre_hook(look, with_kwargs=True)
     try:
         with job.products():
             block(x, mask)
@@ -53,7 +56,7 @@ def _input(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor, mask:
         pass
     finally:
         hook.remove()
-    return seen[0]
+    return seen[0] if seen else None
 
 
 def unfolded(layer: nn.Module, x: Tensor) -> Tensor:

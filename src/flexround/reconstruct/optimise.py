@@ -35,7 +35,7 @@ class ParameterGroup:
 
 
 class SignDescent(torch.optim.Optimizer):
-    """Signed gradient descent, p <- p - lr sign(g) (Cheng et al. 2024, equation 6)."""
+    """Signed gradient descent, p <- p - lr sign(g) (Cheng et al. 2024)."""
 
     def __init__(self, groups: Sequence[dict[str, Any]]) -> None:
         super().__init__(groups, {})
