@@ -23,6 +23,7 @@ ROUNDINGS = read_yaml(PARAMS / "recipes.yaml")["roundings"]
 HYPER = {
     "w_scheme": "symmetric",
     "w_granularity": "tensor",
+    "a_granularity": "tensor",
     "w_init": "mse",
     "w_init_p": 2.4,
     "a_scheme": "symmetric",

@@ -1,10 +1,12 @@
-"""Static activation quantizer: LSQ step (Esser et al. 2020), random dropping (QDrop, Wei et al. 2022)."""
+"""Activation quantizers: an LSQ step (Esser et al. 2020) or a grid a token; random drops (QDrop, Wei et al. 2022)."""
+
+import dataclasses
 
 import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import StepQuantize
-from flexround.quant.grid import MIN_STEP, Grid
+from flexround.quant.grid import MIN_STEP, Grid, Scheme, clip, code_range, grid_from_range
 
 BYTE = 8  # bits
 
@@ -32,6 +34,10 @@ class ActivationQuantizer(nn.Module):
         """Return Δ > 0, shape ()."""
         return self.raw_step.abs().clamp_min(MIN_STEP)
 
+    def stored(self) -> Grid:
+        """Return the grid as it is now, on the CPU; its step has the shape ()."""
+        return dataclasses.replace(self.grid, step=self.step().detach().cpu())
+
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized activations, shape and type of ``x``."""
         if not self.enabled:
@@ -42,9 +48,45 @@ class ActivationQuantizer(nn.Module):
             kept = None
         else:
             kept = keep_mask(x, self.keep_probability, self.generator)
+        return self.quantize(x, kept)
+
+    def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        """Return the quantized ``x``, float32 of any shape, where ``kept`` (its shape) is one; None: everywhere."""
         if kept is None and not torch.is_grad_enabled():
             return (x / self.step()).round_().clamp_(self.low, self.high).mul_(self.step())
         return StepQuantize.apply(x, self.step(), self.low, self.high, kept)
+
+
+class TokenQuantizer(ActivationQuantizer):
+    """Each token on a grid of its own, from its least to its largest value: nothing is searched or learned.
+
+    So the authors' LLaMA scripts evaluate 8-bit activations. What is stored of it is the range of the codes; the step
+    is empty.
+    """
+
+    def __init__(self, scheme: Scheme) -> None:
+        low, high = code_range(scheme, has_negatives=True)
+        super().__init__(Grid(torch.empty(0), torch.zeros(()), low, high))
+        del self.raw_step
+        self.scheme = scheme
+
+    def stored(self) -> Grid:
+        """Return the range of the codes, with an empty step."""
+        return self.grid
+
+    def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
+        """Return the quantized ``x``, float32 (..., C), where ``kept`` (its shape) is one; the gradient passes."""
+        values = x.detach()
+        grid = grid_from_range(values.amin(-1, keepdim=True), values.amax(-1, keepdim=True), self.scheme, True)
+        moved = clip((values / grid.step).round_(), *grid.bounds) * grid.step - values
+        return x + (moved if kept is None else moved * kept)
+
+
+def of_grid(grid: Grid) -> ActivationQuantizer:
+    """Return the quantizer that stores a grid so; see ``stored``."""
+    if grid.step.numel():
+        return ActivationQuantizer(grid)
+    return TokenQuantizer(Scheme((grid.qmax - grid.qmin).bit_length(), symmetric=grid.qmin < 0))
 
 
 def keep_mask(like: Tensor, probability: float, generator: torch.Generator) -> Tensor:

@@ -1,7 +1,6 @@
 """What is done to one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
 import contextlib
-import dataclasses
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -11,6 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexround.errors import NumericalError, SettingsError
 from flexround.models.blocks import Block, identity
+from flexround.quant.activation import TokenQuantizer
 from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
@@ -22,6 +22,7 @@ from flexround.reconstruct.result import Result, Stored, site_key, store_codes, 
 from flexround.surgery import place
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
+IMAGES = 4  # dimensions of a batch
 LOSS_WINDOW = 10  # iterations averaged for the loss before and after
 AT_ONCE = 2**31  # bytes of the largest tensor of a pass, if all initial rows go through a block together
 
@@ -110,8 +111,14 @@ class Phase:
         return self.error(lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
 
     def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
-        """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output."""
+        """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output.
+
+        Raises:
+            SettingsError: grids for each token of images (n, C, H, W).
+        """
         hyper, block, device = self.job.hyper, self.job.blocks[index], self.job.device
+        if hyper.a_granularity == "token" and x.ndim == IMAGES:
+            raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
         masks = None if self.job.mask is None else self.job.mask[: len(x)].to(device)
         parts = self._parts(block, x, masks)
         of_parts = [None if masks is None else masks[rows] for rows in parts]
@@ -120,15 +127,16 @@ class Phase:
             bits = self.job.activation_bits(index) if is_output else (self.job.recipe.a_bits or 0)
             scheme = Scheme(bits, hyper.a_scheme == "symmetric")
             kept = of_parts if hyper.mask_padding else [None] * len(parts)
-            place.attach_quantizer(site, place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept))
+            observer = place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept)
+            place.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
         outputs: list[Tensor] = []
         while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
             for rows, mask in zip(parts, of_parts, strict=True):
                 with torch.no_grad(), self.job.products(), contextlib.suppress(place.Observed):
                     outputs.append(block(on(device, x[rows]), mask))
         for site in block.sites:
-            observer = place.attached_quantizer(site)
-            place.attach_quantizer(site, observer.quantizer)  # type: ignore[arg-type]
+            if isinstance(found := place.attached_quantizer(site), place.Observer):
+                place.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
         return outputs[0] if len(parts) == 1 else torch.cat(outputs)
 
     def _parts(self, block: Block, x: Tensor, masks: Tensor | None) -> list[slice]:
@@ -140,16 +148,11 @@ class Phase:
 
     def steps(self, block: Block) -> Result:
         """Return the grids of a block's activation quantizers as they are now."""
-        learned: Result = {}
-        for site in block.sites:
-            quantizer = place.attached_quantizer(site)
-            grid = dataclasses.replace(quantizer.grid, step=quantizer.step().detach().cpu())
-            learned[site_key(self.names, site)] = Stored(grid)
-        return learned
+        return {site_key(self.names, site): Stored(place.attached_quantizer(site).stored()) for site in block.sites}
 
     def step_group(self, block: Block) -> list[ParameterGroup]:
         """Return the activation steps of a block as a parameter group (always annealed, as in BRECQ and QDrop)."""
-        steps = [quantizer.raw_step for quantizer in place.quantizers(block)]
+        steps = [step for quantizer in place.quantizers(block) for step in quantizer.parameters()]
         for step in steps:
             step.requires_grad_(True)
         return [ParameterGroup(steps, self.job.hyper.a_lr, "cosine")] if steps else []
@@ -157,8 +160,9 @@ class Phase:
     def freeze_steps(self, block: Block) -> None:
         """End the learning of a block's steps and the dropping."""
         for quantizer in place.quantizers(block):
-            quantizer.raw_step.requires_grad_(False)
-            quantizer.raw_step.grad = None
+            for step in quantizer.parameters():
+                step.requires_grad_(False)
+                step.grad = None
             quantizer.generator = None
 
 
@@ -311,7 +315,8 @@ class StepPhase(Phase):
         initial = self.store.copy(self.calibrate_sites(index, self.before(block, carry.pop("initial"))))
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         record["error_initial"] = self.block_error(block, full, target)
-        if hyper.a_iters and block.sites and (index > 0 or hyper.reconstruct_stem):
+        learned = hyper.a_iters and (index > 0 or hyper.reconstruct_stem)
+        if learned and (groups := self.step_group(block)):
             batches = Batches(
                 full,
                 full,
@@ -324,7 +329,6 @@ class StepPhase(Phase):
                 job.generator("step rows", block.name),
                 job.generator("step mix", block.name, job.device),
             )
-            groups = self.step_group(block)
             none = Annealing(0.0, 0.0, 1.0, 1.0)
             loss = self.loss(hyper.a_loss_p)
             with job.learning():

@@ -13,7 +13,7 @@ from flexround.errors import InputError, NumericalError
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import CPU
 from flexround.models.tensors import places, put
-from flexround.quant.activation import ActivationQuantizer
+from flexround.quant import activation
 from flexround.quant.grid import Grid
 from flexround.reconstruct import packing
 from flexround.reconstruct.state import State
@@ -114,7 +114,7 @@ def apply(
             put((modules[rest], "weight"), stored.values().to(device, kind))
         else:
             grid = dataclasses.replace(stored.grid, step=stored.grid.step.to(device))
-            attach_quantizer(sites[key], ActivationQuantizer(grid))
+            attach_quantizer(sites[key], activation.of_grid(grid))
 
 
 def parameters(model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:

@@ -62,6 +62,7 @@ class Hyper(Strict):
     w_init: Literal["mse", "minmax"]
     w_init_p: Positive
     a_scheme: Literal["symmetric", "asymmetric"]
+    a_granularity: Literal["tensor", "token"]
     a_init: Literal["mse", "minmax"]
     a_init_p: Positive
     a_init_samples: Count

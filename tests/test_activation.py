@@ -1,0 +1,98 @@
+"""Activations quantized token by token: the formula, its gradient, dropping, and what is stored of it."""
+
+import copy
+
+import pytest
+import torch
+import toy
+from test_causal_blocks import batch, cut, make
+
+from flexround import imports
+from flexround.errors import SettingsError
+from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, of_grid
+from flexround.quant.grid import Scheme
+from flexround.quant.search import initial_grid
+from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.result import apply, unflatten
+from flexround.reconstruct.state import State
+from flexround.reconstruct.weights import Resident
+from flexround.settings.schema import Hyper
+
+ASYMMETRIC = Scheme(8, symmetric=False)
+X = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.01, 1, 1, 7, 300])[:, None]
+
+
+def by_hand(x, levels=255):
+    """Quantize a vector from its least value (at most 0) to its largest one (at least 0)."""
+    low, high = min(x.min().item(), 0.0), max(x.max().item(), 0.0)
+    step = (high - low) / levels
+    zero = min(max(-round(low / step), 0), levels)
+    return torch.tensor([(min(max(round(v / step) + zero, 0), levels) - zero) * step for v in x.tolist()])
+
+
+def test_each_token_has_the_range_of_its_own_values():
+    found = TokenQuantizer(ASYMMETRIC)(X)
+    for row in range(3):
+        for token in range(5):
+            torch.testing.assert_close(found[row, token], by_hand(X[row, token].double()).float(), rtol=1e-4, atol=1e-6)
+    static = ActivationQuantizer(initial_grid(X, ASYMMETRIC))(X)
+    assert (found - X)[:, 0].abs().max() < 1e-2 * (static - X)[:, 0].abs().max(), "small tokens keep their digits"
+
+
+def test_a_token_of_zeros_stays_zero():
+    assert torch.equal(TokenQuantizer(ASYMMETRIC)(torch.zeros(2, 4)), torch.zeros(2, 4))
+
+
+def test_the_gradient_passes_and_dropped_values_are_exact():
+    quantizer, x = TokenQuantizer(Scheme(2, symmetric=False)), X.clone().requires_grad_()
+    quantizer.keep_probability, quantizer.generator = 0.5, torch.Generator().manual_seed(0)
+    found = quantizer(x)
+    found.sum().backward()
+    assert torch.equal(x.grad, torch.ones_like(x))
+    quantizer.generator = None
+    whole = quantizer(X)
+    dropped = found == X
+    assert 0.3 < dropped.float().mean() < 0.7
+    torch.testing.assert_close(found[~dropped], whole[~dropped])
+
+
+@pytest.mark.parametrize("scheme", [ASYMMETRIC, Scheme(4, symmetric=False), Scheme(8), Scheme(3)])
+def test_what_is_stored_gives_the_same_quantizer(scheme):
+    quantizer = TokenQuantizer(scheme)
+    assert list(quantizer.parameters()) == []
+    again = of_grid(quantizer.stored())
+    assert isinstance(again, TokenQuantizer)
+    assert again.scheme == scheme
+    assert type(of_grid(ActivationQuantizer(initial_grid(X, scheme)).stored())) is ActivationQuantizer
+
+
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_a_network_learns_with_it_and_is_the_same_when_it_is_read_again(tmp_path, setting):
+    x, mask = batch()
+    fresh = make("llama")
+    model = copy.deepcopy(fresh)
+    blocks = cut(model)
+    settings = {"a_granularity": "token", "a_scheme": "asymmetric", "samples": len(x), "batch": 2, "iters": 3}
+    settings |= {"a_init_samples": 2, "a_iters": 3, "head_input_bits": "low"}
+    hyper, recipe = Hyper.model_validate(toy.HYPER | settings), toy.recipe(setting, a_bits=8)
+    rounding = imports.load(toy.ROUNDINGS["flexround"])
+    job = Reconstruction(model, blocks, Resident(blocks), recipe, hyper, rounding, ("t",), torch.device("cpu"), mask)
+    with State(tmp_path / "run", "f" * 16).opened() as state:
+        records = reconstruct(job, x, state)
+        results = [unflatten(state.tensors(entry), entry["facts"]["grids"]) for entry in state.entries]
+    assert all("loss_before" not in record for record in records if record["phase"] == "steps"), "nothing is learned"
+    again = cut(fresh)
+    for result in results:
+        apply(result, fresh, again, torch.device("cpu"))
+    kinds = {type(module) for module in fresh.modules() if isinstance(module, ActivationQuantizer)}
+    assert kinds == {TokenQuantizer}
+    for block, other in zip(blocks, again, strict=True):
+        x = block.before(x)
+        assert torch.equal(block(x, mask), other(x, mask))
+        x = block(x, mask)
+
+
+def test_images_have_no_tokens(tmp_path):
+    with pytest.raises(SettingsError, match="images have none"):
+        toy.run(toy.job(toy.recipe("Q", a_bits=4), a_granularity="token"), tmp_path)
