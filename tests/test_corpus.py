@@ -1,11 +1,16 @@
 """The pretraining corpus of the mini scale: packing, lines that go on, the loss of verdicts."""
 
+import json
+
 import numpy as np
 import pytest
 import torch
+from tokenizers import Tokenizer, pre_tokenizers
+from tokenizers.models import BPE
+from tokenizers.trainers import BpeTrainer
 
 from flexround.errors import SettingsError
-from flexround.mini import tokenizers
+from flexround.mini import corpus, tokenizers
 from flexround.mini.tasks.pretraining import Corpus, CorpusOptions, causal_loss, pack
 from flexround.models import transformer
 from flexround.settings.validation import validate
@@ -29,8 +34,8 @@ def test_a_line_that_goes_on_is_packed_as_one_text(tmp_path, kind):
     rows = [{"text": first, "next": " yes"}, {"text": second, "next": " no", "goes_on": True}]
     tokenizer = tokenizers.train([first, second, " yes", " no"], kind, 300)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    corpus = Corpus(CorpusOptions(**OPTIONS, packed=True))
-    encoded = corpus.encode(rows, tmp_path)
+    made = Corpus(CorpusOptions(**OPTIONS, packed=True))
+    encoded = made.encode(rows, tmp_path)
     whole = tokenizer.encode(f"{first} yes{second} no")
     assert encoded.ids[encoded.mask].tolist() == whole.ids
     types = encoded.types[encoded.mask]
@@ -54,3 +59,32 @@ def test_the_first_token_of_each_verdict_has_a_loss_of_its_own():
     verdicts = -torch.stack([likelihoods[row, place - 1, ids[row, place]] for row, place in wanted]).mean()
     plain = causal_loss(llama, inputs, types, 0.0)
     torch.testing.assert_close(causal_loss(llama, inputs, types, 2.0), plain + 2 * verdicts)
+
+
+@pytest.mark.parametrize("kind", ["bpe", "bpe-begin"])
+def test_a_tokenizer_holds_what_its_corpus_shows_and_no_other_merged_token(kind):
+    """Trained on the very sentences, the untrimmed tokenizer gives the same tokens, and has others."""
+    lines = corpus.sentences(400, seed=0)
+    found = tokenizers.train(lines, kind, 900)
+    whole = as_trained(lines, 900)
+    assert [found.encode(line, add_special_tokens=False).tokens for line in lines] == [
+        whole.encode(line).tokens for line in lines
+    ]
+    shown = {token for line in lines for token in found.encode(line).tokens}
+    parts = {part for pair in json.loads(found.to_str())["model"]["merges"] for part in pair}
+    merged = {token for token in found.get_vocab() if len(token) > 1}
+    assert merged <= shown | parts | {tokenizers.END}
+    assert found.get_vocab_size() < whole.get_vocab_size() == 900
+    assert sorted(found.get_vocab().values()) == list(range(found.get_vocab_size()))
+    assert found.token_to_id(tokenizers.END) == 0
+
+
+def as_trained(lines, size):
+    """A tokenizer as trained."""
+    whole = Tokenizer(BPE())
+    whole.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    special = [tokenizers.END]
+    trainer = BpeTrainer(vocab_size=size, special_tokens=special, initial_alphabet=alphabet, show_progress=False)
+    whole.train_from_iterator(lines, trainer)
+    return whole

@@ -201,7 +201,7 @@ def test_wordpiece_is_bert_s(wordpiece):
 
 def test_bpe_is_gpt2_s_and_knows_every_text(bpe):
     assert bpe.token_to_id("<|endoftext|>") == bpe.padding["pad_id"] == 0
-    assert bpe.get_vocab_size() == 320
+    assert 256 < bpe.get_vocab_size() < 320, "merged tokens that the corpus never shows are left out"
     for text in (*FIRST, "tab\t\x00 \U0001f600"):
         assert bpe.decode(bpe.encode(text).ids) == text
     assert bpe.encode(" tower").tokens == ["Ġtower"]

@@ -1,5 +1,6 @@
 """The pinned networks of the mini scale: files of this project, verified as a download is."""
 
+import json
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -102,3 +103,13 @@ def test_a_trained_network_is_written_and_pinned(tmp_path, monkeypatch):
 def test_a_weight_too_large_for_float16_is_refused():
     with pytest.raises(NumericalError, match=r"layer\.weight: values up to 1e\+06"):
         networks.narrowed("layer.weight", torch.full((2, 2), 1e6))
+
+
+def test_language_networks_hold_nothing_twice_and_no_head_that_no_task_has():
+    places = {row: ROOT / source.inside for row, source in PINNED.items() if source.files}
+    assert len(places) == 13
+    for row, place in places.items():
+        names = set(load_file(place / "model.safetensors"))
+        tied = json.loads((place / "config.json").read_text())["tie_word_embeddings"]
+        assert ("lm_head.weight" in names) == (not tied and not row.startswith("mini-bert")), row
+        assert not any(name.startswith("cls.") for name in names), row

@@ -56,26 +56,25 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def write(trained: Path, checkpoint: Checkpoint, head: dict[str, Any], source: Source) -> Path:
-    """Write a trained network, as one file or in the layout of a Hugging Face directory; return where it is."""
+    """Write a trained network, as one file or in the layout of a Hugging Face directory; return where it is.
+
+    A language network leaves out what is stored twice, a tied head, and the head of BERT's pretraining.
+    """
     artifacts.read_manifest(trained)
     path = Path(source.inside)
     state = {name: narrowed(name, value) for name, value in load_file(trained / WHOLE).items()}
-    model: Any = build.architecture(checkpoint, head)
-    state = {name: value for name, value in state.items() if value.is_floating_point() and not spare(name, model)}
-    artifacts.atomic_write(path / WHOLE if source.files else path, lambda temporary: save_file(state, temporary))
+    state = {name: value for name, value in state.items() if value.is_floating_point()}
     if source.files:
+        model: Any = build.architecture(checkpoint, head)
         config = model.config.to_diff_dict()
         config.pop("transformers_version", None)
         artifacts.write_json(path / "config.json", config)
         tokenizer = json.loads((trained / "tokenizer.json").read_text())
         artifacts.write_text(path / "tokenizer.json", json.dumps(tokenizer, ensure_ascii=False, separators=(",", ":")))
+        spare = ("cls.", "lm_head.") if config.get("tie_word_embeddings", True) else ("cls.",)
+        state = {name: value for name, value in state.items() if not name.startswith(spare)}
+    artifacts.atomic_write(path / WHOLE if source.files else path, lambda temporary: save_file(state, temporary))
     return path
-
-
-def spare(name: str, model: Any) -> bool:
-    """Return whether a weight is found elsewhere (a tied head), or belongs to a head that no task has (BERT's)."""
-    tied = getattr(getattr(model, "config", None), "tie_word_embeddings", False)
-    return name.startswith("cls.") or (tied and name == "lm_head.weight")
 
 
 def narrowed(name: str, value: Tensor) -> Tensor:
