@@ -10,7 +10,7 @@ from stage_calls import Work
 from flexround import sources
 from flexround.errors import InputError
 from flexround.models import cifar_resnet
-from flexround.results.render import by_bits
+from flexround.results.render import by_bits, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -70,6 +70,16 @@ def test_claims_are_asked_of_its_tables(work):
     assert {line["place"] for line in lines} == {"real 1", "real 2", "real 3", "figure 7"}
     assert {line["published_margin"] for line in lines} == {""}
     assert path.with_name("errata.csv").read_text().count("\n") == 1
+
+
+def test_the_report_has_its_tables_and_claims(work):
+    work.evaluated("cifar10", "resnet20", "b-flexround-w4")
+    work.do("tabulate", 1, out="results/real-tiny/real1.csv"), work.do("claims", out="results/real-tiny/claims.csv")
+    page = report_page.render(work.root, work.plan)
+    assert '<section id="real1"' in page
+    assert "asked of real networks" in page
+    assert "make results/real2.csv SCALE=real-tiny" in page
+    assert r"\label{tab:real_w}" in document.source(work.root, work.plan, "figures")
 
 
 def test_grid_shifts_of_its_networks_are_drawn(work):
