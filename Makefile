@@ -14,7 +14,7 @@ INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 
-.PHONY: help install test docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status remote pull push verify clean
+.PHONY: help install test docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -128,5 +128,8 @@ status: $(INSTALLED) ## the README's status table from results/reference, and it
 	python -m flexround.tools.status --scale $(SCALE) --page README.md \
 		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
 
+evidence: $(INSTALLED) ## the README's first table from results/reference/real1.csv, its figure from results/real/figure8.png
+	python -m flexround.tools.evidence
+
 clean: ## remove everything computed here, downloads included; .venv stays
-	rm -rf results/mini results/pretraining results/sources results/table* results/figure* results/claims* results/errata* results/report* results/paper* logs .jobs .code .state .snakemake
+	rm -rf results/mini results/pretraining results/real results/sources results/table* results/real*.* results/figure* results/claims* results/errata* results/report* results/paper* logs .jobs .code .state .snakemake

@@ -16,7 +16,8 @@ from flexround.tools import status as stage
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(load_params("mini"))
-ITEMS = [item for part in document.parts(PLAN.params.tables) for item in part.items]
+NAMES = [table.name for table in PLAN.params.tables.values()]
+ITEMS = [item for part in document.parts(NAMES) for item in part.items]
 TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
 

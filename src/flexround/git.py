@@ -35,7 +35,7 @@ def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Pa
         The directory of the files, which lie there under their paths.
 
     Raises:
-        GitError: with git's last words.
+        GitError: with git's reason.
     """
     tree = directory / "tree"
     tree.mkdir(parents=True)
@@ -68,5 +68,6 @@ def _git(directory: Path, *arguments: str) -> None:
     except FileNotFoundError as error:
         raise GitError("the command git is missing; install it") from error
     except subprocess.CalledProcessError as error:
-        words = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
-        raise GitError(f"git {arguments[0]}: {words[-1]}") from error
+        lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
+        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
+        raise GitError(f"git {arguments[0]}: {reason}") from error

@@ -25,15 +25,15 @@ class Judged(NamedTuple):
     lines: list[list[str]]
 
 
-def read(path: Path) -> list[Judged]:
+def read(path: Path, settings: Path = specs.CLAIMS) -> list[Judged]:
     """Return all claims of ``claims.csv`` in its order; none if it isn't made.
 
     Raises:
-        InputError: it has a claim that ``params/claims.yaml`` lacks.
+        InputError: it has a claim that ``settings``, such as ``params/claims.yaml``, lacks.
     """
     if not path.exists():
         return []
-    words, judged = specs.load().claims, []
+    words, judged = specs.load(settings).claims, []
     reader = csv.DictReader(path.read_text().splitlines())
     for name, group in itertools.groupby(reader, key=lambda line: line["claim"]):
         if name not in words:

@@ -13,7 +13,7 @@ from markupsafe import Markup
 from flexround.results.render import html, jinja, job_costs, origins, report_claims, table_layout
 from flexround.results.render.overview import Standing, standing
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow
-from flexround.settings.layout import Run
+from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
 
 
@@ -35,7 +35,7 @@ def render(root: Path, plan: Plan) -> str:
     directory = root / "results" / plan.scale.name
     standings = [standing(table, directory) for _, table in sorted(plan.params.tables.items())]
     runs = {s.table.number: _table_runs(s, root) for s in standings}
-    judged = report_claims.read(directory / "claims.csv")
+    judged = report_claims.read(directory / "claims.csv", PARAMS / plan.scale.shows.claims)
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),

@@ -26,16 +26,16 @@ def markdown(standings: Iterable[Standing], scale: ScaleFacts) -> str:
     return "\n".join([note, "", *lines]) + "\n"
 
 
-def replaced(text: str, table: str) -> str:
-    """Return a page with everything between its two markers replaced by ``table``.
+def replaced(text: str, table: str, begin: str = BEGIN, end: str = END) -> str:
+    """Return a page with everything between two markers, its lines ``begin`` and ``end``, replaced by ``table``.
 
     Raises:
         InputError: the page has not exactly one pair of markers.
     """
-    pattern = re.compile(f"{re.escape(BEGIN)}\n.*?{re.escape(END)}", re.DOTALL)
-    new, count = pattern.subn(lambda _: f"{BEGIN}\n{table}{END}", text)
+    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+    new, count = pattern.subn(lambda _: f"{begin}\n{table}{end}", text)
     if count != 1:
-        raise InputError(f"{count} places between {BEGIN} and {END}; write these two lines where the table shall stand")
+        raise InputError(f"{count} places between {begin} and {end}; write these two lines where the table shall stand")
     return new
 
 

@@ -154,7 +154,7 @@ def _state(header: Header, content: np.ndarray, path: Path) -> dict[str, Tensor]
 
 
 def halves(weight: Tensor, size: int) -> Tensor:
-    """Reorder the rows of a query or key projection (heads * size, width).
+    """Reorder the rows of a query or key projection, shape (heads * size, width).
 
     llama2.c turns neighbouring rows of a head together, Hugging Face rows of its first and its second half.
     """

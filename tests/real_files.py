@@ -1,0 +1,91 @@
+"""Stand-ins in the formats of the scale real: a tar of images by class, a llama2.c model and its tokenizer."""
+
+import io
+import struct
+import tarfile
+
+import numpy as np
+import torch
+from PIL import Image
+
+from flexround.models import transformer
+
+CLASSES = ("ant", "bee", "cat", "dog", "elk")
+TOKENS = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{byte:02X}>" for byte in range(256)), " ", "a", "b", "c", "ab", " a"]
+TOKENS += ["abc", " ab", "o", "n", "ce", "e", "once", "on"]
+LLAMA = {
+    "vocab_size": len(TOKENS),
+    "hidden_size": 16,
+    "num_hidden_layers": 2,
+    "num_attention_heads": 4,
+    "num_key_value_heads": 2,
+    "intermediate_size": 24,
+    "max_position_embeddings": 32,
+    "rms_norm_eps": 1.0e-5,
+    "tie_word_embeddings": True,
+    "bos_token_id": 1,
+    "eos_token_id": 2,
+}
+
+
+def images(path, folder, count, classes=CLASSES, size=32, seed=0):
+    """Write a tar of ``count`` JPEGs of each class, as FOLDER/CLASS/NUMBER.jpg."""
+    rng = np.random.default_rng(seed)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for number in range(count):  # classes alternate: the order in the tar is not the order of the names
+            for name in classes:
+                buffer = io.BytesIO()
+                Image.fromarray(rng.integers(0, 256, (size, size, 3), dtype=np.uint8)).save(buffer, "JPEG")
+                add(tar, f"{folder}/{name}/{number:04}.jpg", buffer.getvalue())
+
+
+def add(tar, name, content):
+    entry = tarfile.TarInfo(name)
+    entry.size = len(content)
+    tar.addfile(entry, io.BytesIO(content))
+
+
+def llama(seed=0, **changes):
+    """Return a small model of the LLaMA architecture whose every tensor is random."""
+    model = transformer.llama("causal-lm", seed=seed, **LLAMA | changes)
+    generator = torch.Generator().manual_seed(seed)
+    with torch.no_grad():
+        for parameter in model.parameters():
+            parameter.copy_(torch.randn(parameter.shape, generator=generator) * 0.3)
+    return model
+
+
+def write_llama2c(model, path):
+    """Write a model as llama2.c's export does, whose rotary pairs are neighbouring rows."""
+    config, state = model.config, model.state_dict()
+    size = config.hidden_size // config.num_attention_heads
+    shared = config.tie_word_embeddings
+    header = (config.hidden_size, config.intermediate_size, config.num_hidden_layers, config.num_attention_heads)
+    header += (config.num_key_value_heads, config.vocab_size if shared else -config.vocab_size)
+    header += (config.max_position_embeddings,)
+
+    def pairs(weight):
+        return weight.view(-1, 2, size // 2, weight.shape[1]).transpose(1, 2).reshape(weight.shape)
+
+    def layers(name, change=lambda weight: weight):
+        return [change(state[f"model.layers.{i}.{name}.weight"]) for i in range(config.num_hidden_layers)]
+
+    tensors = [state["model.embed_tokens.weight"], *layers("input_layernorm")]
+    tensors += [*layers("self_attn.q_proj", pairs), *layers("self_attn.k_proj", pairs)]
+    tensors += [*layers("self_attn.v_proj"), *layers("self_attn.o_proj"), *layers("post_attention_layernorm")]
+    tensors += [*layers("mlp.gate_proj"), *layers("mlp.down_proj"), *layers("mlp.up_proj"), state["model.norm.weight"]]
+    tensors += [torch.zeros(2, config.max_position_embeddings, size // 2)]
+    tensors += [] if shared else [state["lm_head.weight"]]
+    path.parent.mkdir(parents=True, exist_ok=True)
+    content = b"".join(tensor.numpy().astype("<f4").tobytes() for tensor in tensors)
+    path.write_bytes(struct.pack("<7i", *header) + content)
+
+
+def write_tokens(path, tokens=TOKENS):
+    """Write a tokenizer as llama2.c's export does; later pieces have worse scores."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    pieces = [piece.encode() for piece in tokens]
+    scores = [0.0 if i < 259 else float(258 - i) for i in range(len(pieces))]
+    rows = (struct.pack("<fi", score, len(piece)) + piece for score, piece in zip(scores, pieces, strict=True))
+    path.write_bytes(struct.pack("<i", max(map(len, pieces))) + b"".join(rows))

@@ -1,0 +1,102 @@
+"""CIFAR-10 from tars, and its ResNets."""
+
+import tarfile
+
+import numpy as np
+import pytest
+import real_files
+import torch
+from PIL import Image
+
+from flexround.errors import InputError, SettingsError
+from flexround.models import blocks as protocol
+from flexround.models import cifar_resnet
+from flexround.surgery.fold_bn import fold_batch_norm
+from flexround.tasks.images.cifar10 import Cifar10, Cifar10Options
+
+
+@pytest.fixture
+def sources(tmp_path):
+    real_files.images(tmp_path / "cifar10/train.tar", "train", 6)
+    real_files.images(tmp_path / "cifar10/test.tar", "test", 4, seed=1)
+    return tmp_path
+
+
+def task(**options):
+    return Cifar10(Cifar10Options(**{"classes": 5, "train": 20, "val": 20} | options))
+
+
+def test_images_and_labels_are_those_of_the_tars(sources, tmp_path):
+    task().prepare(tmp_path / "data", sources)
+    found = {name: np.load(tmp_path / f"data/{name}.npy") for name in ("train_images", "train_labels", "val_images")}
+    assert found["train_images"].shape == (20, 32, 32, 3)
+    assert found["train_labels"].tolist() == [label for label in range(5) for _ in range(4)]
+    with tarfile.open(sources / "cifar10/test.tar") as tar:
+        image = Image.open(tar.extractfile("test/bee/0002.jpg"))
+        np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
+
+
+def test_calibration_draws_training_images_once_each(sources, tmp_path):
+    task().prepare(tmp_path / "data", sources)
+    drawn, fewer = (task().calibration(tmp_path / "data", count, 3) for count in (20, 5))
+    assert sorted(drawn["indices"]) == list(range(20))
+    np.testing.assert_array_equal(drawn["images"][:5], fewer["images"])
+    train = np.load(tmp_path / "data/train_images.npy")
+    np.testing.assert_array_equal(drawn["images"], train[drawn["indices"]])
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"classes": 4}, "train.tar: 5 classes instead of 4"),
+        ({"train": 40}, "class ant has 6 images, fewer than 8; lower the option train"),
+        ({"val": 21}, "test.tar: 20 images instead of 21"),
+    ],
+)
+def test_other_data_are_refused(sources, tmp_path, options, message):
+    with pytest.raises(InputError, match=message):
+        task(**options).prepare(tmp_path / "data", sources)
+
+
+def test_damaged_data_are_refused(sources, tmp_path):
+    path = sources / "cifar10/test.tar"
+    with tarfile.open(path, "a") as tar:
+        real_files.add(tar, "test/ant/9999.jpg", b"no image")
+    with pytest.raises(InputError, match=r"9999\.jpg can't be read"):
+        task().prepare(tmp_path / "data", sources)
+    real_files.images(path, "test", 4, size=16)
+    with pytest.raises(InputError, match=r"0000\.jpg is 16 x 16, not 32 x 32"):
+        task().prepare(tmp_path / "data", sources)
+    path.write_bytes(path.read_bytes()[:5000])
+    with pytest.raises(InputError, match=r"test\.tar"):
+        task().prepare(tmp_path / "data", sources)
+    path.unlink()
+    with pytest.raises(InputError, match="not a whole tar"):
+        task().prepare(tmp_path / "data", sources)
+
+
+@pytest.mark.parametrize("depth", [8, 20])
+def test_the_blocks_are_the_network(depth):
+    torch.manual_seed(0)
+    model = cifar_resnet.resnet(depth).eval()
+    fold_batch_norm(model)
+    x = torch.randn(2, 3, 32, 32)
+    blocks = cifar_resnet.blocks(model)
+    assert len(blocks) == (depth - 2) // 2 + 2
+    with torch.no_grad():
+        torch.testing.assert_close(protocol.run(blocks, x), model(x), rtol=0, atol=0)
+
+
+def test_the_shortcut_is_a_strided_copy_and_zero_channels():
+    block = cifar_resnet.BasicBlock(4, 8, 2).eval()
+    torch.nn.init.zeros_(block.conv2.weight)
+    x = torch.rand(1, 4, 8, 8)
+    with torch.no_grad():
+        out = block(x)
+    torch.testing.assert_close(out[:, 2:6], x[:, :, ::2, ::2])
+    assert not out[:, [0, 1, 6, 7]].any()
+
+
+def test_a_depth_that_there_is_not_is_refused():
+    with pytest.raises(SettingsError, match="depth=18: choose 6n"):
+        cifar_resnet.resnet(18)

@@ -1,0 +1,129 @@
+"""Sources of the kind git: a file, a directory or a packed directory of one commit of a local repository."""
+
+import subprocess
+import tarfile
+
+import pytest
+import real_files
+from pydantic import ValidationError
+
+from flexround import git, sources
+from flexround.errors import InputError
+from flexround.settings.schema import Source
+
+FILES = {"zoo/w.th": b"weights\r\n", "zoo/other.th": b"x", "train/ant/1.jpg": b"one", "train/bee/2.jpg": b"two"}
+
+
+def run(repository, *arguments):
+    identity = ["-c", "user.name=a", "-c", "user.email=a@b", "-c", "core.autocrlf=false"]
+    command = ["git", *identity, *arguments]
+    return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout.strip()
+
+
+@pytest.fixture(scope="module")
+def repository(tmp_path_factory):
+    """A repository of two commits, the wanted one and a later one without its files: its URL and both."""
+    root = tmp_path_factory.mktemp("repository")
+    run(root, "init", "--quiet")
+    run(root, "config", "uploadpack.allowFilter", "true")
+    run(root, "config", "uploadpack.allowAnySHA1InWant", "true")
+    for name, content in FILES.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).write_bytes(content)
+    run(root, "add", ".")
+    run(root, "commit", "--quiet", "-m", "wanted")
+    wanted = run(root, "rev-parse", "HEAD")
+    (root / "zoo/w.th").write_bytes(b"changed")
+    run(root, "commit", "--quiet", "-a", "-m", "later")
+    return root.as_uri(), wanted, run(root, "rev-parse", "HEAD")
+
+
+def source(repository, path, commit=1, **given):
+    facts = {"kind": "checkpoint", "file": "place/it", "licence": "MIT", "revision": repository[commit]}
+    return Source(location=f"git:{repository[0]}", path=path, **facts | given)
+
+
+def test_a_file_of_an_earlier_commit_is_fetched_as_it_is(repository, tmp_path):
+    sources.fetch("w", source(repository, "zoo/w.th"), tmp_path)
+    assert (tmp_path / "place/it").read_bytes() == FILES["zoo/w.th"]
+    assert sorted(path.name for path in (tmp_path / "place").iterdir()) == ["it", "it.sha256"]
+
+
+def test_of_a_directory_the_named_files_are_fetched(repository, tmp_path):
+    sources.fetch("w", source(repository, "zoo", files=["w.th"]), tmp_path)
+    assert [path.name for path in (tmp_path / "place/it").iterdir()] == ["w.th"]
+
+
+def test_a_packed_directory_has_the_hash_of_its_files_however_it_is_packed(repository, tmp_path):
+    packed = source(repository, "train", packed=True, bytes=6)
+    found = sources.fetch("w", packed, tmp_path / "a")
+    with tarfile.open(tmp_path / "a/place/it") as tar:
+        assert tar.getnames() == ["train/ant/1.jpg", "train/bee/2.jpg"]
+    (tmp_path / "b/place").mkdir(parents=True)
+    with tarfile.open(tmp_path / "b/place/it", "w") as tar:  # by hand: directories, another order, other times
+        for name in ("train", "train/bee", "train/ant"):
+            entry = tarfile.TarInfo(name)
+            entry.type = tarfile.DIRTYPE
+            tar.addfile(entry)
+        for name in ("train/bee/2.jpg", "train/ant/1.jpg"):
+            real_files.add(tar, name, FILES[name])
+    assert sources.fetch("w", packed.model_copy(update={"sha256": found}), tmp_path / "b") == found
+    with tarfile.open(tmp_path / "b/place/it", "a") as tar:
+        real_files.add(tar, "train/bee/3.jpg", b"")
+    with pytest.raises(InputError, match=r"its sha256 is .* but params/sources\.yaml says"):
+        sources.fetch("w", packed.model_copy(update={"sha256": found}), tmp_path / "b")
+
+
+def test_a_broken_tar_is_refused(repository, tmp_path):
+    (tmp_path / "place").mkdir()
+    (tmp_path / "place/it").write_bytes(b"no tar" * 200)
+    with pytest.raises(InputError, match="it is not a whole tar"):
+        sources.fetch("w", source(repository, "train", packed=True), tmp_path)
+
+
+def test_a_wrong_file_is_not_kept(repository, tmp_path):
+    with pytest.raises(InputError, match="its sha256 is"):
+        sources.fetch("w", source(repository, "zoo/w.th", commit=2, sha256="0" * 64), tmp_path)
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_what_cannot_be_fetched_says_what_to_put_where(repository, tmp_path):
+    lost = source(("file:///nowhere", "a" * 40), "zoo/w.th")
+    with pytest.raises(InputError) as caught:
+        sources.fetch("w", lost, tmp_path)
+    message = str(caught.value)
+    assert "git fetch: fatal" in message
+    assert "Get it from: zoo/w.th of the git repository file:///nowhere, commit aaaa" in message
+    assert f"put it at {tmp_path}/place/it" in message
+    with pytest.raises(InputError, match=r"packed as a tar of names such as train/\.\.\."):
+        sources.verify("w", source(repository, "train", packed=True), tmp_path / "none")
+    with pytest.raises(InputError, match="the commit has no zoo/none"):
+        sources.fetch("w", source(repository, "zoo/none"), tmp_path)
+    with pytest.raises(InputError, match="it can't be fetched"):
+        sources.fetch("w", source((repository[0], "b" * 40), "zoo/w.th"), tmp_path)
+
+
+def test_without_git_the_message_says_so(repository, tmp_path, monkeypatch):
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(InputError, match="the command git is missing; install it"):
+        sources.fetch("w", source(repository, "zoo/w.th"), tmp_path)
+
+
+def test_nothing_else_than_the_wanted_files_is_checked_out(repository, tmp_path):
+    tree = git.checkout(repository[0], repository[1], ["train/ant"], tmp_path / "git")
+    assert [path.name for path in tree.rglob("*.*") if ".git" not in path.parts] == ["1.jpg"]
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"path": None}, "a location git:URL needs it"),
+        ({"revision": "main"}, "give the whole commit"),
+        ({"packed": True, "files": ["a"]}, "give packed or files"),
+        ({"location": "https://example.org"}, "no other location has one"),
+    ],
+)
+def test_a_source_of_git_needs_a_path_and_a_whole_commit(given, message):
+    facts = {"kind": "checkpoint", "location": "git:u", "path": "p", "file": "f", "licence": "l", "revision": "a" * 40}
+    with pytest.raises(ValidationError, match=message):
+        Source(**facts | given)

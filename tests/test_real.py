@@ -1,0 +1,130 @@
+"""The scale real, small: from sources in their real formats to its tables, figures and claims."""
+
+import csv
+
+import pytest
+import real_files
+import torch
+from stage_calls import Work
+
+from flexround import sources
+from flexround.errors import InputError
+from flexround.models import cifar_resnet
+from flexround.results.render import by_bits, document, report_page
+from flexround.settings.layout import ROOT
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+
+STORIES = ["once abc ab", "abc abc on", "ab once once", "on on abc a b c", "once on", "abc ab ab ab"]
+NETWORKS = [("cifar10", "resnet20"), ("cifar10", "resnet56"), ("tinystories", "stories260k")]
+
+
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """The scale with its sources put there by hand, of which no hash is pinned."""
+    root = tmp_path_factory.mktemp("real")
+    place = root / "results/sources"
+    real_files.images(place / "cifar10/train.tar", "train", 8)
+    real_files.images(place / "cifar10/test.tar", "test", 4, seed=1)
+    for seed, name in enumerate(("resnet20-12fca82f", "resnet56-4bfd9763")):
+        torch.manual_seed(seed)
+        state = cifar_resnet.resnet(8, num_classes=5).state_dict()
+        torch.save(
+            {"state_dict": {f"module.{key}": value for key, value in state.items()}}, place / f"cifar10/{name}.th"
+        )
+    real_files.write_llama2c(real_files.llama(), place / "stories260K/stories260K.bin")
+    real_files.write_tokens(place / "stories260K/tok512.bin")
+    (place / "tinystories").mkdir()
+    (place / "tinystories/tiny.utf8").write_text("\n<|endoftext|>\n".join(STORIES * 8))
+    params = load_params(str(ROOT / "tests/real_scale.yaml"))
+    unpinned = {
+        name: source.model_copy(update={"sha256": None, "bytes": None}) for name, source in params.sources.items()
+    }
+    return Work(None, root, params._replace(sources=unpinned))
+
+
+def test_every_network_is_imported_and_quantized(work):
+    for task, checkpoint in NETWORKS:
+        for recipe in ("full-precision", "b-flexround-w4"):
+            assert work.metrics(task, checkpoint, recipe)["n_examples"]
+    assert (work.weights(*NETWORKS[2]) / "tokenizer.json").is_file()
+    rows = (work.data("tinystories") / "validation.jsonl").read_text().splitlines()
+    assert len(rows) == len(STORIES) * 8 / 2
+
+
+def test_its_tables_are_named_after_it(work):
+    for task, checkpoint in NETWORKS:
+        work.evaluated(task, checkpoint, "b-flexround-w4")
+    for number, statuses in ((1, {"computed", "missing"}), (3, {"computed", "missing"})):
+        path = work.do("tabulate", number, out=f"results/real-tiny/real{number}.csv")
+        lines = list(csv.DictReader(path.read_text().splitlines()))
+        assert {line["status"] for line in lines} == statuses
+        assert {line["published"] for line in lines} == {""}
+        assert f"<h1>Table real{number}</h1>" in path.with_suffix(".html").read_text()
+        assert f"% From real{number}.csv" in path.with_suffix(".tex").read_text()
+
+
+def test_claims_are_asked_of_its_tables(work):
+    path = work.do("claims", out="results/real-tiny/claims.csv")
+    lines = list(csv.DictReader(path.read_text().splitlines()))
+    assert {line["place"] for line in lines} == {"real 1", "real 2", "real 3", "figure 7"}
+    assert {line["published_margin"] for line in lines} == {""}
+    assert path.with_name("errata.csv").read_text().count("\n") == 1
+
+
+def test_the_report_has_its_tables_and_claims(work):
+    work.evaluated("cifar10", "resnet20", "b-flexround-w4")
+    work.do("tabulate", 1, out="results/real-tiny/real1.csv"), work.do("claims", out="results/real-tiny/claims.csv")
+    page = report_page.render(work.root, work.plan)
+    assert '<section id="real1"' in page
+    assert "asked of real networks" in page
+    assert "make results/real2.csv SCALE=real-tiny" in page
+    assert r"\label{tab:real_w}" in document.source(work.root, work.plan, "figures")
+
+
+def test_grid_shifts_of_its_networks_are_drawn(work):
+    work.quantized("cifar10", "resnet20", "b-flexround-w4"), work.quantized("cifar10", "resnet56", "b-flexround-w4")
+    assert work.do("figure", 3, out="results/real-tiny/figure3.pdf").stat().st_size > 1000
+
+
+def test_accuracy_against_bits_needs_every_run(work):
+    with pytest.raises(InputError, match="figure 8: a row without an evaluated run"):
+        work.do("figure", 8, out="results/real-tiny/figure8.pdf")
+
+
+def test_figure_8_shows_mean_and_deviation_of_each_method():
+    points = [by_bits.Point("net", "Full-precision", None, (80.0,))]
+    points += [by_bits.Point("net", name, bits, (70.0 + bits, 72.0 + bits)) for name in ("A", "B") for bits in (4, 2)]
+    (axes,) = by_bits.draw(points, 8, "real").axes
+    assert axes.lines[0].get_ydata()[0] == 80.0
+    first, second = (container.lines[0] for container in axes.containers)
+    assert first.get_ydata().tolist() == [75.0, 73.0]
+    assert first.get_xdata()[0] < 4 < second.get_xdata()[0]
+    low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 1]
+    assert high - low == pytest.approx(2 * 2**0.5)
+
+
+def test_the_paper_s_scales_have_the_paper_s_tables():
+    real, mini = Plan(load_params("real")), Plan(load_params("mini"))
+    assert [real.params.tables[number].name for number in real.complete_tables()] == ["real1", "real2", "real3"]
+    assert real.complete_figures() == [3, 4, 6, 7, 8]
+    assert len(mini.complete_tables()) == 24
+    assert mini.complete_figures() == [3, 4, 5, 6, 7]
+
+
+def test_its_sources_are_pinned():
+    params = load_params("real")
+    names = {name for checkpoint in params.scale.checkpoints.values() for name in checkpoint.sources}
+    names |= {name for task in params.scale.tasks.values() for name in task.sources}
+    assert all(params.sources[name].sha256 and params.sources[name].location.startswith("git:") for name in names)
+
+
+@pytest.mark.parametrize("name", ["cifar10-test", "cifar10-resnet20", "stories260k"])
+def test_a_missing_source_says_what_to_put_where(tmp_path, name):
+    source = load_params("real").sources[name]
+    with pytest.raises(InputError) as caught:
+        sources.verify(name, source, tmp_path / source.file)
+    assert f"of the git repository {source.location.removeprefix('git:')}, commit {source.revision}" in str(
+        caught.value
+    )
+    assert str(tmp_path / source.file) in str(caught.value)
