@@ -5,7 +5,8 @@ import hashlib
 
 import pytest
 
-from flexround.settings.layout import PARAMS, Run
+from flexround.settings import additions
+from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.load import hyper, load_params
 from flexround.settings.schema import Defaults, Hyper, HyperRule, Recipe, Recipes
 
@@ -105,6 +106,20 @@ def test_adaquants_rates_are_constant_and_the_combination_is_decided_by_group(na
     )
     assert both.schedule == {"v": "none", "scales": "cosine"}
     assert both.lr["scales"] == flexround.lr
+
+
+def test_the_rows_of_equal_iterations_differ_from_the_papers_in_nothing_else():
+    params = additions.configured("paper", str(ROOT / "examples/equal_iterations.yaml"))
+    rows = [row for number in (2, 3) for row in params.tables[number].rows() if row.recipe.endswith("-equal")]
+    assert len(rows) == 7
+    for row in rows:
+        name = row.recipe.removesuffix("-equal")
+        equal, own, adaround = (
+            hyper(params, Run("paper", "imagenet", "resnet18-brecq", recipe, 0))[0]
+            for recipe in (row.recipe, name, name.replace("flexround", "adaround"))
+        )
+        assert equal.iters == adaround.iters == 4 * own.iters
+        assert equal.model_copy(update={"iters": own.iters}) == own
 
 
 def test_the_two_settings_treat_the_stem_and_the_dropping_as_their_papers():
