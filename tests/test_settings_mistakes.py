@@ -106,8 +106,8 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
         ("scales/mini.yaml", into(seedz=3), r"seedz: unknown key 'seedz' (did you mean 'seeds'?"),
         (
             "scales/mini.yaml",
-            into("checkpoints", "resnet18-brecq", "model", fctory="x"),
-            "checkpoints.resnet18-brecq.model.fctory: unknown key 'fctory' (did you mean 'factory'?",
+            into("checkpoints", "bert-base", "model", fctory="x"),
+            "checkpoints.bert-base.model.fctory: unknown key 'fctory' (did you mean 'factory'?",
         ),
         ("scales/mini.yaml", into("hyper", 0, "set", itres=5), "'itres' (did you mean 'iters'?"),
         ("defaults.yaml", into("hyper", 0, "set", itres=5), "'itres' (did you mean 'iters'?"),
