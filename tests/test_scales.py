@@ -35,7 +35,7 @@ def test_a_scale_of_five_lines_is_mini_but_for_what_it_says(write):
     changed = {key for key in there if there[key] != here[key]}
     assert changed == {"name", "seeds", "tasks", "hyper"}
     assert {name for name in there["tasks"] if there["tasks"][name] != here["tasks"][name]} == {"imagenet"}
-    assert few.scale.tasks["imagenet"].options == {"train": 5000, "val": 2500}
+    assert few.scale.tasks["imagenet"].options == {"train": 5000, "val": 10000}
     assert here["hyper"][:-1] == there["hyper"]
 
 
