@@ -59,9 +59,11 @@ def test_the_page_gets_the_table_and_the_figure(text, tmp_path):
     page.write_text(f"a\n{evidence_table.BEGIN}\nold\n{evidence_table.END}\nb\n")
     evidence.run(arguments)
     assert not arguments.figure.exists()
+    assert "![" not in page.read_text()
     drawn.write_bytes(b"figure")
     evidence.run(arguments)
     assert arguments.figure.read_bytes() == b"figure"
+    assert "\n![Accuracy against bits](docs/bits.png)\n" in page.read_text()
     first, last = page.read_text().split(evidence_table.BEGIN)[0], page.read_text().split(evidence_table.END)[1]
     assert (first, last) == ("a\n", "\nb\n")
     assert "\nold\n" not in page.read_text()

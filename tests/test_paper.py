@@ -16,7 +16,7 @@ from flexround.tools import status as stage
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(load_params("mini"))
-NAMES = [table.name for table in PLAN.params.tables.values()]
+NAMES = [table.name for table in PLAN.params.tables.values()] + [f"figure{number}" for number in PLAN.figures]
 ITEMS = [item for part in document.parts(NAMES) for item in part.items]
 TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 

@@ -79,7 +79,9 @@ def test_the_report_has_its_tables_and_claims(work):
     assert '<section id="real1"' in page
     assert "asked of real networks" in page
     assert "make results/real2.csv SCALE=real-tiny" in page
-    assert r"\label{tab:real_w}" in document.source(work.root, work.plan, "figures")
+    text = document.source(work.root, work.plan, "figures")
+    assert r"\label{tab:real_w}" in text
+    assert "table1" not in text, "of the paper's tables nothing is missing"
 
 
 def test_grid_shifts_of_its_networks_are_drawn(work):

@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+import os
 from pathlib import Path
 
 from flexround.artifacts import write_bytes, write_text
@@ -33,11 +34,13 @@ def run(arguments: argparse.Namespace) -> None:
     if not arguments.table.exists():
         raise InputError(f"{arguments.table}: missing; make the tables of the scale real, then the reference")
     table = evidence_table.markdown(arguments.table.read_text(), load_params(arguments.scale).scale)
-    marks = evidence_table.BEGIN, evidence_table.END
-    write_text(arguments.page, status_table.replaced(arguments.page.read_text(), table, *marks))
     if arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)
+    if arguments.figure.exists():
+        table += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
+    marks = evidence_table.BEGIN, evidence_table.END
+    write_text(arguments.page, status_table.replaced(arguments.page.read_text(), table, *marks))
 
 
 if __name__ == "__main__":

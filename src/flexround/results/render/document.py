@@ -6,7 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -35,12 +35,13 @@ class PaperPart(Strict):
     items: tuple[str, ...]
 
 
-def parts(tables: Iterable[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
-    """Return the parts of the paper in its order, then those of ``tables`` that the paper doesn't have."""
+def parts(names: Sequence[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
+    """Return ``names`` of tables and figures in the paper's parts and order, then those that it doesn't have."""
     paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(path))
     known = {item for part in paper for item in part.items}
-    others = tuple(name for name in tables if name not in known)
-    return (*paper, PaperPart(title="Not in the paper", items=others)) if others else paper
+    kept = [part.model_copy(update={"items": tuple(item for item in part.items if item in names)}) for part in paper]
+    others = PaperPart(title="Not in the paper", items=tuple(name for name in names if name not in known))
+    return tuple(part for part in (*kept, others) if part.items)
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
@@ -50,7 +51,7 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     """
     directory = root / "results" / plan.scale.name
     tables = [plan.params.tables[number].name for number in sorted(plan.params.tables)]
-    order = parts(tables)
+    order = parts([*tables, *(f"figure{number}" for number in sorted(plan.figures))])
     names = [name for part in order for name in part.items]
     paths = {name: directory / f"{name}.{'pdf' if name.startswith('figure') else 'tex'}" for name in names}
     made = {name: path for name, path in paths.items() if path.exists()}
