@@ -132,6 +132,16 @@ def test_a_table_with_missing_cells_is_no_reference(tmp_path):
         made(tmp_path)
 
 
+def test_tables_of_more_seeds_than_the_scale_s_need_the_number(tmp_path):
+    squad(tmp_path, seeds=(0, 1, 2))
+    found = cells.collect(SPECS["table12"], params().recipes.recipes, "mini", 3, tmp_path)
+    text = table_csv.to_csv(found, published.load(), SPECS["table12"], table_runs.scale())
+    (tmp_path / "mini/table12.csv").write_text(text)
+    with pytest.raises(InputError, match="3 seeds, expected 1; make the table anew or give --seeds"):
+        made(tmp_path)
+    assert made(tmp_path, seeds=3)["Q + AdaRound", "BERT-Base"]["n_seeds"] == "3"
+
+
 # the check
 
 

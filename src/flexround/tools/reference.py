@@ -28,6 +28,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--rounding", help="name of a scale that differs from it in the number of threads alone, if there is one"
     )
+    arguments.add_argument("--seeds", type=int, help="trials that the tables were made with; none: the scale's")
     arguments.add_argument("--results", type=Path, default=Path("results"), help="directory with SCALE/")
     arguments.add_argument("--out", type=Path, default=Path("results/reference"), help="directory of the reference")
     return arguments
@@ -42,7 +43,9 @@ def run(arguments: argparse.Namespace) -> None:
     params, chosen = load_params(arguments.scale), checked_runs.load()
     directory = arguments.results / params.scale.name
     tables = cli.tables(params, directory)
-    numbers = {key: number for path in tables.values() for key, number in _complete(path, params).items()}
+    numbers = {
+        key: number for path in tables.values() for key, number in _complete(path, params, arguments.seeds).items()
+    }
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
     others = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
@@ -69,13 +72,13 @@ def _allowed(
     }
 
 
-def _complete(path: Path, params: Params) -> dict[Key, Number]:
+def _complete(path: Path, params: Params, seeds: int | None) -> dict[Key, Number]:
     """Read a table and refuse what can't be a reference."""
     for key, line in compare.read_lines(path, dict).items():
         if not line["value"]:
             raise InputError(f"{path}: {key} is missing; a reference holds every cell, make the table first")
-        if line["n_seeds"] and int(line["n_seeds"]) > (seeds := params.seeds(line["task"])):
-            raise InputError(f"{path}: {line['n_seeds']} seeds, the scale has {seeds}; make the table without --config")
+        if line["n_seeds"] and int(line["n_seeds"]) > (wanted := seeds or params.seeds(line["task"])):
+            raise InputError(f"{path}: {line['n_seeds']} seeds, expected {wanted}; make the table anew or give --seeds")
     return compare.read_table(path)
 
 
