@@ -34,6 +34,8 @@ JOBS = (
     *("tabulate", "figure", "claims", "summary"),
 )
 TOOLS = (
+    "evidence",
+    "networks",
     "paper",
     "plan",
     "records",
@@ -222,7 +224,7 @@ RULE_FILES = sorted((ROOT / "workflow/rules").glob("*.smk"))
 RULE = re.compile(r"^rule (\w+):\n((?:    .*\n|\n)+)", re.MULTILINE)
 SECTION = re.compile(r"^    (\w+):(.*\n(?:        .*\n)*)", re.MULTILINE)
 RULES = {name: body for path in RULE_FILES for name, body in RULE.findall(path.read_text())}
-TARGETS = {"regress", "spread"}  # rules that only name files
+TARGETS = {"pretrain", "regress", "spread"}  # rules that only name files
 
 
 def section(rule, name):
