@@ -210,6 +210,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     del settings["recipe"], settings["network"]
     settings |= {"networks": {name: name for name in values}, "out": "out"}
     del settings["code"]
+    artifacts.write_manifest(Path(settings["data"]), [])
     Path("select.json").write_text(json.dumps(settings))
     choose.run(argparse.Namespace(job=Path("select.json"), gpus=0))
     manifest = artifacts.read_manifest(tmp_path / "out")
