@@ -114,10 +114,10 @@ def test_it_beats_round_to_nearest_in_the_engine(tmp_path, setting, a_bits, act_
     assert errors[1] < 0.8 * errors[0]
 
 
-def test_inputs_that_are_not_finite_are_named_with_their_layer(tmp_path):
+def test_inputs_that_are_not_finite_are_named_with_their_block(tmp_path):
     x = toy.samples()
     x[3] = torch.inf
-    with pytest.raises(NumericalError, match=r"layer stem: the layer's inputs hold NaN or Inf; look for them"):
+    with pytest.raises(NumericalError, match=r"block stem: .* NaN or Inf, as do values in the calibration samples"):
         toy.run(toy.job(toy.recipe(rounding="gptq")), tmp_path, x=x)
 
 

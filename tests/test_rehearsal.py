@@ -80,7 +80,7 @@ def test_every_source_is_there_and_as_its_row_says(built):
     directory, _ = built
     rows = project.read_yaml(directory / "params/sources.yaml")
     used = [name for name, source in PAPER.sources.items() if (directory / "results/sources" / source.file).exists()]
-    assert used == [name for name, source in PAPER.sources.items() if not source.inside]
+    assert used == [name for name, source in PAPER.sources.items() if not source.inside and not source.path]
     for name in used:
         source = PAPER.sources[name]
         pinned = source.model_validate(rows[name])
