@@ -140,28 +140,24 @@ def half_equalized(patch):
 MUTATIONS = {  # defect -> what plants it, a sentinel that must be reported
     "FlexRound without s3": (without("d3"), "b-flexround-w3/moved"),
     "FlexRound without s4": (without("d4"), "b-flexround-w3/moved"),
-    "AdaRound without its regulariser": (no_regularizer, "b-adaround-w3/error"),
+    "AdaRound without its regulariser": (no_regularizer, "b-adaround-w3/hard"),
     "first layer not 8 bit": (first_layer_low, "b-rtn-w3/bits_first"),
     "dropped activations are zero, unscaled": (dropped_to_zero, "dropping/sum"),
     "wrong zero point": (zero_point_off_by_one, "q-rtn-w4a8/zero"),
     "BN not folded": (not_folded, "surgery"),
-    "s3 along the input of Conv1D": (transposed_s3, "q-flexround-w4a8/error"),
+    "s3 along the input of Conv1D": (transposed_s3, "q-flexround-w4a8/moved"),
     "calibrated on the dev set": (calibrated_on_dev, "calibration-glue/from_train"),
     "BLEU without lower-casing": (case_counts, "metrics/bleu_all"),
     "acc instead of acc_norm": (acc_for_acc_norm, "questions/hellaswag"),
     "s1 learned at the rate of V": (s1_at_the_rate_of_v, "b-adaquant-w3/step"),
     "tail of the corpus not dropped": (tail_kept, "perplexity/ppl/examples"),
     "steps searched with p = 2": (squared_step_search, "b-rtn-w3/error"),
-    "learning rate not annealed": (constant_rate, "b-flexround-w3/moved"),
+    "learning rate not annealed": (constant_rate, "b-flexround-w3/error"),
     "equalized on one side": (half_equalized, "surgery/equalized/output"),
 }
 
 
-UNNOTICED = "s3 along the input of Conv1D"  # since mini's larger rates the sentinel's tolerance hides it
-CASES = [pytest.param(name, marks=pytest.mark.xfail(strict=True)) if name == UNNOTICED else name for name in MUTATIONS]
-
-
-@pytest.mark.parametrize("name", CASES)
+@pytest.mark.parametrize("name", MUTATIONS)
 def test_a_planted_defect_is_reported(monkeypatch, expected, name):
     plant, sentinel = MUTATIONS[name]
     plant(monkeypatch)

@@ -73,7 +73,7 @@ def tolerate(values: dict[str, float], variants: Sequence[dict[str, float]]) -> 
     furthest = {name: max(abs(other[name] - value) for other in variants) for name, value in values.items()}
     relative: dict[str, list[float]] = defaultdict(list)  # by what a number is of, whichever the recipe
     for name, value in values.items():
-        if value:
+        if abs(value) > FLOOR:  # beside a value that is zero but for rounding, any deviation is large
             relative[name.partition("/")[2]].append(furthest[name] / abs(value))
     found = {}
     for name, value in values.items():

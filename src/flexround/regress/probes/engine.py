@@ -1,4 +1,4 @@
-"""The engine on small networks, by recipes of the mini scale with their hyper-parameters, a few iterations each."""
+"""The engine on small networks, by recipes of the mini scale with rates of its own, a few iterations each."""
 
 import copy
 import functools
@@ -6,6 +6,7 @@ import math
 import tempfile
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -22,7 +23,12 @@ from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper, load_params
 
 BUDGET = {"samples": 64, "batch": 16, "iters": 30, "a_iters": 20, "a_init_samples": 32}
-ADAROUND_ITERS = 90  # its regulariser acts late
+RATES = {"lr": 5.0e-3, "a_lr": 1.0e-3}  # small ones: what a scale needs to converge amplifies the last bits
+OF_ROUNDING: dict[str, dict[str, Any]] = {  # what differs from BUDGET and RATES
+    "adaround": {"iters": 90, "lr": 1.0e-2, "reg_weight": 0.01},  # its regulariser acts late
+    "adaquant": {"lr": {"v": 5.0e-4, "s1": 5.0e-3}},
+    "adaquant-flexround": {"lr": {"v": 5.0e-4, "scales": 5.0e-3}},
+}
 IMAGES = ("imagenet", "resnet18-brecq")
 TEXT = ("webnlg", "gpt2-medium")
 ROUNDINGS = ("rtn", "adaround", "adaquant", "flexround", "adaquant-flexround")
@@ -85,8 +91,8 @@ def _quantize(network: Network, params: Params, run: Run) -> tuple[Result, list[
     """Reconstruct a network in place; return its grids and codes, and the records of its blocks."""
     recipe = params.recipe(run.recipe)
     settings = hyper(params, run)[0]
-    budget = BUDGET | ({"iters": ADAROUND_ITERS} if recipe.rounding == "adaround" else {})
-    settings = settings.model_copy(update={key: value for key, value in budget.items() if getattr(settings, key)})
+    own = {**BUDGET, **RATES, **OF_ROUNDING.get(recipe.rounding or "", {})}
+    settings = settings.model_copy(update={key: value for key, value in own.items() if getattr(settings, key)})
     blocks = network.cut(network.model)
     job = Reconstruction(
         model=network.model,
