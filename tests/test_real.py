@@ -106,6 +106,20 @@ def test_figure_8_shows_mean_and_deviation_of_each_method():
     assert high - low == pytest.approx(2 * 2**0.5)
 
 
+def test_figure_8_names_what_is_far_below_full_precision():
+    points = [by_bits.Point("net", "Full-precision", None, (80.0,)), by_bits.Point("net", "RTN", 2, (10.0,))]
+    (axes,) = by_bits.draw([*points, by_bits.Point("net", "A", 2, (79.0,))], 8, "real").axes
+    assert axes.get_ylim()[0] == 65.0
+    assert [text.get_text() for text in axes.texts] == ["below the axis:\nRTN 10.0 at W2"]
+
+
+def test_seven_methods_look_different():
+    points = [by_bits.Point("net", name, 4, (70.0,)) for name in "ABCDEFG"]
+    (axes,) = by_bits.draw(points, 8, "real").axes
+    looks = {(container.lines[0].get_color(), container.lines[0].get_marker()) for container in axes.containers}
+    assert len(looks) == 7
+
+
 def test_the_paper_s_scales_have_the_paper_s_tables():
     real, mini = Plan(load_params("real")), Plan(load_params("mini"))
     assert [real.params.tables[number].name for number in real.complete_tables()] == ["real1", "real2", "real3", "real4"]

@@ -4,7 +4,7 @@ import dataclasses
 from pathlib import Path, PurePath
 
 ROOT = Path(__file__).resolve().parents[3]
-PARAMS = ROOT / "params"
+PARAMS = next(path for path in (ROOT / "params", Path(__file__).resolve().parents[1] / "params") if path.is_dir())
 FULL_PRECISION = "full-precision"
 SOURCES = "results/sources"
 JOBS = ".jobs"  # what each run may know of the settings

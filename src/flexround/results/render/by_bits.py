@@ -8,9 +8,10 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flexround.errors import InputError
-from flexround.results.render.figure_style import METHOD_COLOURS, METHOD_MARKERS, guide, new_figure, style
+from flexround.results.render.figure_style import GREY, guide, method_line, new_figure, style
 
 STAGGER = 0.05  # bits between methods, so that their error bars can be told apart
+WINDOW = 15.0  # points below full precision: what is worse is named, so that it does not flatten all others
 
 
 class Point(NamedTuple):
@@ -48,21 +49,25 @@ def _panel(axes: Axes, network: str, points: Sequence[Point]) -> None:
     methods = list(dict.fromkeys(point.method for point in quantized))
     for index, method in enumerate(methods):
         own = [point for point in quantized if point.method == method]
-        axes.errorbar(
-            [(point.bits or 0) + STAGGER * (index - (len(methods) - 1) / 2) for point in own],
-            [float(np.mean(point.values)) for point in own],
-            yerr=[float(np.std(point.values, ddof=1)) if len(point.values) > 1 else 0.0 for point in own],
-            label=method,
-            color=METHOD_COLOURS[index % len(METHOD_COLOURS)],
-            marker=METHOD_MARKERS[index % len(METHOD_MARKERS)],
-            markersize=4,
-            linewidth=1.2,
-            capsize=2.5,
-        )
+        shift = STAGGER * (index - (len(methods) - 1) / 2)
+        means = [float(np.mean(point.values)) for point in own]
+        spreads = [float(np.std(point.values, ddof=1)) if len(point.values) > 1 else 0.0 for point in own]
+        method_line(axes, index, method, [(point.bits or 0) + shift for point in own], means, spreads)
     bits = sorted({point.bits for point in quantized if point.bits is not None})
     axes.set_xticks(bits, [str(each) for each in bits])
     counts = {len(point.values) for point in quantized}
     seeds = "one seed" if counts == {1} else f"mean and standard deviation over {max(counts)} seeds"
+    _leave_out(axes, points)
     axes.set(title=f"{network} (dashed: full precision)\n{seeds}", xlabel="bits of the weights", ylabel="accuracy (%)")
     axes.grid(axis="y")
     axes.legend(loc="lower right")
+
+
+def _leave_out(axes: Axes, points: Sequence[Point]) -> None:
+    """Begin the axis at ``WINDOW`` below full precision if there is something below it, and say what."""
+    means = {(point.method, point.bits): float(np.mean(point.values)) for point in points}
+    bottom = max((value for (_, bits), value in means.items() if bits is None), default=WINDOW) - WINDOW
+    below = [f"{method} {value:.1f} at W{bits}" for (method, bits), value in means.items() if value < bottom]
+    if below:
+        axes.set_ylim(bottom=bottom)
+        axes.text(0.02, 0.02, "below the axis:\n" + "\n".join(below), transform=axes.transAxes, fontsize=6, color=GREY)

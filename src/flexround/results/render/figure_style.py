@@ -1,6 +1,7 @@
 """How every figure looks and is written: one style, colours that colour-blind readers can tell apart, stable bytes."""
 
 import functools
+from collections.abc import Sequence
 from pathlib import Path
 
 import matplotlib
@@ -12,8 +13,8 @@ from flexround.artifacts import atomic_write
 
 # Okabe and Ito's palette
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
-METHOD_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7")
-METHOD_MARKERS = ("o", "s", "^", "D")
+METHOD_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+METHOD_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PNG_DPI = 150
 
 STYLE = {
@@ -54,6 +55,23 @@ def guide(axes: Axes, **levels: float) -> None:
     for name, level in levels.items():
         draw = axes.axvline if name.startswith("x") else axes.axhline
         draw(level, color=GREY, linewidth=0.7, linestyle="--", zorder=1)
+
+
+def method_line(
+    axes: Axes, index: int, name: str, x: Sequence[float], y: Sequence[float], spread: Sequence[float]
+) -> None:
+    """Draw a method's values with error bars; ``index`` chooses colour and marker, different ones for seven methods."""
+    axes.errorbar(
+        x,
+        y,
+        yerr=spread,
+        label=name,
+        color=METHOD_COLOURS[index % len(METHOD_COLOURS)],
+        marker=METHOD_MARKERS[index % len(METHOD_MARKERS)],
+        markersize=4,
+        linewidth=1.2,
+        capsize=2.5,
+    )
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -11,7 +11,7 @@ from matplotlib.figure import Figure
 
 from flexround.errors import InputError
 from flexround.results.published import Point
-from flexround.results.render.figure_style import BLUE, METHOD_COLOURS, METHOD_MARKERS, ORANGE, guide, new_figure, style
+from flexround.results.render.figure_style import BLUE, ORANGE, guide, method_line, new_figure, style
 
 PAPER_SHARE = {"MobileNetV2": 12.8, "ResNet-18": 1.5}  # section 3.2, % of weights moved by more than one step
 
@@ -181,17 +181,7 @@ def _curves(axes: Axes, points: Sequence[Point], title: str) -> None:
     """Draw one line with error bars for each method."""
     for index, method in enumerate(dict.fromkeys(point.method for point in points)):
         own = sorted(point for point in points if point.method == method)
-        axes.errorbar(
-            [p.size for p in own],
-            [p.value for p in own],
-            yerr=[p.spread for p in own],
-            label=method,
-            color=METHOD_COLOURS[index % len(METHOD_COLOURS)],
-            marker=METHOD_MARKERS[index % len(METHOD_MARKERS)],
-            markersize=4,
-            linewidth=1.2,
-            capsize=2.5,
-        )
+        method_line(axes, index, method, [p.size for p in own], [p.value for p in own], [p.spread for p in own])
     sizes = sorted({point.size for point in points})
     axes.set_xscale("log", base=2)
     axes.set_xticks(sizes, [str(size) for size in sizes], minor=False)

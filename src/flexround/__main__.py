@@ -1,0 +1,30 @@
+"""``python -m flexround quantize``: the library from a shell."""
+
+import sys
+
+from flexround.errors import SettingsError, look_up
+
+COMMANDS = {"quantize": "flexround.library.command"}
+
+
+def main() -> None:
+    """Run a command; what the user can mend is one line and exit code 2."""
+    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
+        print(f"usage: python -m flexround {{{','.join(COMMANDS)}}} ...; each has --help", file=sys.stderr)
+        sys.exit(0 if len(sys.argv) > 1 else 2)
+    try:
+        module = look_up("command", COMMANDS, sys.argv[1])
+    except SettingsError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
+    import importlib
+
+    from flexround.tools import cli
+
+    command = importlib.import_module(module)
+    del sys.argv[1]
+    cli.main(command.run, command.parser())
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,175 @@
+"""Quantize a language model in a Hugging Face directory, block by block from its files."""
+
+import argparse
+import dataclasses
+import json
+import logging
+from pathlib import Path
+from typing import Any
+
+import torch
+import transformers
+import yaml
+from torch import Tensor, nn
+
+from flexround import artifacts, imports, precision
+from flexround.errors import InputError, SettingsError
+from flexround.library import families, settings
+from flexround.library.quantized import facts, sites, write_record
+from flexround.models.blocks import Block
+from flexround.models.shards import Shards
+from flexround.models.tensors import weightless
+from flexround.reconstruct import result
+from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.preflight import preflight
+from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.state import PACE, State
+from flexround.reconstruct.weights import Resident, Streamed, Weights
+from flexround.seeding import derive
+from flexround.tasks.language.task import CHUNK
+from flexround.tasks.language.task import blocks as text_blocks
+from flexround.tasks.text import encode
+
+log = logging.getLogger(__name__)
+COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+KINDS = ("gpt2", "gpt_neo", "llama", "opt")
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    arguments = argparse.ArgumentParser(
+        prog="python -m flexround quantize",
+        description=__doc__,
+        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
+    )
+    arguments.add_argument("model", type=Path, help="directory with config.json, safetensors and a tokenizer")
+    arguments.add_argument("--recipe", default="b-flexround-w4", help="name in params/recipes.yaml")
+    arguments.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
+    arguments.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
+    arguments.add_argument("--samples", type=int, default=128, help="blocks of text")
+    arguments.add_argument("--length", type=int, default=2048, help="tokens of a block")
+    arguments.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
+    arguments.add_argument("--device", help="where it runs; a GPU if there is one")
+    arguments.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    arguments.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="KEY=VALUE",
+        help="a hyper-parameter that differs from the paper's",
+    )
+    arguments.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Quantize, or say what it would take.
+
+    Raises:
+        SettingsError: an unknown recipe or hyper-parameter.
+        InputError: a model, text or directory that can't be used.
+    """
+    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        precision.repeatable()
+    name, recipe = settings.recipe(arguments.recipe)
+    if recipe.preprocess:
+        raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
+    if arguments.out.exists() and any(arguments.out.iterdir()):
+        raise InputError(f"{arguments.out}: not empty; choose another directory")
+    samples = calibration(arguments.model, arguments.text, arguments.samples, arguments.length, arguments.seed)
+    model, files = weightless_model(arguments.model)
+    family = families.of(model, samples)
+    hyper, sources = settings.resolve(name, recipe, family, len(samples), device, _values(arguments.set))
+    blocks = imports.load(family.blocks or "")(model)
+    work = Reconstruction(
+        model=model,
+        blocks=blocks,
+        weights=_weights(files, blocks, device),
+        recipe=recipe,
+        hyper=hyper,
+        rounding=imports.load(settings.target(recipe.rounding or "")),
+        seed_parts=("library", name, arguments.seed),
+        device=device,
+    )
+    directory = arguments.state / arguments.model.resolve().name / name
+    if arguments.preflight:
+        print(json.dumps(dataclasses.asdict(preflight(work, samples, directory)), indent=1))
+        return
+    inputs = {path.name: artifacts.sha256(path) for path in files.files}
+    made_by = (recipe.model_dump_json(), hyper.model_dump_json(), arguments.seed, torch.__version__, device.type)
+    rows = samples.numpy().tobytes().hex()
+    fingerprint = f"{derive(json.dumps(inputs), rows, *made_by, torch.get_num_threads()):016x}"
+    with State(directory, fingerprint, pace=PACE).opened() as state:
+        report = reconstruct(work, samples, state)
+        about = facts(model, recipe, hyper, sources, sites(model, recipe, blocks))
+        companions = artifacts.copy_existing(arguments.model, arguments.out, COMPANIONS)
+        result.publish(arguments.out, state, {**about, "inputs": inputs}, companions)
+        write_record(arguments.out, report, device)
+    log.info("%s: done; flexround.load reads it", arguments.out)
+
+
+def weightless_model(directory: Path) -> tuple[nn.Module, Shards]:
+    """Return the causal language model that a directory describes, without weights, and the files that have them.
+
+    Raises:
+        InputError: no such directory, another kind of model, or weights that don't fit it.
+    """
+    path = directory / "config.json"
+    if not path.is_file():
+        raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
+    try:
+        config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+    except (ValueError, OSError, KeyError) as error:
+        raise InputError(f"{path}: not a model's configuration: {error}") from error
+    if config.model_type not in KINDS:
+        raise InputError(f"{path}: model_type is {config.model_type!r}; only {', '.join(KINDS)} are read from files")
+    with weightless():
+        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+    return model, Shards(directory, model)
+
+
+def calibration(directory: Path, text: Path, samples: int, length: int, seed: int) -> Tensor:
+    """Return random blocks of a text, int64 (samples, 2, length): token ids, and types that are zero.
+
+    Raises:
+        InputError: no text, no tokenizer, or less text than asked for.
+    """
+    try:
+        content = text.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
+    tokenizer = encode.tokenizer_file(directory)
+    found = list(text_blocks(content.splitlines(keepends=True), tokenizer, length, CHUNK, str(text)))
+    ids = torch.cat([torch.from_numpy(part) for part in found]).long()
+    if samples > len(ids):
+        raise InputError(
+            f"{text}: {len(ids)} blocks of {length} tokens, --samples asks for {samples}; lower one of them"
+        )
+    order = torch.randperm(len(ids), generator=torch.Generator().manual_seed(derive("blocks of text", seed)))
+    chosen = ids[order[:samples]]
+    return torch.stack([chosen, torch.zeros_like(chosen)], 1)
+
+
+def _weights(files: Shards, blocks: list[Block], device: torch.device) -> Weights:
+    """Return the weights read block by block, or all in memory if the blocks differ from each other."""
+    try:
+        return Streamed(files, blocks, device)
+    except SettingsError as error:
+        log.info("%s: all weights are read into memory (%s)", type(files.model).__name__, error)
+        files.fill(files.places, device)
+        return Resident(blocks)
+
+
+def _values(given: list[str]) -> dict[str, Any]:
+    """Return the hyper-parameters of ``KEY=VALUE``s, each value as YAML reads it."""
+    values = {}
+    for each in given:
+        key, equals, text = each.partition("=")
+        if not equals:
+            raise SettingsError(f"--set {each}: write it as KEY=VALUE, such as iters=500")
+        try:
+            values[key] = yaml.safe_load(text)
+        except yaml.YAMLError as error:
+            raise SettingsError(f"--set {each}: {error}") from error
+    return values

@@ -1,0 +1,244 @@
+"""Cut a network that the suite doesn't know into blocks, along its ``nn.Sequential``s and repeated modules.
+
+A part is a module that becomes a block. What the network does between two parts (pooling, flattening, embedding) is
+replayed: its own ``forward`` runs, with the part before giving what it gave, until the next part is called. So a part
+may depend on the part before it and on nothing else, and a cut is taken only if its parts, one after the other, compute
+what the network does.
+"""
+
+import contextlib
+import dataclasses
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from flexround.errors import InputError
+from flexround.models import blocks as protocol
+from flexround.models.blocks import Block, Site
+from flexround.surgery.place import weight_axes
+
+TRIED = 2  # samples on which a cut is tried
+CLOSE = 1e-4  # of the largest output: how far the parts may be off the network
+WHOLE = ""  # name of the network itself
+HINT = "give blocks=, names of modules that run one after the other, or a list of flexround.Block"
+
+
+class _Reached(Exception):
+    """The part that was waited for is called."""
+
+
+@dataclasses.dataclass
+class _Part:
+    """A module that becomes a block, and what it was called with and gave for one row."""
+
+    name: str
+    module: nn.Module
+    extra: tuple[Any, ...] = ()
+    keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
+    output: Any = None
+
+
+@torch.no_grad()
+def automatic(model: nn.Module, x: Tensor) -> list[Block]:
+    """Return the blocks of a network, as many as there can be; if there is no cut, the network as one block.
+
+    Args:
+        model: in evaluation mode; stays as it is.
+        x: float (N, ...) or int64 (N, 2, T), inputs on the model's device, of which a few are tried.
+
+    Raises:
+        InputError: the network isn't called with a tensor alone, or has no linear or convolution.
+    """
+    chosen = _children("", model)
+    try:
+        if not x.is_floating_point():
+            chosen = _without_head(chosen, _watched(model, chosen, x[:1])[0])
+        blocks = _blocks(model, chosen, x)
+    except InputError:  # a part needs more than the part before it: all are learned together
+        return _blocks(model, [(WHOLE, model)], x)
+    position = 0
+    while position < len(chosen):
+        name, module = chosen[position]
+        finer = [*chosen[:position], *_children(f"{name}.", module), *chosen[position + 1 :]]
+        position += 1
+        if isinstance(module, nn.Sequential) or any(map(_repeats, module.modules())):
+            with contextlib.suppress(InputError):
+                blocks, chosen, position = _blocks(model, finer, x), finer, position - 1
+    return blocks
+
+
+@torch.no_grad()
+def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
+    """Return the modules of these names as blocks; arguments as of :func:`automatic`.
+
+    Raises:
+        InputError: an unknown name, or the modules don't compute what the network does.
+    """
+    known = dict(model.named_modules())
+    if unknown := [name for name in names if name not in known]:
+        raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(list(known)[1:13])}, ...")
+    return _blocks(model, [(name, known[name]) for name in names], x)
+
+
+def first_input(x: Tensor) -> Tensor:
+    """Return what a model of one's own is called with: token ids (N, T) of ids and types (N, 2, T), images as is."""
+    return x if x.is_floating_point() else x[:, 0]
+
+
+def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
+    """Return the children that have layers with weights, or theirs if they don't run, as lists of modules don't."""
+    found = []
+    for name, child in module.named_children():
+        if type(child).forward is nn.Module.forward:
+            found += _children(f"{prefix}{name}.", child)
+        elif any(map(weight_axes, child.modules())):
+            found.append((f"{prefix}{name}", child))
+    return found
+
+
+def _without_head(chosen: Sequence[tuple[str, nn.Module]], parts: Sequence["_Part"]) -> list[tuple[str, nn.Module]]:
+    """Leave out a language model's last layer: like embeddings it stays as it is (the paper's section 4.3)."""
+    head = [part.module for part in parts[-1:] if weight_axes(part.module)]
+    return [(name, module) for name, module in chosen if module not in head]
+
+
+def _repeats(module: nn.Module) -> bool:
+    """Whether a module is a list of modules of which several are of one kind."""
+    kinds = [type(child) for _, child in _children("", module)]
+    return isinstance(module, nn.Sequential | nn.ModuleList) and len(kinds) > len(set(kinds))
+
+
+def _blocks(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor) -> list[Block]:
+    """Return the chosen modules as blocks in the order of their calls.
+
+    Raises:
+        InputError: there is none, one isn't called once, or together they don't compute what the model does.
+    """
+    if not chosen:
+        raise InputError(f"{type(model).__name__}: has no parts with linears or convolutions; {HINT}")
+    parts, once = _watched(model, chosen, x[:1])
+    blocks = [_block(model, parts, index, once, x[:1]) for index in range(len(parts))]
+    with _catching(parts[-1].module) as caught:
+        model(first_input(x[:TRIED]))
+    wanted = _first(caught[0])
+    try:
+        found = protocol.run(blocks, x[:TRIED])
+        wrong = found.shape != wanted.shape or (found - wanted).abs().max() > CLOSE * wanted.abs().max()
+    except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
+        wrong = True
+    if wrong:
+        raise InputError(
+            f"{type(model).__name__}: {', '.join(part.name for part in parts[:6])}{', ...' if len(parts) > 6 else ''} "
+            f"one after the other don't compute what the network does; {HINT}"
+        )
+    return blocks
+
+
+def _watched(
+    model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor
+) -> tuple[list[_Part], set[nn.Module]]:
+    """Run the model on one row; return its parts in the order of their calls, and the layers that run exactly once."""
+    ran: list[_Part] = []
+    counts: dict[nn.Module, int] = {}
+
+    def watch(name: str, module: nn.Module) -> Callable[..., None]:
+        def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+            if not arguments or not isinstance(arguments[0], Tensor) or not isinstance(_first(output), Tensor):
+                raise InputError(f"{name}: is not called with a tensor first, or doesn't return one; {HINT}")
+            ran.append(_Part(name, module, arguments[1:], keywords, output))
+
+        return hook
+
+    def count(module: nn.Module, *_: Any) -> None:
+        counts[module] = counts.get(module, 0) + 1
+
+    with contextlib.ExitStack() as hooks:
+        for name, module in chosen:
+            hooks.callback(module.register_forward_hook(watch(name, module), with_kwargs=True).remove)
+        for layer in filter(weight_axes, model.modules()):
+            hooks.callback(layer.register_forward_pre_hook(count).remove)
+        model(first_input(x))
+    names = [part.name for part in ran]
+    for name, _ in chosen:
+        if names.count(name) != 1:
+            raise InputError(f"{name}: called {names.count(name)} times in a forward pass, not once; {HINT}")
+    return ran, {layer for layer, number in counts.items() if number == 1}
+
+
+def _block(model: nn.Module, parts: Sequence[_Part], index: int, once: set[nn.Module], row: Tensor) -> Block:
+    """Return a part as a block. The input of each layer is quantized, but for that of the network's first layer."""
+    part = parts[index]
+    first = next(filter(weight_axes, parts[0].module.modules()))
+    layers = [module for module in part.module.modules() if weight_axes(module) and module in once]
+
+    def before(x: Tensor) -> Tensor:
+        return _replayed(model, parts, index, row.to(x.device), x)
+
+    def call(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+        return _first(module(x, *part.extra, **part.keywords))
+
+    sites = tuple(Site(layer, "input") for layer in layers if layer is not first)
+    return Block(part.name or "network", part.module, sites, before, call)
+
+
+def _replayed(model: nn.Module, parts: Sequence[_Part], index: int, row: Tensor, x: Tensor) -> Tensor:
+    """Run the model's own code until a part is called; return what it is called with.
+
+    Args:
+        model: the network.
+        parts: in the order of their calls.
+        index: of the part.
+        row: an input of the network, (1, ...); with it runs what comes before the part before, which gives ``x``.
+        x: the network's input (N, ...) if it is the first part, else what the part before gave.
+    """
+    caught: list[Tensor] = []
+
+    def catch(_: nn.Module, arguments: tuple[Any, ...]) -> None:
+        caught.append(arguments[0])
+        raise _Reached
+
+    with contextlib.ExitStack() as undo:
+        for number, part in enumerate(parts[:index]):
+            given = _with_first(part.output, x if number == index - 1 else _first(part.output).clone())
+            undo.enter_context(_standing_in(part.module, given))
+        # before the quantizer of its input, which is another hook
+        undo.callback(parts[index].module.register_forward_pre_hook(catch, prepend=True).remove)
+        undo.enter_context(contextlib.suppress(_Reached))
+        model(first_input(row if index else x))
+    return caught[0]
+
+
+@contextlib.contextmanager
+def _standing_in(module: nn.Module, value: Any) -> Iterator[None]:
+    """Have a module give ``value`` instead of computing something."""
+    own = module.__dict__.get("forward")
+    module.forward = lambda *_, **__: value
+    try:
+        yield
+    finally:
+        del module.forward
+        if own is not None:
+            module.forward = own
+
+
+@contextlib.contextmanager
+def _catching(module: nn.Module) -> Iterator[list[Any]]:
+    """Collect what a module gives."""
+    caught: list[Any] = []
+    hook = module.register_forward_hook(lambda _, __, output: caught.append(output))
+    try:
+        yield caught
+    finally:
+        hook.remove()
+
+
+def _first(output: Any) -> Any:
+    """Return the first of an output that may be a tuple."""
+    return output[0] if isinstance(output, tuple) and output else output
+
+
+def _with_first(output: Any, first: Tensor) -> Any:
+    """Return ``first`` in the place of the tensor that a module gave, alone or first of a tuple."""
+    return (first, *output[1:]) if isinstance(output, tuple) else first

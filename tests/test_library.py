@@ -1,0 +1,361 @@
+"""FlexRound from Python, as its users call it: known networks, networks of one's own, saved, loaded, resumed."""
+
+import subprocess
+import sys
+
+import pytest
+import torch
+import torch.nn.functional as F
+import torchvision
+import transformers
+from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
+
+import flexround
+from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.library import cut, memory_state, samples
+from flexround.quant.flexround import FlexRound
+
+FEW = {"iters": 4, "a_iters": 2, "progress": False}
+
+
+class Residual(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.conv1, self.bn1 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
+
+    def forward(self, x):
+        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
+        return F.relu(out + x, inplace=True)
+
+
+class Pictures(nn.Module):
+    """Functional glue between its parts, in place too."""
+
+    def __init__(self):
+        super().__init__()
+        self.stem, self.bn = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
+        self.stage = nn.Sequential(Residual(8), Residual(8))
+        self.down = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), Residual(16))
+        self.head = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 10))
+
+    def forward(self, x):
+        x = F.max_pool2d(self.stage(F.relu(self.bn(self.stem(x)), inplace=True)), 2)
+        return self.head(torch.flatten(F.adaptive_avg_pool2d(self.down(x), 1), 1))
+
+
+class Layer(nn.Module):
+    def __init__(self, width):
+        super().__init__()
+        self.query, self.up, self.down = (nn.Linear(*s) for s in ((width, width), (width, 32), (32, width)))
+
+    def forward(self, x, mask):
+        x = x + torch.softmax(self.query(x) @ x.transpose(1, 2) + mask, -1) @ x
+        return x + self.down(F.gelu(self.up(x))), None
+
+
+class Words(nn.Module):
+    """Layers in a list in a dictionary, which return tuples and take a mask by name."""
+
+    def __init__(self):
+        super().__init__()
+        self.embedding, self.norm, self.head = nn.Embedding(50, 16), nn.LayerNorm(16), nn.Linear(16, 50)
+        self.core = nn.ModuleDict({"layers": nn.ModuleList(Layer(16) for _ in range(3))})
+
+    def forward(self, ids):
+        x, mask = self.embedding(ids), torch.full((ids.shape[1],) * 2, -1e9).triu(1)
+        for layer in self.core["layers"]:
+            x, _ = layer(x, mask=mask)
+        return self.head(self.norm(x))
+
+
+class Across(nn.Module):
+    """Its last part reads what two parts gave."""
+
+    def __init__(self):
+        super().__init__()
+        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
+
+    def forward(self, x):
+        y = self.a(x)
+        return self.c(self.b(y) + y)
+
+
+def made(kind):
+    torch.manual_seed(0)
+    model = kind()
+    for module in model.modules():
+        if isinstance(module, nn.BatchNorm2d):
+            module.running_mean.normal_(), module.running_var.uniform_(0.5, 2)
+    return model.eval()
+
+
+def pictures(count=16):
+    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(1))
+
+
+def words(count=16):
+    return torch.randint(0, 50, (count, 12), generator=torch.Generator().manual_seed(1))
+
+
+def llama():
+    torch.manual_seed(0)
+    config = transformers.LlamaConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
+    )
+    return transformers.LlamaForCausalLM(config).eval()
+
+
+OWN = [
+    (Pictures, pictures, "b-flexround-w4"),
+    (Pictures, pictures, "b-flexround-w4a4"),
+    (Pictures, pictures, "q-flexround-w4a4"),
+    (Words, words, "b-adaround-w4"),
+    (Words, words, "q-flexround-w8a8"),
+    (Across, lambda: torch.randn(16, 4), "b-flexround-w4"),
+]
+
+
+@pytest.mark.parametrize(("kind", "data", "recipe"), OWN)
+def test_a_network_of_one_s_own_is_quantized_saved_and_loaded(tmp_path, kind, data, recipe):
+    model, x = made(kind), data()
+    before = model(x)
+    quantized = flexround.quantize(model, x, recipe, **FEW)
+    after = quantized(x)
+    assert torch.equal(model(x), before), "the original stays"
+    assert 0 < (after - before).norm() < 0.5 * before.norm()
+    again = flexround.load(quantized.save(tmp_path / "out"), kind())
+    assert torch.equal(again(x), after)
+    assert again.report == quantized.report
+    assert bool(again.sites) == ("a" in recipe.rpartition("w")[2])
+    for stored in quantized.codes().values():
+        assert int(stored.codes.max()) <= stored.grid.qmax
+
+
+@pytest.mark.parametrize(
+    ("kind", "x", "names"),
+    [
+        (Pictures, pictures(), ["stem", "stage.0", "stage.1", "down.0", "down.2", "head.0", "head.2"]),
+        (Words, words(), ["core.layers.0", "core.layers.1", "core.layers.2"]),
+        (Across, torch.randn(8, 4), ["network"]),
+    ],
+)
+def test_the_cut_is_as_fine_as_the_network_allows(kind, x, names):
+    model = made(kind)
+    x = torch.stack([x, torch.zeros_like(x)], 1) if not x.is_floating_point() else x
+    assert [block.name for block in cut.automatic(model, x)] == names
+    assert not any("forward" in module.__dict__ for module in model.modules()), "nothing stays replaced"
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+def test_blocks_by_name_and_by_function():
+    model, x = made(Pictures), pictures()
+    coarse = flexround.quantize(model, x, "b-rtn-w4", blocks=["stem", "stage", "down", "head"], **FEW)
+    assert [record["block"] for record in coarse.report] == ["stem", "stage", "down", "head"]
+
+    def blocks(network):
+        return cut.named(network, ["stem", "stage", "down", "head"], x)
+
+    assert torch.equal(flexround.quantize(model, x, "b-rtn-w4", blocks=blocks, **FEW)(x), coarse(x))
+    with pytest.raises(InputError, match="no module 'stages'"):
+        flexround.quantize(model, x, "b-rtn-w4", blocks=["stages"], **FEW)
+    with pytest.raises(InputError, match="don't compute what the network does; give blocks="):
+        flexround.quantize(made(Across), torch.randn(16, 4), "b-rtn-w4", blocks=["b", "c"], **FEW)
+    some = flexround.quantize(model, x, "b-rtn-w4", blocks=["stage", "head"], **FEW)
+    assert sorted(some.codes()) == sorted(name for name in coarse.codes() if name.startswith(("stage", "head")))
+
+
+@pytest.mark.parametrize(
+    ("build", "recipe"),
+    [
+        (lambda: torchvision.models.resnet18(num_classes=5), "q-flexround-w4a4"),
+        (lambda: torchvision.models.mobilenet_v2(num_classes=5), "b-flexround-w4"),
+    ],
+)
+def test_torchvision_networks_are_known(tmp_path, build, recipe):
+    torch.manual_seed(0)
+    model, x = build().eval(), torch.randn(8, 3, 32, 32)
+    quantized = flexround.quantize(model, x, recipe, **FEW | {"iters": 1})
+    assert torch.equal(flexround.load(quantized.save(tmp_path), build())(x), quantized(x))
+    assert {stored.grid.qmax for stored in quantized.codes().values()} == {7, 127}, "first and last layer have 8 bits"
+
+
+def test_a_llama_is_quantized_as_the_suite_does(tmp_path):
+    model, ids = llama(), words()
+    quantized = flexround.quantize(
+        model, {"input_ids": ids, "attention_mask": torch.ones_like(ids)}, "q-flexround-w8a8", **FEW
+    )
+    assert quantized.hyper.w_granularity == "channel"
+    assert quantized.sources["iters"] == "given"
+    assert [record["block"] for record in quantized.report] == ["layers.0", "layers.1"]
+    again = flexround.load(quantized.save(tmp_path), llama())
+    assert torch.equal(again(ids).logits, quantized(ids).logits)
+    assert quantized.codes()["model.layers.0.mlp.up_proj"].codes.dtype == torch.uint8
+
+
+def test_learning_helps_and_seeds_decide_the_bits():
+    model, x = made(Pictures), pictures(32)
+    settings = {"iters": 150, "lr": 5e-3, "progress": False}
+    learned = flexround.quantize(model, x, "b-flexround-w3", **settings)
+    assert sum(r["error_hard"] for r in learned.report) < 0.8 * sum(r["error_rtn"] for r in learned.report)
+    assert torch.equal(flexround.quantize(model, x, "b-flexround-w3", **settings)(x), learned(x))
+    assert not torch.equal(flexround.quantize(model, x, "b-flexround-w3", seed=1, **settings)(x), learned(x))
+
+
+def test_a_rounding_of_one_s_own_and_a_recipe_of_one_s_own():
+    class Halfway(FlexRound):
+        """Nothing is learned and everything is rounded down."""
+
+        def codes(self, weight):
+            return torch.clamp(torch.floor(weight / self.grid.step), self.low, self.high)
+
+    model, x = made(Pictures), pictures()
+    own = flexround.Recipe(setting="B", rounding="flexround", w_bits=3)
+    down = flexround.quantize(model, x, own, rounding=Halfway, **FEW)
+    assert torch.equal(
+        down.codes()["stage.0.conv1"].codes,
+        torch.clamp(torch.floor(weight_of(model) / down.codes()["stage.0.conv1"].initial_step), -4, 3).to(torch.int8),
+    )
+
+
+def weight_of(model):
+    """The weight of stage.0.conv1 with its batch norm folded."""
+    conv, norm = model.stage[0].conv1, model.stage[0].bn1
+    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+    return (conv.weight.double() * scale.view(-1, 1, 1, 1)).float()
+
+
+def test_an_interrupted_call_goes_on(tmp_path, monkeypatch):
+    model, x = made(Pictures), pictures()
+    whole = flexround.quantize(model, x, "b-flexround-w4", **FEW)
+    stopped = []
+
+    original = memory_state.HeardState.commit
+
+    def limited(self, *arguments):
+        original(self, *arguments)
+        self.join()
+        stopped.append(arguments[0])
+        if len(stopped) == 4:
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr(memory_state.HeardState, "commit", limited)
+    with pytest.raises(KeyboardInterrupt):
+        flexround.quantize(model, x, "b-flexround-w4", state=tmp_path, **FEW)
+    assert list(tmp_path.rglob("progress.json"))
+    resumed = flexround.quantize(model, x, "b-flexround-w4", state=tmp_path, **FEW)
+    assert stopped.count("weights/001") == 1
+    assert torch.equal(resumed(x), whole(x))
+    assert not list(tmp_path.rglob("*.*")), "nothing is left"
+
+
+def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **FEW)
+    assert not list(tmp_path.iterdir())
+
+
+def test_inplace_changes_the_model_itself():
+    model, x = made(Pictures), pictures()
+    quantized = flexround.quantize(model, x, "b-rtn-w4", inplace=True, **FEW)
+    assert quantized.model is model
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"recipe": "b-flexround-w5"}, "did you mean 'b-flexround-w4'"),
+        ({"recipe": "full-precision"}, "recipe 'full-precision' has no rounding of its own"),
+        ({"iterations": 5}, r"hyper-parameter 'iterations' \(did you mean 'iters'"),
+        ({"lr": -1.0}, r"lr\.?.* = -1\.0: Input should be greater than 0"),
+        ({"batch": 64}, "samples=16 is fewer than batch=64"),
+        ({"blocks": lambda model: []}, "list of flexround.Block"),
+        ({"device": "cuda:7"}, "device cuda:7"),
+    ],
+)
+def test_a_wrong_argument_is_one_message(arguments, message):
+    if "device" in arguments and torch.cuda.is_available():
+        pytest.skip("has a GPU")
+    given = {"recipe": "b-flexround-w4", "progress": False} | arguments
+    with pytest.raises((SettingsError, InputError), match=message):
+        flexround.quantize(made(Pictures), pictures(), **given)
+
+
+def test_samples_of_all_kinds_are_the_same():
+    x, labels = pictures(), torch.zeros(16)
+    for given in (x, [x[:9], x[9:]], [(x, labels)], {"pixel_values": x}, DataLoader(TensorDataset(x, labels), 5)):
+        assert torch.equal(samples.collect(given).x, x)
+    ids = words()
+    mask = torch.ones_like(ids)
+    mask[3, 8:] = 0
+    for given in (
+        {"input_ids": ids, "attention_mask": mask},
+        [{"input_ids": i, "attention_mask": m} for i, m in zip(ids.split(4), mask.split(4), strict=True)],
+    ):
+        found = samples.collect(given)
+        assert found.x.shape == (16, 2, 12)
+        assert torch.equal(found.mask, mask.bool())
+    assert samples.collect(ids).mask is None
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ([], "there are none"),
+        (7, "int is no tensor"),
+        (["text"], "is no tensor"),
+        ([torch.zeros(2, 3), torch.zeros(2, 4)], "shapes .3,. and .4,."),
+        (torch.full((2, 3), float("nan")), "6 of 6 values are NaN or Inf"),
+        (torch.zeros(2, 3, 4, dtype=torch.int64), r"token ids are integers \(N, T\)"),
+        ({"labels": torch.zeros(2)}, "neither input_ids nor pixel_values"),
+        ({"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]] * 2)}, "pad at the end"),
+    ],
+)
+def test_samples_that_can_t_be_used(given, message):
+    with pytest.raises(InputError, match=message):
+        samples.collect(given)
+
+
+def test_a_batch_norm_that_belongs_elsewhere_is_refused():
+    class Swapped(nn.Module):
+        def __init__(self):
+            super().__init__()
+            self.first, self.second = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1)
+            self.norm = nn.BatchNorm2d(3)  # registered after the second, used after the first
+
+        def forward(self, x):
+            return self.second(torch.relu(self.norm(self.first(x))))
+
+    with pytest.raises(InputError, match="register each right after its own"):
+        flexround.quantize(made(Swapped), pictures(), "b-flexround-w4", **FEW)
+
+
+def test_a_network_that_gives_nan_is_named():
+    model = made(Pictures)
+    model.stage[1].conv1.weight.data[0] = float("nan")
+    with pytest.raises((InputError, NumericalError), match=r"stage\.1"):
+        flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
+
+
+def test_a_directory_with_other_things_is_not_written_to(tmp_path):
+    (tmp_path / "thesis.tex").write_text("")
+    quantized = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    with pytest.raises(InputError, match="not empty"):
+        quantized.save(tmp_path)
+    quantized.save(tmp_path / "out")
+    with pytest.raises(InputError, match="made for another model"):
+        flexround.load(tmp_path / "out", made(Words))
+    flexround.quantize(made(Across), torch.randn(16, 4), "b-rtn-w4", **FEW).save(tmp_path / "out")
+    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 2
+
+
+def test_the_import_is_quick_and_public_names_are_listed():
+    code = (
+        "import sys, time; start = time.perf_counter(); import flexround; seconds = time.perf_counter() - start;"
+        "assert 'torch' not in sys.modules; assert 'quantize' in dir(flexround); print(seconds)"
+    )
+    seconds = float(subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True).stdout)
+    assert seconds < 0.3
+    with pytest.raises(AttributeError, match="public are quantize, load"):
+        _ = flexround.quantise
