@@ -26,6 +26,7 @@ CONTENTS = """
 :glob:
 
 docs/quick-start
+docs/library
 docs/own-rounding
 docs/own-model
 docs/paper-scale

@@ -1,13 +1,13 @@
 """FlexRound from Python, as its users call it: known networks, networks of one's own, saved, loaded, resumed."""
 
+import re
 import subprocess
 import sys
 
 import pytest
 import torch
-import torch.nn.functional as F
 import torchvision
-import transformers
+from own_networks import FEW, Across, Pictures, Words, llama, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -15,97 +15,7 @@ import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.library import cut, memory_state, samples
 from flexround.quant.flexround import FlexRound
-
-FEW = {"iters": 4, "a_iters": 2, "progress": False}
-
-
-class Residual(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.conv1, self.bn1 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-        self.conv2, self.bn2 = nn.Conv2d(width, width, 3, padding=1, bias=False), nn.BatchNorm2d(width)
-
-    def forward(self, x):
-        out = self.bn2(self.conv2(F.relu(self.bn1(self.conv1(x)), inplace=True)))
-        return F.relu(out + x, inplace=True)
-
-
-class Pictures(nn.Module):
-    """Functional glue between its parts, in place too."""
-
-    def __init__(self):
-        super().__init__()
-        self.stem, self.bn = nn.Conv2d(3, 8, 3, padding=1), nn.BatchNorm2d(8)
-        self.stage = nn.Sequential(Residual(8), Residual(8))
-        self.down = nn.Sequential(nn.Conv2d(8, 16, 3, 2, 1), nn.ReLU(), Residual(16))
-        self.head = nn.Sequential(nn.Linear(16, 32), nn.GELU(), nn.Linear(32, 10))
-
-    def forward(self, x):
-        x = F.max_pool2d(self.stage(F.relu(self.bn(self.stem(x)), inplace=True)), 2)
-        return self.head(torch.flatten(F.adaptive_avg_pool2d(self.down(x), 1), 1))
-
-
-class Layer(nn.Module):
-    def __init__(self, width):
-        super().__init__()
-        self.query, self.up, self.down = (nn.Linear(*s) for s in ((width, width), (width, 32), (32, width)))
-
-    def forward(self, x, mask):
-        x = x + torch.softmax(self.query(x) @ x.transpose(1, 2) + mask, -1) @ x
-        return x + self.down(F.gelu(self.up(x))), None
-
-
-class Words(nn.Module):
-    """Layers in a list in a dictionary, which return tuples and take a mask by name."""
-
-    def __init__(self):
-        super().__init__()
-        self.embedding, self.norm, self.head = nn.Embedding(50, 16), nn.LayerNorm(16), nn.Linear(16, 50)
-        self.core = nn.ModuleDict({"layers": nn.ModuleList(Layer(16) for _ in range(3))})
-
-    def forward(self, ids):
-        x, mask = self.embedding(ids), torch.full((ids.shape[1],) * 2, -1e9).triu(1)
-        for layer in self.core["layers"]:
-            x, _ = layer(x, mask=mask)
-        return self.head(self.norm(x))
-
-
-class Across(nn.Module):
-    """Its last part reads what two parts gave."""
-
-    def __init__(self):
-        super().__init__()
-        self.a, self.b, self.c = (nn.Linear(4, 4) for _ in range(3))
-
-    def forward(self, x):
-        y = self.a(x)
-        return self.c(self.b(y) + y)
-
-
-def made(kind):
-    torch.manual_seed(0)
-    model = kind()
-    for module in model.modules():
-        if isinstance(module, nn.BatchNorm2d):
-            module.running_mean.normal_(), module.running_var.uniform_(0.5, 2)
-    return model.eval()
-
-
-def pictures(count=16):
-    return torch.randn(count, 3, 16, 16, generator=torch.Generator().manual_seed(1))
-
-
-def words(count=16):
-    return torch.randint(0, 50, (count, 12), generator=torch.Generator().manual_seed(1))
-
-
-def llama():
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
-    )
-    return transformers.LlamaForCausalLM(config).eval()
-
+from flexround.settings.layout import ROOT
 
 OWN = [
     (Pictures, pictures, "b-flexround-w4"),
@@ -359,3 +269,13 @@ def test_the_import_is_quick_and_public_names_are_listed():
     assert seconds < 0.3
     with pytest.raises(AttributeError, match="public are quantize, load"):
         _ = flexround.quantise
+
+
+def test_the_page_s_code_runs_as_it_stands(tmp_path, monkeypatch, capsys):
+    page = (ROOT / "docs/library.md").read_text()
+    blocks = re.findall(r"```python\n(.*?)```", page, re.S)
+    assert len(blocks) == 5
+    monkeypatch.chdir(tmp_path)
+    exec(compile("\n".join(blocks), "docs/library.md", "exec"), {"__name__": "__main__"})
+    assert "torch.Size([1, 1000])" in capsys.readouterr().out
+    assert len(blocks[0].splitlines()) == 5, "the five lines"

@@ -122,7 +122,8 @@ def test_seven_methods_look_different():
 
 def test_the_paper_s_scales_have_the_paper_s_tables():
     real, mini = Plan(load_params("real")), Plan(load_params("mini"))
-    assert [real.params.tables[number].name for number in real.complete_tables()] == ["real1", "real2", "real3", "real4"]
+    names = [real.params.tables[number].name for number in real.complete_tables()]
+    assert names == ["real1", "real2", "real3", "real4"]
     assert real.complete_figures() == [3, 4, 6, 7, 8]
     assert len(mini.complete_tables()) == 24
     assert mini.complete_figures() == [3, 4, 5, 6, 7]

@@ -92,7 +92,7 @@ def run(arguments: argparse.Namespace) -> None:
         seed_parts=("library", name, arguments.seed),
         device=device,
     )
-    directory = arguments.state / arguments.model.resolve().name / name
+    directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
     if arguments.preflight:
         print(json.dumps(dataclasses.asdict(preflight(work, samples, directory)), indent=1))
         return

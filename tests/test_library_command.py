@@ -1,0 +1,87 @@
+"""``python -m flexround quantize``: a language model in a Hugging Face directory, from its files."""
+
+import json
+import subprocess
+import sys
+
+import pytest
+import tokenizers
+import torch
+from own_networks import FEW, llama
+
+import flexround
+from flexround.errors import InputError, SettingsError
+from flexround.library import command
+
+
+@pytest.fixture
+def directory(tmp_path):
+    """A LLaMA and its tokenizer as Hugging Face writes them, in two shards, and a text."""
+    path = tmp_path / "model"
+    llama().save_pretrained(path, max_shard_size="8KB")
+    words = {word: number for number, word in enumerate(["<pad>", *"abcdefghij"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.WhitespaceSplit()
+    tokenizer.save(str(path / "tokenizer.json"))
+    letters = torch.randint(0, 10, (400,), generator=torch.Generator().manual_seed(0))
+    (tmp_path / "text").write_text(" ".join("abcdefghij"[letter] for letter in letters))
+    return path
+
+
+def command_line(directory, *more):
+    given = ["--text", str(directory.parent / "text"), "--out", str(directory.parent / "out"), "--samples", "16"]
+    given += ["--length", "12", "--recipe", "q-flexround-w8a8", "--state", str(directory.parent / "state")]
+    return command.parser().parse_args([str(directory), *given, "--set", "iters=4", *more])
+
+
+def test_a_directory_is_quantized_from_its_files(directory):
+    command.run(command_line(directory))
+    out = directory.parent / "out"
+    assert {path.name for path in out.iterdir()} >= {"config.json", "tokenizer.json", "manifest.json", "record.json"}
+    found = flexround.load(out, llama())
+    rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)
+    whole = flexround.quantize(llama(), rows[:, 0], "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
+    assert torch.equal(found(rows[:, 0]).logits, whole(rows[:, 0]).logits), "as in memory"
+    assert not list((directory.parent / "state").iterdir())
+    with pytest.raises(InputError, match="out: not empty"):
+        command.run(command_line(directory))
+
+
+def test_a_preflight_writes_nothing(directory, capsys):
+    command.run(command_line(directory, "--preflight"))
+    assert json.loads(capsys.readouterr().out)["hours"] >= 0
+    assert {path.name for path in directory.parent.iterdir()} == {"model", "text"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (["--samples", "99"], "33 blocks of 12 tokens, --samples asks for 99"),
+        (["--set", "iters"], "--set iters: write it as KEY=VALUE"),
+        (["--set", "itres=4"], "did you mean 'iters'"),
+        (["--recipe", "q-flexround-w8"], "recipe 'q-flexround-w8'"),
+        (["--text", "/nowhere"], "/nowhere: can't be read"),
+    ],
+)
+def test_a_wrong_command_is_one_message(directory, change, message):
+    with pytest.raises((SettingsError, InputError), match=message):
+        command.run(command_line(directory, *change))
+    assert not (directory.parent / "out").exists()
+
+
+def test_other_models_and_lost_files_are_refused(directory):
+    (directory / "model.safetensors.index.json").unlink()
+    with pytest.raises(InputError, match="model"):
+        command.run(command_line(directory))
+    (directory / "config.json").write_text('{"model_type": "bert"}')
+    with pytest.raises(InputError, match="model_type is 'bert'; only gpt2, gpt_neo, llama, opt"):
+        command.run(command_line(directory))
+    (directory / "config.json").unlink()
+    with pytest.raises(InputError, match=r"config\.json: missing; give a directory"):
+        command.run(command_line(directory))
+
+
+def test_the_module_is_a_command():
+    done = subprocess.run([sys.executable, "-m", "flexround", "quantise"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stderr == "error: command 'quantise' (did you mean 'quantize'? known: quantize)\n"
