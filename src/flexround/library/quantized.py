@@ -1,6 +1,7 @@
 """A quantized network in memory, and on disk."""
 
 import dataclasses
+import importlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -9,7 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround import artifacts, provenance
-from flexround.errors import InputError
+from flexround.errors import InputError, look_up
 from flexround.models.blocks import Block, Site
 from flexround.models.tensors import places
 from flexround.reconstruct import packing, result
@@ -18,6 +19,11 @@ from flexround.settings.schema import Hyper, Recipe
 from flexround.surgery.preprocess import prepare
 
 RECORD = "record.json"
+EXPORTS = {
+    "compressed-tensors": "flexround.library.compressed",
+    "onnx": "flexround.library.onnx_file",
+    "torch": "flexround.library.state_dict",
+}
 Sites = list[tuple[str, Literal["input", "output"]]]
 
 
@@ -74,6 +80,33 @@ class Quantized:
         about = facts(self.model, self.recipe, self.hyper, self.sources, self.sites)
         artifacts.write_manifest(directory, list(self.parts), grids=self.grids, **about)
         write_record(directory, self.report, next(self.model.parameters()).device)
+        return directory
+
+    def export(self, kind: str, directory: str | Path, example: Tensor | None = None) -> Path:
+        """Write the network in a format that others load.
+
+        Args:
+            kind: ``compressed-tensors``, a directory for ``transformers`` (language models; weights of 4 or 8 bit, or 8
+                bit with activations of 8), ``onnx``, one file with QDQ nodes for onnxruntime (weights of at most 8 bit,
+                activations of none or 8), or ``torch``, a state dict of dequantized weights in safetensors.
+            directory: new, or empty.
+            example: a batch as the model is called with; ``onnx`` alone needs it.
+
+        Raises:
+            InputError: what the format can't hold, with the reason; a package that is missing; or a directory with
+                something in it. Nothing is written then.
+        """
+        directory = Path(directory)
+        if directory.exists() and any(directory.iterdir()):
+            raise InputError(f"{directory}: not empty; choose another directory for the export")
+        module = look_up("export", EXPORTS, kind)
+        try:
+            write = importlib.import_module(module).write
+        except ModuleNotFoundError as error:
+            raise InputError(
+                f"export {kind}: needs the package {error.name}; install it (make install has it)"
+            ) from error
+        write(self, directory, *([] if example is None else [example]))
         return directory
 
 

@@ -1,0 +1,154 @@
+"""Write a quantized Transformer as a compressed-tensors directory, which ``transformers`` loads.
+
+Configuration and packed weights are made by that library's own code, from our codes' values and steps.
+"""
+
+import math
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+from compressed_tensors.compressors import ModelCompressor
+from compressed_tensors.quantization import (
+    QuantizationArgs,
+    QuantizationConfig,
+    QuantizationScheme,
+    QuantizationStatus,
+    apply_quantization_config,
+)
+from torch import Tensor, nn
+
+from flexround.errors import InputError
+from flexround.library.quantized import Quantized
+from flexround.models.tensors import seeded
+from flexround.quant.activation import ActivationQuantizer
+from flexround.reconstruct.result import Stored
+
+PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one in an int8
+BYTE = 8  # bits
+FORMAT = "compressed-tensors"
+SITE = "input_quantizer"  # attribute of surgery.place
+
+
+@torch.no_grad()
+def write(quantized: Quantized, directory: Path) -> None:
+    """Write the network: config.json with the format's section, and its weights.
+
+    Args:
+        quantized: a model of ``transformers`` whose linears have weights of 4 or 8 bit, activations of none or 8 bit.
+        directory: to be made, or empty.
+
+    Raises:
+        InputError: what the format, or transformers' reading of it, can't hold; nothing is written then.
+    """
+    codes = quantized.codes()
+    bits = _check(quantized, codes)
+    model = _plain(quantized.model)
+    inputs = {name: _input_quantizer(quantized.model, name) for name in codes} if quantized.sites else {}
+    symmetric = next(iter(codes.values())).grid.qmin < 0
+    apply_quantization_config(model, _configuration(model, list(codes), bits, symmetric, bool(inputs)))
+    modules = dict(model.named_modules())
+    for name, stored in codes.items():
+        _fill(modules[name], stored, inputs.get(name))
+    compressor = ModelCompressor.from_pretrained_model(model)
+    compressor.compress_model(model)
+    directory.mkdir(parents=True, exist_ok=True)
+    model.save_pretrained(directory)  # type: ignore[operator]
+    compressor.update_config(str(directory))
+
+
+def _check(quantized: Quantized, codes: Mapping[str, Stored]) -> int:
+    """Return the bits of the weights.
+
+    Raises:
+        InputError: the format can't hold them.
+    """
+    model = quantized.model
+    if not hasattr(model, "save_pretrained"):
+        raise InputError(f"export {FORMAT}: {type(model).__name__} is no model of transformers; it is for those alone")
+    modules = dict(model.named_modules())
+    foreign = [name for name in codes if not isinstance(modules[name], nn.Linear)]
+    if foreign:
+        kind = type(modules[foreign[0]]).__name__
+        raise InputError(f"export {FORMAT}: {foreign[0]} is a {kind}; the format knows nn.Linear alone")
+    ranges = {(stored.grid.qmin, stored.grid.qmax) for stored in codes.values()}
+    if len(ranges) > 1:
+        raise InputError(f"export {FORMAT}: weights of several widths, {sorted(ranges)}; it is written with one")
+    low, high = ranges.pop()
+    bits = (high - low).bit_length()
+    if bits not in (4, BYTE):
+        raise InputError(f"export {FORMAT}: weights of {bits} bit; the format packs 4 and 8; quantize with one of them")
+    activations = quantized.recipe.a_bits
+    if activations not in (None, BYTE) or (activations and bits != BYTE):
+        raise InputError(
+            f"export {FORMAT}: W{bits}A{activations}; transformers reads activations of 8 bit with weights of 8 bit, "
+            "or weights alone"
+        )
+    if quantized.hyper.a_granularity == "token" and activations:
+        raise InputError(f"export {FORMAT}: a_granularity=token has no steps to store; set a_granularity='tensor'")
+    if low == 0 and not activations:
+        raise InputError(
+            f"export {FORMAT}: packed weights on an asymmetric grid are written but not read back by transformers; "
+            "quantize with w_scheme='symmetric'"
+        )
+    return bits
+
+
+def _plain(model: Any) -> Any:
+    """Return a copy of a model of transformers without the quantizers of its activations."""
+    with seeded(0):
+        copied = type(model)(model.config).eval()
+    state = model.state_dict()
+    copied.load_state_dict({name: state[name] for name in copied.state_dict()})
+    return copied
+
+
+def _input_quantizer(model: nn.Module, name: str) -> ActivationQuantizer:
+    """Return the quantizer of what a linear reads: at it, or at the module around it that shares its input."""
+    while name:
+        quantizer = getattr(model.get_submodule(name), SITE, None)
+        if quantizer is not None:
+            return quantizer
+        name = name.rpartition(".")[0]
+    raise AssertionError("each linear of a block reads a quantized tensor")
+
+
+def _configuration(
+    model: nn.Module, targets: list[str], bits: int, symmetric: bool, activations: bool
+) -> QuantizationConfig:
+    """Return the format's configuration: all weights per output channel, all activations per tensor."""
+    weights = QuantizationArgs(num_bits=bits, type="int", symmetric=symmetric, strategy="channel")
+    inputs = QuantizationArgs(num_bits=BYTE, type="int", symmetric=False, strategy="tensor") if activations else None
+    others = [
+        name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name not in set(targets)
+    ]
+    return QuantizationConfig(
+        config_groups={"group_0": QuantizationScheme(targets=targets, weights=weights, input_activations=inputs)},
+        format=WHOLE if activations else PACKED,
+        ignore=others,
+        quantization_status=QuantizationStatus.FROZEN,
+    )
+
+
+def _fill(module: Any, stored: Stored, inputs: ActivationQuantizer | None) -> None:
+    """Give a linear its values, steps and zero points; the format's codes are signed whatever ours are."""
+    rows, shift = len(module.weight), _shift(stored.grid.qmin, stored.grid.qmax)
+    module.weight.copy_(stored.values())
+    module.weight_scale.copy_(_per_row(stored.grid.step, rows))
+    if stored.grid.qmin == 0:
+        module.weight_zero_point.copy_(_per_row(stored.grid.zero_point, rows) - shift)
+    if inputs is not None:
+        grid = inputs.grid
+        module.input_scale.copy_(inputs.step().reshape(1))
+        module.input_zero_point.copy_(grid.zero_point.reshape(1) - _shift(grid.qmin, grid.qmax))
+
+
+def _per_row(value: Tensor, rows: int) -> Tensor:
+    """Return a number of shape () or per output channel as (rows, 1)."""
+    return value.reshape(-1, 1).expand(rows, 1)
+
+
+def _shift(low: int, high: int) -> int:
+    """Return what is between our codes and signed ones."""
+    return 0 if low < 0 else math.ceil((high - low) / 2)
