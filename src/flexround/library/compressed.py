@@ -54,7 +54,7 @@ def write(quantized: Quantized, directory: Path) -> None:
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
     directory.mkdir(parents=True, exist_ok=True)
-    model.save_pretrained(directory)  # type: ignore[operator]
+    model.save_pretrained(directory)
     compressor.update_config(str(directory))
 
 

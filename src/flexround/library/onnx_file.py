@@ -1,0 +1,137 @@
+"""Write a quantized network as ONNX with QDQ nodes: integer weights, and Q/DQ pairs where activations are quantized."""
+
+import copy
+import tempfile
+import warnings
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import onnx
+import torch
+import torch.ao.quantization.fx._decomposed  # registers the operators that become Q and DQ
+from onnx import helper, numpy_helper
+from torch import Tensor, nn
+
+from flexround import artifacts
+from flexround.errors import InputError
+from flexround.library.quantized import Quantized
+from flexround.quant.activation import ActivationQuantizer
+from flexround.reconstruct.result import Stored
+
+FILE = "model.onnx"
+BYTE = 8  # bits
+LARGEST = 2**31  # bytes of a protobuf message
+
+
+class _QuantizeDequantize(nn.Module):
+    """An activation quantizer as the pair of operators that the exporter knows."""
+
+    def __init__(self, quantizer: ActivationQuantizer) -> None:
+        super().__init__()
+        grid = quantizer.stored()
+        self.arguments = (float(grid.step), int(grid.zero_point), grid.qmin, grid.qmax)
+        self.kind = torch.int8 if grid.qmin < 0 else torch.uint8
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Return the quantized ``x``, any shape."""
+        operators = torch.ops.quantized_decomposed
+        codes = operators.quantize_per_tensor(x, *self.arguments, self.kind)
+        return operators.dequantize_per_tensor(codes, *self.arguments, self.kind)
+
+
+@torch.no_grad()
+def write(quantized: Quantized, directory: Path, example: Tensor | None = None) -> None:
+    """Write ``model.onnx``; the size of its batches is free.
+
+    Args:
+        quantized: of which activations have 8 bit or none.
+        directory: of the file.
+        example: inputs as the model is called with, (N, ...) with N of at least 2.
+
+    Raises:
+        InputError: no example, or activations that Q and DQ can't hold.
+    """
+    if example is None or len(example) < 2:
+        raise InputError("export onnx: give example=, a batch of at least 2 inputs: the graph is traced with it")
+    if quantized.sites and (quantized.recipe.a_bits != BYTE or quantized.hyper.a_granularity != "tensor"):
+        raise InputError(
+            f"export onnx: activations of {quantized.recipe.a_bits} bit per {quantized.hyper.a_granularity}; the nodes "
+            "for them have 8 bit per tensor"
+        )
+    model = copy.deepcopy(quantized.model).cpu().eval()
+    for module in list(model.modules()):
+        for name, child in list(module.named_children()):
+            if isinstance(child, ActivationQuantizer):
+                setattr(module, name, _QuantizeDequantize(child))
+    proto = _traced(model, example.cpu())
+    _store_codes(proto, quantized.codes())
+    if proto.ByteSize() >= LARGEST:
+        raise InputError(f"export onnx: {proto.ByteSize() / 1e9:.1f} GB; one file holds 2; use compressed-tensors")
+    onnx.checker.check_model(proto)
+    artifacts.write_bytes(directory / FILE, proto.SerializeToString())
+
+
+def _traced(model: nn.Module, example: Tensor) -> onnx.ModelProto:
+    """Return the graph of a model with weights in float32.
+
+    Raises:
+        InputError: it can't be traced.
+    """
+    batch = torch.export.Dim("batch", min=1)
+    with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
+        warnings.simplefilter("ignore")
+        try:
+            program = torch.onnx.export(
+                model, (example,), dynamo=True, dynamic_shapes=({0: batch},), verbose=False, artifacts_dir=scratch
+            )
+        except Exception as error:  # of many kinds, with advice for whoever wrote the model
+            reason = str(error.__cause__ or error).strip().splitlines()[0]
+            raise InputError(f"export onnx: {type(model).__name__} can't be traced: {reason}") from error
+    assert program is not None
+    return program.model_proto
+
+
+def _store_codes(proto: onnx.ModelProto, codes: Mapping[str, Stored]) -> None:
+    """Replace the quantized weights of a graph by integer codes and DequantizeLinear nodes.
+
+    Raises:
+        InputError: a weight is not in the graph as it is in the model.
+    """
+    graph = proto.graph
+    there = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
+    for name, stored in codes.items():
+        values = stored.values().numpy()
+        place, turned = _place(there, f"{name}.weight", values)
+        if place is None:
+            raise InputError(f"export onnx: {name}.weight is not in the traced graph; the exporter changed it")
+        assert stored.codes is not None
+        integers = stored.codes.numpy()
+        step, zero = (_per_row(part, len(integers)) for part in (stored.grid.step, stored.grid.zero_point))
+        _replace(graph, place, integers.T if turned else integers, step, zero, axis=integers.ndim - 1 if turned else 0)
+
+
+def _place(there: Mapping[str, np.ndarray], name: str, values: np.ndarray) -> tuple[str | None, bool]:
+    """Return the name of a weight in the graph, and whether it lies transposed there, as the exporter has linears."""
+    for other in [name, *there]:
+        for turned, wanted in ((False, values), (True, values.T)) if values.ndim == 2 else ((False, values),):
+            if other in there and np.array_equal(there[other], wanted):
+                return other, turned
+    return None, False
+
+
+def _per_row(value: Tensor, rows: int) -> np.ndarray:
+    """Return a number of shape () or per output channel as (rows,)."""
+    return np.broadcast_to(value.numpy().reshape(-1), rows)
+
+
+def _replace(graph: Any, name: str, codes: np.ndarray, step: np.ndarray, zero: np.ndarray, axis: int) -> None:
+    """Put codes, one step and zero point for each entry along ``axis``, and a DequantizeLinear where a weight was."""
+    kept = [each for each in graph.initializer if each.name != name]
+    del graph.initializer[:]
+    graph.initializer.extend(kept)
+    parts = {"codes": np.ascontiguousarray(codes), "step": step.astype(np.float32), "zero": zero.astype(codes.dtype)}
+    graph.initializer.extend(numpy_helper.from_array(value.copy(), f"{name}:{part}") for part, value in parts.items())
+    node = helper.make_node("DequantizeLinear", [f"{name}:{part}" for part in parts], [name], f"{name}:dq", axis=axis)
+    graph.node.insert(0, node)

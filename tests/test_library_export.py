@@ -1,0 +1,128 @@
+"""What other tools load: compressed-tensors by transformers, ONNX by onnxruntime, state dicts by PyTorch."""
+
+import json
+
+import numpy as np
+import onnx
+import onnxruntime
+import pytest
+import torch
+import torchvision
+import transformers
+from own_networks import FEW, Pictures, llama, made, pictures, words
+from safetensors.torch import load_file
+
+import flexround
+from flexround.errors import InputError, SettingsError
+
+SYMMETRIC = {"w_scheme": "symmetric"}
+
+
+def opt():
+    torch.manual_seed(0)
+    config = transformers.OPTConfig(
+        vocab_size=50, hidden_size=16, ffn_dim=32, num_hidden_layers=2, num_attention_heads=2, word_embed_proj_dim=16
+    )
+    return transformers.OPTForCausalLM(config).eval()
+
+
+@pytest.mark.parametrize(
+    ("build", "recipe", "settings", "format_"),
+    [
+        (llama, "b-flexround-w4", SYMMETRIC, "pack-quantized"),
+        (llama, flexround.Recipe(setting="B", rounding="flexround", w_bits=8), SYMMETRIC, "pack-quantized"),
+        (llama, "q-flexround-w8a8", {}, "int-quantized"),
+        (opt, "q-flexround-w8a8", {}, "int-quantized"),  # steps per tensor
+    ],
+)
+def test_transformers_computes_the_same_from_compressed_tensors(tmp_path, build, recipe, settings, format_):
+    model, ids = build(), words()
+    quantized = flexround.quantize(model, ids, recipe, **FEW | settings)
+    directory = quantized.export("compressed-tensors", tmp_path / "out")
+    again = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    wanted = quantized(ids).logits
+    off = (again(ids).logits - wanted).abs().max()
+    assert off < 1e-5
+    assert off < 0.05 * (wanted - model(ids).logits).abs().max(), "the quantization shows"
+    section = json.loads((directory / "config.json").read_text())["quantization_config"]
+    assert section["format"] == format_
+    if format_ == "pack-quantized":
+        packed = load_file(directory / "model.safetensors")["model.layers.0.mlp.down_proj.weight_packed"]
+        assert packed.dtype == torch.int32
+        assert packed.numel() == 16 * 32 * quantized.recipe.w_bits // 32
+
+
+def run_onnx(path, x):
+    session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
+    return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+
+
+@pytest.mark.parametrize(
+    ("build", "recipe", "integers"),
+    [
+        (lambda: torchvision.models.resnet18(num_classes=5), "b-flexround-w4", 21),
+        (lambda: made(Pictures), "q-flexround-w8a8", 9),
+    ],
+)
+def test_onnxruntime_computes_the_same_from_onnx(tmp_path, build, recipe, integers):
+    torch.manual_seed(0)
+    model, x = build().eval(), torch.randn(16, 3, 32, 32)
+    quantized = flexround.quantize(model, x, recipe, **FEW | {"iters": 1})
+    path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
+    graph = onnx.load(path).graph
+    stored = {each.name: each.data_type for each in graph.initializer if each.name.endswith(":codes")}
+    assert len(stored) == len(quantized.codes())
+    assert set(stored.values()) == {onnx.TensorProto.INT8}
+    pairs = sum(node.op_type == "QuantizeLinear" for node in graph.node)
+    assert (pairs > 0) == bool(quantized.sites)
+    wanted, full = quantized(x).detach().numpy(), model(x).detach().numpy()
+    off = np.abs(run_onnx(path, x) - wanted).mean()
+    assert off < (0.25 if quantized.sites else 1e-4) * np.abs(full - wanted).mean(), "a code may flip where one rounds"
+
+
+def test_integer_kernels_run(tmp_path):
+    quantized = flexround.quantize(made(Pictures), pictures(), "q-flexround-w8a8", **FEW)
+    path = quantized.export("onnx", tmp_path / "out", pictures(2)) / "model.onnx"
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert kinds.count("QLinearConv") >= 2
+
+
+def test_a_state_dict_is_that_of_the_folded_network(tmp_path):
+    model, x = made(Pictures), pictures()
+    quantized = flexround.quantize(model, x, "b-flexround-w4", **FEW)
+    state = load_file(quantized.export("torch", tmp_path / "out") / "model.safetensors")
+    assert torch.equal(state["stage.0.conv1.weight"], quantized.codes()["stage.0.conv1"].values())
+
+
+@pytest.mark.parametrize(
+    ("build", "data", "recipe", "settings", "kind", "message"),
+    [
+        (llama, words, "b-flexround-w4", {}, "compressed-tensors", "asymmetric grid.*w_scheme='symmetric'"),
+        (llama, words, "b-flexround-w3", SYMMETRIC, "compressed-tensors", "weights of 3 bit"),
+        (llama, words, "q-flexround-w4a8", SYMMETRIC, "compressed-tensors", "W4A8"),
+        (lambda: made(Pictures), pictures, "b-flexround-w4", {}, "compressed-tensors", "Pictures is no model of trans"),
+        (lambda: made(Pictures), pictures, "q-flexround-w4a4", {}, "onnx", "activations of 4 bit per tensor"),
+        (lambda: made(Pictures), pictures, "q-flexround-w4a4", {}, "torch", "no place for quantized activations"),
+    ],
+)
+def test_what_a_format_can_t_hold_is_refused(tmp_path, build, data, recipe, settings, kind, message):
+    quantized = flexround.quantize(build(), data(), recipe, **FEW | settings)
+    example = [data(2)] if kind == "onnx" else []
+    with pytest.raises(InputError, match=message):
+        quantized.export(kind, tmp_path / "out", *example)
+    assert not (tmp_path / "out").exists()
+
+
+def test_wrong_calls_are_one_message(tmp_path):
+    quantized = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    with pytest.raises(SettingsError, match="did you mean 'onnx'"):
+        quantized.export("onxx", tmp_path / "out")
+    with pytest.raises(InputError, match="give example="):
+        quantized.export("onnx", tmp_path / "out")
+    (tmp_path / "thesis.tex").write_text("")
+    with pytest.raises(InputError, match="not empty"):
+        quantized.export("torch", tmp_path)
