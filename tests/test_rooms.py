@@ -32,6 +32,8 @@ PARTS = {
     "results": {"results"},
     "rehearsal": {"rehearsal", "mini", "tasks", "models"},
     "regress": {"regress", "mini", *LIBRARY},
+    "library": {"library", "tasks", "reconstruct", "surgery", "models", "quant"},
+    "__main__": {"tools"},
     "jobs": {"jobs", "results"},  # they name their stage, and import it when they run
     "stages": {"stages", "jobs", *LIBRARY},
     "tools": {"tools", "regress", "rehearsal", *LIBRARY},

@@ -1,8 +1,10 @@
 """``python -m flexround quantize``: the library from a shell."""
 
+import importlib
 import sys
 
 from flexround.errors import SettingsError, look_up
+from flexround.tools import cli
 
 COMMANDS = {"quantize": "flexround.library.command"}
 
@@ -17,10 +19,6 @@ def main() -> None:
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(2)
-    import importlib
-
-    from flexround.tools import cli
-
     command = importlib.import_module(module)
     del sys.argv[1]
     cli.main(command.run, command.parser())
