@@ -232,7 +232,7 @@ def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
     for name in TABLE:
         (pulled.root / "results/smoke" / name).unlink()
     done = pulled.snakemake("results/smoke/table10.csv")
-    assert pulled.jobs(done.stderr) == {"tabulate": 1}
+    assert "1 jobs: 1 tabulate;" in done.stderr
     cells = list(csv.DictReader((pulled.root / "results/smoke/table10.csv").open()))
     metrics = pulled.root / RUN.replace("quantized", "evaluated") / "metrics.json"
     expected = json.loads(metrics.read_text())["metrics"]["top1"]

@@ -1,0 +1,73 @@
+"""What a run says on the terminal: our logger under the real Snakemake, on a workflow of a few lines."""
+
+import subprocess
+import sys
+
+import pytest
+
+SNAKEFILE = """
+rule all:
+    input: "results/mini/evaluated/t/c/r/seed0", "results/b"
+
+rule evaluate:
+    output: directory("results/mini/evaluated/{task}/{checkpoint}/{recipe}/seed{seed}")
+    log: text="logs/{task}/{checkpoint}/{recipe}/{seed}.log", usage="logs/{task}/{checkpoint}/{recipe}/{seed}.json"
+    shell: "mkdir -p {output} && cp metrics.json {output} && touch {log}"
+
+rule plain:
+    output: "results/{name}"
+    wildcard_constraints: name="[a-z]+"
+    log: text="logs/{name}.log"
+    shell: "if [ {wildcards.name} = b ]; then touch {output}; else echo 'INFO x' > {log};"
+           " echo '12:00:00 error: weights.pt: 3 bytes are missing; fetch it again' >> {log}; exit 2; fi"
+"""
+
+
+@pytest.fixture
+def run(tmp_path):
+    (tmp_path / "Snakefile").write_text(SNAKEFILE)
+    (tmp_path / "metrics.json").write_text('{"metrics": {"top1": 71.236}}')
+    (tmp_path / "params/tables").mkdir(parents=True)
+    (tmp_path / "params/tables/table03.yaml").touch()
+
+    def snakemake(*options, targets=()):
+        command = [sys.executable, "-m", "snakemake", "--logger", "flexround", "--cores", "1", *options, "--", *targets]
+        return subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+
+    return snakemake
+
+
+def test_each_job_is_a_line_with_what_it_found(run):
+    done = run()
+    assert done.returncode == 0
+    lines = done.stderr.splitlines()
+    assert lines[0] == "3 jobs: 1 evaluate, 1 plain; logs/ has a log of each"
+    assert sum("evaluate t c r seed 0 (" in line and line.endswith("s): top1 71.24") for line in lines) == 1
+    assert lines[-1].startswith("[3/3]")
+    assert len(lines) == 4
+    assert run().stderr.splitlines() == ["Nothing to be done (all requested files are present and up to date)."]
+
+
+def test_a_failure_is_told_with_its_reason_and_the_way_on(run):
+    done = run("--keep-going", targets=["results/broken", "results/b"])
+    assert done.returncode == 1
+    failed = done.stderr[done.stderr.index("FAILED") :].splitlines()
+    assert failed[:3] == [
+        "FAILED: plain",
+        "  12:00:00 error: weights.pt: 3 bytes are missing; fetch it again",
+        "  log: logs/broken.log",
+    ]
+    assert "1 jobs failed: plain. Mend the reason above; the same command goes on where this run stopped" in done.stderr
+    assert "CalledProcessError" not in done.stderr
+
+
+def test_a_misspelt_target_gets_a_suggestion(run):
+    done = run(targets=["results/x/y"])
+    assert done.returncode == 1
+    assert "No rule to produce" in done.stderr
+    done = run(targets=["result/tabel3.csv"])
+    assert "did you mean results/table3.csv" in done.stderr
+
+
+def test_a_dry_run_looks_as_ever(run):
+    assert "This was a dry-run" in run("-n").stdout + run("-n").stderr
