@@ -95,7 +95,9 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
 
 
 def standings(root: Path) -> list[overview.Standing]:
-    return [overview.standing(table, root / "results/mini") for table in PLAN.params.tables.values()]
+    return [
+        overview.standing(table, root / "results/mini" / f"{table.name}.csv") for table in PLAN.params.tables.values()
+    ]
 
 
 def test_the_status_table_has_a_line_for_every_table(root):
@@ -124,7 +126,9 @@ def test_only_what_is_between_the_markers_is_replaced():
 
 def test_the_readme_shows_the_status_of_the_reference_results():
     reference = ROOT / "results/reference"
-    found = [overview.standing(table, reference) for _, table in sorted(PLAN.params.tables.items())]
+    found = [
+        overview.standing(table, reference / f"{table.name}.csv") for _, table in sorted(PLAN.params.tables.items())
+    ]
     readme = (ROOT / "README.md").read_text()
     assert status_table.replaced(readme, status_table.markdown(found, PLAN.scale)) == readme, "run: make status"
 

@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -9,9 +10,11 @@ import pytest
 from report_case import PLAN, RUN, fill_root, table3, write
 from visible_text import visible
 
+from flexround.results import reference
 from flexround.results.render import job_costs, origins, overview, report_claims, report_page, run_facts
 from flexround.settings import layout
-from flexround.settings.layout import Run
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools import report
 
@@ -239,3 +242,24 @@ def test_a_run_that_the_settings_no_longer_know_is_still_shown(root):
     run = Run("mini", "imagenet", "resnet18-brecq", "gone", 0)
     write(root / layout.evaluated_dir(run) / "metrics.json", {"metrics": {"top1": 95.39999999999999}, "seconds": 1.0})
     assert dict(run_facts.sections(root, PLAN, run))["Result"] == {"metrics": {"top1": 95.4}}
+
+
+def test_a_fresh_clone_shows_what_is_published(tmp_path):
+    plan = Plan(load_params("mini"))
+    shutil.copytree(ROOT / "results/reference", tmp_path / "results/reference")
+    page = report_page.render(tmp_path, plan)
+    assert "24 of 24 tables were not computed here" in visible(page)
+    assert page.count("Published with this repository, not computed here.") == 24
+    assert "Published with this repository, not judged here." in visible(page)
+    real = report_page.render(tmp_path, Plan(load_params("paper")))
+    assert "not computed here" not in real, "mini's numbers are not those of another scale"
+
+
+def test_what_was_computed_comes_before_what_is_published(tmp_path):
+    scale = load_params("mini").scale
+    shutil.copytree(ROOT / "results/reference", tmp_path / "results/reference")
+    assert reference.find(tmp_path, scale, "table3.csv").published
+    (tmp_path / "results/mini").mkdir()
+    (tmp_path / "results/mini/table3.csv").touch()
+    assert reference.find(tmp_path, scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
+    assert not reference.find(tmp_path, scale, "table99.csv").published

@@ -14,6 +14,7 @@ from flexround.regress.tolerances import Allowed, Pool
 from flexround.results import cells
 from flexround.results.cells import Cell
 from flexround.results.published import DECIMALS, Key
+from flexround.results.reference import SHARED, published_name
 from flexround.settings.load import Params, load_params
 from flexround.settings.tables import Table
 from flexround.tools import cli
@@ -35,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Copy the tables and write their tolerances.
+    """Copy the tables, their claims and errata, and write tolerances.
 
     Raises:
         InputError: no table, one with missing cells or with other seeds than the scale has.
@@ -53,6 +54,9 @@ def run(arguments: argparse.Namespace) -> None:
     write_text(arguments.out / tolerances_file(params.scale.shows.tables), _csv(numbers, found, limits))
     for path in tables.values():
         write_bytes(arguments.out / path.name, path.read_bytes())
+    for name in SHARED:
+        if (directory / name).exists():
+            write_bytes(arguments.out / published_name(params.scale, name), (directory / name).read_bytes())
     log.info("%d cells of tables %s; not there: %s", len(numbers), list(tables), sorted(params.tables.keys() - tables))
 
 

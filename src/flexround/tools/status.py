@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: the page has no markers, or the claims are missing or compare nothing.
     """
     params = load_params(arguments.scale)
-    standings = [standing(table, arguments.tables) for _, table in sorted(params.tables.items())]
+    standings = [standing(table, arguments.tables / f"{table.name}.csv") for _, table in sorted(params.tables.items())]
     table = status_table.markdown(standings, params.scale)
     if arguments.page:
         write_text(arguments.page, status_table.replaced(arguments.page.read_text(), table))

@@ -35,16 +35,16 @@ class Standing(NamedTuple):
     status: str = NOT_RUN  # of the whole table, one of STATES
     counts: Mapping[str, int] = {}  # cells by status
     worst: str = ""  # the cell farthest from the paper's, as the CSV has it; empty where that may not be said
+    published: bool = False  # whether its CSV is that of results/reference, because none was computed here
     wins: tuple[int, int] = (0, 0)  # how many cells best by more than the noise are FlexRound's, and how many there are
 
 
-def standing(table: Table, directory: Path) -> Standing:
-    """Return how a table stands, given the directory of its CSV.
+def standing(table: Table, path: Path, published: bool = False) -> Standing:
+    """Return how a table stands, by its CSV, which may be the published one.
 
     Raises:
         InputError: a CSV made by another version.
     """
-    path = directory / f"{table.name}.csv"
     unknown = Standing(table, family(table), plain(table.caption).partition(". ")[0].rstrip("."))
     if not path.exists():
         return unknown
@@ -57,6 +57,7 @@ def standing(table: Table, directory: Path) -> Standing:
     best = [entry["method"] for entry in layout.entries if entry["best"] == "1"]
     return unknown._replace(
         layout=layout,
+        published=published,
         status=status(counts),
         counts={name: counts[name] for name in STATES if counts[name]},
         worst=max(deltas, key=lambda delta: abs(float(delta)), default=""),

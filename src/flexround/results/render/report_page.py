@@ -10,6 +10,7 @@ from typing import Any, NamedTuple
 
 from markupsafe import Markup
 
+from flexround.results import reference
 from flexround.results.render import html, jinja, job_costs, origins, report_claims, table_layout
 from flexround.results.render.overview import Standing, standing
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow
@@ -27,15 +28,19 @@ class Shown(NamedTuple):
 
 
 def render(root: Path, plan: Plan) -> str:
-    """Return the page of what is in ``root``/results and ``root``/logs; what isn't made is listed as not run.
+    """Return the page of what is in ``root``/results and ``root``/logs.
+
+    What isn't made there is shown as this repository publishes it, and says so, or is listed as not run.
 
     Raises:
         InputError: a result that isn't what it should be.
     """
     directory = root / "results" / plan.scale.name
-    standings = [standing(table, directory) for _, table in sorted(plan.params.tables.items())]
+    tables = [table for _, table in sorted(plan.params.tables.items())]
+    standings = [standing(table, *reference.find(root, plan.scale, f"{table.name}.csv")) for table in tables]
     runs = {s.table.number: _table_runs(s, root) for s in standings}
-    judged = report_claims.read(directory / "claims.csv", PARAMS / plan.scale.shows.claims)
+    claims = reference.find(root, plan.scale, "claims.csv")
+    judged = report_claims.read(claims.path, PARAMS / plan.scale.shows.claims)
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),
@@ -47,9 +52,11 @@ def render(root: Path, plan: Plan) -> str:
         absent=table_layout.absent,
         legend=lambda of: table_layout.legend(of, best="Bold", partial="†", missing="—"),
         figures={number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)},
+        published=sum(s.published for s in standings),
         claims=judged,
+        claims_published=claims.published,
         verdicts=report_claims.total(judged),
-        errata=_list(directory / "errata.csv"),
+        errata=_list(reference.find(root, plan.scale, "errata.csv").path),
         costs={number: _seconds(root, plan, of_table) for number, of_table in runs.items()},
         total=_seconds(root, plan, itertools.chain(*runs.values())),
         stages=list(job_costs.STAGES.values()),

@@ -1,0 +1,47 @@
+"""What is published with this repository in ``results/reference``, for where nothing has been computed."""
+
+import csv
+from pathlib import Path
+from typing import NamedTuple
+
+from flexround.settings.schema import Scale
+
+DIRECTORY = Path("results/reference")
+SHARED = ("claims.csv", "errata.csv")  # of a scale, whose tables are a series
+
+
+class Found(NamedTuple):
+    """A file of a scale's results, and whether it is the published one."""
+
+    path: Path
+    published: bool
+
+
+def published_name(scale: Scale, name: str) -> str:
+    """Return the name of a file of results in the reference: tables are named by their series, the rest is here."""
+    series = scale.shows.tables
+    return name if series == "table" or name not in SHARED else f"{series}-{name}"
+
+
+def find(root: Path, scale: Scale, name: str) -> Found:
+    """Return a CSV that was computed here, else the published one of the same scale; it may be neither.
+
+    Args:
+        root: of the project.
+        scale: whose results.
+        name: of the file in ``results/SCALE``.
+    """
+    computed = root / "results" / scale.name / name
+    published = root / DIRECTORY / published_name(scale, name)
+    if computed.exists() or not _is_of(published, scale.name):
+        return Found(computed, False)
+    return Found(published, True)
+
+
+def _is_of(path: Path, scale: str) -> bool:
+    """Whether a CSV is there and of a scale."""
+    if not path.exists():
+        return False
+    with open(path, newline="") as file:
+        first = next(csv.DictReader(file), None)
+    return first is not None and first.get("scale", scale) == scale
