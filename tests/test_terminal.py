@@ -1,7 +1,10 @@
 """What a run says on the terminal: our logger under the real Snakemake, on a workflow of a few lines."""
 
+import os
+import signal
 import subprocess
 import sys
+import time
 
 import pytest
 
@@ -71,3 +74,19 @@ def test_a_misspelt_target_gets_a_suggestion(run):
 
 def test_a_dry_run_looks_as_ever(run):
     assert "This was a dry-run" in run("-n").stdout + run("-n").stderr
+
+
+def test_an_interrupted_run_says_how_to_go_on(tmp_path):
+    rule = 'rule long:\n    output: "out"\n    shell: "touch started; sleep 60; touch out"\n'
+    (tmp_path / "Snakefile").write_text(rule)
+    command = [sys.executable, "-m", "snakemake", "--logger", "flexround", "--cores", "1"]
+    pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    started = subprocess.Popen(command, cwd=tmp_path, start_new_session=True, **pipes)
+    while not (tmp_path / "started").exists():
+        assert started.poll() is None
+        time.sleep(0.05)
+    os.killpg(started.pid, signal.SIGINT)  # as a terminal does
+    text, _ = started.communicate(timeout=30)
+    assert started.returncode != 0
+    assert "the same command goes on where this run stopped" in text, text
+    assert "Traceback" not in text
