@@ -109,7 +109,7 @@ def test_figure_8_shows_mean_and_deviation_of_each_method():
 def test_figure_8_names_what_is_far_below_full_precision():
     points = [by_bits.Point("net", "Full-precision", None, (80.0,)), by_bits.Point("net", "RTN", 2, (10.0,))]
     (axes,) = by_bits.draw([*points, by_bits.Point("net", "A", 2, (79.0,))], 8, "real").axes
-    assert axes.get_ylim()[0] == 65.0
+    assert axes.get_ylim()[0] == 74.0
     assert [text.get_text() for text in axes.texts] == ["below the axis:\nRTN 10.0 at W2"]
 
 

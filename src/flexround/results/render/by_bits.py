@@ -11,7 +11,7 @@ from flexround.errors import InputError
 from flexround.results.render.figure_style import GREY, guide, method_line, new_figure, style
 
 STAGGER = 0.05  # bits between methods, so that their error bars can be told apart
-WINDOW = 15.0  # points below full precision: what is worse is named, so that it does not flatten all others
+WINDOW = 6.0  # points below full precision: what is worse is named, so that it does not flatten all others
 
 
 class Point(NamedTuple):
@@ -34,9 +34,11 @@ def draw(points: Sequence[Point], number: int, scale: str) -> Figure:
     networks = list(dict.fromkeys(point.network for point in points))
     with style():
         title = f"Figure {number}. Accuracy against bits of the weights"
-        figure = new_figure(3.6 * len(networks), 3.2, title, scale)
+        figure = new_figure(3.4 * len(networks) + 1.2, 3.2, title, scale)
         for axes, network in zip(figure.subplots(1, len(networks), squeeze=False)[0], networks, strict=True):
             _panel(axes, network, [point for point in points if point.network == network])
+        handles, names = figure.axes[0].get_legend_handles_labels()
+        figure.legend(handles, names, loc="outside right center")
     return figure
 
 
@@ -60,14 +62,14 @@ def _panel(axes: Axes, network: str, points: Sequence[Point]) -> None:
     _leave_out(axes, points)
     axes.set(title=f"{network} (dashed: full precision)\n{seeds}", xlabel="bits of the weights", ylabel="accuracy (%)")
     axes.grid(axis="y")
-    axes.legend(loc="lower right")
 
 
 def _leave_out(axes: Axes, points: Sequence[Point]) -> None:
     """Begin the axis at ``WINDOW`` below full precision if there is something below it, and say what."""
     means = {(point.method, point.bits): float(np.mean(point.values)) for point in points}
+    top = max(means.values())
     bottom = max((value for (_, bits), value in means.items() if bits is None), default=WINDOW) - WINDOW
     below = [f"{method} {value:.1f} at W{bits}" for (method, bits), value in means.items() if value < bottom]
     if below:
-        axes.set_ylim(bottom=bottom)
+        axes.set_ylim(bottom, top + WINDOW / 6)
         axes.text(0.02, 0.02, "below the axis:\n" + "\n".join(below), transform=axes.transAxes, fontsize=6, color=GREY)

@@ -1,5 +1,7 @@
 """The first table of the README: a table of the scale real as Markdown, from its CSV alone."""
 
+import statistics
+
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 
@@ -22,7 +24,7 @@ def markdown(text: str, scale: ScaleFacts) -> str:
         lines = [by_place.get((method, width), whole) for width in bits]
         cells = [_shown(line, column) for column in range(len(layout.columns)) for line in lines]
         rows.append([method, *cells])
-    note = f"{scale_note(scale)} {_seeds(layout)} Bold: best of its column by more than the noise."
+    note = f"{scale_note(scale)} {_seeds(layout)} {_noise(layout)} Bold: best of its column by more than the noise."
     return "\n".join([note, "", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
@@ -48,3 +50,9 @@ def _seeds(layout: Layout) -> str:
     """Return over how many seeds the values are."""
     seeds = max(int(entry["n_seeds"]) for entry in layout.entries if entry["n_seeds"])
     return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
+
+
+def _noise(layout: Layout) -> str:
+    """Return the standard error of the values that take part in a contest."""
+    errors = [float(entry["stderr"]) for entry in layout.entries if entry["stderr"] and _compared(entry)]
+    return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""
