@@ -167,6 +167,15 @@ def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
     assert not list(tmp_path.iterdir())
 
 
+@pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])
+def test_it_learns_where_gradients_are_switched_off(context):
+    model, x = made(Pictures), pictures()
+    wanted = flexround.quantize(model, x, "b-flexround-w4", **FEW)
+    with context():
+        found = flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
+    assert torch.equal(found(x), wanted(x))
+
+
 def test_inplace_changes_the_model_itself():
     model, x = made(Pictures), pictures()
     quantized = flexround.quantize(model, x, "b-rtn-w4", inplace=True, **FEW)

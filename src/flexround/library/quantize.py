@@ -36,6 +36,8 @@ FOLDED = 1e-3  # of the largest output: how far a network with folded batch norm
 Cut = Callable[[nn.Module], Sequence[Block]]
 
 
+@torch.inference_mode(False)
+@torch.enable_grad()
 def quantize(
     model: nn.Module,
     samples: Any,
