@@ -1,5 +1,6 @@
 """Finished blocks kept in memory alone, and a state that tells how far it is."""
 
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -21,7 +22,7 @@ class MemoryState(State):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(Path(), "")
-        self.directory = Path.cwd()  # of which only the free space is asked
+        self.directory = Path(tempfile.gettempdir())  # of which only the free space is asked
         self._listener = listener
         self._tensors: dict[str, dict[str, Tensor]] = {}
         self._last_carry: dict[str, Tensor] = {}

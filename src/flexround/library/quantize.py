@@ -3,6 +3,7 @@
 import copy
 import hashlib
 import logging
+import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -84,8 +85,8 @@ def quantize(
     values, sources = settings.resolve(name, given, family, len(inputs.x), where, hyper)
     made = rounding or imports.load(settings.target(given.rounding or ""))
     network = (model if inplace else copy.deepcopy(model)).eval().to(where)
-    _fold(network, given, family, inputs.x.to(where)[:1])
-    parts = _cut(network, blocks, family, inputs.x.to(where)[: cut.TRIED])
+    _fold(network, given, family, inputs.x[:1].to(where))
+    parts = _cut(network, blocks, family, inputs.x[: cut.TRIED].to(where))
     values = _ends(parts, values, sources, hyper)
     work = Reconstruction(
         model=network,
@@ -113,7 +114,8 @@ def _run(
             bar.update()
 
         with _state(work, inputs, state, listener) as opened:
-            report = reconstruct(work, inputs.x, opened)
+            # without a state directory there is no place for what doesn't fit in memory
+            report = reconstruct(work, inputs.x, opened, None if state else sys.maxsize)
             names = [f"{entry['position'].replace('/', '-')}.safetensors" for entry in opened.entries]
             parts = dict(zip(names, map(opened.tensors, opened.entries), strict=True))
             grids = {name: entry["facts"]["grids"] for name, entry in zip(names, opened.entries, strict=True)}
