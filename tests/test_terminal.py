@@ -1,6 +1,7 @@
 """What a run says on the terminal: our logger under the real Snakemake, on a workflow of a few lines."""
 
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -10,7 +11,11 @@ import pytest
 
 SNAKEFILE = """
 rule all:
-    input: "results/mini/evaluated/t/c/r/seed0", "results/b"
+    input: "results/mini/evaluated/t/c/r/seed0", "results/b", "results/page"
+
+rule publish_page:
+    output: "results/page"
+    shell: "touch {output}"
 
 rule evaluate:
     output: directory("results/mini/evaluated/{task}/{checkpoint}/{recipe}/seed{seed}")
@@ -19,7 +24,7 @@ rule evaluate:
 
 rule plain:
     output: "results/{name}"
-    wildcard_constraints: name="[a-z]+"
+    wildcard_constraints: name="b|broken"
     log: text="logs/{name}.log"
     shell: "if [ {wildcards.name} = b ]; then touch {output}; else echo 'INFO x' > {log};"
            " echo '12:00:00 error: weights.pt: 3 bytes are missing; fetch it again' >> {log}; exit 2; fi"
@@ -44,10 +49,11 @@ def test_each_job_is_a_line_with_what_it_found(run):
     done = run()
     assert done.returncode == 0
     lines = done.stderr.splitlines()
-    assert lines[0] == "3 jobs: 1 evaluate, 1 plain; logs/ has a log of each"
+    assert lines[0] == "4 jobs: 1 evaluate, 1 plain, 1 publish_page; logs/ has a log of each"
     assert sum("evaluate t c r seed 0 (" in line and line.endswith("s): top1 71.24") for line in lines) == 1
-    assert lines[-1].startswith("[3/3]")
-    assert len(lines) == 4
+    assert lines[-2].startswith("[4/4]")
+    assert re.fullmatch(r"done in \d+ s; open results/page", lines[-1])
+    assert len(lines) == 6
     assert run().stderr.splitlines() == ["Nothing to be done (all requested files are present and up to date)."]
 
 

@@ -125,7 +125,14 @@ class LogHandler(LogHandlerBase):
             found = metrics(self.jobs[number]["output"]) if number in self.jobs else ""
             lines.append(f"[{done}/{total}{left}] {name} ({took}){found}")
         self.finished.clear()
-        return "\n".join(lines)
+        return "\n".join([*lines, *([self._end(seconds)] if done == total else [])])
+
+    def _end(self, seconds: float) -> str:
+        """Return how long it took, and where what was asked for lies."""
+        shown = [job for job in self.jobs.values() if job["rule_name"].startswith("publish_")]
+        files = [str(path).partition(" ")[0] for job in shown for path in job["output"]]
+        listed = f"; open {', '.join(files[:LONGEST])}{' ...' if len(files) > LONGEST else ''}" if files else ""
+        return f"done in {_duration(seconds)}{listed}"
 
     def _failure(self, rule: str, facts: dict[str, Any]) -> str:
         """Return which job failed, why, and where its log is."""
