@@ -36,7 +36,7 @@ class LogHandler(LogHandlerBase):
         self.started: dict[int, float] = {}
         self.finished: list[int] = []
         self.failed: list[str] = []
-        self.total, self.begin = 0, time.monotonic()
+        self.begin = time.monotonic()
         self.plain = bool(shown.dryrun or shown.verbose or shown.debug_dag or shown.printshellcmds)
         self.usual = DefaultFilter(shown.quiet, shown.debug_dag, shown.verbose, shown.dryrun, shown.printshellcmds)
         self.setFormatter(DefaultFormatter(shown.quiet, shown.show_failed_logs))
@@ -193,7 +193,7 @@ def suggestion(text: str) -> str:
     known = [*(f"{name}.{kind}" for name in tables for kind in ("csv", "tex", "html")), *figures, *OTHERS]
     close = difflib.get_close_matches(Path(found[1]).name, known, n=3, cutoff=0.5)
     hint = f"did you mean {' or '.join(f'results/{name}' for name in close)}? " if close else ""
-    return f"\n{hint}`snakemake -n --quiet none` lists all that is made; names in paths are those of params/"
+    return f"\n{hint}`snakemake -n --quiet host` lists all that is made; names in paths are those of params/"
 
 
 def _duration(seconds: float) -> str:
