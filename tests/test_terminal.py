@@ -83,7 +83,10 @@ def test_a_dry_run_looks_as_ever(run):
 
 
 def test_an_interrupted_run_says_how_to_go_on(tmp_path):
-    rule = 'rule long:\n    output: "out"\n    shell: "touch started; sleep 60; touch out"\n'
+    # One process, not a list of commands: a shell that is interrupted between two of them goes on with the next.
+    wait = "import signal, time; signal.signal(2, signal.SIG_DFL); open('started', 'w'); time.sleep(60)"
+    (tmp_path / "job.sh").write_text(f'exec python3 -c "{wait}"\n')
+    rule = 'rule long:\n    output: "out"\n    shell: "exec sh job.sh"\n'
     (tmp_path / "Snakefile").write_text(rule)
     command = [sys.executable, "-m", "snakemake", "--logger", "flexround", "--cores", "1"]
     pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
