@@ -13,8 +13,10 @@ BIN := .venv/bin
 INSTALLED := .venv/installed
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
+# One word for the shell, whatever is in it.
+quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help install test docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
+.PHONY: help install test fuzz mutants kills docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -23,8 +25,9 @@ help: ## show this list
 $(INSTALLED): requirements.lock pyproject.toml
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
-	$(BIN)/python -m pip install --quiet $$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)
-	$(BIN)/uv pip sync --quiet --compile-bytecode --python $(BIN)/python requirements.lock $(EXTRAS:%=requirements-%.lock)
+	sed -n '/^uv==/,/# via/p' requirements.lock > .venv/uv.txt
+	$(BIN)/python -m pip install --quiet --require-hashes --requirement .venv/uv.txt
+	$(BIN)/uv pip sync --quiet --require-hashes --compile-bytecode --python $(BIN)/python requirements.lock $(EXTRAS:%=requirements-%.lock)
 	$(BIN)/uv pip install --quiet --python $(BIN)/python --no-deps --no-build-isolation --editable .
 	echo $(EXTRAS) > .venv/extras
 	touch $@
@@ -37,13 +40,22 @@ install: $(INSTALLED) ## create .venv from requirements.lock (EXTRAS="slurm s3":
 
 results/real%: SCALE = real
 results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=paper, SEEDS=3, CHECKPOINTS=resnet18-brecq)
-	snakemake --cores all $@ --config scale=$(SCALE) \
-		$(if $(SEEDS),seeds=$(SEEDS)) $(if $(CHECKPOINTS),checkpoints=$(CHECKPOINTS)) $(CONFIG)
+	snakemake --cores all $@ --config scale=$(call quoted,$(SCALE)) \
+		$(if $(SEEDS),seeds=$(call quoted,$(SEEDS))) $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS))) $(CONFIG)
 
 FORCE:
 
 test: $(INSTALLED) ## run the tests
 	pytest
+
+fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its reader does (CASES=400 of each kind)
+	python bench/fuzz.py --cases $(or $(CASES),400)
+
+mutants: $(INSTALLED) ## plant defects in guards and see whether the tests notice them (ONLY=fetch: those of that name)
+	python bench/mutants.py $(if $(ONLY),--only "$(ONLY)")
+
+kills: $(INSTALLED) ## kill stages, Snakemake and the workers' server at random moments and compare the results
+	PYTHONPATH=tests python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
@@ -74,58 +86,63 @@ lock: ## pin the newest versions again
 	python3 tests/environment_yml.py > environment.yml
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3, or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1
-	python -m flexround.tools.plan --scale $(SCALE) \
+	python -m flexround.tools.plan --scale $(call quoted,$(SCALE)) \
 		$(if $(ALL),--all,$(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))) \
-		$(if $(SEEDS),--seeds $(SEEDS)) $(if $(CHECKPOINTS),--checkpoints $(CHECKPOINTS))
+		$(if $(SEEDS),--seeds $(call quoted,$(SEEDS))) $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
 pretrain: $(INSTALLED) ## make mini's pretrained networks (params/networks) and their pins in params/sources.yaml again (CHECKPOINTS=...)
-	snakemake --cores all pretrain --config scale=pretraining $(if $(CHECKPOINTS),checkpoints=$(CHECKPOINTS))
-	python -m flexround.tools.networks $(if $(CHECKPOINTS),--checkpoints $(CHECKPOINTS))
+	snakemake --cores all pretrain --config scale=pretraining $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS)))
+	python -m flexround.tools.networks $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
 rehearse: SCALE = paper
 rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/rehearsal.md)
-	python -m flexround.tools.rehearse --scale $(SCALE) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
-		$(if $(CORES),--cores $(CORES)) $(if $(GPU),--gpu $(GPU)) $(if $(SEEDS),--seeds $(SEEDS))
+	python -m flexround.tools.rehearse --scale $(call quoted,$(SCALE)) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
+		$(if $(CORES),--cores $(CORES)) $(if $(GPU),--gpu $(GPU)) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
 
 # DVC remembers which files it has looked at. A killed run leaves half a list, and the next one then skips the rest and
 # reports success: so each pull and push starts with an empty list, in a directory of its own.
 export DVC_SITE_CACHE_DIR := $(CURDIR)/.dvc/tmp/site
 
+UNKNOWN_REMOTE := no remote is known to this clone: make pull REMOTE=DIRECTORY-OR-URL of who published results; \
+what is published in git, results/reference, make report shows without
+
 remote: $(INSTALLED)
-	rm -rf $(DVC_SITE_CACHE_DIR)
+	@rm -rf $(DVC_SITE_CACHE_DIR)
 ifneq ($(REMOTE),)
 	dvc remote add --local --force --default storage $(REMOTE)
 endif
 
+# make before 4.4 exports nothing to $(shell).
 pull: remote ## fetch published results, all or ENTRIES="glue squad" (docs/storage.md), from REMOTE=directory or URL
+	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
 	dvc fetch $(PULLED)
 	python -m flexround.tools.stored --cache $$(dvc cache dir) $(PULLED)
 	dvc checkout $(PULLED)
-	python -m flexround.tools.records --scale $(SCALE) restore
-	python -m flexround.tools.verify --scale $(SCALE)
+	python -m flexround.tools.records --scale $(call quoted,$(SCALE)) restore
+	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
 push: remote verify ## publish results that are complete, current and whole; then commit dvc.lock
-	@snakemake --dry-run --config scale=$(SCALE) | tee /dev/stderr | grep -q "Nothing to be done" \
+	@snakemake --dry-run --config scale=$(call quoted,$(SCALE)) | tee /dev/stderr | grep -q "Nothing to be done" \
 		|| { echo "not published: make what is listed above first (snakemake --cores all)" >&2; exit 1; }
-	python -m flexround.tools.records --scale $(SCALE) save
+	python -m flexround.tools.records --scale $(call quoted,$(SCALE)) save
 	dvc commit --force --no-relink
 	dvc push
 
 verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
-	python -m flexround.tools.verify --scale $(SCALE)
+	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
 rehearse-slurm: $(INSTALLED) ## a small table under a private Slurm, with faults (docs/cluster.md); EXTRAS=slurm first
 	python bench/rehearse_slurm.py $(TARGETS) $(if $(PROJECT),--project $(PROJECT)) \
 		$(if $(SLURM_SCALE),--scale $(SLURM_SCALE)) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(CONFIG),--config $(CONFIG))
 
 report: $(INSTALLED) ## one HTML page of every table and figure that is there, results/report.html (SCALE=paper)
-	python -m flexround.tools.report --scale $(SCALE) --out results/report.html
+	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(patsubst own=%,--own %,$(filter own=%,$(CONFIG))) --out results/report.html
 
 paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
-	python -m flexround.tools.paper --scale $(SCALE) --out results/paper.pdf
+	python -m flexround.tools.paper --scale $(call quoted,$(SCALE)) --out results/paper.pdf
 
 status: $(INSTALLED) ## the README's status table from results/reference, and its figure from results/SCALE/claims.csv
-	python -m flexround.tools.status --scale $(SCALE) --page README.md \
+	python -m flexround.tools.status --scale $(call quoted,$(SCALE)) --page README.md \
 		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
 
 evidence: $(INSTALLED) ## the README's first table from results/reference/real1.csv, its figure from results/real/figure8.png

@@ -1,10 +1,13 @@
 """FlexRound, reproduced: data -> fine-tune -> calibrate -> reconstruct -> evaluate -> tabulate."""
 
+import importlib.util
 import sys
 from pathlib import Path
 
+FOUND = importlib.util.find_spec("flexround")  # by jobs, too
 sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 
+from flexround import clone
 from flexround.errors import FlexRoundError
 from flexround.jobs import server
 from flexround.jobs.resolve import Fatal, Jobs
@@ -14,6 +17,7 @@ from flexround.settings.plan import Plan
 from snakemake.exceptions import WorkflowError
 
 try:
+    clone.check(FOUND, Path(workflow.basedir))
     PARAMS = additions.configured(str(config.get("scale", "mini")), config.get("own"))
     PLAN = Plan(PARAMS, config.get("seeds"), dict(config), config.get("checkpoints"))
 except FlexRoundError as error:
@@ -21,6 +25,9 @@ except FlexRoundError as error:
 
 JOBS, SHOWN = Fatal(Jobs(PLAN)), Fatal(Shown(PLAN))
 SCALE, SERIES = PLAN.scale.name, PLAN.scale.shows.tables
+
+
+report: "workflow/report/workflow.rst"
 
 
 onstart:

@@ -1,6 +1,7 @@
 """Exported networks beside ours: accuracy or perplexity, size, speed; figures in bench/RESULTS.md.
 
-Needs the checkpoints and data of the scale real (`make results/real1.csv`, `real3`), in the current directory.
+Needs the checkpoints and data of the scale real (`make results/real1.csv`, `real3`) and mini's of table 4, in the
+current directory.
 """
 
 import functools
@@ -27,11 +28,11 @@ ROOT = Path("results/real")
 ITERS = 200
 
 
-def task_and_model(task: str, checkpoint: str) -> tuple[Any, nn.Module]:
-    """Return a task of the scale real and a released network."""
-    params = load_params("real")
+def task_and_model(task: str, checkpoint: str, scale: str = "real") -> tuple[Any, nn.Module]:
+    """Return a task of a scale and its full-precision network."""
+    params, directory = load_params(scale), Path("results", scale, "checkpoints", task, checkpoint)
     built = protocol.build(params.scale.tasks[task])
-    return built, full_precision(params.checkpoint(checkpoint), built.head, ROOT / "checkpoints" / task / checkpoint)
+    return built, full_precision(params.checkpoint(checkpoint), built.head, directory)
 
 
 def correct(
@@ -111,8 +112,56 @@ def language() -> None:
         print(f"stories260K {recipe}: perplexity {values[0]:.5f} ours, {values[1]:.5f} transformers; {size:.3f} MB")
 
 
+class Session(nn.Module):
+    """An onnxruntime session in the place of a classifier of transformers."""
+
+    def __init__(self, session: onnxruntime.InferenceSession, config: transformers.PretrainedConfig) -> None:
+        super().__init__()
+        self.session, self.config = session, config
+
+    def forward(self, **inputs: Tensor) -> transformers.modeling_outputs.SequenceClassifierOutput:
+        """Return the logits for token ids, types and masks, int64 (N, T) each."""
+        (logits,) = self.session.run(None, {name: value.numpy() for name, value in inputs.items()})
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=torch.from_numpy(logits))
+
+
+@torch.no_grad()
+def sentences(name: str) -> None:
+    """Compare mini's BERT-base on a task of GLUE with its ONNX file."""
+    task, model = task_and_model(name, "bert-base", "mini")
+    data, network = Path("results/mini/data", name), Path("results/mini/checkpoints", name, "bert-base")
+    drawn = task.inputs(task.calibration(data, 256, 0), network)
+    rows = {
+        "input_ids": drawn.x[:, 0],
+        "token_type_ids": drawn.x[:, 1],
+        "attention_mask": torch.ones_like(drawn.x[:, 0]) if drawn.mask is None else drawn.mask.long(),
+    }
+    quantized = flexround.quantize(model, rows, "q-flexround-w8a8", iters=ITERS, batch=32, lr=1e-2, progress=False)
+    with TemporaryDirectory() as scratch:
+        path = (
+            quantized.export("onnx", f"{scratch}/onnx", {key: value[:2] for key, value in rows.items()}) / "model.onnx"
+        )
+        options = onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.optimized_model_filepath = f"{scratch}/optimized.onnx"
+        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+        kinds = Counter(node.op_type for node in onnx.load(f"{scratch}/optimized.onnx").graph.node)
+        size = path.stat().st_size / 1e6
+    cases = {"float32": model, "W8A8, ours": quantized.model, "W8A8, onnxruntime": Session(session, model.config)}
+    for case, each in cases.items():
+        start = time.perf_counter()
+        metrics = task.evaluate(each, data, torch.device("cpu"), 50, network, "validation").metrics
+        print(f"{name} {case}: {metrics}, {time.perf_counter() - start:.1f} s", flush=True)
+    print(
+        f"{name}: {size:.2f} MB, {kinds['MatMulIntegerToFloat']} products in integers of "
+        f"{kinds['MatMulIntegerToFloat'] + kinds['MatMul'] + kinds['FusedMatMul'] + kinds['Gemm'] + kinds['FusedGemm']}"
+    )
+
+
 if __name__ == "__main__":
     torch.set_num_threads(1)
     images("resnet20")
     images("resnet56")
     language()
+    sentences("glue-mrpc")
+    sentences("glue-rte")

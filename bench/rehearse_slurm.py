@@ -33,7 +33,7 @@ ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "params", "workflow", "profiles", "Snakefile", "results/sources")
 SCALE = ROOT / "tests/slurm_scale.yaml"
 TARGETS = ["results/table10.csv"]
-MEASURED = ("seconds", "peak_mb")  # in metrics.json and record.json
+MEASURED = ("seconds", "peak_mb", "content_sha256")  # in metrics.json and record.json; the last is of the others, too
 POLL_SECONDS = 0.2
 DOWN_SECONDS = 30.0  # from a node's death to its return
 

@@ -7,5 +7,6 @@ apt-get install --yes --no-install-recommends git python3 python3-venv
 rm -rf /var/lib/apt/lists/*
 cd /opt/flexround
 python3 -m venv /opt/venv
-/opt/venv/bin/python -m pip install --quiet --no-cache-dir "$(sed -n 's/^\(uv==[^ ]*\).*/\1/p' requirements.lock)"
-/opt/venv/bin/uv pip sync --quiet --no-cache --compile-bytecode --python /opt/venv/bin/python requirements.lock requirements-slurm.lock
+sed -n '/^uv==/,/# via/p' requirements.lock > uv.txt
+/opt/venv/bin/python -m pip install --quiet --no-cache-dir --require-hashes --requirement uv.txt
+/opt/venv/bin/uv pip sync --quiet --require-hashes --no-cache --compile-bytecode --python /opt/venv/bin/python requirements.lock requirements-slurm.lock

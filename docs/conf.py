@@ -1,44 +1,98 @@
 """Sphinx: the Markdown pages of the whole repository as a site (`make docs`). A link that leads nowhere is an error."""
 
 import re
+import sys
 from pathlib import Path
 
+from docutils import nodes
+from docutils.utils.math.latex2mathml import tex2mathml
+from pydantic import BaseModel
 from sphinx.application import Sphinx
 
-ROOT = Path(__file__).resolve().parent.parent
+DOCS = Path(__file__).resolve().parent
+ROOT = DOCS.parent
+sys.path[:0] = [str(DOCS), str(ROOT / "src")]
+import made  # noqa: E402
+
 project = "FlexRound, reproduced"
-extensions = ["myst_parser"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.napoleon", "sphinx.ext.viewcode"]
 root_doc = "README"
-include_patterns = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "bench/RESULTS.md", "docs/*.md"]
-html_theme = "alabaster"
-html_theme_options = {
-    "description": "Every table of the paper, from pinned inputs",
-    "page_width": "75rem",
-    "show_powered_by": False,
-}
-html_sidebars = {"**": ["about.html", "searchfield.html", "navigation.html"]}
+include_patterns = [
+    "README.md",
+    "CONTRIBUTING.md",
+    "CHANGELOG.md",
+    "bench/RESULTS.md",
+    "config/README.md",
+    "docs/**.md",
+]
+html_theme = "furo"
+html_title = project
+html_static_path = ["static"]
+html_css_files = ["site.css"]
 html_copy_source = False
+html_math_renderer = "mathml"
 myst_heading_anchors = 3
+myst_enable_extensions = ["dollarmath"]
+autodoc_default_options = {"members": True, "show-inheritance": True, "exclude-members": "model_config"}
+autodoc_member_order = "bysource"
+autodoc_preserve_defaults = True
+napoleon_use_ivar = True
+# Nothing is asked of the network, so what other packages define has no link; nor have type variables, private classes
+# and functions in the place of one.
+nitpick_ignore_regex = [("py:.*", r"(?!flexround\.).*"), ("py:class", r".*\.([A-Z]|[a-z_]\w*)")]
 
 CONTENTS = """
 ```{toctree}
 :hidden:
-:glob:
+:caption: Begin
 
 docs/quick-start
+docs/tutorial
+docs/made/tables
+```
+
+```{toctree}
+:hidden:
+:caption: Yours beside the paper's
+
 docs/library
 docs/own-rounding
 docs/own-model
+docs/made/reference
+```
+
+```{toctree}
+:hidden:
+:caption: Run it
+
+docs/real
 docs/paper-scale
+docs/cluster
 docs/rehearsal
+docs/storage
+docs/workers
+docs/security
+```
+
+```{toctree}
+:hidden:
+:caption: Read more
+
 docs/footguns
-docs/*
-CONTRIBUTING
+docs/comparing
+docs/determinism
+docs/differences
+docs/specification
+docs/settings
+config/README
+docs/decisions
 bench/RESULTS
+CONTRIBUTING
 CHANGELOG
 ```
 """
-LINK = re.compile(r"\[([^\]]+)\]\(([^):#]+)\)")
+MARKS = re.compile(r"``.+?``|`[^`]+`_*|\\.|[|*]")  # what means something in reStructuredText, and what stays
+LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^):#]+)\)")  # not an image's
 
 
 def complete(app: Sphinx, name: str, source: list[str]) -> None:
@@ -52,6 +106,39 @@ def complete(app: Sphinx, name: str, source: list[str]) -> None:
     source[0] = LINK.sub(page, source[0]) + (CONTENTS if name == root_doc else "")
 
 
+def _as_text(text: str) -> str:
+    """Return text with its marks escaped, but for those of literals."""
+    return MARKS.sub(lambda mark: mark[0] if len(mark[0]) > 1 else f"\\{mark[0]}", text)
+
+
+def take_as_text(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
+    """Show |x| and a * b in a docstring as they are."""
+    lines[:] = map(_as_text, lines)
+
+
+def describe_fields(app: Sphinx, what: str, name: str, of: object, options: object, lines: list[str]) -> None:
+    """Add to a class of settings what its fields say of themselves."""
+    if isinstance(of, type) and issubclass(of, BaseModel):
+        described = {key: _as_text(field.description) for key, field in of.model_fields.items() if field.description}
+        lines += ["", *(f":param {key}: {text}" for key, text in described.items()), ""]
+
+
+def skip_field(app: Sphinx, what: str, name: str, of: object, skip: bool, options: object) -> bool | None:
+    """Leave out the fields of named tuples, which Python describes by their numbers; the signature has them."""
+    return True if (getattr(of, "__doc__", None) or "").startswith("Alias for field number") else None
+
+
+def show_formula(translator: nodes.NodeVisitor, node: nodes.math | nodes.math_block) -> None:
+    """Write a formula as MathML, which browsers show without a script."""
+    translator.body.append(tex2mathml(node.astext(), as_block=isinstance(node, nodes.math_block)))
+    raise nodes.SkipNode
+
+
 def setup(app: Sphinx) -> None:
-    """Connect ``complete``."""
+    """Connect the above, and make the pages that are made."""
     app.connect("source-read", complete)
+    app.connect("autodoc-process-docstring", take_as_text, priority=400)  # before napoleon
+    app.connect("autodoc-process-docstring", describe_fields)
+    app.connect("autodoc-skip-member", skip_field)
+    app.add_html_math_renderer("mathml", inline_renderers=(show_formula, None), block_renderers=(show_formula, None))
+    made.write(DOCS / "made")

@@ -71,7 +71,7 @@ class Browser:
 
     def evaluate(self, expression: str) -> Any:
         """Return the value of a JavaScript expression."""
-        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True)
+        answer = self.call("Runtime.evaluate", expression=expression, returnByValue=True, awaitPromise=True)
         assert "exceptionDetails" not in answer, answer
         return answer["result"].get("value")
 
@@ -94,9 +94,10 @@ class Browser:
         """Give the page another size."""
         self.call("Emulation.setDeviceMetricsOverride", width=width, height=height, deviceScaleFactor=1, mobile=False)
 
-    def dark(self) -> None:
-        """Ask for dark colours."""
-        self.call("Emulation.setEmulatedMedia", features=[{"name": "prefers-color-scheme", "value": "dark"}])
+    def dark(self, wanted: bool = True) -> None:
+        """Ask for dark colours, or for light ones."""
+        feature = {"name": "prefers-color-scheme", "value": "dark" if wanted else "light"}
+        self.call("Emulation.setEmulatedMedia", features=[feature])
 
     def screenshot(self, path: Path, whole: bool = False) -> None:
         """Write what is seen, or the whole page, as PNG."""

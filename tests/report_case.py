@@ -15,6 +15,7 @@ PLAN = Plan(load_params("mini"))
 SCORES = {recipe: hits(800) for recipe in ("b-adaround-w4a4", "q-adaround-w4a4", "b-adaround-w3a3", "q-adaround-w3a3")}
 SCORES |= {recipe.replace("adaround", "flexround"): hits(850) for recipe in SCORES} | {"full-precision": hits(990)}
 RUN = Run("mini", "imagenet", "resnet18-brecq", "q-flexround-w4a4", 0)
+CLAIMS = "claim,place,section,column,metric,bits,one,other,criterion,margin,noise,p_value,verdict,recipe,other_recipe"
 LOG = "12:00:01 block a\nWarning: /somewhere/else\n12:00:02 block </script> b\n"
 PIXEL = base64.b64decode(
     "iVBORw0KGgoAAAANSUhEUgAAAAEAAAABCAYAAAAfFcSJAAAADUlEQVR42mNk+M9QDwADhgGAWjR9awAAAABJRU5ErkJggg=="
@@ -42,15 +43,21 @@ def fill_root(root: Path) -> None:
     mini = root / "results/mini"
     write(mini / "table3.csv", table3(root))
     write(mini / "table13.csv", settings_csv(13, PLAN.params))
-    lines = "joint-s1-beats-adaround,<b>bold</b>,1.00,holds\ns1-learnable,,,not run\ns1-learnable,,2.00,holds\n"
-    write(mini / "claims.csv", f"claim,column,margin,verdict\n{lines}")
+    rows = "Q + FlexRound (Ours),Q + AdaRound,better,1.00,0.50,0.0100,holds,q-flexround-w4a4,q-adaround-w4a4"
+    lines = f"joint-s1-beats-adaround,table 3,,<b>bold</b>,top1,4/4,{rows}\n"
+    lines += f"s1-learnable{12 * ','}not run,,\ns1-learnable{9 * ','}2.00,,,holds,,\n"
+    write(mini / "claims.csv", f"{CLAIMS}\n{lines}")
     (mini / "figure3.png").write_bytes(PIXEL)
     blocks = [
         {"block": name, "phase": "weights", "seconds": 1.5, "peak_mb": 700.0, "error_rtn": 0.123456} for name in "ab"
     ]
     quantized = layout.quantized_dir(RUN)
     write(root / quantized / "record.json", {"blocks": blocks, "environment": {"device": "CPU"}})
-    facts = {"recipe": {"setting": "Q", "w_bits": 4}, "hyper": {"lr": 0.1}, "hyper_sources": {"lr": "section 9"}}
+    facts = {
+        "recipe": {"setting": "Q", "w_bits": 4},
+        "hyper": {"lr": {"v": 0.1, "s1": 2}},
+        "hyper_sources": {"lr": "section 9"},
+    }
     write(root / quantized / "manifest.json", facts)
     write(root / "logs/mini" / Path(quantized).relative_to("results/mini").with_suffix(".log"), LOG)
     samples = layout.calibration_dir("mini", "imagenet", 1024, 0)

@@ -10,6 +10,8 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
+from flexround import artifacts
+from flexround.metrics import of
 from flexround.results import cells, evaluated, published, sample_sizes, settings_table, table_csv
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params
@@ -74,28 +76,37 @@ def write(root: Path, recipe: str, scores: np.ndarray, seed: int = 0, name: str 
 
 def write_run(root: Path, run: Run, scores: np.ndarray, metrics: Sequence[str], /, **changes: object) -> Path:
     """Write one evaluated run whose metrics have the same scores, and return its directory."""
+    return write_arrays(root, run, dict.fromkeys(metrics, scores), **changes)
+
+
+def write_arrays(
+    root: Path, run: Run, scores: Mapping[str, np.ndarray], /, kind: str = "scores", **changes: object
+) -> Path:
+    """Write one evaluated run, given the scores of each metric, which may be stored as something else."""
+    percent = {name: 100.0 * values.astype(np.float64) for name, values in scores.items()}
     content = {
+        "format": artifacts.FORMAT,
         "run": dataclasses.asdict(run),
-        "metrics": dict.fromkeys(metrics, 100.0 * float(scores.mean())),
-        "stderr": dict.fromkeys(metrics, 1.4),
-        "n_examples": dict.fromkeys(metrics, len(scores)),
-        "higher_is_better": dict.fromkeys(metrics, True),
+        "metrics": {name: float(values.mean()) for name, values in percent.items()},
+        "stderr": {name: float(values.std(ddof=1)) / len(values) ** 0.5 for name, values in percent.items()},
+        "n_examples": {name: len(values) for name, values in percent.items()},
+        "higher_is_better": {name: of(name).higher_is_better for name in percent},
     }
     directory = evaluated.directory(run, root)
     directory.mkdir(parents=True)
-    (directory / "metrics.json").write_text(json.dumps(content | changes))
-    save_file({f"scores/{metric}": scores for metric in metrics}, directory / "predictions.safetensors")
+    save_file({f"{kind}/{name}": values for name, values in scores.items()}, directory / evaluated.PREDICTIONS)
+    content["predictions"] = {"sha256": artifacts.sha256(directory / evaluated.PREDICTIONS)}
+    (directory / evaluated.METRICS).write_text(json.dumps(content | changes))
     return directory
 
 
-def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray], higher_is_better: bool = True) -> str:
+def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray]) -> str:
     """Write every run of a shipped table, the scores by recipe, and return its CSV at the mini scale."""
     runs: dict[Run, list[str]] = {}
     for cell in table.cells():
         runs.setdefault(Run("mini", cell.task, cell.checkpoint, cell.row.recipe, 0), []).extend(cell.metrics)
     for run, metrics in runs.items():
-        directions = dict.fromkeys(metrics, higher_is_better)
-        write_run(root, run, scores[run.recipe], metrics, higher_is_better=directions)
+        write_run(root, run, scores[run.recipe], metrics)
     found = cells.collect(table, dict.fromkeys(scores, Recipe()), "mini", 1, root)
     return table_csv.to_csv(found, published.load(), table, scale())
 

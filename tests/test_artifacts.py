@@ -1,7 +1,10 @@
 """Files that are whole or absent; manifests; a stored result gives the very outputs of the network in memory."""
 
+import copy
 import dataclasses
 import errno
+import functools
+import itertools
 import os
 import signal
 import subprocess
@@ -47,6 +50,25 @@ def test_the_file_appears_whole_with_its_directories(tmp_path):
     assert os.listdir(path.parent) == ["file.txt"]
 
 
+def test_content_is_on_disk_before_it_has_its_name(tmp_path, monkeypatch):
+    path, synchronised = tmp_path / "file.txt", []
+    fsync, replace = os.fsync, os.replace
+
+    def watched(number):
+        synchronised.append((os.fstat(number).st_ino, os.fstat(number).st_size))
+        fsync(number)
+
+    def renamed(source, target):
+        assert (os.stat(source).st_ino, os.stat(source).st_size) in synchronised
+        replace(source, target)
+
+    monkeypatch.setattr(os, "fsync", watched)
+    monkeypatch.setattr(os, "replace", renamed)
+    write_text(path, "new")
+    assert len(synchronised) == 1
+    assert path.read_text() == "new"
+
+
 @pytest.mark.parametrize("mask", [0o022, 0o077, 0o002])
 def test_a_file_keeps_to_the_umask(tmp_path, mask):
     before = os.umask(mask)
@@ -63,6 +85,13 @@ def test_a_second_name_leaves_the_mode_of_the_original(tmp_path):
     link(tmp_path / "original", tmp_path / "second")
     assert (tmp_path / "second").samefile(tmp_path / "original")
     assert (tmp_path / "original").stat().st_mode & 0o777 == 0o400
+
+
+def test_an_original_that_may_not_be_read_is_named_and_not_its_second_name(tmp_path, monkeypatch):
+    monkeypatch.setattr(os, "access", lambda path, mode: False)  # root may read everything
+    with pytest.raises(InputError, match=r"original: it is missing or may not be read"):
+        link(tmp_path / "original", tmp_path / "out/second")
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("error", [ValueError("x"), KeyboardInterrupt(), OSError(errno.EIO, "broken")])
@@ -95,6 +124,32 @@ def test_a_process_killed_while_it_writes_leaves_what_was_there(tmp_path):
         os._exit(0)
     assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
     assert path.read_text() == "old"
+
+
+def test_what_a_killed_writer_left_is_deleted_by_the_next_one_and_that_of_a_living_one_is_not(tmp_path):
+    path, other = tmp_path / "file.txt", tmp_path / ".other.txt.0123456789abcdef.txt"
+    other.write_text("of another file")
+
+    def killed(temporary):
+        temporary.write_text("half")
+        os.kill(os.getpid(), signal.SIGKILL)
+
+    pid = os.fork()
+    if pid == 0:
+        atomic_write(path, killed)
+        os._exit(0)
+    os.waitpid(pid, 0)
+    assert len(list(tmp_path.iterdir())) == 2
+
+    def slow(temporary):
+        temporary.write_text("slow")
+        write_text(path, "quick")
+        assert temporary.read_text() == "slow"
+        assert set(tmp_path.iterdir()) == {path, temporary, other}
+
+    atomic_write(path, slow)
+    assert path.read_text() == "slow"
+    assert set(tmp_path.iterdir()) == {path, other}
 
 
 FULL = SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)")
@@ -187,10 +242,12 @@ def test_json_refuses_what_is_not_finite(tmp_path, value):
 
 
 def test_missing_and_broken_json_name_the_file_and_the_way_out(tmp_path):
-    with pytest.raises(InputError, match=r"a\.json: missing; run the stage"):
+    with pytest.raises(InputError, match=r"a\.json: missing; delete .* and run the same command again"):
         read_json(tmp_path / "a.json")
     (tmp_path / "a.json").write_text('{"x": 1')
-    with pytest.raises(InputError, match=r"a\.json: not valid JSON .* run its stage again"):
+    with pytest.raises(
+        InputError, match=r"a\.json: not valid JSON .*; delete .*/a\.json and run the same command again"
+    ):
         read_json(tmp_path / "a.json")
 
 
@@ -246,10 +303,75 @@ def test_another_format_is_refused_by_name(listed, given, named):
     content = read_formatted(path)
     del content["format"]
     write_json(path, [1] if given is None else content | given)
-    message = rf"manifest\.json: its format is {named}, this version reads 1; run the stage that makes it again"
+    message = (
+        rf"manifest\.json: its format is {named}, this version reads 1; delete {listed} and run the same command again"
+    )
     for read in (lambda: read_formatted(path), lambda: read_manifest(listed)):
         with pytest.raises(InputError, match=message):
             read()
+
+
+def small_manifest(directory):
+    """Write a manifest of every kind of value."""
+    (directory / "a.bin").write_bytes(b"1234")
+    write_manifest(
+        directory, ["a.bin"], grids={"w": {"a": {"qmin": -8, "qmax": 7}}}, rate=0.25, none=None, on=True, pair=(1, "x")
+    )
+    return directory / "manifest.json"
+
+
+def test_flipped_bits_of_a_manifest_are_noticed_or_change_nothing(tmp_path):
+    path = small_manifest(tmp_path)
+    content, expected = path.read_bytes(), read_manifest(tmp_path)
+    refused, flips = 0, list(itertools.product(range(len(content)), range(8)))[::9]
+    for position, bit in flips:
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << bit
+        path.write_bytes(flipped)
+        try:
+            found = read_manifest(tmp_path)
+        except InputError:
+            refused += 1
+        else:
+            assert {key: found[key] for key in expected} == expected, (position, bit)
+    assert refused > 0.8 * len(flips)
+
+
+def test_every_missing_key_of_a_manifest_is_one_message_or_changes_nothing(tmp_path):
+    path = small_manifest(tmp_path)
+    content, expected = read_json(path), read_manifest(tmp_path)
+
+    def inner(value, keys=()):
+        for key in value if isinstance(value, dict) else ():
+            yield (*keys, key)
+            yield from inner(value[key], (*keys, key))
+
+    accepted = []
+    for *keys, last in inner(content):
+        changed = copy.deepcopy(content)
+        functools.reduce(dict.__getitem__, keys, changed).pop(last)
+        write_json(path, changed)
+        try:
+            accepted.append((last, read_manifest(tmp_path) == expected))
+        except InputError:
+            continue
+    assert accepted == [("content_sha256", True)]
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '"\\ud800', "\x00", "nan"])
+def test_json_that_no_one_wrote_is_one_message(tmp_path, text):
+    (tmp_path / "a.json").write_text(text)
+    with pytest.raises(InputError, match=r"a\.json: "):
+        read_formatted(tmp_path / "a.json")
+
+
+def test_what_is_no_file_is_one_message(tmp_path):
+    (tmp_path / "a.json").mkdir()
+    with pytest.raises(InputError, match=r"a\.json: can't be read \(Is a directory\)"):
+        read_json(tmp_path / "a.json")
+    (tmp_path / "b.json").write_bytes(b'"\xff"')
+    with pytest.raises(InputError, match=r"b\.json: not valid JSON"):
+        read_json(tmp_path / "b.json")
 
 
 # results

@@ -125,7 +125,7 @@ def test_a_missing_row_or_seed_is_not_run(tmp_path: Path, missing: str) -> None:
 
 def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: Path) -> None:
     scores = {"full-precision": hits(400), "q-adaround-w8a8": hits(500), "q-flexround-w8a8": hits(450)}
-    fill(tmp_path, OF_RUNS["table05"], scores, higher_is_better=False)
+    fill(tmp_path, OF_RUNS["table05"], scores)
     found = cells.collect(OF_RUNS["table05"], dict.fromkeys(scores, RECIPES["bare"]), "mini", 1, tmp_path)
     place = {"table 5": verdicts.Place(found, published.load())}
     better = claim([("q-flexround-w8a8", "q-adaround-w8a8")], places=["table 5"])

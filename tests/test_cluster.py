@@ -99,7 +99,7 @@ def test_both_recipes_are_the_same_image_with_the_packages_of_the_lock():
     assert base.startswith(f"nvidia/cuda:{toolkit}.")
     script = (ROOT / "container/install.sh").read_text()
     assert synced(script) == synced(make_install("slurm"))
-    assert re.search(r"sed -n 's.*uv==.*requirements\.lock", script)[0] in make_install("slurm"), "uv's own pin"
+    assert re.search(r"sed -n '.*uv==.*requirements\.lock", script)[0] in make_install("slurm"), "uv's own pin"
     copied = re.search(r"^COPY (.*) /opt/flexround/$", docker, re.MULTILINE)[1].split()
     assert copied == re.findall(r"^    (\S+) /opt/flexround/", apptainer.split("%post")[0], re.MULTILINE)
     assert {*synced(script), "container/install.sh"} == set(copied)

@@ -10,7 +10,13 @@ import pytest
 from flexround.settings.schema import Hyper
 
 ROOT = Path(__file__).resolve().parent.parent
-PAGES = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "bench/RESULTS.md"]
+PAGES = [
+    ROOT / "README.md",
+    ROOT / "CONTRIBUTING.md",
+    *sorted((ROOT / "docs").glob("*.md")),
+    ROOT / "bench/RESULTS.md",
+    ROOT / "config/README.md",
+]
 
 
 def test_every_hyper_parameter_is_described_and_no_other():
@@ -24,6 +30,13 @@ def test_every_hyper_parameter_is_described_and_no_other():
 def test_links_lead_to_files(page):
     for target in re.findall(r"\]\(([^)#]+)\)", page.read_text()):
         assert "://" in target or (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", [page for page in PAGES if page.name != "RESULTS.md"], ids=lambda page: page.name)
+def test_programs_that_make_installs_are_found(page):
+    text = page.read_text()
+    bare = re.search(r"^(?: {4,})?(?:snakemake|dvc) ", text, re.MULTILINE)
+    assert not bare or ".venv/bin" in text[: bare.start()], "not on the PATH there"
 
 
 def test_make_targets_in_the_readme_exist():

@@ -13,6 +13,7 @@ from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Axes
 from flexround.reconstruct import phases
+from flexround.reconstruct.cache import Batches
 from flexround.reconstruct.optimise import Annealing, ReconstructionError
 from flexround.surgery import place
 
@@ -72,6 +73,23 @@ def test_same_run_twice_gives_the_same_bits_whatever_the_global_generator(tmp_pa
         torch.manual_seed(noise)
         results.append(reconstruct(tmp_path, toy.recipe(setting, "flexround", 3, 4))[0])
     assert all(torch.equal(results[0][key], results[1][key]) for key in results[0])
+
+
+@pytest.mark.parametrize("replacement", [True, False])
+def test_batches_are_drawn_by_generators_of_their_own(replacement):
+    x = torch.arange(64.0).reshape(32, 2)
+
+    def drawn(seed):
+        torch.manual_seed(seed)
+        rows, masks = torch.Generator().manual_seed(1), torch.Generator().manual_seed(2)
+        batches = Batches(x, -x, x, None, False, 8, 0.5, replacement, rows, masks)
+        return [batches.draw()[:2] for _ in range(3)]
+
+    with torch.random.fork_rng():
+        one, other = drawn(3), drawn(4)
+    assert all(
+        torch.equal(a, b) for first, second in zip(one, other, strict=True) for a, b in zip(first, second, strict=True)
+    )
 
 
 def test_another_seed_gives_another_result(tmp_path):

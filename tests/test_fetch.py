@@ -1,16 +1,25 @@
 """Pinned sources: verified whether downloaded or put there by hand, and never left half-written."""
 
+import contextlib
 import functools
+import gzip
 import hashlib
 import http.server
+import io
 import json
+import re
 import threading
+import time
+import zipfile
+from pathlib import Path
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from safetensors.numpy import save
 from stage_calls import call
 
-from flexround import sources
+from flexround import download, sources
 from flexround.errors import InputError
 from flexround.jobs.jobfile import FetchJob
 from flexround.settings.load import read_sources
@@ -221,7 +230,7 @@ def server(tmp_path):
 
     def serve(handler):
         found = http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler)
-        threading.Thread(target=found.serve_forever, daemon=True).start()
+        threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
         running.append(found)
         return f"http://127.0.0.1:{found.server_address[1]}"
 
@@ -282,3 +291,143 @@ def test_the_table_of_sources_is_valid():
     assert known["resnet50-torchvision"].revision == "sha256:0676ba61"
     for split in (f"{name}/{split}" for name, splits in glue_files.SPLITS.items() for split in splits):
         assert f"{split}-*.parquet" in known["glue"].files
+
+
+def replying(body, headers=(), pause=0.0):
+    """Return a handler that answers with these bytes, piece by piece, and closes the connection."""
+
+    class Handler(Truncating):
+        def do_GET(self):
+            self.send_response(200)
+            for name, value in headers:
+                self.send_header(name, value)
+            self.end_headers()
+            with contextlib.suppress(ConnectionError):  # the other side may have given up
+                for start in range(0, len(body), 100):
+                    self.wfile.write(body[start : start + 100])
+                    time.sleep(pause)
+
+    return Handler
+
+
+PAGE = b"\n <!DOCTYPE html><html><body>Not found</body></html>"
+TENSORS = save({"a": np.zeros(100, np.float32)})
+ZIP = io.BytesIO()
+with zipfile.ZipFile(ZIP, "w") as _packed:
+    _packed.writestr("data.pkl", CONTENT)
+
+
+@pytest.mark.parametrize(
+    ("name", "body", "message"),
+    [
+        ("w.pth", b"", "it is empty"),
+        ("w.pth", b" \n", "it is empty"),
+        ("w.pth", PAGE, "it is a page of HTML"),
+        ("w.json", PAGE.upper(), "it is a page of HTML"),
+        ("w.pth", ZIP.getvalue()[:-30], "it is not a whole pth file"),
+        ("w.tgz", gzip.compress(CONTENT)[:-9], "it is not a whole tgz file"),
+        ("w.tgz", gzip.compress(CONTENT)[:-9] + bytes(9), "it is not a whole tgz file"),
+        ("w.safetensors", TENSORS[:-1], "it is not a whole safetensors file"),
+        ("w.safetensors", TENSORS[:5], "it is not a whole safetensors file"),
+        ("w.parquet", b"PAR1" + CONTENT, "it is not a whole parquet file"),
+        ("w.json", b'{"a": [1, 2', "it is not a whole json file"),
+    ],
+    ids=range(11),
+)
+def test_what_cannot_be_the_file_is_refused_and_no_hash_recorded(server, out, name, body, message):
+    """The server says no length, so that nothing but the content tells."""
+    wanted = source(f"{server(replying(body))}/{name}")
+    with pytest.raises(InputError, match=rf"source w: .*w\.pth: {message}.*put it at"):
+        sources.fetch("w", wanted, out)
+    assert [path for path in out.rglob("*") if path.is_file()] == []
+
+
+@pytest.mark.parametrize(
+    ("name", "body"),
+    [
+        ("w.pth", CONTENT),
+        ("w.pth", ZIP.getvalue()),
+        ("w.tgz", gzip.compress(CONTENT)),
+        ("w.safetensors", TENSORS),
+        ("w.parquet", b"PAR1" + CONTENT + b"PAR1"),
+        ("w.json", b'{"a": [1, 2]}'),
+        ("page.html", PAGE),
+    ],
+    ids=range(7),
+)
+def test_whole_files_of_each_format_are_taken(server, out, name, body):
+    assert sources.fetch("w", source(f"{server(replying(body))}/{name}"), out) == hashlib.sha256(body).hexdigest()
+
+
+@pytest.mark.parametrize(
+    ("headers", "message"),
+    [([("Content-Length", "abc")], "Content-Length: 'abc'"), ([("Content-Length", "-5")], "Content-Length: '-5'")],
+)
+def test_nonsense_of_a_server_is_one_message(server, out, headers, message):
+    with pytest.raises(InputError, match=message):
+        sources.fetch("w", source(server(replying(CONTENT, headers)) + "/w.pth"), out)
+
+
+@pytest.mark.parametrize(
+    "address", ["http://[::1/w", "http://a:b/w", "http://", "https:///w", "http://a b/w", "file://x/y"]
+)
+def test_a_bad_address_is_one_message(out, address):
+    with pytest.raises(InputError, match=r"source w: .*put it at"):
+        sources.fetch("w", source(address), out)
+
+
+def test_a_download_has_a_time_limit_in_all(server, out, monkeypatch):
+    monkeypatch.setattr(download, "LIMIT", 0.2)
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"it took longer than 0\.2 s: \d+ bytes came"):
+        sources.fetch("w", source(server(replying(CONTENT, pause=0.05)) + "/w.pth"), out)
+    assert time.monotonic() - started < 2
+    assert not (out / "zoo/w.pth").exists()
+
+
+def test_a_silent_server_is_given_up(server, out, monkeypatch):
+    monkeypatch.setattr(download, "QUIET", 0.2)
+    started = time.monotonic()
+    with pytest.raises(InputError, match=r"the download failed \(.*timed out"):
+        sources.fetch("w", source(server(replying(CONTENT, pause=3)) + "/w.pth"), out)
+    assert time.monotonic() - started < 2
+
+
+def test_a_wrongly_recorded_hash_has_a_way_back_that_works_literally(url, out, tmp_path):
+    """A server's mistake was recorded, so the true file is refused until its record is deleted, as the message says."""
+    (tmp_path / "remote").write_bytes(b"not the weights")
+    stage("w", source(url), out)
+    (tmp_path / "remote").write_bytes(CONTENT)
+    (out / "zoo/w.pth").write_bytes(CONTENT)
+    with pytest.raises(InputError) as caught:
+        stage("w", source(url), out)
+    record = re.search(r"but (\S+) says \S+ \(recorded, not pinned: delete it if it is wrong\)", str(caught.value))[1]
+    Path(record).unlink()
+    stage("w", source(url), out)
+    assert json.loads((out / "w.json").read_text())["sha256"] == SHA256
+
+
+def test_a_damaged_file_is_fetched_again_as_its_message_says(url, out):
+    stage("w", source(url, sha256=SHA256), out)
+    (out / "zoo/w.pth").write_bytes(CONTENT[:-1] + b"?")
+    with pytest.raises(InputError) as caught:
+        sources.verify("w", source(url, sha256=SHA256), out / "zoo/w.pth")
+    for path in re.search(r"Or delete (\S+) and (\S+), and run the same command again", str(caught.value)).groups():
+        Path(path).unlink()
+    assert not (out / "w.json").exists()  # so its rule runs again
+    stage("w", source(url, sha256=SHA256), out)
+    assert (out / "zoo/w.pth").read_bytes() == CONTENT
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/x", "a/../../x", "", ".", "a//b", "a/\0"])
+def test_a_source_stays_in_its_directory(path):
+    facts = {"kind": "checkpoint", "location": "ask", "revision": "1", "licence": "MIT", "file": "w"}
+    for changes in (
+        {"file": path},
+        {"files": [path]},
+        {"location": f"file:{path}"} if path[:1] != "/" else {"file": path},
+    ):
+        if changes.get("location") == "file:":
+            continue
+        with pytest.raises(ValueError, match="relative path"):
+            Source(**facts | changes)

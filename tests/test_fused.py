@@ -7,6 +7,7 @@ import toy
 
 from flexround.errors import SettingsError
 from flexround.quant import fused
+from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.adaquant import AdaQuant
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
@@ -83,6 +84,63 @@ def test_under_autocast_the_weight_comes_in_the_type_of_the_products_and_gradien
         if expected is not None:
             assert gradient.dtype == torch.float32
             torch.testing.assert_close(gradient, expected, **DIGITS)
+
+
+def steps(x, kept, on):
+    """Return x̂ of a quantizer of activations, 5 % of them clipped, and the gradients of x and the step."""
+    low, high = (x.quantile(q).reshape(()) for q in (0.02, 0.97))
+    quantizer = ActivationQuantizer(grid_from_range(low, high, Scheme(4, symmetric=False, axis=None), True))
+    quantizer.raw_step.requires_grad_()
+    quantizer.fuse(on)
+    if kept is not None:
+        quantizer.keep_probability, quantizer.generator = kept, torch.Generator().manual_seed(0)
+    return quantizer, x.clone().requires_grad_()
+
+
+@needs_compiler
+@pytest.mark.parametrize("kept", [None, 0.5])
+@pytest.mark.parametrize("shape", [(6, 40, 24), (5, 8, 7, 7)])
+def test_compiled_activations_and_gradients_are_those_of_the_operations_one_by_one(shape, kept):
+    found = []
+    for on in (False, True):
+        quantizer, x = steps(tensors.randn(*shape), kept, on)
+        quantized = quantizer(x)
+        quantized.mul(tensors.randn(*shape, seed=9)).sum().backward()
+        found.append((quantized.detach(), x.grad, quantizer.raw_step.grad))
+    (plain, plain_x, plain_step), (compiled, compiled_x, compiled_step) = found
+    torch.testing.assert_close(compiled, plain, **DIGITS)
+    assert torch.equal(compiled_x, plain_x)
+    torch.testing.assert_close(compiled_step, plain_step, rtol=1e-4, atol=1e-3)
+    assert plain_step.abs() > 0.1
+    assert (plain_x == 0).any(), "nothing clipped"
+
+
+@needs_compiler
+def test_compiled_activations_of_half_precision_are_quantized_in_float32():
+    x = tensors.randn(6, 40, 24).bfloat16()
+    (plain, one), (compiled, two) = (steps(x.float(), None, False), steps(x.float(), None, True))
+    expected, found = (
+        plain(one.detach().bfloat16().requires_grad_()),
+        compiled(half := two.detach().bfloat16().requires_grad_()),
+    )
+    assert found.dtype == expected.dtype == torch.float32
+    assert torch.equal(found, expected)
+    found.sum().backward()
+    assert half.grad.dtype == torch.bfloat16
+
+
+@needs_compiler
+def test_steps_and_codes_of_a_short_joint_reconstruction_are_the_same(tmp_path):
+    recipe = toy.recipe("Q", "flexround", 4, 4)
+    plain, *_ = toy.run(toy.job(recipe, iters=20), tmp_path / "plain")
+    compiled, records, _ = toy.run(toy.job(recipe, fused=True, iters=20), tmp_path / "fused")
+    assert all(record["fused"] is True for record in records)
+    assert any("_quantizer" in key or ":step" in key for key in plain), list(plain)
+    for key, value in plain.items():
+        if key.endswith(":codes"):
+            assert torch.equal(compiled[key], value), key
+        else:
+            torch.testing.assert_close(compiled[key], value, rtol=1e-4, atol=1e-6)
 
 
 @needs_compiler

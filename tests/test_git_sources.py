@@ -127,3 +127,30 @@ def test_a_source_of_git_needs_a_path_and_a_whole_commit(given, message):
     facts = {"kind": "checkpoint", "location": "git:u", "path": "p", "file": "f", "licence": "l", "revision": "a" * 40}
     with pytest.raises(ValidationError, match=message):
         Source(**facts | given)
+
+
+def test_git_is_given_up_in_the_end(repository, tmp_path, monkeypatch):
+    program = tmp_path / "bin/git"
+    program.parent.mkdir()
+    program.write_text("#!/bin/sh\nexec sleep 30\n")
+    program.chmod(0o755)
+    monkeypatch.setenv("PATH", str(program.parent), prepend=":")
+    monkeypatch.setattr(git, "LIMIT", 0.2)
+    with pytest.raises(git.GitError, match=r"git init: it took longer than 0\.2 s"):
+        git.checkout("file:///nowhere", "0" * 40, ["a"], tmp_path / "new")
+
+
+def test_links_in_a_repository_lead_nowhere(tmp_path):
+    root = tmp_path / "repository"
+    root.mkdir()
+    (tmp_path / "secret").write_text("somebody's")
+    run(root, "init", "--quiet")
+    run(root, "config", "uploadpack.allowAnySHA1InWant", "true")
+    (root / "link").symlink_to(tmp_path / "secret")
+    run(root, "add", ".")
+    run(root, "commit", "--quiet", "-m", "a link")
+    wanted = source((root.as_uri(), run(root, "rev-parse", "HEAD")), "link")
+    sources.fetch("w", wanted, tmp_path / "sources")
+    found = tmp_path / "sources/place/it"
+    assert not found.is_symlink()
+    assert found.read_text() == str(tmp_path / "secret")

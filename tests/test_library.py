@@ -1,7 +1,9 @@
 """FlexRound from Python, as its users call it: known networks, networks of one's own, saved, loaded, resumed."""
 
 import ast
+import importlib
 import re
+import shutil
 import subprocess
 import sys
 
@@ -14,8 +16,11 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.library import cut, memory_state, samples
+from flexround.library import code_digest, cut, memory_state, samples
 from flexround.quant.flexround import FlexRound
+from flexround.quant.rounding import Rounding
+from flexround.reconstruct import cache
+from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
 OWN = [
@@ -161,10 +166,54 @@ def test_an_interrupted_call_goes_on(tmp_path, monkeypatch):
     assert not list(tmp_path.rglob("*.*")), "nothing is left"
 
 
+ROUNDING = """
+from flexround.quant.rounding import Rounding
+from flexround.reconstruct import cache
+
+def away(weight):
+    return weight.abs().floor()
+
+class Own(Rounding):
+    # a remark
+    def forward(self, weight):
+        return away(weight)
+"""
+
+
+@pytest.mark.parametrize(
+    ("edit", "same"),
+    [(("floor", "ceil"), False), (("away(weight)\n", "-away(weight)\n"), False), (("a remark", "x"), True)],
+)
+def test_unfinished_work_is_known_by_the_code_of_a_rounding(edit, same, tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(tmp_path)
+    path, entry, digests = tmp_path / "own_of_test.py", "flexround.library.quantize:quantize", []
+    for text in (ROUNDING, ROUNDING.replace(*edit)):
+        path.write_text(text)
+        for cached in (reach.read_module, reach._roots):
+            cached.cache_clear()
+        sys.modules.pop("own_of_test", None)
+        importlib.invalidate_caches()
+        digests.append(code_digest.of(entry, importlib.import_module("own_of_test").Own))
+    assert (digests[0] == digests[1]) == same
+    assert digests[0] != code_digest.of("flexround.library.command:run", Rounding)
+
+
+def test_state_is_refused_where_the_code_of_a_rounding_cannot_be_read(monkeypatch):
+    monkeypatch.delattr(sys.modules["__main__"], "__file__")
+    spoken = {"__name__": "__main__"}
+    exec(ROUNDING, spoken)
+    with pytest.raises(InputError, match="state: the code of rounding Own can't be read"):
+        code_digest.of("flexround.library.quantize:quantize", spoken["Own"])
+
+
 def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    full = shutil.disk_usage(tmp_path)._replace(free=0)
+    monkeypatch.setattr(cache.shutil, "disk_usage", lambda path: full)
     flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **FEW)
     assert not list(tmp_path.iterdir())
+    with pytest.raises(InputError, match="0 are free"):
+        flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=tmp_path, **FEW)
 
 
 @pytest.mark.parametrize("context", [torch.no_grad, torch.inference_mode])

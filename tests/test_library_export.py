@@ -91,6 +91,37 @@ def test_integer_kernels_run(tmp_path):
     assert kinds.count("QLinearConv") >= 2
 
 
+def bert(count=16):
+    """A small BERT for classification, and rows of different lengths."""
+    torch.manual_seed(0)
+    config = transformers.BertConfig(
+        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_labels=3
+    )
+    model = transformers.BertForSequenceClassification(config).eval()
+    torch.nn.init.normal_(model.classifier.weight)
+    mask = (torch.arange(12) < torch.arange(count).remainder(9).add(4)[:, None]).long()
+    return model, {"input_ids": words(count) * mask, "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
+
+
+def test_onnxruntime_computes_a_bert_with_padded_rows_in_integers(tmp_path):
+    model, rows = bert()
+    quantized = flexround.quantize(model, rows, "q-flexround-w8a8", **FEW)
+    path = quantized.export("onnx", tmp_path / "out", {name: value[:2] for name, value in rows.items()}) / "model.onnx"
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    for length in (12, 7):  # rows of another length than the example's
+        cut = {name: value[:, :length] for name, value in rows.items()}
+        (found,) = session.run(None, {name: value.numpy() for name, value in cut.items()})
+        wanted, full = (network(**cut).logits.detach().numpy() for network in (quantized, model))
+        unmasked = quantized(**cut | {"attention_mask": torch.ones_like(cut["attention_mask"])}).logits.detach().numpy()
+        off = np.abs(found - wanted).mean()
+        assert off < 0.25 * np.abs(full - wanted).mean(), "a code may flip where one rounds"
+        assert off < 0.01 * np.abs(unmasked - wanted).mean(), "the mask counts"
+    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
+    assert kinds.count("MatMulIntegerToFloat") == 12
+
+
 def test_a_state_dict_is_that_of_the_folded_network(tmp_path):
     model, x = made(Pictures), pictures()
     quantized = flexround.quantize(model, x, "b-flexround-w4", **FEW)

@@ -40,7 +40,7 @@ def home(tmp_path, monkeypatch):
         shutil.copy(path, tmp_path)
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
-    reach._roots.cache_clear(), reach._module.cache_clear()
+    reach._roots.cache_clear(), reach.read_module.cache_clear()
     return tmp_path
 
 
@@ -97,7 +97,7 @@ def test_a_run_depends_on_the_users_module(mini, home, monkeypatch):
     assert "  my_rounding.py\n" in before
     module = home / "my_rounding.py"
     module.write_text(module.read_text().replace("self.v.tanh()", "self.v.sin()"))
-    reach._module.cache_clear()
+    reach.read_module.cache_clear()
     assert written(jobs, "reconstruct", run)[0] == inputs
     changed = set(Path(inputs["code"]).read_text().splitlines()) ^ set(before.splitlines())
     assert {line.split()[1] for line in changed} == {"my_rounding.py"}
@@ -131,7 +131,7 @@ def test_it_competes_with_the_rows_of_its_bits(made):
 
 
 def test_every_rendering_shows_it_and_no_empty_brackets(made):
-    page, tex, text = html.render(*made), latex.render(*made), terminal.render(made[0], made[2])
+    page, tex, text = html.render(*made), latex.render(*made), terminal.render(*made)
     assert all("B + Nudge" in rendering for rendering in (page, tex, text))
     assert "93.00" in tex.partition("B + Nudge")[2].partition("\\\\")[0]
     assert "()" not in page + text
@@ -165,7 +165,7 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
     expected = (
         "recipes.b-flexround-w4: the project has a recipe of this name",
         "recipes.a: rounding 'my_roundin:Nudge': no module 'my_roundin'",
-        "has no class 'Nudg' (did you mean 'Nudge'?",
+        "has no 'Nudg' (did you mean 'Nudge'?",
         "recipes.c: rounding 'flexruond' (did you mean 'flexround'?",
         "recipes.d: give setting, rounding and w_bits",
         "rows: table '33'",

@@ -87,7 +87,9 @@ def test_no_rendering_shows_an_empty_number_of_the_paper(root: Path, plan: Plan,
     for number in (25, 26):
         text, table = read(root, f"table{number}.csv"), plan.params.tables[number]
         assert "()" not in visible(html.render(text, table, scale))
-        assert "()" not in terminal.render(text, scale)
+        shown = terminal.render(text, table, scale)
+        assert "()" not in shown
+        assert shown.startswith(f"Table {number}: ours. ")
     assert r"Q + FlexRound & \bfseries 74.00 \\" in read(root, "table25.tex")
 
 

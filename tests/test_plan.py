@@ -238,7 +238,7 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
 
 @pytest.mark.parametrize("seeds", [0, -1, "two", "1.5", ""])
 def test_an_impossible_number_of_seeds_is_refused(seeds):
-    with pytest.raises(SettingsError, match="whole number of at least 1"):
+    with pytest.raises(SettingsError, match="whole number from 1 to 1000"):
         Plan(load_params("mini"), seeds)
 
 
@@ -406,7 +406,7 @@ def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, t
     monkeypatch.chdir(tmp_path)
     rule = NeedRule(when={"stage": "reconstruct"}, set=Needs(gpu_mb=500, mem_mb=1000, runtime=1))
     scale = paper.scale.model_copy(update={"needs": (rule,)})
-    monkeypatch.setattr(stage, "load_params", lambda _: paper.params._replace(scale=scale))
+    monkeypatch.setattr(stage.additions, "configured", lambda *_: paper.params._replace(scale=scale))
     with pytest.raises(SettingsError) as caught:
         stage.run(stage.parser().parse_args(["--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq"]))
     message = str(caught.value)

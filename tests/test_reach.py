@@ -12,7 +12,7 @@ from flexround.settings.reach import reached
 
 
 def forget():
-    for function in (reach._module, reach._roots, resolve.code):
+    for function in (reach.read_module, reach._roots, resolve.code):
         function.cache_clear()
 
 

@@ -47,7 +47,7 @@ def covered(symbol, method, parts):
     """Whether what the walk found holds a function; of a task's class, the method itself."""
     if not parts.get(symbol):
         return False
-    methods = reach._module(symbol.module).part(symbol.name).methods
+    methods = reach.read_module(symbol.module).part(symbol.name).methods
     return method not in methods or methods[method] in parts[symbol]
 
 

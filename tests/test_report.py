@@ -7,15 +7,29 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+from plotly.offline import get_plotlyjs
 from report_case import PLAN, RUN, fill_root, table3, write
-from visible_text import visible
+from table_runs import hits, write_run
+from visible_text import offline, visible
 
+from flexround.errors import SettingsError
 from flexround.results import reference
-from flexround.results.render import job_costs, origins, overview, report_claims, report_page, run_facts
+from flexround.results.published import DECIMALS
+from flexround.results.render import (
+    findings,
+    job_costs,
+    origins,
+    overview,
+    report_claims,
+    report_page,
+    run_facts,
+    words,
+)
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.settings.schema import Hyper, Recipe
 from flexround.tools import report
 
 
@@ -31,9 +45,27 @@ def html(root: Path) -> str:
     return report_page.render(root, PLAN)
 
 
+def embedded(page: str) -> dict:
+    """Return what a page's script reads."""
+    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', page, re.DOTALL)[1])
+
+
 @pytest.fixture(scope="module")
 def data(html: str) -> dict:
-    return json.loads(re.search(r'<script type="application/json" id="data">(.*?)</script>', html, re.DOTALL)[1])
+    return embedded(html)
+
+
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A project without results, as it is cloned."""
+    root = tmp_path_factory.mktemp("clone")
+    shutil.copytree(ROOT / "results/reference", root / "results/reference")
+    return root
+
+
+@pytest.fixture(scope="module")
+def cloned(clone: Path) -> str:
+    return report_page.render(clone, Plan(load_params("mini")))
 
 
 class Tags(HTMLParser):
@@ -58,7 +90,7 @@ class Tags(HTMLParser):
 @pytest.fixture(scope="module")
 def tags(html: str) -> Tags:
     parser = Tags()
-    parser.feed(html)
+    parser.feed(html.replace(get_plotlyjs(), ""))
     assert parser.stack == []
     return parser
 
@@ -76,9 +108,10 @@ def test_the_stage_writes_the_page(root, html, tmp_path):
 def test_nothing_is_loaded_from_elsewhere(tags, html):
     addresses = [a[name] for tag, a in tags.found for name in ("src", "href") if name in a]
     assert addresses
-    assert all(address.startswith(("#", "data:")) for address in addresses)
-    assert "@import" not in html
-    assert not re.search(r"url\(|fetch\(|XMLHttpRequest", html)
+    own = html.replace(get_plotlyjs(), "")  # which the browser's test watches
+    assert offline(own)
+    assert len(html) - len(own) == len(get_plotlyjs()), "plotly is there once"
+    assert not re.search(r"fetch\(|XMLHttpRequest", own)
 
 
 def test_identifiers_are_unique_and_inner_links_lead_somewhere(tags):
@@ -111,7 +144,7 @@ def test_provenance_holds_what_is_recorded(root, data):
     assert found["Run"]["seed"] == 0
     assert f"{layout.evaluated_dir(RUN)}/metrics.json" in found["Run"]["make it again"]
     assert found["Recipe"] == {"setting": "Q", "w_bits": 4}
-    assert found["Settings and where they come from"][1:] == [["lr", 0.1, "section 9"]]
+    assert found["Settings and where they come from"][1:] == [["lr", {"v": 0.1, "s1": 2}, "section 9"]]
     assert [row[:4] for row in found["Blocks"][1:]] == [["a", "weights", None, 0.1235], ["b", "weights", None, 0.1235]]
     assert found["Calibration samples"] == {"samples": 1024, "seed": 0}
     costs = {(row[0], row[1]): row[2:] for row in found["Jobs: seconds, CPU seconds and peak MB"][1:]}
@@ -154,7 +187,7 @@ def test_a_setting_says_where_it_is_read(data):
 def test_what_users_wrote_is_escaped(html):
     assert "&lt;b&gt;bold&lt;/b&gt;" in html
     assert "<b>bold" not in html
-    assert html.count("</script>") == 2
+    assert html.count("</script>") == 3
 
 
 def test_claims_are_counted_claim_by_claim(root):
@@ -241,18 +274,150 @@ def test_a_shared_job_counts_once(root):
 def test_a_run_that_the_settings_no_longer_know_is_still_shown(root):
     run = Run("mini", "imagenet", "resnet18-brecq", "gone", 0)
     write(root / layout.evaluated_dir(run) / "metrics.json", {"metrics": {"top1": 95.39999999999999}, "seconds": 1.0})
-    assert dict(run_facts.sections(root, PLAN, run))["Result"] == {"metrics": {"top1": 95.4}}
+    found = dict(run_facts.sections(root, PLAN, run))
+    assert found["Result"] == {"metrics": {"top1": "95.40"}}
+    assert found["Run"]["make it again"].endswith("--config scale=mini own=FILE")
 
 
-def test_a_fresh_clone_shows_what_is_published(tmp_path):
-    plan = Plan(load_params("mini"))
-    shutil.copytree(ROOT / "results/reference", tmp_path / "results/reference")
-    page = report_page.render(tmp_path, plan)
-    assert "24 of 24 tables were not computed here" in visible(page)
-    assert page.count("Published with this repository, not computed here.") == 24
-    assert "Published with this repository, not judged here." in visible(page)
-    real = report_page.render(tmp_path, Plan(load_params("paper")))
-    assert "not computed here" not in real, "mini's numbers are not those of another scale"
+def test_a_fresh_clone_shows_what_is_published(clone, cloned):
+    assert "24 of 24 tables were not computed here" in visible(cloned)
+    assert cloned.count("Published with this repository, not computed here.") == 24
+    assert "Published with this repository, not judged here." in visible(cloned)
+    real = report_page.render(clone, Plan(load_params("paper")))
+    assert "tables were not computed here" not in real, "mini's numbers are not those of another scale"
+    assert findings.NOTHING in visible(real)
+
+
+def test_the_page_opens_with_what_was_found(clone, cloned):
+    judged = report_claims.total(report_claims.read(clone / "results/reference/claims.csv"))
+    text = visible(cloned)
+    holds, fails, noise = (judged[name] for name in ("holds", "does not hold", "inside the noise"))
+    sentence = f"{holds} hold, {fails} do not, and {noise} are inside the noise."
+    assert sentence in text
+    assert text.index(sentence) < text.index("FlexRound against AdaRound, in ") < text.index("Table 1")
+    of = embedded(cloned)["plots"]["leads"][0]["numbers"]
+    decided = re.search(r"(\d+) are decided, (\d+) for FlexRound and (\d+) for AdaRound; (\d+) are inside", text)
+    sums = [sum(int(row[column]) for row in of[1:]) for column in (1, 2, 3)]
+    assert [int(found) for found in decided.groups()] == [sums[0] + sums[2], sums[0], sums[2], sums[1]]
+
+
+def test_findings_of_a_comparable_scale_count_what_is_within_tolerance():
+    standings = [
+        overview.Standing(PLAN.params.tables[3], "ImageNet", "", counts={"reproduced": 3, "off": 1}, wins=(2, 3)),
+        overview.Standing(PLAN.params.tables[4], "GLUE", "", counts={"close": 2}, wins=(0, 1)),
+    ]
+    assert findings.sentences({}, [], standings) == [
+        "Of the 4 cells that beat every other method by more than the noise, 2 are FlexRound's.",
+        "3 of 6 cells are within the tolerance of the paper's number.",
+    ]
+    assert findings.sentences({"holds": 1, "does not hold": 0, "inside the noise": 2, "not run": 5}, [], []) == [
+        "The paper's claims make 3 comparisons that were run here: 1 hold, 0 do not, and 2 are inside the noise.",
+        "5 more were not run.",
+    ]
+
+
+def decimals(text: str) -> int:
+    """Return the most decimals of a number in a text."""
+    return max((len(found) for found in re.findall(r"\d\.(\d+)(?![\d.])", text)), default=0)
+
+
+@pytest.mark.parametrize("page", ["html", "cloned"])
+def test_no_number_has_more_digits_than_its_metric(page, request):
+    shown = request.getfixturevalue(page)
+    facts = embedded(shown)
+    assert decimals(json.dumps(facts)) <= 6, "floating-point error"
+    names = ("value", "spread", "stderr", "published", "delta", "lead", "lead_stderr")
+    for values, _ in (cell for cells in facts["cells"].values() for cell in cells):
+        entry = dict(zip(facts["columns"], values, strict=True))
+        if entry["metric"] != "value":
+            assert all(decimals(entry[name]) in (0, DECIMALS) for name in names)
+    for name, choice in ((name, choice) for name, choices in facts["plots"].items() for choice in choices):
+        header, *rows = choice["numbers"]
+        told = [cell for row in rows for title, cell in zip(header, row, strict=True) if title != "p"]
+        assert decimals(" ".join(told)) <= DECIMALS, (name, choice["label"])
+        assert decimals(json.dumps(choice["traces"])) <= DECIMALS, (name, choice["label"])
+    for _, sections in facts["runs"]:
+        for title in ("Result", "Gate"):
+            of = facts["sections"][dict(sections)[title]] if title in dict(sections) else {}
+            assert decimals(json.dumps([of.get("metrics"), of.get("stderr")])) in (0, DECIMALS)
+    values = re.sub(r'<section id="table1[34]".*?</section>', "", shown, flags=re.DOTALL)  # without settings
+    assert decimals(visible(values)) <= 4, "p has most"
+
+
+def test_plots_tell_what_the_tables_have(clone, cloned):
+    plots = embedded(cloned)["plots"]
+    by_label = {choice["label"]: choice for choice in plots["bits"]}
+    choice = by_label["Table 2, ResNet-18, top-1"]
+    assert choice["numbers"][0] == ["method", "2/32", "3/32", "4/32"]
+    line = next(row for row in choice["numbers"] if row[0] == "B + FlexRound (Ours)")
+    trace = next(trace for trace in choice["traces"] if trace["name"] == "B + FlexRound (Ours)")
+    assert [f"{value:.2f}" for value in trace["y"]] == line[1:]
+    table = (clone / "results/reference/table2.csv").read_text().splitlines()
+    assert any(row.startswith("2,") and f"4/32,ResNet-18,top1,{line[3]}," in row for row in table)
+    leads = {choice["label"]: choice for choice in plots["leads"]}
+    assert len(leads["table 2"]["numbers"]) == 1 + 18
+    assert [choice["label"] for choice in plots["sizes"]] == ["the paper's"]
+    assert plots["seeds"] == []
+
+
+def test_seeds_and_sizes_are_those_of_the_runs(tmp_path):
+    spec = PLAN.params.figures.sample_size
+
+    def evaluate(recipe: str, seed: int, right: int) -> None:
+        run = Run("mini", spec.task, spec.checkpoint, recipe, seed)
+        write_run(tmp_path / "results", run, hits(right), ["top1"], seconds=1.0)
+
+    evaluate("b-flexround-w4-n64", 0, 800)
+    evaluate("b-flexround-w4-n64", 1, 840)
+    plots = embedded(report_page.render(tmp_path, PLAN))["plots"]
+    assert [choice["label"] for choice in plots["sizes"]] == ["the paper's"], "one size is no line"
+    evaluate("b-flexround-w4", 0, 850)
+    plots = embedded(report_page.render(tmp_path, PLAN))["plots"]
+    rows = [["samples", "B + FlexRound"], ["64", "82.00 ± 2.83"], ["1024", "85.00"]]
+    assert plots["sizes"][0]["numbers"] == rows
+    assert plots["seeds"][0]["numbers"][1] == ["B + FlexRound, 64 samples", "82.00", "80.00", "84.00"]
+    assert plots["seeds"][0]["traces"][0]["x"] == [-2.0, 2.0]
+
+
+def test_every_setting_has_words():
+    assert {*Hyper.model_fields, *Recipe.model_fields} <= words.WORDS.keys()
+    assert words.of("label_smoothing") == "label smoothing"
+    assert words.of("acc_matched/acc_mismatched") == "matched/mismatched"
+
+
+def test_keys_are_words_in_tables(cloned):
+    text = visible(cloned)
+    assert "matched/mismatched" in text
+    assert not re.search(r"\b(top1|top5|acc_matched|ppl)\b", text)
+
+
+def test_rows_of_ones_own_have_no_empty_brackets_and_say_how_to_make_them(tmp_path):
+    path = tmp_path / "results/mini/table3.csv"
+    text = table3(tmp_path).replace(",70.00,", ",,")
+    last = text.splitlines()[-2:]
+    own = "\n".join(line.replace("Q + FlexRound (Ours)", "Mine").replace(",q-flexround", ",mine") for line in last)
+    write(path, text + own.replace("3,9,", "3,10,") + "\n")
+    page = report_page.render(tmp_path, PLAN, "my files/own.yaml")
+    assert "()" not in visible(page)
+    runs = dict(embedded(page)["runs"])
+    sections = embedded(page)["sections"]
+    making = [sections[dict(of)["Run"]]["not evaluated; to make it"] for name, of in runs.items() if "/mine" in name]
+    assert making
+    assert all(command.endswith("--config scale=mini 'own=my files/own.yaml'") for command in making)
+
+
+def test_the_tool_takes_a_file_of_ones_own(tmp_path):
+    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "report.html"), "--own", str(tmp_path / "gone.yaml")]
+    with pytest.raises(SettingsError, match=r"gone\.yaml"):
+        report.run(report.parser().parse_args(arguments))
+
+
+def test_tables_without_a_value_are_folded(tmp_path):
+    empty = re.sub(r",\d+\.\d\d,,1,1000,[\d.]*,1,(.*?),computed,", r",,,0,,,,\1,missing,", table3(tmp_path))
+    write(tmp_path / "results/mini/table3.csv", empty)
+    page = report_page.render(tmp_path, PLAN)
+    assert "<details><summary>Top-1/Top-5 accuracy (%) on ImageNet when both weights and activations" in page
+    assert "23 tables were not run" in visible(page)
 
 
 def test_what_was_computed_comes_before_what_is_published(tmp_path):

@@ -1,10 +1,18 @@
-"""The report in a browser: no complaints, sorting, filtering, and provenance by mouse and by keyboard."""
+"""The report in a browser: no complaints, sorting, filtering, plots, comparison, provenance by mouse and keyboard."""
+
+import csv
+import shutil
+from pathlib import Path
 
 import pytest
 from browser import CHROMIUM, Browser
 from report_case import PLAN, fill_root
 
+from flexround.results import published
 from flexround.results.render import report_page
+from flexround.settings.layout import ROOT
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
 
 pytestmark = pytest.mark.skipif(CHROMIUM is None, reason="no Chromium")
 
@@ -22,12 +30,32 @@ def browser(tmp_path_factory):
         yield found
 
 
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory) -> Path:
+    """The report of a project without results, at a scale with many methods."""
+    root = tmp_path_factory.mktemp("clone")
+    shutil.copytree(ROOT / "results/reference", root / "results/reference")
+    (root / "report.html").write_text(report_page.render(root, Plan(load_params("real"))))
+    return root / "report.html"
+
+
 @pytest.fixture
 def opened(browser, html, tmp_path):
     (tmp_path / "report.html").write_text(html)
+    yield from without_complaints(browser, tmp_path / "report.html")
+
+
+@pytest.fixture
+def cloned(browser, clone):
+    yield from without_complaints(browser, clone)
+
+
+def without_complaints(browser: Browser, page: Path):
+    """Yield a browser that shows a page; errors in its console, and any request, fail the test."""
     browser.errors.clear()
     browser.resize(1280)
-    browser.open(tmp_path / "report.html")
+    browser.dark(False)
+    browser.open(page)
     yield browser
     assert browser.errors == []
 
@@ -55,8 +83,8 @@ def test_a_click_opens_the_provenance_and_escape_closes_it(opened):
     opened.click("[id='cell-3.24']")
     assert opened.evaluate(IS_OPEN)
     text = opened.evaluate("document.getElementById('provenance').innerText")
-    assert "Table 3: Q + FlexRound (Ours), 4/4, ResNet-18, top1" in text
-    assert "section 9" in text
+    assert "Table 3: Q + FlexRound (Ours), 4/4, ResNet-18, top-1" in text
+    assert "learning rate\tlr\tv: 0.1, s1: 2\tsection 9" in text
     assert "block </script> b" in text
     assert opened.evaluate("location.hash") == "#cell-3.24"
     opened.press("Escape")
@@ -87,10 +115,21 @@ def test_a_family_is_filtered(opened):
     assert opened.evaluate("document.querySelector('#filter output').textContent") == "2 tables shown"
 
 
-@pytest.mark.parametrize("width", [375, 1280])
-def test_the_page_never_scrolls_sideways(opened, width):
+@pytest.mark.parametrize("page", ["opened", "cloned"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_page_never_scrolls_sideways(page, width, request):
+    shown = request.getfixturevalue(page)
+    shown.resize(width)
+    shown.evaluate("document.querySelectorAll('details').forEach((each) => (each.open = true))")
+    assert shown.evaluate("document.documentElement.scrollWidth") <= width
+    sides = "(({left, right}) => [left, right])(document.querySelector('#status tbody .badge').getBoundingClientRect())"
+    left, right = shown.evaluate(sides)
+    assert 0 < left < right <= shown.evaluate("document.querySelector('#status .scroll').getBoundingClientRect().right")
+
+
+@pytest.mark.parametrize("width", [360, 1280])
+def test_a_sheet_never_scrolls_sideways(opened, width):
     opened.resize(width)
-    assert opened.evaluate("document.documentElement.scrollWidth") <= width
     opened.evaluate("document.getElementById('cell-3.24').click()")
     assert opened.evaluate("document.getElementById('provenance').scrollWidth") <= opened.evaluate(
         "document.getElementById('provenance').clientWidth"
@@ -101,3 +140,125 @@ def test_a_link_to_a_cell_opens_it(browser, html, tmp_path):
     (tmp_path / "report.html").write_text(html)
     browser.open(tmp_path / "report.html", "#cell-13.0")
     assert browser.evaluate(IS_OPEN)
+
+
+def test_a_link_within_the_page_opens_a_cell_too(opened):
+    opened.evaluate("location.hash = '#cell-13.0'")
+    assert opened.evaluate(f"new Promise((done) => setTimeout(() => done({IS_OPEN}), 50))")
+
+
+POINTS = "document.querySelectorAll('#plot-{} .scatterlayer .point').length"
+
+
+def test_plots_are_drawn_and_have_their_numbers_as_tables(cloned):
+    for name in ("leads", "bits"):
+        assert cloned.evaluate(POINTS.format(name)) > 10
+        rows = cloned.evaluate(f"document.querySelectorAll('#plot-{name} .numbers tbody tr').length")
+        assert rows >= 3
+        shown = cloned.evaluate(f"document.querySelector('#plot-{name} .plot').getAttribute('aria-label')")
+        assert shown.endswith("Its numbers follow as a table.")
+    assert cloned.evaluate("document.querySelector('#plot-blocks .filled').hidden")
+    assert cloned.evaluate("document.querySelector('#plot-blocks .empty').offsetHeight") > 0
+
+
+def test_a_choice_draws_another_plot(cloned):
+    select = "document.querySelector('#plot-leads select')"
+    before = cloned.evaluate(POINTS.format("leads"))
+    cloned.evaluate(f"{select}.focus()")
+    cloned.press("ArrowDown")
+    assert cloned.evaluate(f"{select}.selectedOptions[0].textContent") == "real 1"
+    assert cloned.evaluate(POINTS.format("leads")) == 6 < before
+    bars = "document.querySelectorAll('#plot-leads .errorbar').length"
+    assert cloned.evaluate(bars) == 6
+
+
+def test_the_errors_of_blocks_are_drawn_in_their_section_and_in_the_sheet(opened):
+    assert opened.evaluate(POINTS.format("blocks")) == 2
+    opened.click("[id='cell-3.24']")
+    assert opened.evaluate("document.querySelectorAll('#provenance .scatterlayer .point').length") == 2
+
+
+def test_plots_follow_the_theme(cloned):
+    text = "getComputedStyle(document.querySelector('#plot-leads .ytick text')).fill"
+    page = "getComputedStyle(document.body).color"
+    light = cloned.evaluate(text)
+    assert light == cloned.evaluate(page)
+    cloned.dark()
+    assert cloned.evaluate(text) == cloned.evaluate(page) != light
+    assert cloned.evaluate("getComputedStyle(document.body).backgroundColor") == "rgb(20, 24, 31)"
+
+
+def choose(browser: Browser, name: str, value: str) -> None:
+    """Choose a method, as a reader does."""
+    list_ = f"document.querySelector('#compare select[name={name}]')"
+    browser.evaluate(f"{list_}.value = {value!r}")
+    browser.evaluate(f"{list_}.dispatchEvent(new Event('change', {{bubbles: true}}))")
+
+
+PLACE = ("method", "section", "bits", "column", "metric")
+
+
+def expected(clone: Path, one: str, other: str) -> list[list[str]]:
+    """Return both values of each cell that two methods share, from the CSVs."""
+    found: dict[tuple[str, ...], list[str]] = {}
+    for number in range(1, 5):
+        lines = list(csv.DictReader((clone.parent / f"results/reference/real{number}.csv").read_text().splitlines()))
+        cells = {tuple(line[name] for name in PLACE): line for line in lines}
+        for (method, *place), line in cells.items():
+            if method == one and (rival := cells.get((other, *place))):
+                run = (line["checkpoint"], line["metric"], line["recipe"], rival["recipe"])  # may be in several tables
+                found.setdefault(run, [line["value"], rival["value"]])
+    return list(found.values())
+
+
+def test_two_methods_are_compared_and_the_address_says_which(cloned, clone):
+    both = expected(clone, "B + AdaRound", "B + AdaQuant")
+    choose(cloned, "one", "B + AdaRound")
+    choose(cloned, "other", "B + AdaQuant")
+    table = "[...document.querySelectorAll('#compare tbody tr')].map((row) => [...row.cells].map((c) => c.textContent))"
+    rows = cloned.evaluate(table)
+    assert [row[2:4] for row in rows] == both
+    for row, (one, other) in zip(rows, both, strict=True):
+        relative = row[4].endswith(" %")  # a perplexity
+        better = 100 * (float(other) - float(one)) / float(other) if relative else float(one) - float(other)
+        assert float(row[4].removesuffix(" %")) == pytest.approx(better, abs=0.0051)
+    won = sum(float(row[4].removesuffix(" %")) > 0 for row in rows)
+    sentence = cloned.evaluate("document.querySelector('#compare output').textContent")
+    assert sentence.startswith(f"{len(both)} cells have both: B + AdaRound is better in {won}, B + AdaQuant in ")
+    assert cloned.evaluate("document.querySelectorAll('#compare .scatterlayer .point').length") == len(both)
+    fragment = cloned.evaluate("location.hash")
+    cloned.open(clone, fragment)
+    assert cloned.evaluate(table) == rows
+
+
+def test_full_precision_stands_beside_all_bits(cloned):
+    choose(cloned, "one", "Full-precision")
+    choose(cloned, "other", "RTN")
+    cells = "[...document.querySelectorAll('#compare tbody tr td:nth-child(2)')].map((cell) => cell.textContent)"
+    assert {cell.split(", ")[-1] for cell in cloned.evaluate(cells)} >= {"4/32", "3/32", "2/32"}
+
+
+def test_the_paper_can_be_compared_too(opened):
+    choose(opened, "numbers", "published")
+    values = "[...document.querySelectorAll('#compare tbody tr td:nth-child(3)')].map((cell) => cell.textContent)"
+    printed = {f"{value:.2f}" for key, value in published.load().items() if "FlexRound" in key.method}
+    assert set(opened.evaluate(values)) <= printed
+    assert "standard errors" not in opened.evaluate("document.querySelector('#compare output').textContent")
+
+
+def test_a_compared_cell_opens_its_sheet(cloned):
+    cloned.evaluate("document.querySelector('#compare .numbers').parentElement.open = true")
+    cloned.click("#compare tbody a")
+    assert cloned.evaluate(f"new Promise((done) => setTimeout(() => done({IS_OPEN}), 50))")
+
+
+def test_print_opens_what_is_folded_and_fits_the_paper(cloned):
+    cloned.evaluate("dispatchEvent(new Event('beforeprint'))")
+    assert cloned.evaluate("document.querySelectorAll('main details:not([open])').length") == 0
+    assert cloned.evaluate("document.querySelector('#plot-bits .main-svg').getAttribute('width')") == "660"
+    cloned.evaluate("dispatchEvent(new Event('afterprint'))")
+    assert cloned.evaluate("document.querySelectorAll('#claims details[open]').length") == 0
+    cloned.call("Emulation.setEmulatedMedia", media="print")
+    hidden = "[...document.querySelectorAll('nav, form, fieldset')].every((each) => !each.offsetHeight)"
+    assert cloned.evaluate(hidden)
+    cloned.call("Emulation.setEmulatedMedia", media="")

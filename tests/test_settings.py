@@ -56,7 +56,7 @@ def test_every_value_of_every_run_is_that_of_the_rule_it_names(name):
 
 
 def test_mini_follows_the_papers_rules_where_it_sets_no_budget():
-    budget = {"samples", "iters", "lr", "a_iters", "a_lr", "reg_weight"}
+    budget = {"samples", "iters", "lr", "a_iters", "a_lr", "reg_weight", "fused"}
     for recipe in ("b-flexround-w4", "b-adaround-w4a4", "q-flexround-w3a3"):
         for checkpoint in ("resnet18-brecq", "mobilenetv2-brecq"):
             mini, paper = (resolved(recipe, checkpoint, name).model_dump() for name in SCALES)

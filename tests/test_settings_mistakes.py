@@ -256,8 +256,8 @@ def test_a_required_recipe_is_named(edit):
         ("nowhere.roundings:Mine", "no module 'nowhere.roundings'"),
         ("json.nothing:Mine", "no module 'json.nothing'"),
         ("own_rounding", "or give package.module:Class"),
-        (":AlwaysDown", "package.module:Class"),
-        ("own_rounding:", "package.module:Class"),
+        (":AlwaysDown", "package.module:Name"),
+        ("own_rounding:", "package.module:Name"),
     ],
 )
 def test_a_rounding_of_ones_own_that_cannot_be_found_is_refused(edit, rounding, expected):

@@ -109,7 +109,7 @@ def test_what_all_models_share_is_printed_once():
     page = html.render(text, SETTINGS[14], params.scale)
     assert page.count('colspan="5"') == 3
     assert ">Configuration</th>" in page
-    shown_lines = terminal.render(text, params.scale).splitlines()
+    shown_lines = terminal.render(text, SETTINGS[14], params.scale).splitlines()
     assert [line.split() for line in shown_lines if line.startswith("Epoch")] == [["Epoch", "3", "(3)"]]
 
 
@@ -136,7 +136,7 @@ def test_a_table_of_one_row_has_no_text_columns():
     text = settings_csv(13, params)
     assert "\n1e-4 & 32 & 4 & 384 & 128 \\\\\n" in latex.render(text, SETTINGS[13], params.scale)
     assert 'class="text"' not in html.render(text, SETTINGS[13], params.scale)
-    assert "1e-4 (1e-4)" in terminal.render(text, params.scale)
+    assert "1e-4 (1e-4)" in terminal.render(text, SETTINGS[13], params.scale)
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import functools
 import itertools
-import json
 import math
 import os
 import random
@@ -149,9 +148,8 @@ def test_state_is_removed_at_the_end_and_holds_one_carry_on_the_way(tmp_path, mo
 
 def test_foreign_state_is_refused_and_left_alone(tmp_path, monkeypatch):
     directory = interrupted(tmp_path, 2, toy.recipe(), monkeypatch)
-    progress = json.loads((directory / PROGRESS).read_text())
-    progress["fingerprint"] = "somebody else's"
-    (directory / PROGRESS).write_text(json.dumps(progress))
+    progress = artifacts.read_formatted(directory / PROGRESS)
+    artifacts.write_formatted(directory / PROGRESS, progress | {"fingerprint": "somebody else's"})
     before = sorted(path.name for path in directory.iterdir())
     with pytest.raises(InputError, match="belongs to another run"):
         toy.run(toy.job(toy.recipe()), tmp_path)
@@ -301,3 +299,37 @@ def test_an_unwritable_state_directory_is_named(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(InputError, match="choose another --state"), State(tmp_path / "file" / "x", "f" * 16).opened():
         pass
+
+
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_old_caches_stay_until_the_progress_names_the_new_ones(tmp_path, monkeypatch, setting):
+    """A kill just before the rename finds all that the old progress names, just after it all that the new one does."""
+    write, seen = artifacts.write_formatted, []
+
+    def watched(path, content):
+        for progress in ([artifacts.read_json(path)] if path.exists() else []) + [content]:
+            names = {facts["file"] for facts in [*progress["entries"], *progress["carried"].values()]}
+            assert names <= {file.name for file in path.parent.iterdir()}
+        seen.append(path)
+        write(path, content)
+
+    monkeypatch.setattr(state.artifacts, "write_formatted", watched)
+    toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4)), tmp_path)
+    assert len(seen) > 3
+
+
+def test_every_change_of_the_progress_is_noticed_or_changes_nothing(tmp_path, monkeypatch):
+    """Also of ranges of codes, of which nothing else tells; then the run begins anew."""
+    directory = interrupted(tmp_path, 2, toy.recipe("Q", "flexround", 3, 4), monkeypatch)
+    path = directory / PROGRESS
+    content, rng, begun = path.read_bytes(), random.Random(1), 0
+    expected = artifacts.read_formatted(path)
+    for position in (*rng.sample(range(len(content)), 400), content.index(b'"qmax": ') + 8):
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << (position % 8 if position % 8 < 7 else 0)
+        path.write_bytes(flipped)
+        found = State(directory.parent, directory.name)
+        found._read()
+        assert (found.entries, found.carried) in (([], {}), (expected["entries"], expected["carried"]))
+        begun += not found.entries
+    assert begun > 350

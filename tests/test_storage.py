@@ -17,7 +17,7 @@ import pytest
 import table_runs
 import yaml
 
-from flexround.artifacts import sha256, write_json, write_manifest
+from flexround.artifacts import write_json, write_manifest
 from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
@@ -116,9 +116,6 @@ def write_result(root, directory, number):
     if kind == "evaluated":
         run = Run("smoke", *rest[:3], int(rest[3].removeprefix("seed")))
         table_runs.write_run(root / "results", run, table_runs.hits(500 + number), table_runs.METRICS)
-        path = root / directory / "metrics.json"
-        predictions = {"sha256": sha256(path.with_name("predictions.safetensors"))}
-        path.write_text(json.dumps(json.loads(path.read_text()) | {"predictions": predictions}))
         return
     (root / directory).mkdir(parents=True)
     (root / directory / "model.safetensors").write_bytes(np.random.default_rng(number).bytes(20_000))
@@ -132,12 +129,8 @@ def write_storage(root):
         paths = [next(iter(out)) for out in entry["outs"]]
         entry["outs"] = [{p: {"persist": True}} for p in paths if (root / p).exists() or p.endswith("/records")]
     storage["stages"] = {name: entry for name, entry in storage["stages"].items() if entry["outs"]}
-    storage["plots"] = [plot for plot in storage["plots"] if (root / path_of(plot)).exists()]
+    del storage["metrics"], storage["plots"]  # of results/reference, which is in git
     (root / "dvc.yaml").write_text(yaml.safe_dump(storage))
-
-
-def path_of(entry):
-    return entry if isinstance(entry, str) else next(iter(entry))
 
 
 @pytest.fixture(scope="module")
@@ -240,24 +233,6 @@ def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
     assert [float(c["value"]) for c in cells if (c["recipe"], c["metric"], c["checkpoint"]) == CELL] == [expected]
 
 
-def test_settings_and_numbers_are_compared_and_plotted(pulled):
-    pulled.edit("params/recipes.yaml", *RECIPE)
-    numbers = pulled.root / "results/smoke/metrics.json"
-    before = numbers.read_text()
-    numbers.write_text(before.replace('"computed": 24', '"computed": 23'))
-    settings = pulled.run("dvc", "params", "diff").stdout
-    moved = pulled.run("dvc", "metrics", "diff").stdout
-    pulled.run("dvc", "plots", "show", "--out", "plots")
-    pulled.edit("params/recipes.yaml", *reversed(RECIPE))
-    numbers.write_text(before)
-    assert re.search(r"recipes\.b-adaround-w4\.hyper\.reg_weight +- +0\.5", settings)
-    assert re.search(r"cells\.computed +24 +23 +-1", moved)
-    page = (pulled.root / "plots/index.html").read_text()
-    assert '"y": {"field": "recipe", "type": "nominal"' in page
-    assert page.count("vegaEmbed(") == 1
-    assert len(list((pulled.root / "plots/static").glob("*figure*.png"))) == 2
-
-
 def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(published, clone):
     with damaged(stored(published, HEAVY)):
         done = clone.make("pull", f"REMOTE={remote(published)}", check=False)
@@ -310,6 +285,11 @@ def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path):
         (results / "quantized/imagenet/extra.bin").write_text("")
         (results / "data/imagenet/model.safetensors").unlink()
         (results / "calibration/imagenet/n64-seed0/manifest.json").write_text("{}")
+        metrics = results / RUN.removeprefix("results/smoke/").replace("quantized", "evaluated") / "metrics.json"
+        content = json.loads(metrics.read_text())
+        content["metrics"]["top1"] += 1
+        metrics.unlink()  # another clone's is linked
+        metrics.write_text(json.dumps(content))
         done = copy.stage("verify", "--scale", "smoke.yaml", check=False)
     assert done.returncode == 1
     *lines, _, total = done.stdout.splitlines()
@@ -319,10 +299,12 @@ def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path):
         f"{samples}/manifest.json: damaged: it lists no files; {everything}",
         f"results/smoke/data/imagenet/model.safetensors: missing, but its manifest lists it; {everything}",
         f"{HEAVY}: its sha256 is not the one in its manifest; touches table10, figure4",
+        f"{metrics.relative_to(copy.root)}: metrics.top1 = {content['metrics']['top1']}, but predictions.safetensors "
+        f"gives {content['metrics']['top1'] - 1}; touches table10",
         f"{samples}/model.safetensors: no manifest lists it; {everything}",
         "results/smoke/quantized/imagenet/extra.bin: no manifest lists it; touches nothing",
     ]
-    assert total.startswith("5 wrong, missing or unlisted")
+    assert total.startswith("6 wrong, missing or unlisted")
 
 
 def test_what_is_not_whole_or_current_is_not_published(published):

@@ -1,7 +1,7 @@
 """Tables: what is collected, what is bold, and what the CSV says."""
 
+import contextlib
 import csv
-import json
 import re
 import shutil
 from pathlib import Path
@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, write
+from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, write, write_arrays
 
 from flexround.errors import InputError, SettingsError
 from flexround.results import cells, evaluated, published
@@ -106,7 +106,7 @@ def test_median_spread_and_uncertainty(tmp_path: Path) -> None:
         write(tmp_path, "weak", hits(count), seed)
     found = entry(make(tmp_path, seeds=3), "weak")
     assert (found["value"], found["spread"], found["n_seeds"]) == ("71.00", "6.00", "3")
-    assert (found["stderr"], found["n_examples"], found["higher_is_better"]) == ("1.40", "1000", "1")
+    assert (found["stderr"], found["n_examples"], found["higher_is_better"]) == ("1.44", "1000", "1")
     assert found["status"] == "computed"
 
 
@@ -128,14 +128,90 @@ def test_full_precision_needs_one_seed(tmp_path: Path) -> None:
     [
         ({"metrics": {"top1": float("nan"), "top5": 1.0}}, r"metrics\.top1 = nan"),
         ({"stderr": {"top1": float("inf"), "top5": 1.0}}, r"stderr\.top1 = inf"),
-        ({"metrics": {"top1": 1.0}}, r"top5: KeyError\('top5'\)"),
-        ({"metrics": {"top1": None, "top5": 1.0}}, "top1: TypeError"),
-        ({"run": {"scale": "other"}}, "holds the run"),
+        ({"metrics": {"top1": 70.0}}, r"metrics\.top5: missing"),
+        ({"metrics": {"top1": None, "top5": 1.0}}, r"metrics\.top1 = None"),
+        ({"run": {"scale": "other"}}, "its place is that of"),
+        ({"metrics": {"top1": 200.0, "top5": 1.0}}, r"metrics\.top1 = 200\.0, it lies between 0\.0 and 100\.0"),
+        ({"metrics": {"top1": -5.0, "top5": 1.0}}, r"metrics\.top1 = -5\.0, it lies between"),
+        ({"metrics": {"top1": 70.1, "top5": 70.0}}, r"metrics\.top1 = 70\.1, but predictions.safetensors gives 70\.0"),
+        ({"stderr": {"top1": 0.145, "top5": 1.45}}, r"stderr\.top1 = 0\.145, but predictions.safetensors gives 1\.449"),
+        ({"stderr": {"top1": -1.4}}, r"stderr\.top1 = -1\.4"),
+        ({"n_examples": {"top1": 10000, "top5": 1000}}, r"n_examples\.top1 = 10000, but .* gives 1000"),
+        ({"n_examples": {"top1": 0, "top5": 1000}}, r"n_examples\.top1 = 0"),
+        ({"n_examples": {"top1": True, "top5": 1000}}, r"n_examples\.top1 = True"),
+        ({"n_examples": {"top5": 1000}}, r"n_examples\.top1: missing"),
+        ({"higher_is_better": {"top1": False, "top5": True}}, r"higher_is_better\.top1 = False"),
+        ({"predictions": {"sha256": "0" * 64}}, rf"predictions\.safetensors: its sha256 is .*, .* says {'0' * 64}"),
+        ({"predictions": {}}, r"predictions\.sha256: this key is required"),
+        ({"format": 2}, "its format is 2"),
     ],
 )
 def test_unusable_metrics_are_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
-    write(tmp_path, "weak", hits(700), **changes)
+    directory = write(tmp_path, "weak", hits(700), **changes)
+    with pytest.raises(InputError, match=message) as caught:
+        make(tmp_path)
+    assert str(caught.value).startswith(f"{directory}/")
+    assert "\n" not in str(caught.value)
+
+
+REPLICATES = np.linspace(30.0, 40.0, 100)
+SPREAD = float(REPLICATES.std(ddof=1))
+
+
+@pytest.mark.parametrize(
+    ("value", "stderr", "message"),
+    [
+        (35.0, SPREAD, ""),
+        (35.0, float(REPLICATES.std()), ""),
+        (42.0, SPREAD, r"metrics\.matthews = 42\.0, but predictions.safetensors gives 40\.0"),
+        (-101.0, SPREAD, r"= -101\.0, it lies between -100\.0 and 100\.0"),
+        (35.0, SPREAD / 10, r"stderr\.matthews = 0\.29.*, but predictions.safetensors gives 2\.9"),
+    ],
+)
+def test_resamples_bound_the_value_and_give_its_error(
+    tmp_path: Path, value: float, stderr: float, message: str
+) -> None:
+    run = Run("mini", "glue-cola", "bert-base", "weak", 0)
+    changes = {"metrics": {"matthews": value}, "stderr": {"matthews": stderr}}
+    write_arrays(tmp_path, run, {"matthews": REPLICATES}, kind="replicates", **changes)
+    if not message:
+        assert evaluated.read_run(run, tmp_path, ["matthews"])["matthews"].value == value
+        return
     with pytest.raises(InputError, match=message):
+        evaluated.read_run(run, tmp_path, ["matthews"])
+
+
+@pytest.mark.parametrize(
+    ("count", "stderr", "message"),
+    [(9, 2.0, ""), (90, 2.0, r"n_examples\.ppl = 90, but"), (9, 1e300, ""), (9, -1.0, r"stderr\.ppl = -1")],
+)
+def test_of_bare_predictions_only_the_number_is_compared(
+    tmp_path: Path, count: int, stderr: float, message: str
+) -> None:
+    run = Run("mini", "ptb", "gpt-neo-1.3b", "weak", 0)
+    changes = {"metrics": {"ppl": 12.5}, "stderr": {"ppl": stderr}, "n_examples": {"ppl": count}}
+    write_arrays(tmp_path, run, {"ppl": np.zeros(9)}, kind="predictions", **changes)
+    with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
+        assert evaluated.read_run(run, tmp_path, ["ppl"])["ppl"].n_examples == count
+
+
+@pytest.mark.parametrize("name", ["predictions.safetensors", "metrics.json"])
+def test_a_missing_or_cut_file_of_an_evaluation_is_refused(tmp_path: Path, name: str) -> None:
+    path = write(tmp_path, "weak", hits(700)) / name
+    path.write_bytes(path.read_bytes()[:50])
+    with pytest.raises(InputError, match=rf"{name}: .*"):
+        make(tmp_path)
+    path.unlink()
+    if name == "predictions.safetensors":
+        with pytest.raises(InputError, match=rf"{name}: missing although"):
+            make(tmp_path)
+
+
+def test_permuted_scores_are_refused_by_their_hash(tmp_path: Path) -> None:
+    """Their mean is the same, a paired p-value isn't."""
+    path = write(tmp_path, "weak", hits(700)) / "predictions.safetensors"
+    save_file({f"scores/{metric}": np.roll(hits(700), 500) for metric in ("top1", "top5")}, path)
+    with pytest.raises(InputError, match=r"predictions\.safetensors: its sha256 is"):
         make(tmp_path)
 
 
@@ -180,11 +256,11 @@ def test_bold_needs_more_than_the_paired_noise(tmp_path: Path, strong: np.ndarra
 
 def test_without_scores_the_unpaired_error_decides(tmp_path: Path) -> None:
     for recipe, count in (("weak", 700), ("strong", 730), ("third", 100)):
-        (write(tmp_path, recipe, hits(count)) / "predictions.safetensors").unlink()
-    assert entry(make(tmp_path), "strong")["best"] == "0"  # 3 points against 1.96 x 1.98
+        write(tmp_path, recipe, hits(count), kind="predictions")
+    assert entry(make(tmp_path), "strong")["best"] == "0"  # 3 points against 1.96 x 2.02
     shutil.rmtree(tmp_path / "mini")
     for recipe, count in (("weak", 700), ("strong", 745), ("third", 100)):
-        (write(tmp_path, recipe, hits(count)) / "predictions.safetensors").unlink()
+        write(tmp_path, recipe, hits(count), kind="predictions")
     assert entry(make(tmp_path), "strong")["best"] == "1"
 
 
@@ -197,6 +273,17 @@ def test_seed_spread_is_noise_too(tmp_path: Path, last: int, bold: str) -> None:
     assert entry(make(tmp_path, seeds=3), "strong")["best"] == bold
 
 
+def test_the_lead_over_seeds_is_the_mean_that_is_tested(tmp_path: Path) -> None:
+    for seed, strong in enumerate((731, 731, 630)):
+        write(tmp_path, "weak", hits(730), seed)
+        write(tmp_path, "strong", hits(strong), seed)
+        write(tmp_path, "third", hits(100), seed)
+    found = make(tmp_path, seeds=3)
+    strong, weak = entry(found, "strong"), entry(found, "weak")
+    assert (strong["value"], strong["lead"], weak["lead"]) == ("73.10", "-3.27", "3.27")
+    assert strong["best"] == weak["best"] == "0"
+
+
 def test_no_winner_while_a_rival_is_missing_or_partial(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     write(tmp_path, "strong", hits(740))
@@ -206,16 +293,9 @@ def test_no_winner_while_a_rival_is_missing_or_partial(tmp_path: Path) -> None:
     assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0"
 
 
-def test_lower_can_be_better(tmp_path: Path) -> None:
-    for recipe, count in (("weak", 700), ("strong", 740), ("third", 900)):
-        write(tmp_path, recipe, hits(count), higher_is_better={"top1": False, "top5": True})
-    text = make(tmp_path)
-    assert (entry(text, "weak")["best"], entry(text, "third", "top5")["best"]) == ("1", "1")
-
-
 def test_the_lower_perplexity_wins_in_table_5(tmp_path: Path) -> None:
     scores = {"full-precision": hits(100), "q-adaround-w8a8": hits(300), "q-flexround-w8a8": hits(200)}
-    text = fill(tmp_path, OF_RUNS["table05"], scores, higher_is_better=False)
+    text = fill(tmp_path, OF_RUNS["table05"], scores)
     found = list(csv.DictReader(text.splitlines()))
     assert {(line["recipe"], line["best"], line["rival"], line["lead"]) for line in found} == {
         ("full-precision", "0", "", ""),
@@ -228,24 +308,14 @@ def test_the_lower_perplexity_wins_in_table_5(tmp_path: Path) -> None:
 def test_each_column_of_table_6_has_its_own_metric(tmp_path: Path) -> None:
     scores = {"full-precision": hits(900), "q-adaround-w8a8": hits(700), "q-flexround-w8a8": hits(800)}
     fill(tmp_path, OF_RUNS["table06"], scores)
-    path = evaluated.directory(Run("mini", "webnlg", "gpt2-large", "full-precision", 0), tmp_path) / "metrics.json"
-    content = json.loads(path.read_text()) | {"metrics": {"unseen": 1.0, "seen": 3.0, "all": 2.0}}
-    path.write_text(json.dumps(content))
+    run = Run("mini", "webnlg", "gpt2-large", "full-precision", 0)
+    shutil.rmtree(evaluated.directory(run, tmp_path))
+    three = {name: np.full(10, value) for name, value in (("unseen", 0.01), ("seen", 0.03), ("all", 0.02))}
+    write_arrays(tmp_path, run, three)
     found = cells.collect(OF_RUNS["table06"], dict.fromkeys(scores, Recipe()), "mini", 1, tmp_path)
     values = {cell.key.column: cell.median for cell in found if cell.key.row == 4}
     assert values == {"Unseen": 1.0, "Seen": 3.0, "All": 2.0}
     assert {cell.key.metric for cell in found} == {"bleu"}
-
-
-def test_stale_and_damaged_scores_are_refused(tmp_path: Path) -> None:
-    complete(tmp_path)
-    path = evaluated.directory(Run("mini", "imagenet", "net", "weak", 0), tmp_path) / "predictions.safetensors"
-    save_file({"scores/top1": hits(1), "scores/top5": hits(1)}, path)
-    with pytest.raises(InputError, match=r"mean 0\.10, metrics\.json says 1000 examples and 70\.00"):
-        make(tmp_path)
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(InputError, match="damaged"):
-        make(tmp_path)
 
 
 # the CSV
@@ -284,7 +354,7 @@ def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
         "published,delta,status,scale,task,checkpoint,recipe,group,best,rival,lead,lead_stderr,p_value"
     )
     assert text.splitlines()[7] == (
-        "99,4,,B + Strong,4/32,Net_18,top1,74.00,,1,1000,1.40,1,70.00,,computed,mini,imagenet,net,strong,2,1,"
+        "99,4,,B + Strong,4/32,Net_18,top1,74.00,,1,1000,1.39,1,70.00,,computed,mini,imagenet,net,strong,2,1,"
         "B + Weak,4.00,0.62,0.0000"
     )
     assert "\r" not in text

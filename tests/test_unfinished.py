@@ -1,6 +1,8 @@
 """What a killed job finds again: trainings go on at their epoch, evaluations at their data set, with the same bits."""
 
 import contextlib
+import re
+import shutil
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -209,7 +211,7 @@ def test_stages_keep_their_work_where_they_are_told_until_it_is_done(tmp_path, m
     assert not list(tmp_path.glob("kept/*/*"))
 
 
-def test_what_decides_the_bits_decides_where_work_is_kept(tmp_path):
+def test_what_decides_the_bits_decides_where_work_is_kept(tmp_path, monkeypatch):
     code = tmp_path / "code"
     code.write_text("one")
     job = SimpleNamespace(code=code, model_dump_json=lambda: "{}")
@@ -224,7 +226,13 @@ def test_what_decides_the_bits_decides_where_work_is_kept(tmp_path):
     torch.set_num_threads(threads + 1)
     names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu")))
     torch.set_num_threads(threads)
-    assert len(set(names)) == 5
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "__version__", "0.1")
+        names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu")))
+    for gpu in ("A100", "H100"):
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=gpu: name)
+        names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cuda", 0)))
+    assert len(set(names)) == 8
 
 
 def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):
@@ -247,6 +255,13 @@ def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):
         (tmp_path / "state/part.old/group.safetensors").write_bytes(data[:-1] + b"x")
         with pytest.raises(InputError, match=r"group\.safetensors"):
             unfinished.load("part")
+        (tmp_path / "state/part.old/group.safetensors").write_bytes(data)
+        manifest = tmp_path / "state/part.old/manifest.json"
+        manifest.write_text(manifest.read_text().replace('"number": 1', '"number": 3'))
+        with pytest.raises(InputError, match=r"manifest\.json: its content has the sha256") as caught:
+            unfinished.load("part")
+        shutil.rmtree(re.search(r"delete (\S+) and run the same", str(caught.value))[1])
+        assert unfinished.load("part") is None, "the way out leads to a new start"
 
 
 def test_little_work_is_not_kept(tmp_path, monkeypatch):

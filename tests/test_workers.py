@@ -89,7 +89,7 @@ class Workers:
         self.environment["PYTHONPATH"] = f"{SOURCES}{os.pathsep}{directory}"
         command = [sys.executable, "holder.py", *modules]
         pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
-        self.holder = subprocess.Popen(command, cwd=directory, env=self.environment, **pipes)
+        self.holder = subprocess.Popen(command, cwd=directory, env=self.environment | {"SERVERS": "1"}, **pipes)
         self.address = self.holder.stdout.readline().strip()
         self.environment["FLEXROUND_WORKERS"] = self.address
         self.pid = until(lambda: server_of(self.address))
@@ -127,11 +127,19 @@ def workers(tmp_path):
     made.end()
 
 
+@pytest.mark.parametrize("kind", ["SettingsError", "InputError", "NumericalError"])
+def test_a_mistake_is_one_line_and_exit_code_2(workers, kind):
+    code, output, errors = workers.run(f"from flexround.errors import {kind}; raise {kind}('what to do')")
+    assert (code, output) == (2, "")
+    assert errors.splitlines()[-1].endswith("error: what to do")
+    assert "Traceback" not in errors
+
+
 def test_a_job_is_a_fork_with_the_clients_arguments_environment_directory_and_streams(workers):
     code = """
 import os, sys
 print(os.getppid(), sys.argv[1:], os.environ["MINE"], os.getcwd(), oct(os.umask(0)), sys.stdin.read())
-print("to the errors", file=sys.stderr)
+print("to the errors", os.environ.get("SERVERS", "alone"), file=sys.stderr)
 raise SystemExit(7)
 """
     other = workers.directory / "other"
@@ -146,7 +154,7 @@ raise SystemExit(7)
     assert client.stdout == f"{workers.pid} ['{job}', '--threads', '1'] two words {other} 0o27 given\n"
     first, second = client.stderr.splitlines()
     assert first.endswith(f"python -m fake_job {job} --threads 1")
-    assert second == "to the errors"
+    assert second == "to the errors alone", "a variable of the server's"
 
 
 def test_an_error_for_the_user_is_one_line_and_code_2(workers):

@@ -150,7 +150,7 @@ def test_a_mistake_in_the_users_file_is_one_message(project, own):
     own.write_text(own.read_text().replace("my_rounding:Nudge", "my_rounding:Nugde"))
     done = project.snakemake("-n", "results/table10.csv", config=[f"own={own}"], check=False)
     assert done.returncode != 0
-    assert "has no class 'Nugde' (did you mean 'Nudge'?" in done.stdout + done.stderr
+    assert "has no 'Nugde' (did you mean 'Nudge'?" in done.stdout + done.stderr
 
 
 def test_claims_need_every_table_and_figure_7(project):

@@ -5,7 +5,10 @@ sha256. Manifests hold nothing that changes from run to run (no clock, no second
 everything downstream untouched.
 """
 
+import contextlib
 import errno
+import fcntl
+import glob
 import hashlib
 import json
 import os
@@ -19,6 +22,8 @@ from typing import Any
 from flexround.errors import InputError
 
 FORMAT = 1  # of manifests and metrics; a reader knows this one alone
+SEAL = "content_sha256"  # the key of a document's own hash
+OF_DIRECTORY = {"manifest.json", "metrics.json", "record.json"}  # lie beside what they tell of
 UNWRITABLE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # no room
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no place
@@ -32,11 +37,13 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
         InputError: the directory is not writable or the disk is full; ``path`` is then as it was before.
     """
     path = Path(path)
-    temporary = None
+    temporary = held = None
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
+        _forget_killed(path)
         temporary = path.with_name(f".{path.name}.{secrets.token_hex(8)}{path.suffix}")
-        os.close(os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666))  # the umask applies, which mkstemp ignores
+        held = os.open(temporary, os.O_CREAT | os.O_EXCL, 0o666)  # the umask applies, which mkstemp ignores
+        _locked(held)
         write(temporary)
         with open(temporary, "rb") as file:
             os.fsync(file.fileno())
@@ -51,6 +58,27 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
+        if held is not None:
+            os.close(held)
+
+
+def _forget_killed(path: Path) -> None:
+    """Delete what writers of ``path`` left that were killed: nobody holds its lock any more."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.{'[0-9a-f]' * 16}{glob.escape(path.suffix)}"):
+        with contextlib.suppress(OSError):  # gone by now, or no locks on this file system
+            held = os.open(left, os.O_RDONLY)
+            if _locked(held):
+                left.unlink(missing_ok=True)
+            os.close(held)
+
+
+def _locked(file: int) -> bool:
+    """Whether an open file could be locked for as long as this process lives and has it open."""
+    try:
+        fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+    except OSError:
+        return False
+    return True
 
 
 def _error_number(error: Exception) -> int:
@@ -76,32 +104,70 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, sort_keys=True, allow_nan=False) + "\n")
 
 
+def read_text(path: Path) -> str:
+    """Read a text file.
+
+    Raises:
+        InputError: the file is missing or not UTF-8.
+    """
+    try:
+        return Path(path).read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; {remedy(path)}") from error
+    except UnicodeDecodeError as error:
+        raise InputError(f"{path}: byte {error.start} is not UTF-8; {remedy(path)}") from error
+
+
 def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
         InputError: the file is missing or not JSON.
     """
+    path = Path(path)
     try:
-        return json.loads(Path(path).read_text())
+        return json.loads(path.read_text())
     except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; run the stage that makes it first") from error
-    except ValueError as error:
-        raise InputError(f"{path}: not valid JSON ({error}); delete it and run its stage again") from error
+        raise InputError(f"{path}: missing; {remedy(path)}") from error
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror})") from error
+    except (ValueError, RecursionError) as error:
+        raise InputError(f"{path}: not valid JSON ({error}); {remedy(path)}") from error
 
 
-def read_formatted(path: Path) -> Any:
-    """Read a manifest or an evaluation, JSON that says which ``format`` it has.
+def remedy(path: Path) -> str:
+    """Return what helps against a damaged file: what is deleted is made again, if it is all that a rule has made."""
+    return f"delete {path.parent if path.name in OF_DIRECTORY else path} and run the same command again"
+
+
+def write_formatted(path: Path, content: dict[str, Any]) -> None:
+    """Write a manifest, an evaluation or a state as JSON that says its ``format`` and the hash of its content."""
+    content = {"format": FORMAT, **content}
+    write_json(path, content | {SEAL: _seal(content)})
+
+
+def _seal(content: dict[str, Any]) -> str:
+    """Return the sha256 of a document as it is read back: with lists, and names as keys."""
+    text = json.dumps(json.loads(json.dumps(content)), sort_keys=True)
+    return hashlib.sha256(text.encode()).hexdigest()
+
+
+def read_formatted(path: Path) -> dict[str, Any]:
+    """Read what ``write_formatted`` wrote.
+
+    What older versions wrote has no hash of its content. It is read, too: a damage that takes the hash alone leaves
+    the content as it was.
 
     Raises:
-        InputError: as ``read_json``, or another format.
+        InputError: as ``read_json``, another format, or a changed content.
     """
     content = read_json(path)
     given = content.get("format", "none") if isinstance(content, dict) else "none"
     if given != FORMAT:
-        raise InputError(
-            f"{path}: its format is {given}, this version reads {FORMAT}; run the stage that makes it again"
-        )
+        raise InputError(f"{path}: its format is {given}, this version reads {FORMAT}; {remedy(path)}")
+    seal = content.pop(SEAL, None)
+    if seal is not None and seal != (found := _seal(content)):
+        raise InputError(f"{path}: its content has the sha256 {found}, {SEAL} says {seal}; {remedy(path)}")
     return content
 
 
@@ -123,11 +189,13 @@ def link(source: Path, target: Path) -> None:
     """Give a file a second name, or copy it where the file system has no such thing; its mode stays as it is.
 
     Raises:
-        InputError: the directory of ``target`` is not writable or the disk is full.
+        InputError: ``source`` can't be read, the directory of ``target`` is not writable or the disk is full.
     """
+    if not os.access(source, os.R_OK):
+        raise InputError(f"{source}: it is missing or may not be read; chmod u+r, or ask its owner")
 
     def write(temporary: Path) -> None:
-        temporary.unlink()
+        temporary.unlink(missing_ok=True)
         try:
             os.link(source, temporary)
         except OSError:
@@ -139,7 +207,7 @@ def link(source: Path, target: Path) -> None:
 def write_manifest(directory: Path, files: list[str], **facts: Any) -> None:
     """Write ``directory/manifest.json``: sha256 and size of ``files`` plus ``facts`` (all reproducible values)."""
     listed = {name: {"sha256": sha256(directory / name), "bytes": (directory / name).stat().st_size} for name in files}
-    write_json(directory / "manifest.json", {"format": FORMAT, "files": listed, **facts})
+    write_formatted(directory / "manifest.json", {"files": listed, **facts})
 
 
 def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
@@ -152,18 +220,19 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
     Raises:
         InputError: a file is missing, truncated or changed.
     """
-    manifest = read_formatted(directory / "manifest.json")
+    path = directory / "manifest.json"
+    manifest, again = read_formatted(path), remedy(path)
     try:
         files = {name: (facts["bytes"], facts["sha256"]) for name, facts in manifest["files"].items()}
     except (AttributeError, KeyError, TypeError) as error:
-        raise InputError(f"{directory / 'manifest.json'}: not a manifest; delete it and run its stage again") from error
+        raise InputError(f"{path}: not a manifest; {again}") from error
     for name, (expected, digest) in files.items():
-        path = directory / name
-        if not path.exists():
-            raise InputError(f"{path}: missing although {directory / 'manifest.json'} lists it; run its stage again")
-        size = path.stat().st_size
+        file = directory / name
+        if not file.exists():
+            raise InputError(f"{file}: missing although {path} lists it; {again}")
+        size = file.stat().st_size
         if size != expected:
-            raise InputError(f"{path}: {size} bytes, its manifest says {expected}; delete it and run again")
-        if verify and sha256(path) != digest:
-            raise InputError(f"{path}: its sha256 is not the one in its manifest; delete it and run its stage again")
+            raise InputError(f"{file}: {size} bytes, its manifest says {expected}; {again}")
+        if verify and sha256(file) != digest:
+            raise InputError(f"{file}: its sha256 is not the one in its manifest; {again}")
     return manifest

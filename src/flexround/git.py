@@ -6,6 +6,7 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
+from flexround.download import LIMIT
 from flexround.errors import InputError
 
 # The files as they are in the repository, no links, no hooks; a connection that stands still for a minute is given up.
@@ -64,9 +65,13 @@ def _git(directory: Path, *arguments: str) -> None:
     environment = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
     command = ["git", *settings, *arguments]
     try:
-        subprocess.run(command, cwd=directory, env=environment, check=True, capture_output=True, text=True)
+        subprocess.run(
+            command, cwd=directory, env=environment, check=True, capture_output=True, text=True, timeout=LIMIT
+        )
     except FileNotFoundError as error:
         raise GitError("the command git is missing; install it") from error
+    except subprocess.TimeoutExpired as error:
+        raise GitError(f"git {arguments[0]}: it took longer than {LIMIT} s") from error
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
         reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])

@@ -1,6 +1,7 @@
 """Every metric that a task computes or a table names. A new one is a line here and the code that computes it."""
 
 import dataclasses
+import math
 import re
 
 from flexround.errors import SettingsError, suggest
@@ -37,11 +38,19 @@ def of(name: str) -> Metric:
     return dataclasses.replace(found, name=name)
 
 
+def bounds(metric: Metric) -> tuple[float, float]:
+    """Return the lowest and the highest value that a metric can have, in its unit."""
+    if metric.relative:
+        return 1.0, math.inf  # the exponential of a mean that isn't negative
+    return (-100.0 if VARIANT.sub("", metric.name) in CORRELATIONS else 0.0), 100.0
+
+
 SHARES = (
     *("top1", "top5", "acc", "acc_matched", "acc_mismatched", "f1", "em"),
     *("boolq", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"),
 )
 POINTS = ("matthews", "pearson", "spearman", "bleu", "unseen", "seen", "all")
+CORRELATIONS = ("matthews", "pearson", "spearman")  # those points that can be negative
 PERPLEXITIES = ("ppl", "perplexity")
 METRICS = {name: Metric(name, "%") for name in SHARES}
 METRICS |= {name: Metric(name, "points") for name in POINTS}

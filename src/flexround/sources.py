@@ -4,18 +4,16 @@ import dataclasses
 import fnmatch
 import functools
 import hashlib
-import http.client
 import logging
 import shutil
 import tarfile
 import urllib.parse
-import urllib.request
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import huggingface_hub
 
-from flexround import git
+from flexround import download, git
 from flexround.artifacts import atomic_write, sha256, write_text
 from flexround.errors import InputError
 from flexround.settings.schema import Source
@@ -24,8 +22,7 @@ log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
 HUB = "hub:"  # a location that starts with it is a repository of the Hugging Face hub
 GIT = "git:"  # a location that starts with it is a git repository
-TIMEOUT = 60  # seconds without a byte
-PIECE = 1 << 20
+SCHEMES = ("http:", "https:", "file:", HUB, GIT)  # of locations that are downloaded
 
 
 def fetch(name: str, source: Source, directory: Path) -> str | None:
@@ -112,7 +109,8 @@ class _Wanted:
             raise self.error(f"it has {given} bytes instead of {size}")
         for origin, expected in self.known_hashes().items():
             if not found.startswith(expected):
-                raise self.error(f"its sha256 is {found}, but {origin} says {expected}")
+                mend = " (recorded, not pinned: delete it if it is wrong)" if origin.endswith(".sha256") else ""
+                raise self.error(f"its sha256 is {found}, but {origin} says {expected}{mend}")
         return found
 
     def _plain(self, content: Path) -> tuple[int, str]:
@@ -146,6 +144,11 @@ class _Wanted:
             known[str(record)] = record.read_text().partition(" ")[0].strip()
         return {origin: value for origin, value in known.items() if value}
 
+    @property
+    def downloadable(self) -> bool:
+        """Whether its location is an address, and not words about what to obtain."""
+        return self.source.location.startswith(SCHEMES)
+
     def discard(self) -> None:
         """Delete what is there."""
         if self.path.is_dir():
@@ -154,12 +157,11 @@ class _Wanted:
 
     def download(self) -> None:
         """Download it; ``path`` appears when it is whole and checked. What breaks off is continued by the next call."""
-        reachable = urllib.parse.urlsplit(self.source.location).scheme in ("http", "https", "file")
         if self.source.location.startswith(HUB):
             self._download_snapshot()
         elif self.source.path is not None:
             self._clone(self.source.location.removeprefix(GIT), self.source.path)
-        elif not reachable:
+        elif not self.downloadable:
             raise self.error("it is missing and can't be downloaded freely")
         elif self.source.files:
             self._download_files()
@@ -227,21 +229,10 @@ class _Wanted:
     def _receive(self, url: str, temporary: Path) -> None:
         """Download ``url`` to ``temporary``, whole."""
         log.info("downloading %s from %s", self.name, url)
-        with open(temporary, "wb") as file:
-            file.writelines(self._pieces(url))
-
-    def _pieces(self, url: str) -> Iterator[bytes]:
-        """Yield what is at ``url``; only errors of the network, not those of the disk, become "the download failed"."""
         try:
-            with urllib.request.urlopen(url, timeout=TIMEOUT) as response:
-                expected, received = response.headers.get("Content-Length"), 0
-                while piece := response.read(PIECE):
-                    received += len(piece)
-                    yield piece
-        except (OSError, http.client.HTTPException) as error:
-            raise self.error(f"the download failed ({error})") from error
-        if expected is not None and received != int(expected):
-            raise self.error(f"the download broke off after {received} of {expected} bytes")
+            download.receive(url, temporary, urllib.parse.urlsplit(url).path)
+        except (download.DownloadError, ValueError) as error:
+            raise self.error(str(error)) from error
 
     def error(self, reason: str) -> InputError:
         """Return the error that says what is wrong and what to put where."""
@@ -264,4 +255,10 @@ class _Wanted:
         if origin.startswith(HUB):
             kind = "model" if source.kind == "checkpoint" else "data set"
             origin = f"the {kind} {origin.removeprefix(HUB)} of the Hugging Face hub, revision {source.revision}"
-        return InputError(f"source {self.name}: {path}: {reason}. Get {what} from: {origin}, and put {place}; {pinned}")
+        again = ""
+        if path.exists() and self.downloadable:
+            record = path.parents[len(Path(source.file).parts) - 1] / f"{self.name}.json"
+            again = f". Or delete {path} and {record}, and run the same command again: it is downloaded"
+        return InputError(
+            f"source {self.name}: {path}: {reason}. Get {what} from: {origin}, and put {place}; {pinned}{again}"
+        )

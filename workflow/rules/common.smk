@@ -3,6 +3,8 @@
 import threading
 from pathlib import Path
 
+from flexround.regress import checked_runs
+
 
 # Used with --sdm apptainer alone (docs/cluster.md).
 container: "container/flexround.sif"
@@ -73,5 +75,55 @@ def get_resource(stage, name):
     )
 
 
+def get_regress_runs(wildcards):
+    """Return the metrics that `make regress` compares."""
+    return [layout.evaluated_files(run)[0] for run in checked_runs.load().runs(SCALE)]
+
+
+def get_spread_runs(wildcards):
+    """Return the metrics of all seeds of them, and of what is run for its spread alone."""
+    chosen = checked_runs.load()
+    return [
+        layout.evaluated_files(run)[0]
+        for member in chosen.members()
+        for recipe in (*member.recipes, *member.spread)
+        for run in PLAN.trials(member.task, member.checkpoint, recipe, chosen.seeds)
+    ]
+
+
+def get_table_labels(form):
+    """Return a function of the wildcards: what tells a table from the others in Snakemake's report."""
+
+    def labels(wildcards):
+        tasks = [
+            task.partition("-")[0]
+            for task, _ in PLAN.params.tables[int(wildcards.table)].pairs()
+        ]
+        return {
+            "table": wildcards.table.zfill(2),
+            "tasks": ", ".join(dict.fromkeys(tasks)),
+            "as": form,
+        }
+
+    return labels
+
+
+def get_figure_labels(wildcards):
+    """Return what tells a figure from the others in Snakemake's report."""
+    where = PLAN.params.figures.where[int(wildcards.figure)]
+    return {"figure": wildcards.figure, "shows": where}
+
+
 # A run whose fields are wildcards: gives the rules the same paths as the jobs.
 ANY = layout.Run("{scale}", "{task}", "{checkpoint}", "{recipe}", "{seed}")
+
+
+def of_claims(name, caption):
+    """Return a file of the claims as Snakemake's report shows it."""
+    labels = {
+        "file": Path(name).stem,
+        "as": "page" if name.endswith(".html") else "numbers",
+    }
+    return report(
+        f"results/{{scale}}/{name}", caption=caption, category="Claims", labels=labels
+    )

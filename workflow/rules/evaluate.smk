@@ -6,8 +6,8 @@ rule evaluate:
         unpack(lambda w: get_inputs(JOBS.evaluate(get_run(w)))),
         files=lambda w: [local(path) for path in PLAN.task_files(w.task)],
     output:
-        metrics=layout.evaluated_dir(ANY) + "/metrics.json",
-        predictions=layout.evaluated_dir(ANY) + "/predictions.safetensors",
+        metrics=layout.evaluated_files(ANY)[0],
+        predictions=layout.evaluated_files(ANY)[1],
     log:
         text="logs/{scale}/evaluated/{task}/{checkpoint}/{recipe}/seed{seed}.log",
         usage="logs/{scale}/evaluated/{task}/{checkpoint}/{recipe}/seed{seed}.usage.json",

@@ -20,8 +20,9 @@ rule report:
         runtime=PLAN.resources("tabulate").runtime,
     params:
         scale=str(config.get("scale", "mini")),
+        own=["--own", str(config["own"])] if "own" in config else [],
     shell:
-        "python -m flexround.tools.report --scale {params.scale:q} --out {output.page} > {log} 2>&1"
+        "python -m flexround.tools.report --scale {params.scale:q} {params.own:q} --out {output.page} > {log} 2>&1"
 
 
 rule paper:

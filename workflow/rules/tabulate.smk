@@ -5,9 +5,19 @@ rule tabulate:
     input:
         unpack(lambda w: get_inputs(SHOWN.tabulate(int(w.table)))),
     output:
-        csv=f"results/{{scale}}/{SERIES}{{table}}.csv",
+        csv=report(
+            f"results/{{scale}}/{SERIES}{{table}}.csv",
+            caption="../report/table.rst",
+            category="Tables",
+            labels=get_table_labels("numbers"),
+        ),
         tex=f"results/{{scale}}/{SERIES}{{table}}.tex",
-        html=f"results/{{scale}}/{SERIES}{{table}}.html",
+        html=report(
+            f"results/{{scale}}/{SERIES}{{table}}.html",
+            caption="../report/table.rst",
+            category="Tables",
+            labels=get_table_labels("page"),
+        ),
     log:
         text=f"logs/{{scale}}/{SERIES}{{table}}.log",
         usage=f"logs/{{scale}}/{SERIES}{{table}}.usage.json",
@@ -23,7 +33,12 @@ rule figure:
         unpack(lambda w: get_inputs(SHOWN.figure(int(w.figure)))),
     output:
         pdf="results/{scale}/figure{figure}.pdf",
-        png="results/{scale}/figure{figure}.png",
+        png=report(
+            "results/{scale}/figure{figure}.png",
+            caption="../report/figure.rst",
+            category="Figures",
+            labels=get_figure_labels,
+        ),
     log:
         text="logs/{scale}/figure{figure}.log",
         usage="logs/{scale}/figure{figure}.usage.json",
@@ -89,9 +104,9 @@ rule claims:
     input:
         unpack(lambda w: get_inputs(SHOWN.claims())),
     output:
-        claims="results/{scale}/claims.csv",
-        errata="results/{scale}/errata.csv",
-        html="results/{scale}/claims.html",
+        claims=of_claims("claims.csv", caption="../report/claims.rst"),
+        errata=of_claims("errata.csv", caption="../report/errata.rst"),
+        html=of_claims("claims.html", caption="../report/claims.rst"),
     log:
         text="logs/{scale}/claims.log",
         usage="logs/{scale}/claims.usage.json",

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flexround import artifacts, imports, precision
 from flexround.errors import InputError, SettingsError
-from flexround.library import families, settings
+from flexround.library import code_digest, families, settings
 from flexround.library.quantized import facts, sites, write_record
 from flexround.models.blocks import Block
 from flexround.models.shards import Shards
@@ -97,9 +97,10 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(dataclasses.asdict(preflight(work, samples, directory)), indent=1))
         return
     inputs = {path.name: artifacts.sha256(path) for path in files.files}
-    made_by = (recipe.model_dump_json(), hyper.model_dump_json(), arguments.seed, torch.__version__, device.type)
-    rows = samples.numpy().tobytes().hex()
-    fingerprint = f"{derive(json.dumps(inputs), rows, *made_by, torch.get_num_threads()):016x}"
+    chosen = (recipe.model_dump_json(), hyper.model_dump_json(), arguments.seed, samples.numpy().tobytes().hex())
+    made_by = (code_digest.of("flexround.library.command:run", work.rounding), torch.__version__)
+    machine = (device.type, torch.get_num_threads())
+    fingerprint = f"{derive(json.dumps(inputs), *chosen, *made_by, *machine):016x}"
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state)
         about = facts(model, recipe, hyper, sources, sites(model, recipe, blocks))

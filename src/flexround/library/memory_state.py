@@ -1,6 +1,5 @@
 """Finished blocks kept in memory alone, and a state that tells how far it is."""
 
-import tempfile
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,10 +21,13 @@ class MemoryState(State):
 
     def __init__(self, listener: Listener) -> None:
         super().__init__(Path(), "")
-        self.directory = Path(tempfile.gettempdir())  # of which only the free space is asked
         self._listener = listener
         self._tensors: dict[str, dict[str, Tensor]] = {}
         self._last_carry: dict[str, Tensor] = {}
+
+    @property
+    def room(self) -> None:
+        """No disk is used."""
 
     def commit(
         self, position: str, tensors: dict[str, Tensor], carry: dict[str, Tensor], facts: dict[str, Any]

@@ -23,6 +23,7 @@ from flexround.reconstruct.result import Stored
 FILE = "model.onnx"
 BYTE = 8  # bits
 LARGEST = 2**31  # bytes of a protobuf message
+Example = Tensor | Mapping[str, Tensor]
 
 
 class _QuantizeDequantize(nn.Module):
@@ -42,18 +43,19 @@ class _QuantizeDequantize(nn.Module):
 
 
 @torch.no_grad()
-def write(quantized: Quantized, directory: Path, example: Tensor | None = None) -> None:
-    """Write ``model.onnx``; the size of its batches is free.
+def write(quantized: Quantized, directory: Path, example: Example | None = None) -> None:
+    """Write ``model.onnx``; the size of its batches is free, and of token ids the length.
 
     Args:
         quantized: of which activations have 8 bit or none.
         directory: of the file.
-        example: inputs as the model is called with, (N, ...) with N of at least 2.
+        example: inputs as the model is called with, (N, ...) with N of at least 2; for transformers also by name.
 
     Raises:
         InputError: no example, or activations that Q and DQ can't hold.
     """
-    if example is None or len(example) < 2:
+    rows = next(iter(example.values()), None) if isinstance(example, Mapping) else example
+    if example is None or rows is None or len(rows) < 2:
         raise InputError("export onnx: give example=, a batch of at least 2 inputs: the graph is traced with it")
     if quantized.sites and (quantized.recipe.a_bits != BYTE or quantized.hyper.a_granularity != "tensor"):
         raise InputError(
@@ -65,7 +67,7 @@ def write(quantized: Quantized, directory: Path, example: Tensor | None = None) 
         for name, child in list(module.named_children()):
             if isinstance(child, ActivationQuantizer):
                 setattr(module, name, _QuantizeDequantize(child))
-    proto = _traced(model, example.cpu())
+    proto = _traced(model, example)
     _store_codes(proto, quantized.codes())
     if proto.ByteSize() >= LARGEST:
         raise InputError(f"export onnx: {proto.ByteSize() / 1e9:.1f} GB; one file holds 2; use compressed-tensors")
@@ -73,24 +75,39 @@ def write(quantized: Quantized, directory: Path, example: Tensor | None = None) 
     artifacts.write_bytes(directory / FILE, proto.SerializeToString())
 
 
-def _traced(model: nn.Module, example: Tensor) -> onnx.ModelProto:
+def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
     """Return the graph of a model with weights in float32.
 
     Raises:
         InputError: it can't be traced.
     """
-    batch = torch.export.Dim("batch", min=1)
+    arguments, named, free = _given(example)
+    if named and hasattr(model, "config"):
+        model.config.return_dict = model.config.use_cache = False  # type: ignore[union-attr]
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
         warnings.simplefilter("ignore")
         try:
             program = torch.onnx.export(
-                model, (example,), dynamo=True, dynamic_shapes=({0: batch},), verbose=False, artifacts_dir=scratch
+                model, arguments, kwargs=named, dynamo=True, dynamic_shapes=free, verbose=False, artifacts_dir=scratch
             )
         except Exception as error:  # of many kinds, with advice for whoever wrote the model
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise InputError(f"export onnx: {type(model).__name__} can't be traced: {reason}") from error
     assert program is not None
     return program.model_proto
+
+
+def _given(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Any]:
+    """Return arguments, named arguments, and which of their dimensions are free."""
+    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)
+    if isinstance(example, Tensor):
+        return (example.cpu(),), {}, ({0: batch},)
+    named = {name: value.cpu() for name, value in example.items()}
+    return (
+        (),
+        named,
+        {name: {0: batch} if x.is_floating_point() else {0: batch, 1: length} for name, x in named.items()},
+    )
 
 
 def _store_codes(proto: onnx.ModelProto, codes: Mapping[str, Stored]) -> None:

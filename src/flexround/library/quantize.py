@@ -3,7 +3,6 @@
 import copy
 import hashlib
 import logging
-import sys
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -15,7 +14,7 @@ from tqdm import tqdm
 
 from flexround import imports, precision
 from flexround.errors import InputError
-from flexround.library import cut, families, samples, settings
+from flexround.library import code_digest, cut, families, samples, settings
 from flexround.library.families import Family
 from flexround.library.memory_state import HeardState, Listener, MemoryState
 from flexround.library.quantized import Quantized, sites, unquantized
@@ -61,8 +60,8 @@ def quantize(
             int64 (N, T); a mapping of Hugging Face's names; a list of such batches; or a DataLoader.
         recipe: a name of params/recipes.yaml (``b-flexround-w4``, ``q-flexround-w4a4``, ...) or a ``flexround.Recipe``.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
-            ``flexround.Block``s. None: by architecture if the suite knows it, else along its parts, with a line in the
-            log that says which.
+            ``flexround.Block`` objects. None: by architecture if the suite knows it, else along its parts, with a line
+            in the log that says which.
         rounding: a class to use in the place of the recipe's rounding, with the recipe's ``options``.
         seed: of the draws of batches.
         device: where it runs; None for a GPU if there is one.
@@ -114,8 +113,7 @@ def _run(
             bar.update()
 
         with _state(work, inputs, state, listener) as opened:
-            # without a state directory there is no place for what doesn't fit in memory
-            report = reconstruct(work, inputs.x, opened, None if state else sys.maxsize)
+            report = reconstruct(work, inputs.x, opened)
             names = [f"{entry['position'].replace('/', '-')}.safetensors" for entry in opened.entries]
             parts = dict(zip(names, map(opened.tensors, opened.entries), strict=True))
             grids = {name: entry["facts"]["grids"] for name, entry in zip(names, opened.entries, strict=True)}
@@ -144,7 +142,7 @@ def _state(
     digest = hashlib.sha256()
     for tensor in (*work.model.state_dict().values(), inputs.x, *([] if inputs.mask is None else [inputs.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    made_by = f"{work.rounding.__module__}:{work.rounding.__qualname__}"
+    made_by = code_digest.of("flexround.library.quantize:quantize", work.rounding)
     facts = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts, made_by, torch.__version__)
     machine = (str(work.device), torch.get_num_threads(), [block.name for block in work.blocks])
     return HeardState(Path(directory), f"{derive(digest.hexdigest(), *facts, *machine):016x}", listener).opened()

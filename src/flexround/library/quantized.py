@@ -2,7 +2,7 @@
 
 import dataclasses
 import importlib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
@@ -82,7 +82,7 @@ class Quantized:
         write_record(directory, self.report, next(self.model.parameters()).device)
         return directory
 
-    def export(self, kind: str, directory: str | Path, example: Tensor | None = None) -> Path:
+    def export(self, kind: str, directory: str | Path, example: Tensor | Mapping[str, Tensor] | None = None) -> Path:
         """Write the network in a format that others load.
 
         Args:
@@ -90,7 +90,7 @@ class Quantized:
                 bit with activations of 8), ``onnx``, one file with QDQ nodes for onnxruntime (weights of at most 8 bit,
                 activations of none or 8), or ``torch``, a state dict of dequantized weights in safetensors.
             directory: new, or empty.
-            example: a batch as the model is called with; ``onnx`` alone needs it.
+            example: a batch as the model is called with, a tensor or a mapping of names; ``onnx`` alone needs it.
 
         Raises:
             InputError: what the format can't hold, with the reason; a package that is missing; or a directory with

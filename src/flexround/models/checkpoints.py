@@ -38,7 +38,7 @@ def read_foreign(path: Path) -> dict[str, Tensor]:
     if not isinstance(state, Mapping) or not state:
         raise InputError(f"{path}: holds {type(state).__name__} instead of a state dict; save model.state_dict() alone")
     for name, value in state.items():
-        if not isinstance(value, Tensor):
+        if not isinstance(value, Tensor) or not isinstance(name, str):
             raise InputError(
                 f"{path}: entry {name!r} is {type(value).__name__}, not a tensor; save model.state_dict() alone"
             )

@@ -175,9 +175,9 @@ def read_index(index: Path) -> dict[str, Path]:
 @contextlib.contextmanager
 def opened(path: Path) -> Iterator[Any]:
     """Open a safetensors file; InputError if it is missing or damaged."""
-    if not path.is_file():
-        raise InputError(f"{path}: missing; fetch the directory again")
     try:
+        if not path.is_file():
+            raise InputError(f"{path}: missing; fetch the directory again")
         file = safe_open(path, framework="pt")
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import StepQuantize
+from flexround.quant.fused import FusedStepQuantize
 from flexround.quant.grid import MIN_STEP, Grid, Scheme, clip, code_range, grid_from_range
 
 BYTE = 8  # bits
@@ -19,6 +20,7 @@ class ActivationQuantizer(nn.Module):
         enabled: False passes x through.
         keep_probability: chance of each element to keep its quantized value while ``generator`` is set.
         generator: source of the drop masks; None keeps every element quantized.
+        fused: the bounds as tensors while it runs compiled, else None.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -29,6 +31,12 @@ class ActivationQuantizer(nn.Module):
         self.enabled = True
         self.keep_probability = 1.0
         self.generator: torch.Generator | None = None
+        self.fused: tuple[Tensor, Tensor] | None = None
+
+    def fuse(self, on: bool) -> None:
+        """Have ``forward`` run compiled from now on where gradients are wanted, or no longer."""
+        low, high = (torch.as_tensor(bound).to(self.raw_step.detach()) for bound in (self.low, self.high))
+        self.fused = (low, high) if on else None
 
     def step(self) -> Tensor:
         """Return Δ > 0, shape ()."""
@@ -42,7 +50,7 @@ class ActivationQuantizer(nn.Module):
         """Return the quantized activations, shape and type of ``x``."""
         if not self.enabled:
             return x
-        if x.dtype in (torch.float16, torch.bfloat16):
+        if self.fused is None and x.dtype in (torch.float16, torch.bfloat16):
             x = x.float()  # codes need more digits than autocast leaves
         if self.generator is None or self.keep_probability >= 1:
             kept = None
@@ -52,6 +60,8 @@ class ActivationQuantizer(nn.Module):
 
     def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
         """Return the quantized ``x``, float32 of any shape, where ``kept`` (its shape) is one; None: everywhere."""
+        if self.fused is not None:
+            return FusedStepQuantize.apply(x, self.step(), *self.fused, kept)
         if kept is None and not torch.is_grad_enabled():
             return (x / self.step()).round_().clamp_(self.low, self.high).mul_(self.step())
         return StepQuantize.apply(x, self.step(), self.low, self.high, kept)
@@ -69,6 +79,9 @@ class TokenQuantizer(ActivationQuantizer):
         super().__init__(Grid(torch.empty(0), torch.zeros(()), low, high))
         del self.raw_step
         self.scheme = scheme
+
+    def fuse(self, on: bool) -> None:
+        """Do nothing: a grid for each token is not compiled."""
 
     def stored(self) -> Grid:
         """Return the range of the codes, with an empty step."""

@@ -213,15 +213,7 @@ class StepQuantize(Function):
     @staticmethod
     def forward(ctx: Any, x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Tensor | None) -> Tensor:
         """Return x̂, shape of ``x``; ``kept`` is a float mask of 0 and 1 or None to keep everything."""
-        u = x / step
-        code = u.round()
-        clip(code, low, high, out=code)
-        if kept is None:
-            slope = code - u
-            quantized = code.mul_(step)
-        else:
-            slope = code.sub_(u).mul_(kept)
-            quantized = torch.addcmul(x, slope, step)
+        quantized, slope, u = step_quantize(x, step, low, high, kept)
         ctx.save_for_backward(slope, u)
         return quantized
 
@@ -232,10 +224,29 @@ class StepQuantize(Function):
         slope, u = ctx.saved_tensors
         if grad.stride() != u.stride():
             grad = torch.empty_like(u).copy_(grad)
-        # |code - u| <= 1/2 exactly where nothing was clipped: one pass instead of a mask, which CPUs are slow with
-        grad_x = torch.ops.aten.hardtanh_backward(grad, slope, -HALF, HALF)
+        grad_x = inside(grad, slope)
         grad_step = _dot(grad, slope) + _dot(grad - grad_x, u) if ctx.needs_input_grad[1] else None
         return grad_x if ctx.needs_input_grad[0] else None, grad_step, None, None, None
+
+
+def step_quantize(
+    x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Tensor | None
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Return x̂ of :class:`StepQuantize`, ∂x̂/∂Δ inside the bounds and u = x / Δ, each of the shape of ``x``."""
+    u = x / step
+    code = u.round()
+    clip(code, low, high, out=code)
+    if kept is None:
+        slope = code - u
+        return code.mul_(step), slope, u
+    slope = code.sub_(u).mul_(kept)
+    return torch.addcmul(x, slope, step), slope, u
+
+
+def inside(grad: Tensor, slope: Tensor) -> Tensor:
+    """Return ``grad`` where nothing was clipped, else 0; ``slope``, its shape, is that of ``step_quantize``."""
+    # |code - u| <= 1/2 exactly where nothing was clipped: one pass instead of a mask, which CPUs are slow with
+    return torch.ops.aten.hardtanh_backward(grad, slope, -HALF, HALF)
 
 
 HALF = 0.5 + 1e-6  # hardtanh's bounds are exclusive, and ties are inside

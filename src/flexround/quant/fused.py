@@ -18,9 +18,11 @@ from flexround.quant.functions import (
     Logs,
     divide_round,
     divide_round_gradients,
+    inside,
     rectified_sigmoid_round,
     rounding_regularizer,
     shapes,
+    step_quantize,
 )
 
 log = logging.getLogger(__name__)
@@ -83,6 +85,23 @@ class FusedRoundingRegularizer(Function):
     def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradient of alpha, of its shape."""
         return _compiled(_rounding_regularizer_gradient)(grad, *_plain(*ctx.saved_tensors)), None
+
+
+class FusedStepQuantize(Function):
+    """``StepQuantize`` compiled; the bounds are tensors, and the input may be half precision."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, step: Tensor, low: Tensor, high: Tensor, kept: Tensor | None) -> Tensor:
+        """Return x̂ in float32, shapes as in ``StepQuantize``."""
+        ctx.save_for_backward(x, step, low, high, kept)
+        return _compiled(_step_quantize)(*_plain(x, step, low, high, kept))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+        """Return the gradients of x, of its shape and type, and step, shape ()."""
+        inputs = _plain(*ctx.saved_tensors)
+        return *_compiled(_step_quantize_gradients)(grad, *inputs, *ctx.needs_input_grad[:2]), None, None, None
 
 
 @functools.cache
@@ -165,6 +184,26 @@ def _rounding_regularizer(alpha: Tensor, beta: Tensor) -> Tensor:
 
 def _rounding_regularizer_gradient(grad: Tensor, alpha: Tensor, beta: Tensor) -> Tensor:
     return grad * rounding_regularizer(alpha, beta)[1]
+
+
+def _step_quantize(x: Tensor, step: Tensor, low: Tensor, high: Tensor, kept: Tensor | None) -> Tensor:
+    return step_quantize(x.float(), step, low, high, kept)[0]
+
+
+def _step_quantize_gradients(
+    grad: Tensor,
+    x: Tensor,
+    step: Tensor,
+    low: Tensor,
+    high: Tensor,
+    kept: Tensor | None,
+    learn_x: bool,
+    learn_step: bool,
+) -> tuple[Tensor | None, Tensor | None]:
+    _, slope, u = step_quantize(x.float(), step, low, high, kept)
+    grad_x = inside(grad, slope)
+    grad_step = (grad * slope + (grad - grad_x) * u).sum() if learn_step else None
+    return grad_x.to(x.dtype) if learn_x else None, grad_step
 
 
 def _nothing(x: Tensor) -> Tensor:

@@ -105,7 +105,7 @@ def plan(
     rows: int,
     device: torch.device,
     dtype: torch.dtype,
-    directory: Path,
+    directory: Path | None,
     host_bytes: int | None,
     gpu_bytes: int | None = None,
 ) -> Store:
@@ -118,7 +118,7 @@ def plan(
         rows: samples.
         device: where blocks run.
         dtype: of the caches.
-        directory: for files, and for the state that lets a killed job go on; may not exist yet.
+        directory: for files, and for the state that lets a killed job go on; may not exist yet. None: all is in memory.
         host_bytes: of the host's memory that caches may take; None for half of it.
         gpu_bytes: of the GPU's memory likewise.
 
@@ -126,28 +126,35 @@ def plan(
         InputError: too little room on the disk.
     """
     one = row * rows * dtype.itemsize
-    there = sum(path.stat().st_size for path in directory.glob(f"*{SUFFIX}"))
-    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
-    free, on_disk = shutil.disk_usage(existing).free, KEPT * one
-    if free + there < on_disk:
-        raise InputError(
-            f"{directory}: caches and resume state need {on_disk} bytes, {free} are free; free space, choose another "
-            "--state, fewer samples, or a cache_dtype of half the size"
-        )
+    if directory is not None:
+        _check_room(directory, KEPT * one)
     limit = int(HOST_PART * _host_memory()) if host_bytes is None else host_bytes
     if device.type == "cuda" and gpu_bytes is None:
         gpu_bytes = int(GPU_PART * torch.cuda.get_device_properties(device).total_memory)
     if device.type == "cuda" and HELD * one <= (gpu_bytes or 0):
         store = Store(device, dtype, largest=one)
-    elif HELD * one <= limit:
+    elif directory is None or HELD * one <= limit:
         store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda", largest=one)
     else:
         store = Store(torch.device("cpu"), dtype, directory, largest=one)
     log.info(
-        "caches: %d x %.3g GB %s (limits: GPU %.3g GB, host %.3g GB); resume state: %.3g GB of %.3g GB free",
-        *(HELD, one / GB, store, (gpu_bytes or 0) / GB, limit / GB, on_disk / GB, free / GB),
+        "caches: %d x %.3g GB %s (limits: GPU %.3g GB, host %.3g GB)",
+        *(HELD, one / GB, store, (gpu_bytes or 0) / GB, limit / GB),
     )
     return store
+
+
+def _check_room(directory: Path, needed: int) -> None:
+    """Refuse a disk that has no room for the caches and the state, beside those that already lie there."""
+    there = sum(path.stat().st_size for path in directory.glob(f"*{SUFFIX}"))
+    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    if free + there < needed:
+        raise InputError(
+            f"{directory}: caches and resume state need {needed} bytes, {free} are free; free space, choose another "
+            "--state, fewer samples, or a cache_dtype of half the size"
+        )
+    log.info("resume state: %.3g GB of %.3g GB free", needed / GB, free / GB)
 
 
 def _host_memory() -> int:

@@ -55,7 +55,7 @@ def reconstruct(
     job.model.requires_grad_(False)
     names = {module: name for name, module in job.model.named_modules()}
     inside = [within(block.module, places(job.model)) for block in job.blocks]
-    store = place_caches(job, samples, state.directory, host_bytes, gpu_bytes)
+    store = place_caches(job, samples, state.room, host_bytes, gpu_bytes)
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
@@ -86,7 +86,7 @@ def reconstruct(
 
 
 def place_caches(
-    job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None, gpu_bytes: int | None = None
+    job: Reconstruction, samples: Tensor, directory: Path | None, host_bytes: int | None, gpu_bytes: int | None = None
 ) -> cache.Store:
     """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``."""
     row = max(shape.numel() for shape in boundaries(job, samples))

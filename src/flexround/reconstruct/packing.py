@@ -68,7 +68,7 @@ def read(path: Path, keys: Iterable[str] | None = None) -> dict[str, Tensor]:
         if tuple(found[key].shape) != needed:
             raise InputError(
                 f"{path}: the planes of {key} have shape {tuple(found[key].shape)}, its metadata ask for {needed}; "
-                "delete the file and run its stage again"
+                f"delete {path.parent} and run the same command again"
             )
         found[key] = unpack(found[key], facts["qmin"], facts["shape"])
     return found

@@ -1,7 +1,7 @@
 """What is done to one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
 import contextlib
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
 import torch
@@ -10,7 +10,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexround.errors import NumericalError, SettingsError
 from flexround.models.blocks import Block, identity
-from flexround.quant.activation import TokenQuantizer
+from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
@@ -157,6 +157,18 @@ class Phase:
             step.requires_grad_(True)
         return [ParameterGroup(steps, self.job.hyper.a_lr, "cosine")] if steps else []
 
+    @contextlib.contextmanager
+    def fused(self, parts: Sequence[Rounding | ActivationQuantizer]) -> Iterator[bool]:
+        """Have ``parts`` run compiled inside, if that is asked for and can be; yield whether they do."""
+        on = self.job.hyper.fused and compiler_works(self.job.device)
+        for part in parts:
+            part.fuse(on)
+        try:
+            yield on
+        finally:
+            for part in parts:
+                part.fuse(False)
+
     def freeze_steps(self, block: Block) -> None:
         """End the learning of a block's steps and the dropping."""
         for quantizer in place.quantizers(block):
@@ -269,10 +281,7 @@ class WeightPhase(Phase):
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
-        fused = hyper.fused and compiler_works(job.device)
-        for rounding in roundings:
-            rounding.fuse(fused)
-        with job.learning():
+        with job.learning(), self.fused([*roundings, *place.quantizers(block)]) as fused:
             losses = optimise(
                 block,
                 batches,
@@ -285,8 +294,6 @@ class WeightPhase(Phase):
                 job.precision,
                 hyper.optimizer,
             )
-        for rounding in roundings:
-            rounding.fuse(False)
         self.freeze_steps(block)
         return _ends(losses) | ({"fused": fused} if hyper.fused else {})
 
@@ -331,7 +338,7 @@ class StepPhase(Phase):
             )
             none = Annealing(0.0, 0.0, 1.0, 1.0)
             loss = self.loss(hyper.a_loss_p)
-            with job.learning():
+            with job.learning(), self.fused(list(place.quantizers(block))):
                 losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
             self.freeze_steps(block)
             record |= _ends(losses)

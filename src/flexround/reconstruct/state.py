@@ -59,6 +59,11 @@ class State:
         self._every, self._since, self._last = 1, 0, time.monotonic()
         self._pending: Future[None] | None = None
 
+    @property
+    def room(self) -> Path | None:
+        """Directory for caches that don't fit in memory; None where no disk may be used."""
+        return self.directory
+
     @contextlib.contextmanager
     def opened(self) -> Iterator["State"]:
         """Lock the directory, read what is there, and remove it after a successful end.
@@ -95,7 +100,7 @@ class State:
         if not (self.directory / PROGRESS).exists():
             return
         try:
-            progress = artifacts.read_json(self.directory / PROGRESS)
+            progress = artifacts.read_formatted(self.directory / PROGRESS)
             foreign = progress["fingerprint"] != self.fingerprint
             files = [*progress["entries"], *progress["carried"].values()]
             damaged = None if foreign else self._first_damage(files)
@@ -184,7 +189,7 @@ class State:
         stem = entry["position"].replace("/", "-")
         self.carried = {name: self._keep(f"{stem}.{name}{SUFFIX}", value) for name, value in carry.items()}
         progress = {"fingerprint": self.fingerprint, "entries": self.entries, "carried": self.carried}
-        artifacts.write_json(self.directory / PROGRESS, progress)
+        artifacts.write_formatted(self.directory / PROGRESS, progress)
         for path in old:
             path.unlink()
 

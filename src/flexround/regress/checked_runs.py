@@ -9,7 +9,7 @@ from pydantic import Field
 from flexround.errors import SettingsError
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import Count, Strict
-from flexround.settings.validation import read_yaml, validate
+from flexround.settings.validation import given, read_yaml
 
 SUBSET = PARAMS / "regress.yaml"
 
@@ -62,4 +62,4 @@ def load(path: Path = SUBSET) -> Subset:
     Raises:
         SettingsError: all errors of the file together.
     """
-    return validate(Subset, read_yaml(path), str(path))
+    return given(Subset, read_yaml(path), str(path))

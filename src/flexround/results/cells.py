@@ -95,6 +95,6 @@ def trials_of(first: Run, metrics: Sequence[str], count: int, root: Path) -> dic
         if len(sizes := {t.n_examples for t in of_metric}) > 1:
             raise InputError(
                 f"{directory(first, root).parent}: {metric} of its seeds was evaluated on {sorted(sizes)} examples; "
-                "delete the older ones and evaluate them again"
+                "delete the older ones and run the same command again"
             )
     return trials

@@ -16,7 +16,7 @@ class Lead(NamedTuple):
 
     cell: Cell
     rival: Cell
-    value: float  # the cell's minus the rival's, both rounded: what looks like a tie is one
+    value: float  # the cell's minus the rival's: of one seed both rounded, what looks like a tie is one; else the mean
     sure: Difference  # how sure that is, over examples and seeds
 
     @property
@@ -54,5 +54,7 @@ def between(cell: Cell, rival: Cell) -> Lead:
     Raises:
         InputError: they were evaluated on different numbers of examples, or have stale per-example scores.
     """
-    value = round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
-    return Lead(cell, rival, value, difference(cell.trials, rival.trials))
+    sure = difference(cell.trials, rival.trials)
+    several = max(len(cell.trials), len(rival.trials)) > 1
+    value = sure.value if several else round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
+    return Lead(cell, rival, value, sure)

@@ -1,22 +1,26 @@
-"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it."""
+"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it. What it says is compared with them."""
 
 import dataclasses
 import math
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Annotated
 
 import numpy as np
+from pydantic import BaseModel, ConfigDict, Field, FiniteFloat
 from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
-from flexround.artifacts import read_json
-from flexround.errors import InputError
+from flexround import metrics
+from flexround.artifacts import read_formatted, sha256
+from flexround.errors import InputError, SettingsError
 from flexround.settings.layout import Run, evaluated_dir
+from flexround.settings.validation import validate
 
 METRICS = "metrics.json"
 PREDICTIONS = "predictions.safetensors"
-STALE = 0.01  # percentage points; metrics.json may be rounded, a foreign predictions file is further off
+EXACT = 1e-9  # sums of the same numbers in another order; relative
+Arrays = Mapping[str, np.ndarray]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,66 +36,136 @@ class Trial:
 
     def replicates(self) -> np.ndarray | None:
         """Return the metric on shared bootstrap resamples, float64 (R,) in its unit; None where there are none."""
-        return self._stored("replicates")
+        return _stored(self.directory / PREDICTIONS).get(f"replicates/{self.metric}")
 
     def scores(self) -> np.ndarray | None:
-        """Return the per-example scores, float64 of shape (n_examples,) in percent; None where there are none.
-
-        Raises:
-            InputError: the file is damaged, or the scores are not those of ``metrics.json``.
-        """
-        if (stored := self._stored("scores")) is None:
-            return None
-        scores = 100.0 * stored.astype(np.float64)
-        if scores.shape != (self.n_examples,) or abs(scores.mean() - self.value) > STALE:
-            raise InputError(
-                f"{self.directory / PREDICTIONS}: {self.metric} has shape {scores.shape} and mean {scores.mean():.2f}, "
-                f"{METRICS} says {self.n_examples} examples and {self.value:.2f}; delete the directory and evaluate "
-                "the run again"
-            )
-        return scores
-
-    def _stored(self, kind: str) -> np.ndarray | None:
-        """Return one array of this metric from the predictions file."""
-        path = self.directory / PREDICTIONS
-        try:
-            return load_file(path).get(f"{kind}/{self.metric}") if path.exists() else None
-        except SafetensorError as error:
-            raise InputError(f"{path}: damaged ({error}); delete its directory and evaluate the run again") from error
+        """Return the per-example scores, float64 of shape (n_examples,) in percent; None where there are none."""
+        scores = _stored(self.directory / PREDICTIONS).get(f"scores/{self.metric}")
+        return None if scores is None else 100.0 * scores.astype(np.float64)
 
 
-def read_run(run: Run, root: Path, metrics: Iterable[str]) -> dict[str, Trial]:
+class _Listed(BaseModel):
+    """What ``metrics.json`` says of the file of predictions."""
+
+    sha256: str
+
+
+class Evaluated(BaseModel):
+    """What ``metrics.json`` says of a run, as far as numbers come from it; see ``tasks.protocol.Evaluation``."""
+
+    model_config = ConfigDict(strict=True)
+    run: dict[str, str | int]
+    metrics: dict[str, FiniteFloat]
+    stderr: dict[str, Annotated[FiniteFloat, Field(ge=0)]] = {}
+    n_examples: dict[str, Annotated[int, Field(gt=0)]]
+    higher_is_better: dict[str, bool]
+    predictions: _Listed
+
+
+def read_run(run: Run, root: Path, wanted: Iterable[str]) -> dict[str, Trial]:
     """Return metrics of a run that is evaluated under the results directory ``root``; none if it isn't yet.
 
     Raises:
-        InputError: the file isn't JSON or belongs to another run, lacks a metric or a fact of one, or isn't finite.
+        InputError: it belongs to another run, lacks a metric, or isn't what its predictions say.
     """
     path = directory(run, root) / METRICS
     if not path.exists():
         return {}
-    content = read_json(path)
-    if content.get("run") != dataclasses.asdict(run):
-        raise InputError(f"{path}: holds the run {content.get('run')}, not {run}; delete it and evaluate {run} again")
-    return {metric: _trial(content, run, path, metric) for metric in metrics}
-
-
-def _trial(content: dict[str, Any], run: Run, path: Path, metric: str) -> Trial:
-    """Return one metric of a run's ``metrics.json``."""
-    try:
-        facts = Trial(
+    facts = read(path)
+    if facts.run != dataclasses.asdict(run):
+        raise _error(path, f"run = {facts.run}, but its place is that of {run}")
+    compare(path, facts)
+    for metric in wanted:
+        if metric not in facts.metrics:
+            raise _error(path, f"metrics.{metric}: missing")
+    return {
+        metric: Trial(
             directory=path.parent,
             metric=metric,
-            value=float(content["metrics"][metric]),
-            stderr=content.get("stderr", {}).get(metric),
-            n_examples=int(content["n_examples"][metric]),
-            higher_is_better=bool(content["higher_is_better"][metric]),
+            value=facts.metrics[metric],
+            stderr=facts.stderr.get(metric),
+            n_examples=facts.n_examples[metric],
+            higher_is_better=facts.higher_is_better[metric],
         )
-    except (KeyError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: {metric}: {error!r}; delete the file and evaluate {run} again") from error
-    for name, number in (("metrics", facts.value), ("stderr", facts.stderr)):
-        if number is not None and not math.isfinite(number):
-            raise InputError(f"{path}: {name}.{metric} = {number}; find out why {run} gave it, then evaluate it again")
+        for metric in wanted
+    }
+
+
+def read(path: Path) -> Evaluated:
+    """Read a ``metrics.json``.
+
+    Raises:
+        InputError: damaged, of another format, or a value that no evaluation can have.
+    """
+    try:
+        facts = validate(Evaluated, read_formatted(path), str(path))
+        for metric, value in facts.metrics.items():
+            of = metrics.of(metric)
+            low, high = metrics.bounds(of)
+            if not low <= value <= high * (1 + EXACT):
+                raise _error(path, f"metrics.{metric} = {value}, it lies between {low} and {high}")
+            if facts.higher_is_better.get(metric) != of.higher_is_better:
+                raise _error(path, f"higher_is_better.{metric} = {facts.higher_is_better.get(metric)}, it is the other")
+            if metric not in facts.n_examples:
+                raise _error(path, f"n_examples.{metric}: missing")
+    except SettingsError as error:
+        raise _error(path, str(error).removeprefix(f"{path}: ")) from error
     return facts
+
+
+def compare(path: Path, facts: Evaluated) -> None:
+    """Compare what a ``metrics.json`` says with the predictions beside it.
+
+    Raises:
+        InputError: the predictions are damaged or those of another evaluation, or a value isn't what they give.
+    """
+    stored = path.with_name(PREDICTIONS)
+    if not stored.exists():
+        raise _error(stored, f"missing although {path} lists it")
+    if (found := sha256(stored)) != facts.predictions.sha256:
+        raise _error(stored, f"its sha256 is {found}, {METRICS} says {facts.predictions.sha256}")
+    arrays = _stored(stored)
+    for metric in facts.metrics:
+        for key, given, expected, tolerance in _expected(metric, facts, arrays):
+            if not math.isclose(given, expected, rel_tol=tolerance, abs_tol=EXACT):
+                raise _error(path, f"{key}.{metric} = {given}, but {stored.name} gives {expected}")
+
+
+def _expected(metric: str, facts: Evaluated, arrays: Arrays) -> Iterable[tuple[str, float, float, float]]:
+    """Yield what the predictions tell of a metric: key, the value given, the one expected, relative tolerance."""
+    value, stderr, count = facts.metrics[metric], facts.stderr.get(metric), facts.n_examples[metric]
+    spread = None
+    if (scores := arrays.get(f"scores/{metric}")) is not None:
+        percent = 100.0 * scores.astype(np.float64)
+        yield "n_examples", count, len(percent), 0.0
+        yield "metrics", value, float(percent.mean()), EXACT
+        spread = percent / math.sqrt(len(percent))
+    else:
+        predicted = [len(array) for kind, array in arrays.items() if kind.startswith("predictions/")]
+        yield "n_examples", count, min(count, max(predicted, default=count)), 0.0
+        if (replicates := arrays.get(f"replicates/{metric}")) is not None:  # the sample is among the likeliest of them
+            yield "metrics", value, float(np.clip(value, replicates.min(), replicates.max())), EXACT
+            spread = replicates
+    if stderr is None:
+        return
+    if spread is None:
+        low, high = metrics.bounds(metrics.of(metric))  # nothing spreads more than the half of where it can be
+        yield "stderr", stderr, min(stderr, (high - low) / 2), EXACT
+    elif len(spread) > 1:
+        yield "stderr", stderr, float(spread.std(ddof=1)), 1 / len(spread)  # whether divided by N or N - 1
+
+
+def _stored(path: Path) -> Arrays:
+    """Return the arrays of a file of predictions."""
+    try:
+        return load_file(path) if path.exists() else {}
+    except SafetensorError as error:
+        raise _error(path, f"damaged ({error})") from error
+
+
+def _error(path: Path, reason: str) -> InputError:
+    """Return the error that says what is wrong with an evaluation and what helps."""
+    return InputError(f"{path}: {reason}; delete {path.parent} and run the same command again")
 
 
 def directory(run: Run, root: Path) -> Path:

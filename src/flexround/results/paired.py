@@ -15,8 +15,9 @@ LEVEL = 0.05
 
 
 class Difference(NamedTuple):
-    """How sure the difference of two cells is."""
+    """The difference of two cells, and how sure it is."""
 
+    value: float  # the mean over seeds of one minus other
     stderr: float  # in the unit of the metric; infinite if unknown
     noise: float  # how large the difference may be by chance: the half width of its 95 % interval
     p_value: float | None  # of "both are equally good"; None where nothing can be paired
@@ -36,16 +37,17 @@ def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
     pairs = [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
     if count == 1:
         error = standard_error(*pairs[0])
-        return Difference(error, Z * error, p_value(*pairs[0]))
+        return Difference(pairs[0][0].value - pairs[0][1].value, error, Z * error, p_value(*pairs[0]))
     leads = np.array([one.value - other.value for one, other in pairs])
+    mean = float(leads.mean())
     of_seeds = float(leads.std(ddof=1)) / math.sqrt(count)
     of_examples, paired = _over_examples(pairs)
     error = math.hypot(of_examples, of_seeds)
     if not 0 < error < math.inf:
-        return Difference(error, error, float(leads.mean() == 0) if paired and error == 0 else None)
+        return Difference(mean, error, error, float(mean == 0) if paired and error == 0 else None)
     freedom = error**4 / (of_examples**4 / (pairs[0][0].n_examples - 1 or 1) + of_seeds**4 / (count - 1))
-    p = 2 * float(stats.t.sf(abs(leads.mean()) / error, freedom)) if paired else None
-    return Difference(error, float(stats.t.isf(LEVEL / 2, freedom)) * error, p)
+    p = 2 * float(stats.t.sf(abs(mean) / error, freedom)) if paired else None
+    return Difference(mean, error, float(stats.t.isf(LEVEL / 2, freedom)) * error, p)
 
 
 def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:

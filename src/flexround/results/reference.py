@@ -8,6 +8,7 @@ from flexround.settings.schema import Scale
 
 DIRECTORY = Path("results/reference")
 SHARED = ("claims.csv", "errata.csv")  # of a scale, whose tables are a series
+SUMMARY = "metrics.json"  # what DVC shows; made of the published tables alone
 
 
 class Found(NamedTuple):
@@ -20,7 +21,7 @@ class Found(NamedTuple):
 def published_name(scale: Scale, name: str) -> str:
     """Return the name of a file of results in the reference: tables are named by their series, the rest is here."""
     series = scale.shows.tables
-    return name if series == "table" or name not in SHARED else f"{series}-{name}"
+    return name if series == "table" or name not in (*SHARED, SUMMARY) else f"{series}-{name}"
 
 
 def find(root: Path, scale: Scale, name: str) -> Found:
@@ -32,10 +33,14 @@ def find(root: Path, scale: Scale, name: str) -> Found:
         name: of the file in ``results/SCALE``.
     """
     computed = root / "results" / scale.name / name
-    published = root / DIRECTORY / published_name(scale, name)
-    if computed.exists() or not _is_of(published, scale.name):
-        return Found(computed, False)
-    return Found(published, True)
+    published = None if computed.exists() else find_published(root, scale, name)
+    return Found(published or computed, published is not None)
+
+
+def find_published(root: Path, scale: Scale, name: str) -> Path | None:
+    """Return the published CSV of a scale; None if there is none, or it is another scale's."""
+    path = root / DIRECTORY / published_name(scale, name)
+    return path if _is_of(path, scale.name) else None
 
 
 def _is_of(path: Path, scale: str) -> bool:

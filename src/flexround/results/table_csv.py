@@ -3,6 +3,7 @@
 import csv
 import io
 import math
+import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from flexround.errors import SettingsError, suggest
@@ -20,6 +21,7 @@ COLUMNS = (
 NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
+FORMULA = re.compile(r"[=+@]|-[^-.\d]")
 
 
 def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
@@ -41,12 +43,21 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
 
 
 def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = COLUMNS) -> str:
-    """Return lines as CSV, by default with the columns that every table has; what a line leaves out is empty."""
+    """Return lines as CSV, by default with the columns that every table has; what a line leaves out is empty.
+
+    What a spreadsheet would compute, of all that users may write only a name, gets an apostrophe in front.
+    """
     text = io.StringIO()
     writer = csv.DictWriter(text, columns, lineterminator="\n")
     writer.writeheader()
-    writer.writerows(entries)
+    writer.writerows({key: _plain(value) for key, value in entry.items()} for entry in entries)
     return text.getvalue()
+
+
+def _plain(value: str | int) -> str:
+    """Return a cell as a text of one line that is never a formula."""
+    text = " ".join(str(value).splitlines()).strip()
+    return f"'{text}" if FORMULA.match(text) else text
 
 
 def status(cell: Cell, delta: float | None, tolerance: float) -> str:

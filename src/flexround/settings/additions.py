@@ -9,11 +9,12 @@ from typing import Annotated
 from pydantic import Field
 
 from flexround.errors import SettingsError, look_up, suggest
+from flexround.settings import code, limits
 from flexround.settings.layout import Run
-from flexround.settings.load import Params, check_class, hyper, load_params
+from flexround.settings.load import Params, hyper, load_params
 from flexround.settings.schema import Count, Recipe, Recipes, Strict
 from flexround.settings.tables import Group, Row, Table
-from flexround.settings.validation import attempt, noted, read_yaml, validate
+from flexround.settings.validation import attempt, given, noted, read_yaml, validate
 
 MODULES = "FLEXROUND_MODULES"  # environment variable with the directories of the user's modules: they may be moved
 Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
@@ -50,6 +51,7 @@ def configured(scale: str, file: str | None) -> Params:
     if scale.endswith((".yaml", ".yml")):
         import_beside(Path(scale))
     params = load_params(scale)
+    code.check_scale(params.scale)
     if file is None:
         return params
     path = Path(file).expanduser()
@@ -63,7 +65,7 @@ def read(file: Path) -> Own:
     Raises:
         SettingsError: it is missing, or all that is wrong in it, with its keys.
     """
-    return validate(Own, read_yaml(file) or {}, str(file))
+    return given(Own, read_yaml(file) or {}, str(file))
 
 
 def merge(params: Params, own: Own, file: Path) -> Params:
@@ -83,6 +85,7 @@ def merge(params: Params, own: Own, file: Path) -> Params:
     errors += _row_errors(merged, own)
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in dict.fromkeys(errors)))
+    limits.check_ranges(own.model_dump(mode="json"), str(file))
     return merged
 
 
@@ -111,18 +114,21 @@ def _shape_errors(table: Table, row: OwnRow) -> list[str]:
 
 def _recipe_errors(params: Params, merged: Params, own: Own, name: str) -> list[str]:
     """Return what is wrong with one of the user's recipes."""
-    rounding = own.recipes[name].rounding
+    recipe = own.recipes[name]
+    rounding = recipe.rounding
     if name in params.recipes.recipes:
         return [f"recipes.{name}: the project has a recipe of this name; choose another"]
     if rounding is None:
         return [f"recipes.{name}: give setting, rounding and w_bits"]
-    return attempt(f"recipes.{name}: ", lambda: check_class(merged.rounding_target(rounding)))
+    return attempt(f"recipes.{name}: ", lambda: code.check_class(merged.rounding_target(rounding), recipe.options))
 
 
 def _row_errors(params: Params, own: Own) -> list[str]:
     """Return which rows name what there is not, and which settings of their runs are missing or wrong."""
     errors = []
     for row in own.rows:
+        for key in ("method", "section", "bits"):
+            errors += attempt("rows: ", limits.check_label, getattr(row, key), key)
         for known, name in ((params.recipes.recipes, row.recipe), (params.scale.tasks, row.task)):
             if name and name not in known:
                 errors.append(f"rows: table {row.table}, {row.method}: {suggest(name, known)}")

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from flexround.errors import SettingsError, suggest
 from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Count, Hyper, Positive, Recipe, Strict
-from flexround.settings.validation import read_yaml, validate
+from flexround.settings.validation import given, read_yaml
 
 BYTES = {"float32": 4, "float16": 2, "bfloat16": 2}
 CACHES = 3  # full-precision input, quantized input, target
@@ -81,7 +81,7 @@ def bill() -> Bill:
         SettingsError: what is wrong with it.
     """
     path = PARAMS / "bill.yaml"
-    return validate(Bill, read_yaml(path), str(path))
+    return given(Bill, read_yaml(path), str(path))
 
 
 class Op(NamedTuple):

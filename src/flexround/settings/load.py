@@ -1,10 +1,9 @@
 """Read and validate ``params/``; resolve a run's settings. No torch here: the Snakefile imports this."""
 
-import ast
 import fnmatch
 import functools
-import importlib.util
 import itertools
+import json
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -13,6 +12,7 @@ from typing import Any, NamedTuple
 from pydantic import ValidationError
 
 from flexround.errors import SettingsError, look_up, suggest
+from flexround.settings import code, limits
 from flexround.settings.layout import FULL_PRECISION, PARAMS, Run
 from flexround.settings.schema import (
     Checkpoint,
@@ -28,7 +28,7 @@ from flexround.settings.schema import (
     Stage,
 )
 from flexround.settings.tables import FigureSpecs, Table
-from flexround.settings.validation import S, attempt, error_line, noted, read_yaml, validate
+from flexround.settings.validation import S, attempt, error_line, given, noted, read_yaml
 
 
 class Params(NamedTuple):
@@ -112,11 +112,10 @@ def scale_path(name: str) -> Path:
     """
     if name.endswith((".yaml", ".yml")):
         return Path(name)
-    path = PARAMS / "scales" / f"{name}.yaml"
-    if not path.exists():
-        known = [file.stem for file in (PARAMS / "scales").glob("*.yaml")]
-        raise SettingsError(f"scale {suggest(name, known)}, or give a path that ends in .yaml")
-    return path
+    known = {file.stem: file for file in (PARAMS / "scales").glob("*.yaml")}
+    if name not in known:
+        raise SettingsError(f"scale {suggest(name[:60], known)}, or give a path that ends in .yaml")
+    return known[name]
 
 
 def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
@@ -169,13 +168,14 @@ def load_params(scale: str) -> Params:
 
     def read(model: type[S], path: Path, reader: Callable[[Path], Any] = read_yaml) -> S | None:
         with noted(errors):
-            return validate(model, reader(path), str(path))
+            return given(model, reader(path), str(path))
         return None
 
     scale_settings = read(Scale, scale_path(scale), lambda _: read_scale(scale))
     recipes = read(Recipes, PARAMS / "recipes.yaml")
     defaults = read(Defaults, PARAMS / "defaults.yaml")
     shows = scale_settings.shows if scale_settings else Shows.model_validate({})
+    limits.check_names((shows.figures, shows.claims), f"{scale_path(scale)}: shows")
     tables = [read(Table, path) for path in sorted((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))]
     figures = read(FigureSpecs, PARAMS / shows.figures)
     sources = read_sources(errors)
@@ -193,9 +193,11 @@ def read_sources(errors: list[str]) -> dict[str, Source]:
         rows = read_yaml(path)
         if not isinstance(rows, dict):
             raise SettingsError(f"{path}: write a mapping of names to sources")
+        limits.check_names(rows, str(path))
         for name, row in rows.items():
             with noted(errors):
-                sources[name] = validate(Source, row, f"{path}: {name}")
+                sources[str(name)] = given(Source, row, f"{path}: {name}")
+                limits.check_inside(sources[str(name)].file, f"{path}: {name}.file")
     return sources
 
 
@@ -219,7 +221,7 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
     values |= own
     sources |= dict.fromkeys(own, f"recipe {run.recipe}")
-    return validate(Hyper, values, f"hyper-parameters of {run}"), sources
+    return given(Hyper, values, f"hyper-parameters of {run}"), sources
 
 
 def _matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
@@ -229,11 +231,15 @@ def _matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
 
 def _check(params: Params) -> None:
     """Check what crosses files: recipes name roundings, checkpoints name tasks and sources, every run resolves."""
-    errors = _check_parts(params) + _check_patterns(params)
+    errors = _check_limits(params) + _check_parts(params) + _check_patterns(params)
     errors += [line for where, check, name in _references(params) for line in attempt(where, check, name)]
     errors += _check_runs(params) if not errors else []
     if FULL_PRECISION not in params.recipes.recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
+    if not errors:
+        places = {f"scale {params.scale.name}": params.scale, "params/recipes.yaml": params.recipes}
+        for where, settings in (places | {"params/defaults.yaml": params.defaults}).items():
+            errors += attempt("", limits.check_ranges, settings.model_dump(mode="json"), where)
     if errors:
         raise SettingsError("\n".join(dict.fromkeys(errors)))
 
@@ -241,9 +247,9 @@ def _check(params: Params) -> None:
 def _references(params: Params) -> Iterator[tuple[str, Callable[[str], object], str]]:
     """Yield every name that stands for something: its place, the function that refuses a wrong one, the name."""
     recipes, scale, spec = params.recipes.recipes, params.scale, params.figures.sample_size
-    for rounding, name in {recipe.rounding: name for name, recipe in recipes.items() if recipe.rounding}.items():
-        yield f"params/recipes.yaml: {name}: ", lambda given: check_class(params.rounding_target(given)), rounding
     for name, recipe in recipes.items():
+        if recipe.rounding:
+            yield f"params/recipes.yaml: {name}: ", functools.partial(_check_rounding, params, recipe), recipe.rounding
         for other in recipe.select:
             yield f"params/recipes.yaml: {name}.select: ", functools.partial(_check_candidate, params), other
     known_source = functools.partial(look_up, "source", params.sources)
@@ -266,6 +272,31 @@ def _references(params: Params) -> Iterator[tuple[str, Callable[[str], object], 
         yield f"scale {scale.name}: figures.sample_sizes: ", params.recipe, spec.recipe(method, size)
 
 
+def _check_rounding(params: Params, recipe: Recipe, name: str) -> None:
+    """Check that a recipe's rounding, named ``name``, is there and takes its options."""
+    code.check_class(params.rounding_target(name), recipe.options)
+
+
+def _check_limits(params: Params) -> list[str]:
+    """Check names, paths, labels and the bounds of gates."""
+    scale, where = params.scale, f"scale {params.scale.name}"
+    errors = attempt(f"{where}: ", limits.check_names, scale.tasks, "tasks")
+    errors += attempt(f"{where}: ", limits.check_names, scale.checkpoints, "checkpoints")
+    errors += attempt("params/recipes.yaml: ", limits.check_names, params.recipes.recipes, "recipes")
+    for name, task in scale.tasks.items():
+        errors += attempt(f"{where}: ", limits.check_inside, task.files, f"tasks.{name}.files")
+    for number, gate in enumerate(scale.gates):
+        if gate.min > gate.max:
+            errors.append(f"{where}: gates.{number}: min = {gate.min:g} is above max = {gate.max:g}; swap them")
+    for table in params.tables.values():
+        errors += attempt(f"{table.file}: ", limits.check_names, [table.series], "series")
+        labels = [("columns", column.name) for column in table.columns]
+        labels += [(key, getattr(row, key)) for row in table.rows() for key in ("method", "section", "bits")]
+        for key, text in labels:
+            errors += attempt(f"{table.file}: ", limits.check_label, text, key)
+    return errors
+
+
 def _check_parts(params: Params) -> list[str]:
     """Check the hyper-parameters of each rule and recipe alone, where their file is known."""
     parts = {f"params/defaults.yaml: hyper.{i}.set": rule.set for i, rule in enumerate(params.defaults.hyper)}
@@ -274,7 +305,7 @@ def _check_parts(params: Params) -> list[str]:
     errors = []
     for where, values in parts.items():
         try:
-            Hyper.model_validate(values)
+            Hyper.model_validate_json(json.dumps(values), strict=True)
         except ValidationError as error:
             wrong = (item for item in error.errors() if item["type"] != "missing" and item["loc"])
             errors += [error_line(Hyper, item, where) for item in wrong]
@@ -337,29 +368,3 @@ def _check_candidate(params: Params, name: str) -> None:
     recipe = params.recipe(name)
     if not recipe.setting or recipe.preprocess:
         raise SettingsError(f"{name} can't be chosen: it needs a setting of its own, and no preprocess")
-
-
-def check_class(target: str) -> None:
-    """Check that ``package.module:Class`` of a rounding can be found, without importing it.
-
-    Raises:
-        SettingsError: it is written otherwise, no such module, a syntax error in it, or no such class.
-    """
-    module, _, name = target.partition(":")
-    if not (module and name):
-        raise SettingsError(f"rounding {target!r}: write it as package.module:Class")
-    try:
-        spec = importlib.util.find_spec(module)
-    except ModuleNotFoundError:
-        spec = None
-    if spec is None or spec.origin is None:
-        raise SettingsError(f"rounding {target!r}: no module {module!r} beside this file or on the Python path")
-    try:
-        body = ast.parse(Path(spec.origin).read_text()).body
-    except SyntaxError as error:
-        raise SettingsError(f"rounding {target!r}: {spec.origin}: line {error.lineno}: {error.msg}") from error
-    look_up(
-        f"rounding {target!r}: {spec.origin} has no class",
-        {n.name: n for n in body if isinstance(n, ast.ClassDef)},
-        name,
-    )

@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from flexround.errors import SettingsError, suggest
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
+from flexround.settings.limits import TRIALS
 from flexround.settings.load import Params, hyper
 from flexround.settings.schema import Hyper, Resources, Stage
 
@@ -32,8 +33,9 @@ class Plan:
         unknown = [key for key in config if key not in CONFIG_KEYS]
         if unknown:
             raise SettingsError(f"--config {suggest(unknown[0], CONFIG_KEYS)}")
-        if seeds is not None and (not str(seeds).isdecimal() or int(str(seeds)) < 1):
-            raise SettingsError(f"--config seeds={seeds!r}: give a whole number of at least 1")
+        number = str(seeds) if seeds is not None else "1"
+        if not (number.isdecimal() and len(number) <= len(str(TRIALS)) and 1 <= int(number) <= TRIALS):
+            raise SettingsError(f"--config seeds={number[:40]!r}: give a whole number from 1 to {TRIALS}")
         self.params, self.scale = params, params.scale
         self._seeds = int(str(seeds)) if seeds is not None else None
         self.selected: tuple[str, ...] | None = None

@@ -57,7 +57,7 @@ def reached(*starts: str) -> dict[Path, str]:
     """
     files: dict[Path, list[str]] = {}
     for symbol, parts in sorted(_walk(*starts).items()):
-        module = _module(symbol.module)
+        module = read_module(symbol.module)
         if module is not None and parts:
             digests = sorted(part.digest for part in parts)
             files.setdefault(module.path, []).append(f"{symbol.name} {' '.join(digests)}")
@@ -86,7 +86,7 @@ def _walk(*starts: str) -> dict[Symbol, list[Part]]:
 
     while waiting:
         symbol = waiting.pop()
-        module = _module(symbol.module)
+        module = read_module(symbol.module)
         if symbol not in parts and module is not None:
             parts[symbol] = []
             waiting += [Symbol(symbol.module, ""), *module.follow(symbol.name)]
@@ -95,7 +95,7 @@ def _walk(*starts: str) -> dict[Symbol, list[Part]]:
     return parts
 
 
-class _Module:
+class Module:
     """The top of a module of ours or of the user's: what each name stands for."""
 
     def __init__(self, name: str, path: Path) -> None:
@@ -108,6 +108,8 @@ class _Module:
             tree = ast.parse(path.read_text())
         except SyntaxError as error:
             raise SettingsError(f"{path}: line {error.lineno}: {error.msg}") from error
+        except ValueError as error:  # not UTF-8, or null bytes
+            raise SettingsError(f"{path}: not Python ({error})") from error
         for node in tree.body:
             self._read(node)
 
@@ -134,7 +136,7 @@ class _Module:
         bound = {}
         for alias in node.names:
             inner = f"{origin}.{alias.name}"
-            whole = Symbol(inner, "*") if _module(inner) is not None else None
+            whole = Symbol(inner, "*") if read_module(inner) is not None else None
             bound[alias.asname or alias.name] = whole or Symbol(origin, alias.name)
         return bound
 
@@ -170,7 +172,7 @@ class _Module:
     def is_task(self, name: str) -> bool:
         """Whether a name is that of a class that has a method of the task protocol, of its own or by inheritance."""
         if name in self.imported:
-            module = _module(self.imported[name].module)
+            module = read_module(self.imported[name].module)
             return module is not None and module is not self and module.is_task(self.imported[name].name)
         classes = [node for node in self.nodes.get(name, []) if isinstance(node, ast.ClassDef)]
         members = {member.name for node in classes for member in node.body if isinstance(member, ast.FunctionDef)}
@@ -233,13 +235,13 @@ def _text(node: object) -> str:
 
 
 @functools.cache
-def _module(name: str) -> _Module | None:
+def read_module(name: str) -> Module | None:
     """Return a module of this package or of the user's, without importing it; None for any other."""
     for root in _roots(name.partition(".")[0]):
         base = root.joinpath(*name.split("."))
         for path in (base.with_suffix(".py"), base / "__init__.py"):
             if path.exists():
-                return _Module(name, path)
+                return Module(name, path)
     return None
 
 

@@ -3,7 +3,7 @@
 import re
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
 
 Bits = Annotated[int, Field(ge=2, le=8)]
 Positive = Annotated[float, Field(gt=0)]
@@ -11,6 +11,20 @@ Count = Annotated[int, Field(ge=1)]
 Schedule = Literal["none", "cosine", "linear"]
 Stage = Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"]
 Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
+
+
+def within(path: str) -> str:
+    """Return a path that stays in the directory that it is relative to.
+
+    Raises:
+        ValueError: it is empty, absolute, or has ``..`` in it.
+    """
+    if not path or path.startswith("/") or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
+        raise ValueError("a relative path without '..' is needed")
+    return path
+
+
+Within = Annotated[str, AfterValidator(within)]  # a path that stays in its directory
 
 
 class Strict(BaseModel):
@@ -305,9 +319,9 @@ class Source(Strict):
         description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, git:URL of a repository, "
         "or what to obtain if it can't be downloaded freely"
     )
-    path: str | None = Field(None, description="of the file or directory within a git repository")
-    file: str = Field(description="name under the sources directory, of a file or a directory")
-    files: tuple[str, ...] = Field(
+    path: Within | None = Field(None, description="of the file or directory within a git repository")
+    file: Within = Field(description="name under the sources directory, of a file or a directory")
+    files: tuple[Within, ...] = Field(
         (),
         description="files of a directory that is verified as a whole, may hold *; a directory without is not verified",
     )
@@ -326,6 +340,12 @@ class Source(Strict):
     def inside(self) -> str:
         """Return the path within this project if it is a file or directory of it, else nothing."""
         return self.location.removeprefix("file:") if re.match("file:[^/]", self.location) else ""
+
+    @model_validator(mode="after")
+    def _file_of_project(self) -> "Source":
+        if self.inside:
+            within(self.inside)
+        return self
 
     @model_validator(mode="after")
     def _hub_files(self) -> "Source":

@@ -1,6 +1,8 @@
 """Read YAML and check it against its settings class: all errors together, each with file, key and value."""
 
 import contextlib
+import json
+import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, TypeVar
@@ -9,33 +11,60 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from flexround.errors import SettingsError, suggest
+from flexround.settings import plain
 
 S = TypeVar("S", bound=BaseModel)
+EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")  # a number in YAML 1.2; 1.1 wants a point and a sign
 
 
-class _UniqueKeyLoader(yaml.CSafeLoader):
-    """Safe loader that refuses a key given twice instead of keeping the last one in silence."""
+class _Loader(yaml.CSafeLoader):
+    """Safe loader that refuses a key given twice instead of keeping the last one, and takes 1e-3 for a number."""
+
+    yaml_implicit_resolvers = yaml.CSafeLoader.yaml_implicit_resolvers | {
+        first: [*yaml.CSafeLoader.yaml_implicit_resolvers.get(first, []), ("tag:yaml.org,2002:float", EXPONENT)]
+        for first in "-+0123456789"
+    }
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
         keys = [self.construct_object(key, deep=True) for key, _ in node.value if not key.tag.endswith(":merge")]
-        twice = {key for key in keys if keys.count(key) > 1}
+        twice = [key for place, key in enumerate(keys) if key in keys[:place]]
         if twice:
-            raise yaml.constructor.ConstructorError(None, None, f"key given twice: {sorted(twice)}", node.start_mark)
+            raise yaml.constructor.ConstructorError(None, None, f"key given twice: {twice}", node.start_mark)
         return super().construct_mapping(node, deep)
 
 
 def read_yaml(path: Path) -> Any:
-    """Read one YAML file (safe tags only, no repeated keys).
+    """Read one YAML file: safe tags only, no repeated keys, finite numbers.
 
     Raises:
-        SettingsError: missing file or a syntax error, with its line.
+        SettingsError: missing file or a syntax error, with its line; text that is not UTF-8; or what ``plain`` refuses.
     """
     try:
-        return yaml.load(Path(path).read_text(), _UniqueKeyLoader)
+        text = Path(path).read_bytes().decode("utf-8-sig")
+        plain.check_structure(text)
+        document = yaml.load(text, _Loader)
+        plain.check_values(document)
     except FileNotFoundError as error:
         raise SettingsError(f"{path}: missing") from error
+    except OSError as error:
+        raise SettingsError(f"{path}: can't be read ({error.strerror}); give a YAML file") from error
+    except UnicodeDecodeError as error:
+        raise SettingsError(f"{path}: byte {error.start} is not UTF-8; save it as UTF-8") from error
     except yaml.YAMLError as error:
         raise SettingsError(f"{path}: {error}") from error
+    except SettingsError as error:
+        raise SettingsError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of values with tags, dates
+        raise SettingsError(f"{path}: a value can't be read ({error}); write it in quotes if it is text") from error
+    return document
+
+
+def given(model: type[S], value: Any, where: str) -> S:
+    """Validate what was written by hand: as :func:`validate`, but neither "5" nor true is a number, nor 5 a text."""
+    try:
+        return model.model_validate_json(json.dumps(value), strict=True)
+    except ValidationError as error:
+        raise SettingsError("\n".join(error_line(model, item, where) for item in error.errors())) from error
 
 
 def validate(model: type[S], value: Any, where: str) -> S:

@@ -34,7 +34,6 @@ def run(arguments: argparse.Namespace) -> None:
         with unfinished.kept(arguments.state / "evaluate" / unfinished.fingerprint(job, inputs, device)):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
-            "format": artifacts.FORMAT,
             "run": vars(job.run),
             "metrics": found.metrics,
             "stderr": found.stderr,
@@ -86,4 +85,4 @@ def _write(out: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
     """Write the arrays, then the metrics: metrics.json is there only when everything is."""
     artifacts.atomic_write(out / "predictions.safetensors", lambda path: save_file(arrays, path))
     facts["predictions"] = {"sha256": artifacts.sha256(out / "predictions.safetensors")}
-    artifacts.write_json(out / "metrics.json", facts)
+    artifacts.write_formatted(out / "metrics.json", facts)

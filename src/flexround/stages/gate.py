@@ -32,6 +32,6 @@ def run(arguments: argparse.Namespace) -> None:
             f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
             "quantized before this holds: check the checkpoint's source and the preprocessing of the data"
         )
-    facts = {"format": artifacts.FORMAT, "names": job.names, "gate": gate.model_dump(), "metrics": values}
-    artifacts.write_json(job.out, facts)
+    facts = {"names": job.names, "gate": gate.model_dump(), "metrics": values}
+    artifacts.write_formatted(job.out, facts)
     log.info("%s: %s = %.2f passes", "/".join(job.names), gate.metric, value)

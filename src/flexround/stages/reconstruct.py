@@ -95,5 +95,7 @@ def _load_samples(directory: Path, count: int) -> dict[str, Any]:
     samples = load_file(directory / "samples.safetensors")
     there = len(samples["indices"])
     if there != count:
-        raise InputError(f"{directory}: {there} samples, the settings say {count}; run the calibrate stage again")
+        raise InputError(
+            f"{directory}: {there} samples, the settings say {count}; delete it and run the same command again"
+        )
     return samples

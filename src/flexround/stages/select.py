@@ -25,5 +25,5 @@ def run(arguments: argparse.Namespace) -> None:
     for name in manifest["files"]:
         artifacts.link(job.networks[best] / name, job.out / name)
     chosen = {"recipe": best, "metric": metric, "heldout": values}
-    artifacts.write_json(job.out / "manifest.json", manifest | {"run": vars(job.run), "selected": chosen})
+    artifacts.write_formatted(job.out / "manifest.json", manifest | {"run": vars(job.run), "selected": chosen})
     log.info("%s: %s of %s", job.run, best, values)

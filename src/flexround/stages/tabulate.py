@@ -26,4 +26,4 @@ def run(arguments: argparse.Namespace) -> None:
     files = {"csv": text, "tex": latex.render(text, table, scale), "html": html.render(text, table, scale)}
     for suffix, content in files.items():
         write_text(job.out / f"{table.name}.{suffix}", content)
-    sys.stdout.write(terminal.render(text, scale))
+    sys.stdout.write(terminal.render(text, table, scale))

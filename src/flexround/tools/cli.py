@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import flexround
+from flexround import clone
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.settings.load import Params
 
@@ -22,6 +24,7 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     arguments = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
     try:
+        clone.check(flexround.__spec__, Path())
         run(arguments)
     except FlexRoundError as error:
         logging.getLogger(__name__).error("error: %s", error)

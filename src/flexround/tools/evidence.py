@@ -5,7 +5,7 @@ import logging
 import os
 from pathlib import Path
 
-from flexround.artifacts import write_bytes, write_text
+from flexround.artifacts import read_text, write_bytes, write_text
 from flexround.errors import InputError
 from flexround.results.render import evidence_table, status_table
 from flexround.settings.load import load_params
@@ -33,14 +33,14 @@ def run(arguments: argparse.Namespace) -> None:
     """
     if not arguments.table.exists():
         raise InputError(f"{arguments.table}: missing; make the tables of the scale real, then the reference")
-    table = evidence_table.markdown(arguments.table.read_text(), load_params(arguments.scale).scale)
+    table = evidence_table.markdown(read_text(arguments.table), load_params(arguments.scale).scale)
     if arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)
     if arguments.figure.exists():
         table += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
     marks = evidence_table.BEGIN, evidence_table.END
-    write_text(arguments.page, status_table.replaced(arguments.page.read_text(), table, *marks))
+    write_text(arguments.page, status_table.replaced(read_text(arguments.page), table, *marks))
 
 
 if __name__ == "__main__":

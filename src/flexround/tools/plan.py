@@ -14,9 +14,8 @@ from typing import NamedTuple
 from flexround import imports
 from flexround.errors import SettingsError, suggest
 from flexround.results.render import overview
-from flexround.settings import cost, layout
+from flexround.settings import additions, cost, layout
 from flexround.settings.layout import Run
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Stage
 from flexround.tasks import protocol
@@ -40,7 +39,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    plan = Plan(load_params(arguments.scale), arguments.seeds, checkpoints=arguments.checkpoints)
+    plan = Plan(additions.configured(arguments.scale, None), arguments.seeds, checkpoints=arguments.checkpoints)
     tables, figures = _wanted(plan, arguments)
     families: dict[Run, str] = {}
     evaluated: dict[Run, None] = {}
@@ -171,7 +170,7 @@ class Estimates:
         name = run.recipe if recipe.setting else self._examples[_pair(run)]
         found, _ = self.plan.hyper(dataclasses.replace(run, recipe=name))
         checkpoint, task = self.params.checkpoint(run.checkpoint), self._task(run.task)
-        how = found.batch, found.precision, self.params.recipe(name).a_bits is not None
+        how = found.batch, found.precision, self.params.recipe(name).a_bits is not None, found.fused
         key = checkpoint.model.model_dump_json(), *task.input_shape, task.head.get("head"), *how
         if key not in self._networks:
             self._networks[key] = workload.network(checkpoint, task, *how)

@@ -6,7 +6,7 @@ import io
 import logging
 from pathlib import Path
 
-from flexround.artifacts import write_bytes, write_text
+from flexround.artifacts import write_bytes, write_json, write_text
 from flexround.errors import InputError
 from flexround.regress import checked_runs, compare, tolerances
 from flexround.regress.compare import Number, tolerances_file
@@ -14,7 +14,8 @@ from flexround.regress.tolerances import Allowed, Pool
 from flexround.results import cells
 from flexround.results.cells import Cell
 from flexround.results.published import DECIMALS, Key
-from flexround.results.reference import SHARED, published_name
+from flexround.results.reference import SHARED, SUMMARY, published_name
+from flexround.results.summary import summarise
 from flexround.settings.load import Params, load_params
 from flexround.settings.tables import Table
 from flexround.tools import cli
@@ -57,6 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
     for name in SHARED:
         if (directory / name).exists():
             write_bytes(arguments.out / published_name(params.scale, name), (directory / name).read_bytes())
+    write_json(arguments.out / published_name(params.scale, SUMMARY), summarise(tables.values()))
     log.info("%d cells of tables %s; not there: %s", len(numbers), list(tables), sorted(params.tables.keys() - tables))
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 
 from flexround.artifacts import write_text
 from flexround.results.render import report_page
-from flexround.settings.load import load_params
+from flexround.settings import additions
 from flexround.settings.plan import Plan
 from flexround.tools import cli
 
@@ -17,6 +17,7 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of this stage."""
     arguments = cli.parser(__doc__)
     arguments.add_argument("--root", type=Path, default=Path(), help="directory with results and logs")
+    arguments.add_argument("--own", metavar="FILE", help="your recipes and rows, as in --config own=FILE")
     arguments.add_argument("--out", type=Path, required=True, help="the page")
     return arguments
 
@@ -26,8 +27,10 @@ def run(arguments: argparse.Namespace) -> None:
 
     Raises:
         InputError: a result that isn't what it should be.
+        SettingsError: the scale's settings, or the file of one's own, are wrong.
     """
-    write_text(arguments.out, report_page.render(arguments.root, Plan(load_params(arguments.scale))))
+    plan = Plan(additions.configured(arguments.scale, arguments.own))
+    write_text(arguments.out, report_page.render(arguments.root, plan, arguments.own))
     log.info("%s: %.1f MB", arguments.out, arguments.out.stat().st_size / 1e6)
 
 

@@ -5,7 +5,7 @@ import logging
 import sys
 from pathlib import Path
 
-from flexround.artifacts import atomic_write, write_text
+from flexround.artifacts import atomic_write, read_text, write_text
 from flexround.errors import InputError
 from flexround.results.render import leads, status_table
 from flexround.results.render.figure_style import PNG_DPI, style
@@ -40,13 +40,13 @@ def run(arguments: argparse.Namespace) -> None:
     standings = [standing(table, arguments.tables / f"{table.name}.csv") for _, table in sorted(params.tables.items())]
     table = status_table.markdown(standings, params.scale)
     if arguments.page:
-        write_text(arguments.page, status_table.replaced(arguments.page.read_text(), table))
+        write_text(arguments.page, status_table.replaced(read_text(arguments.page), table))
     else:
         sys.stdout.write(table)
     if arguments.claims:
         if not arguments.claims.exists():
             raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
-        drawn = leads.draw(leads.read(arguments.claims.read_text()), params.scale.name)
+        drawn = leads.draw(leads.read(read_text(arguments.claims)), params.scale.name)
         with style():
             atomic_write(arguments.figure, lambda path: drawn.savefig(path, dpi=PNG_DPI, metadata={"Software": None}))
         log.info("%s", arguments.figure)

@@ -3,18 +3,20 @@
 import argparse
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from flexround.artifacts import read_json, sha256
 from flexround.errors import InputError
+from flexround.results import evaluated
+from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings.dependents import served
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
-LISTS = ("manifest.json", "metrics.json")  # hold the sha256 of the files beside them
+LISTS = ("manifest.json", METRICS)  # hold the sha256 of the files beside them
 UNLISTED = {*LISTS, "record.json", ".snakemake_timestamp"}  # what a run and Snakemake say of it
 FAILED = 1
 
@@ -35,6 +37,9 @@ def run(arguments: argparse.Namespace) -> None:
     serves = served(plan)
     listed, problems = _read(file for file in files if file.name in LISTS)
     problems += _compare(listed)
+    wrong = {file for file, _ in problems}
+    evaluations = [file for file in files if file.name == METRICS and not {file, file.with_name(PREDICTIONS)} & wrong]
+    problems += _recompute(evaluations)
     problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
     for path, problem in problems:
         touched = next((serves[str(parent)] for parent in path.parents if str(parent) in serves), ["nothing"])
@@ -53,14 +58,29 @@ def _read(lists: Iterator[Path]) -> tuple[dict[Path, str], list[tuple[Path, str]
     problems = []
     for path in lists:
         try:
-            content = read_json(path)
-            if path.name == "metrics.json":
-                listed[path.with_name("predictions.safetensors")] = content["predictions"]["sha256"]
+            if path.name == METRICS:
+                listed[path.with_name(PREDICTIONS)] = evaluated.read(path).predictions.sha256
             else:
-                listed |= {path.parent / name: facts["sha256"] for name, facts in content["files"].items()}
-        except (InputError, AttributeError, KeyError, TypeError):
+                listed |= {path.parent / name: facts["sha256"] for name, facts in read_json(path)["files"].items()}
+        except InputError as error:
+            problems.append((path, _reason(error, path)))
+        except (AttributeError, KeyError, TypeError):
             problems.append((path, "damaged: it lists no files"))
     return listed, problems
+
+
+def _recompute(evaluations: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the evaluations whose values aren't what their predictions give."""
+    for path in evaluations:
+        try:
+            evaluated.compare(path, evaluated.read(path))
+        except InputError as error:
+            yield path, _reason(error, path)
+
+
+def _reason(error: InputError, path: Path) -> str:
+    """Return what an error says of a file, without its name and the way out, which the last line gives for all."""
+    return str(error).removeprefix(f"{path}: ").partition("; ")[0]
 
 
 def _compare(listed: dict[Path, str]) -> Iterator[tuple[Path, str]]:

@@ -98,7 +98,9 @@ class Tally(TorchDispatchMode):
         return Work(tuple(self.ops), self.peak, self.largest)
 
 
-def network(checkpoint: Checkpoint, task: Task, batch: int, precision: str, quantized: bool) -> Network:
+def network(
+    checkpoint: Checkpoint, task: Task, batch: int, precision: str, quantized: bool, fuse: bool = False
+) -> Network:
     """Count a network, block by block, on a batch.
 
     Args:
@@ -107,6 +109,7 @@ def network(checkpoint: Checkpoint, task: Task, batch: int, precision: str, quan
         batch: rows.
         precision: of matrix products and convolutions, a name of torch's.
         quantized: whether activations are quantized, with random dropping.
+        fuse: whether the formula of that is compiled.
     """
     for target in (checkpoint.model.factory, checkpoint.model.blocks):
         imports.load(target)  # torchvision can't be imported for the first time under a fake mode
@@ -131,7 +134,7 @@ def network(checkpoint: Checkpoint, task: Task, batch: int, precision: str, quan
                 groups[key] = dataclasses.replace(groups[key], count=groups[key].count + 1)
             else:
                 _fill(block.module.modules())
-                groups[key], shapes[key] = _group(block, x, precision, quantized)
+                groups[key], shapes[key] = _group(block, x, precision, quantized, fuse)
             x = torch.zeros(shapes[key])
     flop = sum(group.count * sum(op.flop for op in group.forward.ops) for group in groups.values()) / batch
     tokens = task.input_shape[-1] if task.input_dtype == "int64" else 1
@@ -161,7 +164,7 @@ def _fold(model: nn.Module) -> None:
                 setattr(module, name, nn.Identity())
 
 
-def _group(block: Block, x: Tensor, precision: str, quantized: bool) -> tuple[Group, tuple[int, ...]]:
+def _group(block: Block, x: Tensor, precision: str, quantized: bool, fuse: bool) -> tuple[Group, tuple[int, ...]]:
     """Count one block; return it with the shape of its output."""
     layers = place.weight_layers(block)
     autocast = _autocast(precision)
@@ -179,8 +182,10 @@ def _group(block: Block, x: Tensor, precision: str, quantized: bool) -> tuple[Gr
             quantizer = ActivationQuantizer(_grid())
             quantizer.raw_step.requires_grad_(True)
             quantizer.keep_probability, quantizer.generator = 0.5, generator
+            quantizer.fuse(fuse)
             place.attach_quantizer(site, quantizer)
-    with Tally() as learning:
+    tally = Tally()
+    with _not_compiled(tally), tally as learning:
         with autocast:
             prediction = block(x, None)
         ReconstructionError(2.0)(prediction.float(), target).backward()

@@ -2,15 +2,13 @@
 
 from pathlib import Path
 
-import numpy as np
 from pydantic import Field, NonNegativeInt
 
-from flexround.artifacts import read_manifest, write_manifest
+from flexround.artifacts import write_manifest
 from flexround.mini import digits
 from flexround.settings.schema import Count, Positive
-from flexround.tasks.images.task import FULL_SCALE, ImageOptions, ImageTask, Triple, save_array
-from flexround.tasks.images.training import ArrayImages, TrainingImages
-from flexround.tasks.protocol import draw_indices
+from flexround.tasks.images.arrays import ArrayTask
+from flexround.tasks.images.task import ImageOptions, Triple, save_array
 
 
 class DigitsOptions(ImageOptions):
@@ -23,8 +21,8 @@ class DigitsOptions(ImageOptions):
     seed: NonNegativeInt = Field(0, description="of the data set itself, not of a run")
 
 
-class Digits(ImageTask):
-    """The offline image set of the mini scale, see ``flexround.mini.digits``."""
+class Digits(ArrayTask):
+    """The offline image set of the mini scale: the random warps that made its images are the augmentation."""
 
     Options = DigitsOptions
     options: DigitsOptions
@@ -36,15 +34,3 @@ class Digits(ImageTask):
         for name, array in arrays.items():
             save_array(out / f"{name}.npy", array)
         write_manifest(out, [f"{name}.npy" for name in arrays], options=self.options.model_dump(mode="json"))
-
-    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images as they are; the random warps that made them are the augmentation."""
-        read_manifest(data, verify=False)
-        images = np.load(data / "train_images.npy", mmap_mode="r")
-        indices = draw_indices(len(images), samples, seed)
-        return {"images": images[indices], "indices": indices}
-
-    def training_images(self, data: Path, whole: bool) -> TrainingImages:
-        """Return the training set, in memory."""
-        read_manifest(data, verify=False)
-        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)

@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 from flexround.results.cells import Cell
 from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Count, Positive, Strict
-from flexround.settings.validation import read_yaml, validate
+from flexround.settings.validation import given, read_yaml
 
 CLAIMS = PARAMS / "claims.yaml"
 
@@ -76,7 +76,7 @@ def load(path: Path = CLAIMS) -> Claims:
     Raises:
         SettingsError: the file is missing or wrong; all mistakes are reported together.
     """
-    return validate(Claims, read_yaml(path), str(path))
+    return given(Claims, read_yaml(path), str(path))
 
 
 def _place(cell: Cell) -> tuple[str, str, str]:

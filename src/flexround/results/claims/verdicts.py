@@ -138,9 +138,9 @@ def _ours(comparison: Comparison) -> dict[str, str]:
     lead, metric = comparison.lead, comparison.one.key.metric
     if lead is None:
         return {"verdict": NOT_RUN}
-    ours = margin(lead.cell.median, lead.rival.median, metric)
+    better = 1 if metrics.of(metric).higher_is_better else -1
     unit = 100.0 / lead.rival.median if metrics.of(metric).relative else 1.0
-    noise = unit * lead.sure.noise
+    ours, noise = unit * better * lead.sure.value, unit * lead.sure.noise
     return {
         "margin": number(ours),
         "noise": number(noise),

@@ -12,17 +12,20 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexround.artifacts import read_json, write_bytes
+from flexround.artifacts import read_json, read_text, write_bytes
 from flexround.errors import InputError
-from flexround.results.render import jinja
+from flexround.results import reference
+from flexround.results.render import jinja, latex
 from flexround.results.render.latex import escape
 from flexround.results.render.table_layout import scale_note
 from flexround.settings.layout import PARAMS
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
+from flexround.settings.tables import Table
 from flexround.settings.validation import read_yaml
 
 ORDER = PARAMS / "paper.yaml"
+PUBLISHED = "Published with this repository, not computed here."
 # Debian's names
 PACKAGES = "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"
 FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
@@ -45,30 +48,56 @@ def parts(names: Sequence[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
 
 
 def source(root: Path, plan: Plan, figures: str) -> str:
-    """Return the LaTeX document of what is in ``root``/results; what isn't made is named on its first page.
+    """Return the LaTeX document of what is in ``root``/results; what isn't there is named on its first page.
 
-    ``figures`` is the directory of the figures, seen from where the document is compiled.
+    A table that isn't made there is shown as this repository publishes it, and says so.
+
+    Args:
+        root: of the project.
+        plan: of the scale.
+        figures: directory of the figures, seen from where the document is compiled.
+
+    Raises:
+        InputError: a published table of another version.
     """
     directory = root / "results" / plan.scale.name
-    tables = [plan.params.tables[number].name for number in sorted(plan.params.tables)]
-    order = parts([*tables, *(f"figure{number}" for number in sorted(plan.figures))])
-    names = [name for part in order for name in part.items]
-    paths = {name: directory / f"{name}.{'pdf' if name.startswith('figure') else 'tex'}" for name in names}
-    made = {name: path for name, path in paths.items() if path.exists()}
+    names = [table.name for _, table in sorted(plan.params.tables.items())]
+    names += [f"figure{number}" for number in sorted(plan.figures)]
+    made = {table.name: _made(directory / f"{table.name}.tex") for table in plan.params.tables.values()}
+    published = {
+        table.name: _published(root, plan, table) for table in plan.params.tables.values() if not made[table.name]
+    }
+    tables = {name: text for name, text in {**made, **published}.items() if text}
+    missing = [name for name in names if name not in tables and not (directory / f"{name}.pdf").exists()]
     return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
         note=scale_note(plan.scale),
         figures=figures,
         fit=FIT,
-        parts=order,
+        parts=parts([name for name in names if name not in missing]),
         total=len(names),
-        tables={name: fitted(path.read_text()) for name, path in made.items() if path.suffix == ".tex"},
-        missing=[name for name in names if name not in made],
+        tables={name: fitted(text) for name, text in tables.items()},
+        published=sum(map(bool, published.values())),
+        missing=[name for part in parts(missing) for name in part.items],
         environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
         named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),
         escape=escape,
     )
+
+
+def _made(path: Path) -> str | None:
+    """Return a fragment; None if it isn't there."""
+    return read_text(path) if path.exists() else None
+
+
+def _published(root: Path, plan: Plan, table: Table) -> str | None:
+    """Return the fragment of a table as it is published, which its caption says; None if there is none of the scale."""
+    path = reference.find_published(root, plan.scale, f"{table.name}.csv")
+    if path is None:
+        return None
+    said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
+    return latex.render(read_text(path), table, plan.scale).replace(r"\caption{", said, 1)
 
 
 def fitted(fragment: str) -> str:

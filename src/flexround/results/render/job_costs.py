@@ -64,18 +64,20 @@ def cost(root: Path, directory: str) -> Cost | None:
         InputError: a file that isn't what it should be.
     """
     usage = root / "logs" / f"{Path(directory).relative_to('results')}.usage.json"
-    if usage.exists():
-        measured = read_json(usage)
-        try:
+    record, metrics = (root / directory / name for name in ("record.json", "metrics.json"))
+    path = next((path for path in (usage, record, metrics) if path.exists()), None)
+    if path is None:
+        return None
+    measured = read_json(path)
+    try:
+        if path == usage:
             return Cost(*(float(measured[name]) for name in ("seconds", "cpu_seconds", "max_rss_mb")))
-        except (KeyError, TypeError, ValueError) as error:
-            raise InputError(f"{usage}: not the accounting of a job ({error!r}); delete it") from error
-    if (record := root / directory / "record.json").exists():
-        blocks = read_json(record)["blocks"]
-        return Cost(sum(block["seconds"] for block in blocks), None, max(block["peak_mb"] for block in blocks))
-    if (metrics := root / directory / "metrics.json").exists():
-        return Cost(read_json(metrics)["seconds"], None, None)
-    return None
+        if path == metrics:
+            return Cost(float(measured["seconds"]), None, None)
+        seconds, peaks = ([float(block[name]) for block in measured["blocks"]] for name in ("seconds", "peak_mb"))
+        return Cost(sum(seconds), None, max(peaks))
+    except (KeyError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: not the accounting of a job ({error!r}); delete it") from error
 
 
 def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:

@@ -3,6 +3,7 @@
 import csv
 import math
 from collections import Counter
+from collections.abc import Iterable
 from typing import NamedTuple
 
 from matplotlib.axes import Axes
@@ -10,6 +11,7 @@ from matplotlib.figure import Figure
 
 from flexround.errors import InputError
 from flexround.results.render.figure_style import BLUE, GREY, ORANGE, new_figure, style
+from flexround.results.render.table_layout import Entry
 
 VERDICTS = {  # of claims.csv -> words, colour and marker here
     "holds": ("better", BLUE, "o"),
@@ -30,42 +32,52 @@ class Margin(NamedTuple):
     verdict: str
 
 
-def read(text: str) -> list[Margin]:
-    """Return the comparisons of FlexRound with AdaRound, cell by cell, each once, from the text of ``claims.csv``.
+def comparisons(text: str) -> list[Entry]:
+    """Return the lines of ``claims.csv`` that compare FlexRound with AdaRound and were run, each cell once.
 
-    A comparison is one of rows that differ in the rounding alone.
-
-    Raises:
-        InputError: there is none.
+    A comparison is one of rows that differ in the rounding alone. ``text`` is that of the file.
     """
-    margins = {}
+    found = {}
     for line in csv.DictReader(text.splitlines()):
         rival = line["recipe"].removesuffix("-tuned").replace("flexround", "adaround")
         if line["criterion"] == "better" and line["other_recipe"] == rival != line["recipe"] and line["margin"]:
             cell = tuple(line[name] for name in ("place", "section", "column", "metric", "bits", "recipe"))
-            margins[cell] = Margin(line["place"], _multiple(line["margin"], line["noise"]), line["verdict"])
-    if not margins:
+            found[cell] = line
+    return list(found.values())
+
+
+def read(text: str) -> list[Margin]:
+    """Return FlexRound's margins over AdaRound, see :func:`comparisons`.
+
+    Raises:
+        InputError: there is none.
+    """
+    lines = comparisons(text)
+    if not lines:
         raise InputError("claims.csv compares FlexRound with AdaRound nowhere; make the tables, then the claims again")
-    return list(margins.values())
+    return [Margin(line["place"], multiple(line["margin"], line["noise"]), line["verdict"]) for line in lines]
+
+
+def places(lines: Iterable[str]) -> list[str]:
+    """Return tables and figures once each, in their order: tables first."""
+    return sorted(set(lines), key=lambda place: (place.startswith("figure"), int(place.split()[-1])))
 
 
 def draw(leads: list[Margin], scale: str) -> Figure:
     """Draw one line of points for each table, with how many are better, inside the noise and worse."""
-    places = sorted(
-        {lead.place for lead in leads}, key=lambda place: (place.startswith("figure"), int(place.split()[-1]))
-    )
+    shown = places(lead.place for lead in leads)
     with style():
-        figure = new_figure(7.2, HEIGHT * len(places) + 1.3, "FlexRound against AdaRound in every cell", scale)
+        figure = new_figure(7.2, HEIGHT * len(shown) + 1.3, "FlexRound against AdaRound in every cell", scale)
         axes = figure.subplots()
         axes.axvspan(-1, 1, color="#eeeeee", zorder=0)
         offsets = [SPREAD * (number * GOLDEN % 1 - 0.5) for number in range(len(leads))]  # from the table's line
-        points = [(lead, places.index(lead.place) + offset) for lead, offset in zip(leads, offsets, strict=True)]
+        points = [(lead, shown.index(lead.place) + offset) for lead, offset in zip(leads, offsets, strict=True)]
         for verdict, (words, colour, marker) in VERDICTS.items():
             of_verdict = [(lead.multiple, y) for lead, y in points if lead.verdict == verdict]
             x, y = zip(*of_verdict, strict=True) if of_verdict else ((), ())
             axes.scatter(x, y, s=16, color=colour, marker=marker, linewidths=1, alpha=0.6, label=words)
-        _count(axes, leads, places)
-        _finish(axes, places, max(2.0, *(abs(lead.multiple) for lead in leads)))
+        _count(axes, leads, shown)
+        _finish(axes, shown, max(2.0, *(abs(lead.multiple) for lead in leads)))
     return figure
 
 
@@ -91,7 +103,7 @@ def _finish(axes: Axes, places: list[str], reach: float) -> None:
     axes.legend(loc="upper left", ncols=len(VERDICTS), bbox_to_anchor=(0, 1.03))
 
 
-def _multiple(margin: str, noise: str) -> float:
+def multiple(margin: str, noise: str) -> float:
     """Return a margin in multiples of the noise, at most ``REACH``."""
     value, chance = float(margin), float(noise or "inf")
     multiple = value / chance if chance else math.copysign(math.inf, value) if value else 0.0

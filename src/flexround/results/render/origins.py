@@ -21,8 +21,8 @@ class Catalogue:
     Equal sections stand there once: versions, data and settings are the same for hundreds of runs.
     """
 
-    def __init__(self, root: Path, plan: Plan) -> None:
-        self.root, self.plan = root, plan
+    def __init__(self, root: Path, plan: Plan, own: str | None) -> None:
+        self.root, self.plan, self.own = root, plan, own
         self.sections: list[Any] = []
         self.described: list[list[Any]] = []
         self._numbers: dict[Run, int] = {}
@@ -31,9 +31,9 @@ class Catalogue:
     def run(self, run: Run, is_evaluated: bool) -> int:
         """Return the number of a run; one that isn't evaluated says how to make it."""
         if run not in self._numbers:
-            facts = [("Run", {"not evaluated; to make it": run_facts.command(run)})]
+            facts = [("Run", {"not evaluated; to make it": run_facts.command(run, self.plan, self.own)})]
             if is_evaluated:
-                facts = run_facts.sections(self.root, self.plan, run)
+                facts = run_facts.sections(self.root, self.plan, run, self.own)
             self._numbers[run] = self.add(str(run), facts)
         return self._numbers[run]
 
@@ -66,14 +66,16 @@ class Catalogue:
         return facts
 
 
-def provenance(root: Path, plan: Plan, standings: Sequence[Standing]) -> dict[str, Any]:
+def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str | None = None) -> dict[str, Any]:
     """Return where every cell of tables comes from, as ``root``/results and ``root``/logs tell, for the page's script.
+
+    ``own`` is the user's file whose rows are among the tables.
 
     Returns:
         ``columns`` of the CSVs; ``cells``: by table, a list of [line of the CSV, numbers of runs]; ``runs``: a list of
         [name, [[title, number of a section], ...]]; ``sections``: see :mod:`flexround.results.render.run_facts`.
     """
-    catalogue = Catalogue(root, plan)
+    catalogue = Catalogue(root, plan, own)
     cells = {
         s.table.number: [
             [[entry[name] for name in COLUMNS], catalogue.cell(s.table, entry, place)]

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
+from flexround import artifacts
 from flexround.errors import InputError
 from flexround.results.render.table_layout import Layout, parse, plain
 from flexround.results.table_csv import NOT_RUN
@@ -49,7 +50,7 @@ def standing(table: Table, path: Path, published: bool = False) -> Standing:
     if not path.exists():
         return unknown
     try:
-        layout = parse(path.read_text())
+        layout = parse(artifacts.read_text(path))
     except InputError as error:
         raise InputError(f"{path}: {error}") from error
     counts = Counter(entry["status"] for entry in layout.entries)

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
+from flexround import artifacts
 from flexround.errors import InputError, suggest
 from flexround.results.claims import specs
 from flexround.results.claims.verdicts import VERDICTS
@@ -34,7 +35,7 @@ def read(path: Path, settings: Path = specs.CLAIMS) -> list[Judged]:
     if not path.exists():
         return []
     words, judged = specs.load(settings).claims, []
-    reader = csv.DictReader(path.read_text().splitlines())
+    reader = csv.DictReader(artifacts.read_text(path).splitlines())
     for name, group in itertools.groupby(reader, key=lambda line: line["claim"]):
         if name not in words:
             raise InputError(f"{path}: claim {suggest(name, words)}; make it again")

@@ -9,9 +9,25 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from markupsafe import Markup
+from plotly.offline import get_plotlyjs
 
+from flexround import artifacts, metrics
 from flexround.results import reference
-from flexround.results.render import html, jinja, job_costs, origins, report_claims, table_layout
+from flexround.results.paired import Z
+from flexround.results.published import DECIMALS
+from flexround.results.render import (
+    findings,
+    html,
+    jinja,
+    job_costs,
+    lead_plots,
+    leads,
+    origins,
+    plots,
+    report_claims,
+    table_layout,
+    words,
+)
 from flexround.results.render.overview import Standing, standing
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow
 from flexround.settings.layout import PARAMS, Run
@@ -27,10 +43,11 @@ class Shown(NamedTuple):
     span: int
 
 
-def render(root: Path, plan: Plan) -> str:
+def render(root: Path, plan: Plan, own: str | None = None) -> str:
     """Return the page of what is in ``root``/results and ``root``/logs.
 
-    What isn't made there is shown as this repository publishes it, and says so, or is listed as not run.
+    What isn't made there is shown as this repository publishes it, and says so, or is listed as not run. ``own`` is the
+    file of the user's whose rows are among the tables.
 
     Raises:
         InputError: a result that isn't what it should be.
@@ -41,6 +58,20 @@ def render(root: Path, plan: Plan) -> str:
     runs = {s.table.number: _table_runs(s, root) for s in standings}
     claims = reference.find(root, plan.scale, "claims.csv")
     judged = report_claims.read(claims.path, PARAMS / plan.scale.shows.claims)
+    verdicts = report_claims.total(judged)
+    compared = leads.comparisons(artifacts.read_text(claims.path)) if claims.path.exists() else []
+    first = lead_plots.plot(compared)
+    sizes = plots.sizes(plan, root)
+    more = [plots.of_bits(standings, plan), plots.of_sizes(plan, sizes), plots.of_seeds(standings, sizes, root)]
+    data = origins.provenance(root, plan, standings, own) | {
+        "plots": {plot.name: [choice._asdict() for choice in plot.choices] for plot in (first, *more)},
+        "places": {s.table.number: s.table.title for s in standings},
+        "words": words.WORDS,
+        "decimals": DECIMALS,
+        "z": Z,
+        "relative": [name for name, metric in metrics.METRICS.items() if metric.relative],
+        "whole": [name for name in plan.params.recipes.recipes if plots.whole(plan, name)],
+    }
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),
@@ -55,12 +86,18 @@ def render(root: Path, plan: Plan) -> str:
         published=sum(s.published for s in standings),
         claims=judged,
         claims_published=claims.published,
-        verdicts=report_claims.total(judged),
+        verdicts=verdicts,
+        found=findings.sentences(verdicts, compared, standings),
+        first=first,
+        more=more,
+        of_blocks=plots.BLOCKS,
+        words=words.of,
         errata=_list(reference.find(root, plan.scale, "errata.csv").path),
         costs={number: _seconds(root, plan, of_table) for number, of_table in runs.items()},
         total=_seconds(root, plan, itertools.chain(*runs.values())),
         stages=list(job_costs.STAGES.values()),
-        data=Markup(_json(origins.provenance(root, plan, standings))),
+        data=Markup(_json(data)),
+        plotly=Markup(get_plotlyjs()),
     )
 
 
@@ -97,7 +134,7 @@ def _image(path: Path) -> str | None:
 
 def _list(path: Path) -> list[list[str]]:
     """Return the lines of a CSV, the header first; none if it isn't made."""
-    return list(csv.reader(path.read_text().splitlines())) if path.exists() else []
+    return list(csv.reader(artifacts.read_text(path).splitlines())) if path.exists() else []
 
 
 def _json(value: Any) -> str:

@@ -1,12 +1,15 @@
 """Where a number comes from: everything that is recorded about a run, in sections for a reader."""
 
 import re
+import shlex
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
 from flexround import artifacts
+from flexround.errors import InputError
 from flexround.results.render import job_costs
+from flexround.results.table_csv import number
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
@@ -14,38 +17,55 @@ from flexround.settings.plan import Plan
 Section = tuple[str, Any]  # a title, and facts: a dict, or a list of rows of which the first is the header
 LOG_LINES = 12
 LOGGED = re.compile(r"\d\d:\d\d:\d\d (.*)")  # what our stages write; the clock is left out
+OF_METRICS = ("metrics", "stderr", "heldout", "gate")  # hold values of metrics
 RESULT = ("metrics", "stderr", "n_examples", "protocol")  # of metrics.json
 DIGITS = 4  # significant ones, of errors, seconds and megabytes
-DECIMALS = 4  # of results; the rest is floating-point error
+SETTING_DIGITS = 6  # of what is neither that nor a value of a metric
 BLOCK = {
     "block": "block",
     "phase": "phase",
     "iterations": "iterations",
     "error_rtn": "error, nearest",
-    "error_hard": "error, learned",
+    "error_soft": "error, soft",
+    "error_hard": "error, hard",
     "seconds": "seconds",
     "peak_mb": "peak MB",
 }
 
 
-def sections(root: Path, plan: Plan, run: Run) -> list[Section]:
+def sections(root: Path, plan: Plan, run: Run, own: str | None = None) -> list[Section]:
     """Return what ``root``/results and ``root``/logs record about an evaluated run; what isn't there is left out.
+
+    ``own`` is the user's file that is among the settings.
 
     Raises:
         InputError: a file that isn't what it should be.
     """
+    try:
+        return _sections(root, plan, run, own)
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        directory = root / layout.evaluated_dir(run)
+        raise InputError(
+            f"{directory}: what is recorded of it isn't what its jobs write ({error!r}); make it again"
+        ) from error
+
+
+def _sections(root: Path, plan: Plan, run: Run, own: str | None) -> list[Section]:
     directories = job_costs.known_directories(plan, run)
     metrics = artifacts.read_json(root / layout.evaluated_dir(run) / "metrics.json")
     manifest = _manifest([root / layout.quantized_dir(run)])
     record = _optional(root / layout.quantized_dir(run) / "record.json")
     recorded: list[Section] = [
-        ("Run", {**vars(run), "make it again": command(run)}),
+        ("Run", {**vars(run), "make it again": command(run, plan, own)}),
         ("Result", _rounded({key: metrics[key] for key in RESULT if metrics.get(key)})),
         ("Recipe", _recipe(manifest)),
         ("Settings and where they come from", _settings(manifest)),
         ("Blocks", _blocks(record)),
         ("Calibration samples", _manifest([root / d for d in directories if job_costs.stage(d) == "calibrate"])),
-        ("Full-precision network", _manifest([root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)])),
+        (
+            "Full-precision network",
+            _rounded(_manifest([root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)])),
+        ),
         ("Gate", _rounded(_optional(root / plan.gate(run)))),
         ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
         ("Versions of the evaluation", metrics.get("environment", {})),
@@ -67,16 +87,18 @@ def _manifest(directories: Iterable[Path]) -> dict[str, Any]:
     return {key: value for facts in manifests for key, value in facts.items() if key != "files"}
 
 
-def command(run: Run) -> str:
-    """Return how the run is computed again from a clone."""
-    return f"snakemake --cores all {layout.evaluated_dir(run)}/metrics.json --config scale={run.scale}"
+def command(run: Run, plan: Plan, own: str | None = None) -> str:
+    """Return how the run is computed again from a clone; a recipe that the settings lack is of a file of the user's."""
+    known = run.recipe in plan.params.recipes.recipes
+    config = f"scale={run.scale}" + (f" {shlex.quote(f'own={own}')}" if own else "" if known else " own=FILE")
+    return f"snakemake --cores all {layout.evaluated_dir(run)}/metrics.json --config {config}"
 
 
 def _recipe(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe of a quantized network, and among which it was selected."""
     facts = {key: value for key, value in manifest.get("recipe", {}).items() if value not in (None, [], {})}
     facts |= {key: manifest[key] for key in ("rounding", "selected") if key in manifest}
-    return facts
+    return _rounded(facts)
 
 
 def _settings(manifest: dict[str, Any]) -> list[list[Any]]:
@@ -98,10 +120,17 @@ def _short(value: Any) -> Any:
 
 
 def _rounded(facts: Any) -> Any:
-    """Return facts in which numbers have few decimals."""
+    """Return facts in which values of metrics have the decimals of the tables, and others no floating-point error."""
     if isinstance(facts, dict):
-        return {key: _rounded(value) for key, value in facts.items()}
-    return round(facts, DECIMALS) if isinstance(facts, float) else facts
+        return {key: _result(value) if key in OF_METRICS else _rounded(value) for key, value in facts.items()}
+    return float(f"{facts:.{SETTING_DIGITS}g}") if isinstance(facts, float) else facts
+
+
+def _result(facts: Any) -> Any:
+    """Return values of metrics as text with the decimals of the tables."""
+    if isinstance(facts, dict):
+        return {key: _result(value) for key, value in facts.items()}
+    return number(facts) if isinstance(facts, float) else facts
 
 
 def _costs(root: Path, directories: list[str]) -> list[list[Any]]:
@@ -122,5 +151,6 @@ def _logs(root: Path, directories: list[str]) -> Iterator[Section]:
     for directory in directories[-2:]:
         path = Path("logs") / Path(directory).relative_to("results").with_name(Path(directory).name + ".log")
         if (root / path).exists() and job_costs.stage(directory) in ("reconstruct", "evaluate"):
-            lines = [logged[1] for line in (root / path).read_text().splitlines() if (logged := LOGGED.match(line))]
+            text = (root / path).read_text(errors="replace")  # whatever a job printed
+            lines = [logged[1] for line in text.splitlines() if (logged := LOGGED.match(line))]
             yield f"End of {path}", "\n".join(lines[-LOG_LINES:])

@@ -4,7 +4,7 @@ import csv
 import itertools
 import re
 from collections.abc import Iterable, Sequence
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from flexround.errors import InputError
 from flexround.results.published import SETTING
@@ -12,6 +12,8 @@ from flexround.results.table_csv import COLUMNS, NOT_RUN
 from flexround.settings.schema import ScaleFacts
 
 Entry = dict[str, str]  # one line of the CSV
+WHOLE = ("table", "row", "group")  # columns of whole numbers, and of numbers that may be missing
+NUMBERS = ("value", "spread", "n_seeds", "n_examples", "stderr", "published", "delta", "lead", "lead_stderr", "p_value")
 SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
 SIGNS = {  # LaTeX -> text; double quotes before single ones
     **{"``": "\u201c", "''": "\u201d", "`": "\u2018", "'": "\u2019"},
@@ -73,9 +75,14 @@ def parse(text: str) -> Layout:
         InputError: other columns than this version writes, no cells, or a row of some but not all columns.
     """
     reader = csv.DictReader(text.splitlines())
-    entries = list(reader)
+    try:
+        entries = list(reader)
+    except csv.Error as error:
+        raise InputError(f"table CSV: {error}; run tabulate again") from error
     if tuple(reader.fieldnames or ()) != COLUMNS or not entries:
         raise InputError(f"table CSV with columns {reader.fieldnames}: made by another version; run tabulate again")
+    for number, entry in enumerate(entries, 1):
+        _check(entry, f"table CSV: entry {number}")
     lines = tuple(_line(row) for _, row in itertools.groupby(entries, key=lambda entry: entry["row"]))
     width = max(len(line.cells) for line in lines)
     if wrong := [line.row for line in lines if len(line.cells) not in (1, width)]:
@@ -83,6 +90,20 @@ def parse(text: str) -> Layout:
     full = (line.cells for line in lines if len(line.cells) == width)
     columns = tuple(_heading(cells) for cells in zip(*full, strict=True))
     return Layout(int(entries[0]["table"]), entries[0]["scale"], columns, lines)
+
+
+def _check(entry: dict[Any, Any], where: str) -> None:
+    """Raise InputError if an entry has more or fewer cells than columns, or text in one of numbers."""
+    if None in entry or None in entry.values():
+        raise InputError(f"{where} has not as many cells as there are columns; run tabulate again")
+    for column in (*WHOLE, *NUMBERS):
+        try:
+            if column in WHOLE:
+                int(entry[column])
+            elif entry[column]:
+                float(entry[column])
+        except ValueError as error:
+            raise InputError(f"{where}: {column} = {entry[column]!r} is no number; run tabulate again") from error
 
 
 def _heading(cells: Sequence[tuple[Entry, ...]]) -> Heading:

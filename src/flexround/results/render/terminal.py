@@ -4,12 +4,13 @@ from collections.abc import Iterable
 
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow, absent, legend, optional, parse, scale_note
 from flexround.settings.schema import ScaleFacts
+from flexround.settings.tables import Table
 
 GAP = "  "
 MISSING = "--"
 
 
-def render(text: str, scale: ScaleFacts) -> str:
+def render(text: str, table: Table, scale: ScaleFacts) -> str:
     """Return the CSV of a table for a terminal, ASCII only; its first line names the scale."""
     layout = parse(text)
     names = ["method", *optional(layout)]
@@ -19,7 +20,9 @@ def render(text: str, scale: ScaleFacts) -> str:
     widths = {index: max(len(row[index]) for row in rows) for index in used}
     body = [GAP.join(row[index].ljust(widths[index]) for index in used).rstrip() for row in rows]
     rule = "-" * max(len(line) for line in body)
-    lines = [f"Table {layout.number}: ours (paper). {scale_note(scale)}", rule, body[0]]
+    published = any(entry["published"] for line in layout.lines for entries in line.cells for entry in entries)
+    title = f"Table {table.name.removeprefix('table')}: ours{' (paper)' if published else ''}"
+    lines = [f"{title}. {scale_note(scale)}", rule, body[0]]
     previous = None
     for line, row in zip(layout.lines, body[1:], strict=True):
         lines += [rule, row] if line.group != previous else [row]

@@ -96,8 +96,9 @@ def _named(row: Row) -> Row:
         return row | {"answer": row.get("label")}
     question = row.get("question")
     if isinstance(question, dict):  # ARC and OpenBookQA as their authors have them
-        stem, choices = question.get("stem"), question.get("choices") or []
-        columns = {key: [choice.get(key) for choice in choices] for key in ("text", "label")}
+        stem, choices = question.get("stem"), question.get("choices")
+        listed = [choice for choice in choices if isinstance(choice, dict)] if isinstance(choices, list) else []
+        columns = {key: [choice.get(key) for choice in listed] for key in ("text", "label")}
         return row | {"question": stem, "question_stem": stem, "choices": columns}
     return row
 
@@ -108,7 +109,7 @@ def _authors(path: Path) -> list[Row]:
     labels = path.with_name(f"{path.stem}-labels.lst")
     if not labels.is_file() or any("answer" in row for row in rows):
         return rows
-    lines = labels.read_text().split()
+    lines = text_files.decoded(labels).split()
     if len(lines) != len(rows):
         raise InputError(f"{labels}: {len(lines)} labels for the {len(rows)} examples of {path.name}; fetch both again")
     return [row | {"label": label} for row, label in zip(rows, lines, strict=True)]
@@ -139,14 +140,17 @@ def _taken_apart(path: Path, name: str) -> list[Row]:
     rows = read_lines(path)
     try:
         return [_PARTS[name](row) for row in rows]
-    except (KeyError, ValueError, IndexError, AttributeError) as error:
+    except (KeyError, ValueError, IndexError, AttributeError, TypeError) as error:
         raise InputError(f"{path}: its lines are not the posed questions of {name} ({error!r})") from error
 
 
 def _six_lines(path: Path) -> list[Row]:
     """Read HellaSwag's contexts, labels and four endings; the contexts are whole, so that nothing is capitalized."""
     data = path.read_bytes()
-    lines = (bz2.decompress(data) if path.suffix == ".bz2" else data).decode().rstrip("\n").split("\n")
+    try:
+        lines = (bz2.decompress(data) if path.suffix == ".bz2" else data).decode().rstrip("\n").split("\n")
+    except (OSError, ValueError) as error:
+        raise InputError(f"{path}: not a whole text in UTF-8 ({error}); fetch it again") from error
     if len(lines) % 6:
         raise InputError(f"{path}: {len(lines)} lines are not six for each question; fetch it again")
     rows = []

@@ -8,13 +8,12 @@ import numpy as np
 from PIL import Image
 from pydantic import Field
 
-from flexround.artifacts import read_manifest, write_manifest
+from flexround.artifacts import write_manifest
 from flexround.errors import InputError
 from flexround.settings.schema import Count
-from flexround.tasks.images.task import FULL_SCALE, ImageOptions, ImageTask, save_array
-from flexround.tasks.images.training import ArrayImages, TrainingImages
+from flexround.tasks.images.arrays import ArrayTask
+from flexround.tasks.images.task import ImageOptions, save_array
 from flexround.tasks.images.transforms import UNREADABLE
-from flexround.tasks.protocol import draw_indices
 
 SIZE = 32
 
@@ -28,7 +27,7 @@ class Cifar10Options(ImageOptions):
     val: Count = Field(10_000, description="test images expected")
 
 
-class Cifar10(ImageTask):
+class Cifar10(ArrayTask):
     """CIFAR-10. The test images are what is evaluated; some training images are kept to calibrate on."""
 
     Options = Cifar10Options
@@ -50,18 +49,6 @@ class Cifar10(ImageTask):
             save_array(out / f"{name}_labels.npy", labels)
         names = [f"{name}_{kind}.npy" for name in ("train", "val") for kind in ("images", "labels")]
         write_manifest(out, names, options=options.model_dump(mode="json", exclude={"root"}))
-
-    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training images as they are: uint8 (samples, 32, 32, 3), and their int64 indices."""
-        read_manifest(data, verify=False)
-        images = np.load(data / "train_images.npy", mmap_mode="r")
-        indices = draw_indices(len(images), samples, seed)
-        return {"images": images[indices], "indices": indices}
-
-    def training_images(self, data: Path, whole: bool) -> TrainingImages:
-        """Return the training images that were kept."""
-        read_manifest(data, verify=False)
-        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)
 
 
 def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:

@@ -2,6 +2,7 @@
 
 import gzip
 import json
+import zlib
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Literal
@@ -60,7 +61,7 @@ def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     try:
         with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
             yield from enumerate(file, start=1)
-    except (OSError, EOFError) as error:
+    except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged or not whole ({error}); fetch it again") from error
 
 

@@ -2,6 +2,7 @@
 
 import json
 import zipfile
+import zlib
 from collections import Counter
 from pathlib import Path
 from typing import Any
@@ -59,7 +60,7 @@ def _read_json(path: Path) -> Any:
             return json.loads(path.read_bytes())
         with zipfile.ZipFile(path) as archive:
             return json.loads(archive.read(path.stem))
-    except (ValueError, KeyError, zipfile.BadZipFile) as error:
+    except (ValueError, KeyError, OSError, EOFError, RuntimeError, zipfile.BadZipFile, zlib.error) as error:
         raise InputError(f"{path}: not readable ({error}); fetch it again") from error
 
 

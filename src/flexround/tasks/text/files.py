@@ -41,10 +41,11 @@ def read(paths: list[Path], needed: Sequence[str]) -> list[dict[str, Any]]:
     for path in paths:
         try:
             table = parquet.read_table(path)
-        except (ArrowException, OSError) as error:
+            found = table.to_pylist()
+        except (ArrowException, OSError, ValueError) as error:  # texts are decoded when they are taken out
             raise InputError(f"{path}: not a readable parquet file ({error}); fetch it again") from error
         check_columns(path, needed, table.column_names)
-        rows += table.to_pylist()
+        rows += found
     return rows
 
 

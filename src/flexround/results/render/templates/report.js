@@ -9,13 +9,53 @@ function element(tag, text, ...children) {
   return node;
 }
 
+function inWords(key) {
+  return data.words[key] ?? key.replaceAll("_", " ");
+}
+
+function heading(titles) {
+  const cells = titles.map((title, i) => {
+    const button = element("button", title);
+    button.type = "button";
+    button.className = "sort";
+    const cell = element("th", "", button);
+    cell.scope = "col";
+    cell.dataset.column = i;
+    cell.ariaSort = "none";
+    return cell;
+  });
+  return element("thead", "", element("tr", "", ...cells));
+}
+
+// A setting may have a value for each group of a rounding.
+function inLine(value) {
+  if (value === null || typeof value !== "object") return String(value ?? "");
+  return Object.entries(value).map(([key, each]) => `${key}: ${inLine(each)}`).join(", ");
+}
+
+function row(values) {
+  const cells = values.map((value, i) => {
+    const cell = element("td", inLine(value));
+    cell.dataset.column = i;
+    cell.dataset.value = parseFloat(value) || inLine(value);
+    return cell;
+  });
+  return element("tr", "", ...cells);
+}
+
+// What a key means, with the key itself where it is pointed at.
+function named(key) {
+  const term = element("dt", inWords(key));
+  term.title = key;
+  return term;
+}
+
 // Facts as Python wrote them: an object, rows of which the first is the header, lines of text, or one value.
 function shown(facts) {
   if (Array.isArray(facts) && Array.isArray(facts[0])) {
     const [header, ...rows] = facts;
-    const line = (tag, cells) => element("tr", "", ...cells.map((cell) => element(tag, String(cell ?? ""))));
-    const body = element("tbody", "", ...rows.map((row) => line("td", row)));
-    const table = element("table", "", element("thead", "", line("th", header)), body);
+    const table = element("table", "", heading(header), element("tbody", "", ...rows.map(row)));
+    table.className = "sortable";
     const box = element("div", "", table);
     box.className = "scroll";
     box.tabIndex = 0;
@@ -23,7 +63,7 @@ function shown(facts) {
   }
   if (facts !== null && typeof facts === "object") {
     const list = element("dl");
-    for (const [key, value] of Object.entries(facts)) list.append(element("dt", key), element("dd", "", shown(value)));
+    for (const [key, value] of Object.entries(facts)) list.append(named(key), element("dd", "", shown(value)));
     return list;
   }
   return element(String(facts).includes("\n") ? "pre" : "span", String(facts));
@@ -32,19 +72,32 @@ function shown(facts) {
 const NAMES = ["section", "method", "bits", "column", "metric"]; // of a cell: they stand in the title
 const LAYOUT = ["table", "row", "group", "best"];
 
+// A section of a run: its settings with words before the keys, its blocks with a plot.
+function described(title, facts) {
+  if (title.startsWith("Settings")) {
+    const [header, ...rows] = facts;
+    return [shown([["what", ...header], ...rows.map(([key, ...rest]) => [inWords(key), key, ...rest])])];
+  }
+  if (title !== "Blocks") return [shown(facts)];
+  const node = element("div");
+  node.className = "plot";
+  node.plotted = blocks(facts, title);
+  return [node, shown(facts)];
+}
+
 function describe([values, runs]) {
-  const named = data.columns.map((name, i) => [name, values[i]]);
-  const facts = Object.fromEntries(named.filter(([, value]) => value !== ""));
+  const fields = data.columns.map((name, i) => [name, values[i]]);
+  const facts = Object.fromEntries(fields.filter(([, value]) => value !== ""));
+  if (facts.higher_is_better) facts.higher_is_better = facts.higher_is_better === "1" ? "yes" : "no";
   const parts = runs.map((number, i) => {
     const [name, sections] = data.runs[number];
     const part = element("details", "", element("summary", name));
     part.open = i === 0;
-    for (const [title, section] of sections) part.append(element("h3", title), shown(data.sections[section]));
+    for (const [title, section] of sections) part.append(element("h3", title), ...described(title, data.sections[section]));
     return part;
   });
   const rest = Object.entries(facts).filter(([name]) => ![...NAMES, ...LAYOUT].includes(name));
-  const words = rest.map(([name, value]) => [name.replaceAll("_", " "), value]);
-  return [facts, [shown(Object.fromEntries(words)), ...parts]];
+  return [facts, [shown(Object.fromEntries(rest)), ...parts]];
 }
 
 function open(id) {
@@ -52,11 +105,12 @@ function open(id) {
   const cell = data.cells[table]?.[index];
   if (!cell) return;
   const [facts, parts] = describe(cell);
-  const names = NAMES.map((name) => facts[name]).filter(Boolean);
-  document.getElementById("provenance-title").textContent = `Table ${table}: ${names.join(", ")}`;
+  const names = NAMES.filter((name) => facts[name]).map((name) => (name === "metric" ? inWords(facts[name]) : facts[name]));
+  document.getElementById("provenance-title").textContent = `${data.places[table]}: ${names.join(", ")}`;
   document.getElementById("provenance-body").replaceChildren(...parts);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
+  for (const node of dialog.querySelectorAll("details[open] .plot")) drawBlocks(node);
   history.replaceState(null, "", `#cell-${id}`);
 }
 
@@ -104,20 +158,3 @@ function filter(family) {
   const count = nodes.filter((node) => wanted(node) && node.matches("#status tr")).length;
   document.querySelector("#filter output").textContent = `${count} tables shown`;
 }
-
-document.addEventListener("click", ({ target }) => {
-  if (target.matches(".sort")) sort(target);
-  if (target.matches(".cell")) open(target.id.slice("cell-".length));
-  if (target === dialog) dialog.close(); // its backdrop
-});
-document.addEventListener("keydown", (event) => {
-  if (!event.key.startsWith("Arrow") || !event.target.matches(".cell")) return;
-  event.preventDefault();
-  move(event.target, event.key);
-});
-document.getElementById("filter").addEventListener("change", ({ target }) => filter(target.value));
-dialog.addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
-for (const table of document.querySelectorAll(".values")) {
-  [...table.querySelectorAll(".cell")].slice(1).forEach((button) => (button.tabIndex = -1));
-}
-if (location.hash.startsWith("#cell-")) open(location.hash.slice("#cell-".length));

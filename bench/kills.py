@@ -1,0 +1,331 @@
+"""Kill every stage, Snakemake and the workers' server at random moments; then do the same again.
+
+    PYTHONPATH=tests python bench/kills.py --stages 480 --workflow 20       # about an hour on two idle cores
+
+Afterwards all results have the bits of an undisturbed run, nothing is left over, and nothing half-written was ever
+taken for a result. A stage is killed (SIGKILL) after a random time, or at a random call that changes the file system.
+What Snakemake does between two runs is done here, too: it deletes the declared outputs of a job that was killed.
+"""
+
+import argparse
+import collections
+import contextlib
+import functools
+import itertools
+import json
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import stage_calls
+import test_streaming
+import yaml
+from rehearse_slurm import hashes
+from safetensors.torch import load_file
+
+from flexround import artifacts, unfinished
+from flexround.errors import InputError
+from flexround.models import build
+from flexround.results import evaluated
+from flexround.settings.load import read_scale
+from flexround.stages import finetune
+
+ROOT = Path(__file__).resolve().parents[1]
+IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), ("wikitext2", "gpt-neo-125m")
+CHANGES = ("replace", "fsync", "unlink", "link", "mkdir", "rename")  # of os, at which a stage is killed
+CHAIN = 3  # kills of one run, at most
+
+
+class Wrong(Exception):
+    """What no kill may lead to."""
+
+
+class Stage(NamedTuple):
+    """A job that is killed: what makes it again, and the files or the directory that its rule declares."""
+
+    name: str
+    run: Callable[[], object]
+    outputs: tuple[Path, ...]
+
+    def remove(self) -> None:
+        """Delete the outputs, as Snakemake does before it runs the job again."""
+        for path in self.outputs:
+            if path.is_dir():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
+
+
+def stages(root: Path, wanted: str) -> list[Stage]:
+    """Make what a small scale and a streamed network have, and return the jobs with ``wanted`` in their name."""
+    unfinished.WORTH_SECONDS = 0.0  # everything is worth being kept
+    finetune.sources.verify = lambda *_: "0" * 64  # the streamed source is made here
+    work = stage_calls.Work(ROOT / "tests/smoke.yaml", root)
+    texts = streamed(root) if any(wanted in name for name in ("reconstruct, streamed", "evaluate texts")) else work
+    jobs = [
+        ("data", work, "data", IMAGES[:1]),
+        ("fine-tune", work, "weights", IMAGES),
+        ("calibrate", work, "samples", (IMAGES[0], 64)),
+        ("reconstruct, B", work, "quantized", (*IMAGES, "b-flexround-w4")),
+        ("reconstruct, Q", work, "quantized", (*IMAGES, "q-flexround-w4a4")),
+        ("reconstruct, streamed", texts, "quantized", (*TEXTS, "q-flexround-w8a8")),
+        ("evaluate", work, "evaluated", (*IMAGES, "b-flexround-w4")),
+        ("evaluate texts", texts, "evaluated", (*TEXTS, "q-flexround-w8a8")),
+    ]
+    found = []
+    for name, of, method, arguments in (job for job in jobs if wanted in job[0]):
+        out = getattr(of, method)(*arguments)
+        files = ("metrics.json", "predictions.safetensors") if method == "evaluated" else ()
+        outputs = tuple(out / file for file in files) or (out,)
+        found.append(Stage(name, functools.partial(getattr(of, method), *arguments, again=True), outputs))
+    table = functools.partial(work.do, "tabulate", 10, out="results/smoke/table10.csv", again=True)
+    if wanted not in "tabulate":
+        return found
+    table()
+    outputs = tuple(root / f"results/smoke/table10.{suffix}" for suffix in ("csv", "tex", "html"))
+    return [*found, Stage("tabulate", table, outputs)]
+
+
+def streamed(root: Path) -> stage_calls.Work:
+    """Return a scale whose network is read piece by piece from a directory of shards, which is made here."""
+    settings = read_scale(str(ROOT / "tests/lm_scale.yaml"))
+    first = stage_calls.Work(ROOT / "tests/lm_scale.yaml", root)
+    trained = first.weights("corpus", TEXTS[1])
+    directory = root / f"results/sources/hub/{TEXTS[1]}"
+    directory.parent.mkdir(parents=True)
+    test_streaming.store(directory, load_file(trained / "model.safetensors"))
+    model = build.architecture(first.params.checkpoint(TEXTS[1]), {"head": "causal-lm"})
+    (directory / "config.json").write_text(json.dumps(model.config.to_dict()))
+    shutil.copy(trained / "tokenizer.json", directory)
+    checkpoint = settings["checkpoints"][TEXTS[1]]
+    checkpoint |= {"source": TEXTS[1], "streamed": True, "loader": "flexround.tasks.text.task:import_directory"}
+    del checkpoint["pretrain"]
+    (root / "streamed.yaml").write_text(yaml.safe_dump(settings | {"train": []}))
+    return stage_calls.Work(root / "streamed.yaml", root)
+
+
+def forked(action: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> int:
+    """Start ``action`` in a forked process with a group of its own; return its number."""
+    if (pid := os.fork()) == 0:
+        code = 1
+        try:
+            os.setsid()
+            silent = os.open(os.devnull, os.O_WRONLY)
+            os.dup2(silent, 1), os.dup2(silent, 2)
+            prepare(), action()
+            code = 0
+        finally:
+            os._exit(code)
+    return pid
+
+
+def counted(after: int) -> Iterator[int]:
+    """Have this process killed at its call number ``after`` that changes the file system."""
+    calls = itertools.count(1)
+
+    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapper(*arguments: Any, **options: Any) -> Any:
+            if next(calls) == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+
+        return wrapper
+
+    for name in CHANGES:
+        setattr(os, name, watched(getattr(os, name)))
+    return calls
+
+
+def measured(stage: Stage) -> tuple[float, int]:
+    """Return the seconds of an undisturbed run in a fork, and how often it changes the file system."""
+    stage.remove()
+    with tempfile.NamedTemporaryFile() as file:
+
+        def run() -> None:
+            calls = counted(0)
+            stage.run()
+            Path(file.name).write_text(str(next(calls)))
+
+        start = time.monotonic()
+        if os.waitpid(forked(run), 0)[1]:
+            raise Wrong(f"{stage.name}: fails undisturbed")
+        return time.monotonic() - start, int(Path(file.name).read_text())
+
+
+def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool:
+    """Run a stage and kill it at a random moment; return whether it was at work then."""
+    if rng.random() < 0.5:
+        pid = forked(stage.run)
+        time.sleep(rng.uniform(0, seconds))
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
+    else:
+        pid = forked(stage.run, functools.partial(counted, rng.randint(1, changes)))
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+
+
+def check_whole(stage: Stage) -> None:
+    """Refuse a half-written result that has what makes it one: its manifest, or its metrics."""
+    for path in stage.outputs:
+        try:
+            if (path / "manifest.json").exists():
+                artifacts.read_manifest(path)
+            if path.name == "metrics.json" and path.exists():
+                evaluated.compare(path, evaluated.read(path))
+        except InputError as error:
+            raise Wrong(f"{stage.name}: half a result looks whole: {error}") from error
+
+
+def check_equal(root: Path, expected: dict[str, str], name: str) -> None:
+    """Compare all results with those of the undisturbed run."""
+    found = hashes(root)
+    for path in sorted(found.keys() | expected.keys()):
+        if found.get(path) != expected.get(path):
+            kind = "left over" if path not in expected else "missing" if path not in found else "other bits"
+            raise Wrong(f"{name}: {kind}: {path}")
+    if left := [path for path in root.rglob(".state/**/*") if path.is_file()]:
+        raise Wrong(f"{name}: left over: {left[0]}")
+
+
+def kill_stages(root: Path, kills: int, rng: random.Random, wanted: str, end: float) -> Iterator[str]:
+    """Kill stages so many times, one after the other; yield the name of each that was at work when it was killed."""
+    root.mkdir()
+    jobs = stages(root, wanted)
+    sizes = {stage.name: measured(stage) for stage in jobs}
+    expected, done = hashes(root), 0
+    for stage in itertools.cycle(jobs):
+        stage.remove()
+        for _ in range(rng.randint(1, CHAIN)):
+            if kill(stage, *sizes[stage.name], rng):
+                done += 1
+                yield stage.name
+            check_whole(stage)
+            stage.remove()
+        if os.waitpid(forked(stage.run), 0)[1]:
+            raise Wrong(f"{stage.name}: fails after a kill")
+        check_equal(root, expected, stage.name)
+        if done >= kills or time.monotonic() > end:
+            return
+
+
+class Project:
+    """A copy of the project in which Snakemake makes a table of a small scale."""
+
+    def __init__(self, root: Path) -> None:
+        names = (
+            "src",
+            "params",
+            "workflow",
+            "profiles",
+            "Snakefile",
+            "Makefile",
+            ".dvcignore",
+            ".gitignore",
+            ".dvc/config",
+        )
+        for name in names:
+            (root / name).parent.mkdir(parents=True, exist_ok=True)
+            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
+        shutil.copy2(ROOT / "tests/smoke.yaml", root)
+        self.root = root
+        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+        self.environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path}
+
+    def start(self, *command: str) -> subprocess.Popen[str]:
+        """Start a command in a session of its own."""
+        pipe = subprocess.PIPE
+        return subprocess.Popen(
+            command, cwd=self.root, env=self.environment, stdout=pipe, stderr=subprocess.STDOUT, text=True,
+            start_new_session=True,
+        )  # fmt: skip
+
+    def snakemake(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start Snakemake on a small table."""
+        options = ("--cores", "2", "results/smoke/table10.csv", "--config", "scale=smoke.yaml")
+        return self.start(sys.executable, "-m", "snakemake", *arguments, *options)
+
+
+def finished(process: subprocess.Popen[str], what: str) -> None:
+    """Wait for a command that must succeed."""
+    text, _ = process.communicate()
+    if process.returncode:
+        raise Wrong(f"{what}: {text[-2000:]}")
+
+
+def kill_workflow(root: Path, kills: int, rng: random.Random, end: float) -> Iterator[str]:
+    """Kill Snakemake or the workers' server at random moments, make the table again and compare all results."""
+    project, done = Project(root / "project"), 0
+    results, start = project.root / "results", time.monotonic()
+    finished(project.snakemake(), "undisturbed")
+    expected, seconds = hashes(project.root), time.monotonic() - start
+    while done < kills and time.monotonic() < end:
+        victim = rng.choice(["Snakemake", "the workers' server"])
+        for path in (results / "smoke", project.root / ".snakemake"):
+            shutil.rmtree(path)
+        process = project.snakemake()
+        time.sleep(rng.uniform(0.1, 1) * seconds)
+        found = [process.pid] if victim == "Snakemake" else list(servers(project.root))
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        process.communicate()
+        if found:
+            done += 1
+            yield victim
+        finished(project.snakemake("--unlock"), f"unlock after {victim}")
+        finished(project.snakemake("--rerun-incomplete"), f"again after {victim}")
+        check_equal(project.root, expected, victim)
+
+
+def servers(root: Path) -> Iterable[int]:
+    """Yield the processes of workers' servers that belong to a project."""
+    for path in Path("/proc").glob("[0-9]*"):
+        with contextlib.suppress(OSError):
+            environment = (path / "environ").read_bytes()
+            if (
+                b"flexround.jobs.server" in (path / "cmdline").read_bytes()
+                and str(root / "src").encode() in environment
+            ):
+                yield int(path.name)
+
+
+def main() -> None:
+    """Kill, compare, and print how often what was killed."""
+    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    arguments.add_argument("--stages", type=int, default=480, help="kills of stages")
+    arguments.add_argument("--workflow", type=int, default=20, help="kills of Snakemake and of the workers' server")
+    arguments.add_argument("--only", default="", help="stages whose name has this in it")
+    arguments.add_argument("--seconds", type=float, default=3600, help="after which no more is begun, of each kind")
+    arguments.add_argument("--seed", type=int, default=0, help="of the random moments")
+    given = arguments.parse_args()
+    rng, start, done = random.Random(given.seed), time.monotonic(), collections.Counter[str]()
+    with tempfile.TemporaryDirectory() as directory:
+        try:
+            if given.stages:
+                end = time.monotonic() + given.seconds
+                done.update(shown(kill_stages(Path(directory) / "stages", given.stages, rng, given.only, end)))
+            if given.workflow:
+                end = time.monotonic() + given.seconds
+                done.update(shown(kill_workflow(Path(directory), given.workflow, rng, end)))
+        except Wrong as error:
+            sys.exit(f"WRONG: {error}")
+    print(*(f"{name}: {count}" for name, count in done.items()), sep="\n")
+    print(f"{done.total()} kills, nothing wrong; {time.monotonic() - start:.0f} s")
+
+
+def shown(names: Iterable[str]) -> Iterator[str]:
+    """Yield names and say each."""
+    for name in names:
+        print(f"killed: {name}", file=sys.stderr, flush=True)
+        yield name
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,85 @@
+"""Pages that are made when the site is built: one for each table, and the reference from docstrings."""
+
+import importlib
+import pkgutil
+import shutil
+from collections.abc import Iterable
+from pathlib import Path
+
+import flexround
+from flexround.results import published
+from flexround.results.render import table_page
+from flexround.settings.layout import PARAMS, ROOT
+from flexround.settings.load import Params, load_params
+from flexround.settings.plan import Plan
+
+ROOMS = {
+    "quant": "Grids, roundings, activation quantizers",
+    "reconstruct": "Block-by-block optimisation",
+    "models": "Blocks of each architecture, checkpoints",
+    "surgery": "What is done to a network before it is quantized",
+    "settings": "What params/ may say",
+    "results": "From evaluated runs to what is read",
+}
+
+
+def write(directory: Path) -> None:
+    """Write all made pages into a directory of their own."""
+    shutil.rmtree(directory, ignore_errors=True)
+    for name, text in {**tables(), **reference()}.items():
+        path = directory / f"{name}.md"
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+
+
+def tables() -> dict[str, str]:
+    """Return a page for each table, the paper's first, and one that lists them."""
+    scales: dict[str, dict[int, list[Params]]] = {"table": {}}
+    for path in sorted((PARAMS / "scales").glob("*.yaml")):
+        params = load_params(path.stem)
+        for number in Plan(params).complete_tables():
+            scales.setdefault(params.scale.shows.tables, {}).setdefault(number, []).append(params)
+    bold = published.load_bold()
+    pages = {
+        f"tables/{series}{number}": table_page.page(number, made_at, bold, ROOT)
+        for series, of_series in scales.items()
+        for number, made_at in sorted(of_series.items())
+    }
+    words = "For each the paper's numbers, those that this repository publishes, and how the paper's claims fare."
+    return {"tables": f"# Tables\n\n{words}\n\n{_contents(pages)}", **pages}
+
+
+def reference() -> dict[str, str]:
+    """Return a page for what is public in the package, one for each room, and one that lists them."""
+    public = [f".. {_kind(name)}:: flexround.{name}" for name in flexround.PUBLIC]
+    pages = {"reference/flexround": f"# flexround\n\n{_directives(public)}"}
+    for room, about in ROOMS.items():
+        pages[f"reference/{room}"] = f"# {room}\n\n{about}.\n\n" + "\n".join(map(_module, _modules(room)))
+    words = "Made from docstrings. For a network or a rounding of your own, what is public in `flexround` is enough."
+    return {"reference": f"# Reference\n\n{words}\n\n{_contents(pages)}", **pages}
+
+
+def _kind(name: str) -> str:
+    """Return the directive for a public name."""
+    return "autoclass" if name[0].isupper() else "autofunction"
+
+
+def _modules(room: str) -> list[str]:
+    """Return the names of a room's modules."""
+    package = importlib.import_module(f"flexround.{room}")
+    return [each.name for each in pkgutil.walk_packages(package.__path__, f"{package.__name__}.") if not each.ispkg]
+
+
+def _module(name: str) -> str:
+    """Return the section of a module."""
+    return f"## {name}\n\n{_directives([f'.. automodule:: {name}'])}"
+
+
+def _directives(lines: Iterable[str]) -> str:
+    """Return reStructuredText inside Markdown."""
+    return "```{eval-rst}\n" + "\n\n".join(lines) + "\n```\n"
+
+
+def _contents(pages: Iterable[str]) -> str:
+    """Return a list of pages."""
+    return "```{toctree}\n" + "\n".join(pages) + "\n```\n"

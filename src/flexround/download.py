@@ -1,0 +1,121 @@
+"""One file over HTTP or from this machine: whole, within a time limit, and nothing that can't be what was asked for."""
+
+import gzip
+import http.client
+import json
+import time
+import urllib.request
+import zipfile
+import zlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import BinaryIO
+
+QUIET = 60  # seconds without a byte
+LIMIT = 6 * 3600  # seconds in all
+PIECE = 1 << 20
+PAGES = (b"<!doctype html", b"<html")  # what a server says instead of a file, often with the status "OK"
+
+
+class DownloadError(Exception):
+    """What is wrong with a download, in words that go on after its address."""
+
+
+def receive(url: str, path: Path, name: str) -> None:
+    """Download ``url`` to ``path``.
+
+    Args:
+        url: http, https or file.
+        path: an existing file, which is overwritten.
+        name: of the file when it is in its place; its suffix says what it must be.
+
+    Raises:
+        DownloadError: it can't be reached, takes too long, or isn't whole.
+        InputError, OSError: of the disk.
+    """
+    with open(path, "wb") as file:
+        file.writelines(_pieces(url))
+    with open(path, "rb") as file:
+        _check(file, name)
+
+
+def _pieces(url: str) -> Iterator[bytes]:
+    """Yield what is at ``url``; only errors of the network, not those of the disk, become a DownloadError."""
+    end, received = time.monotonic() + LIMIT, 0
+    try:
+        with urllib.request.urlopen(url, timeout=QUIET) as response:
+            length = response.headers.get("Content-Length")
+            if length is not None and not length.isdecimal():
+                raise DownloadError(f"its server says Content-Length: {length!r}")
+            while piece := response.read1(PIECE):
+                received += len(piece)
+                if time.monotonic() > end:
+                    raise DownloadError(f"it took longer than {LIMIT} s: {received} bytes came")
+                yield piece
+    except (OSError, http.client.HTTPException, ValueError) as error:
+        raise DownloadError(f"the download failed ({error})") from error
+    if length is not None and received != int(length):
+        raise DownloadError(f"the download broke off after {received} of {length} bytes")
+
+
+def _check(file: BinaryIO, name: str) -> None:
+    """Refuse what is empty, a page of HTML, or cut off, as far as its format tells."""
+    start = file.read(len(PAGES[0]) + 256).lstrip().lower()
+    if not start:
+        raise DownloadError("it is empty")
+    if start.startswith(PAGES) and not name.endswith((".html", ".htm")):
+        raise DownloadError("it is a page of HTML, perhaps the server's words about an error")
+    file.seek(0)
+    if not _whole(file, name):
+        raise DownloadError(f"it is not a whole {Path(name).suffix.removeprefix('.')} file: cut off or something else")
+
+
+def _whole(file: BinaryIO, name: str) -> bool:
+    """Whether a file ends where its format says; True of formats that don't say it."""
+    magic = file.read(4)
+    file.seek(0)
+    if magic == b"PK\x03\x04":
+        return zipfile.is_zipfile(file)
+    if magic[:2] == b"\x1f\x8b":
+        return _gzip_whole(file)
+    if magic == b"PAR1" or name.endswith(".parquet"):
+        file.seek(-4, 2)
+        return magic == file.read(4) == b"PAR1"
+    if name.endswith(".safetensors"):
+        return _safetensors_whole(file)
+    if name.endswith(".json"):
+        return _json_whole(file)
+    return True
+
+
+def _gzip_whole(file: BinaryIO) -> bool:
+    try:
+        with gzip.open(file) as content:
+            while content.read(PIECE):
+                pass
+    except (EOFError, OSError, zlib.error):
+        return False
+    return True
+
+
+def _safetensors_whole(file: BinaryIO) -> bool:
+    """Whether the header can be read and the last tensor ends with the file."""
+    size = file.seek(0, 2)
+    file.seek(0)
+    length = int.from_bytes(file.read(8), "little")
+    if size < 8 or length > size - 8:
+        return False
+    try:
+        header = json.loads(file.read(length))
+        ends = [facts["data_offsets"][1] for name, facts in header.items() if name != "__metadata__"]
+    except (ValueError, AttributeError, KeyError, IndexError, TypeError):
+        return False
+    return max(ends, default=0) == size - 8 - length
+
+
+def _json_whole(file: BinaryIO) -> bool:
+    try:
+        json.load(file)
+    except ValueError:
+        return False
+    return True

@@ -1,0 +1,44 @@
+"""What was found, in a few sentences: from the judged claims and the contests of the tables."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+
+from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, NOT_RUN
+from flexround.results.render.overview import Standing
+from flexround.results.render.table_layout import Entry
+
+NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
+
+
+def sentences(verdicts: Mapping[str, int], leads: Sequence[Entry], standings: Sequence[Standing]) -> list[str]:
+    """Return the sentences that the page begins with.
+
+    Args:
+        verdicts: how many comparisons of all claims have which.
+        leads: the lines of ``claims.csv`` that compare FlexRound with AdaRound.
+        standings: of all tables.
+    """
+    found = []
+    if judged := sum(verdicts.values()) - verdicts.get(NOT_RUN, 0):
+        found.append(
+            f"The paper's claims make {judged} comparisons that were run here: {verdicts[HOLDS]} hold, "
+            f"{verdicts[FAILS]} do not, and {verdicts[NOISE]} are inside the noise."
+        )
+    if verdicts.get(NOT_RUN):
+        found.append(f"{verdicts[NOT_RUN]} more were not run.")
+    if leads:
+        of = Counter(line["verdict"] for line in leads)
+        found.append(
+            f"FlexRound against AdaRound, in {len(leads)} cells that differ in the rounding alone: "
+            f"{of[HOLDS] + of[FAILS]} are decided, {of[HOLDS]} for FlexRound and {of[FAILS]} for AdaRound; "
+            f"{of[NOISE]} are inside the noise."
+        )
+    won, settled = (sum(standing.wins[side] for standing in standings) for side in (0, 1))
+    if settled:
+        found.append(
+            f"Of the {settled} cells that beat every other method by more than the noise, {won} are FlexRound's."
+        )
+    reached = sum((Counter(standing.counts) for standing in standings), Counter[str]())
+    if compared := reached["reproduced"] + reached["close"] + reached["off"]:
+        found.append(f"{reached['reproduced']} of {compared} cells are within the tolerance of the paper's number.")
+    return found or [NOTHING]

@@ -1,0 +1,26 @@
+"""Image sets that are small enough to lie in one array."""
+
+from pathlib import Path
+
+import numpy as np
+
+from flexround.artifacts import read_manifest
+from flexround.tasks.images.task import FULL_SCALE, ImageTask
+from flexround.tasks.images.training import ArrayImages, TrainingImages
+from flexround.tasks.protocol import draw_indices
+
+
+class ArrayTask(ImageTask):
+    """A task whose data are ``train_images.npy``, uint8 (N, H, W, 3), and ``train_labels.npy``, and the same of val."""
+
+    def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
+        """Return random training images as they are, uint8 (samples, H, W, 3), and their int64 indices."""
+        read_manifest(data, verify=False)
+        images = np.load(data / "train_images.npy", mmap_mode="r")
+        indices = draw_indices(len(images), samples, seed)
+        return {"images": images[indices], "indices": indices}
+
+    def training_images(self, data: Path, whole: bool) -> TrainingImages:
+        """Return the training set, in memory."""
+        read_manifest(data, verify=False)
+        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)

@@ -1,0 +1,152 @@
+"""What users of Snakemake and DVC expect of a project: lint, report, catalog, config/, metrics and plots."""
+
+import csv
+import json
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import yaml
+
+from flexround.results import reference
+from flexround.results.summary import summarise
+from flexround.settings.load import load_params
+from flexround.settings.plan import CONFIG_KEYS
+
+ROOT = Path(__file__).resolve().parent.parent
+COPIED = ("src", "params", "workflow", "profiles", "Snakefile")
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy in which a table of settings is made, which needs no run."""
+    root = tmp_path_factory.mktemp("project")
+    for name in COPIED:
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
+    run(root, "snakemake", "--cores", "1", "results/table13.csv")
+    return root
+
+
+def run(root: Path, *command: str) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path, "FLEXROUND_WORKERS": "0"}
+    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+def test_the_workflow_has_no_lints(project):
+    assert "Lints for" not in run(project, "snakemake", "--lint")
+
+
+def test_snakemakes_report_has_the_table_with_its_caption(project):
+    run(project, "snakemake", "results/table13.csv", "--report", "report.html")
+    page = (project / "report.html").read_text()
+    assert "Tables, figures and claims of" in page
+    assert "Table 13 at the scale mini." in page
+    results = json.loads(re.search(r"var results = (\{.*?\});", page, re.DOTALL)[1])
+    assert {tuple(each["labels"].values()) for each in results.values()} == {
+        ("13", "squad", f) for f in ("numbers", "page")
+    }
+
+
+def test_tables_figures_and_claims_are_marked_for_the_report():
+    rules = "".join(path.read_text() for path in (ROOT / "workflow/rules").glob("*.smk"))
+    assert {*re.findall(r'category="(\w+)"', rules)} == {"Tables", "Figures", "Claims"}
+    captions = re.findall(r'caption="\.\./report/(\w+\.rst)"', rules)
+    assert {*captions, "workflow.rst"} == {path.name for path in (ROOT / "workflow/report").iterdir()}
+
+
+def test_every_config_key_is_described_and_no_other():
+    text = (ROOT / "config/README.md").read_text()
+    assert {*re.findall(r"^\| `(\w+)=", text, re.MULTILINE)} == {*CONFIG_KEYS}
+
+
+def test_the_catalog_knows_what_the_workflow_has():
+    usage = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
+    assert usage["report"] is True
+    assert usage["software-stack-deployment"]["singularity"] is True
+    assert "container:" in (ROOT / "workflow/rules/common.smk").read_text()
+
+
+@pytest.fixture
+def clone(tmp_path: Path) -> Path:
+    """What git has, without any result computed."""
+    for name in ("params", "results/reference", "docs/figures", ".dvc/plots", ".dvc/config", "dvc.yaml", "Makefile"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+        copy(ROOT / name, tmp_path / name)
+    run(tmp_path, "git", "init", "--quiet")
+    run(tmp_path, "git", "add", ".")
+    run(tmp_path, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "all")
+    return tmp_path
+
+
+def test_dvc_shows_what_is_published_in_a_fresh_clone(clone):
+    shown = json.loads(run(clone, "dvc", "metrics", "show", "--json"))[""]["data"]
+    assert len(shown) == 2
+    assert shown["results/reference/metrics.json"]["data"]["cells"]["computed"] > 1000
+    assert "failed" not in run(clone, "dvc", "plots", "show", "--out", "plots")
+    page = (clone / "plots/index.html").read_text()
+    assert page.count("vegaEmbed(") == 24
+    assert len(list((clone / "plots/static").glob("*.png"))) == 2
+
+
+def test_dvc_says_which_settings_and_numbers_differ(clone):
+    recipes, numbers = clone / "params/recipes.yaml", clone / "results/reference/metrics.json"
+    recipes.write_text(
+        recipes.read_text().replace("  b-adaround-w4: {", "  b-adaround-w4: {hyper: {reg_weight: 0.5}, ", 1)
+    )
+    numbers.write_text(re.sub(r'"computed": \d+', '"computed": 23', numbers.read_text()))
+    assert re.search(r"recipes\.b-adaround-w4\.hyper\.reg_weight +- +0\.5", run(clone, "dvc", "params", "diff"))
+    assert re.search(r"cells\.computed +\d+ +23 +-", run(clone, "dvc", "metrics", "diff"))
+
+
+def test_the_published_summaries_are_those_of_the_published_tables():
+    for scale in ("mini", "real"):
+        params = load_params(scale)
+        tables = [ROOT / reference.DIRECTORY / f"{table.name}.csv" for _, table in sorted(params.tables.items())]
+        published = ROOT / reference.DIRECTORY / reference.published_name(params.scale, reference.SUMMARY)
+        assert json.loads(published.read_text()) == summarise(tables), scale
+
+
+def test_every_published_table_with_measurements_is_plotted():
+    plots = [
+        next(iter(plot)) for plot in yaml.safe_load((ROOT / "dvc.yaml").read_text())["plots"] if isinstance(plot, dict)
+    ]
+    tables = [
+        path for path in (ROOT / reference.DIRECTORY).glob("*.csv") if re.fullmatch(r"(table|real)\d+", path.stem)
+    ]
+    measured = [path for path in tables if any(row["n_examples"] for row in csv.DictReader(path.open()))]
+    assert sorted(plots) == sorted(str(path.relative_to(ROOT)) for path in measured)
+
+
+def test_a_pull_without_a_remote_is_one_line(clone):
+    (clone / ".venv").mkdir()
+    (clone / ".venv/installed").touch()
+    ours = {
+        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
+    }  # the tests may run in make
+    ours["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    command = ["make", "-o", ".venv/installed", "pull"]
+    done = subprocess.run(command, cwd=clone, env=ours, capture_output=True, text=True, check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "no remote is known to this clone: make pull REMOTE=" in done.stderr
+
+
+def test_a_pull_with_a_remote_finds_the_tool_that_is_installed_in_the_clone(clone):
+    (clone / ".venv/bin").mkdir(parents=True)
+    (clone / ".venv/installed").touch()
+    (clone / ".venv/bin/dvc").symlink_to(Path(sys.executable).with_name("dvc"))
+    (clone / ".dvc/config.local").write_text("[core]\n    remote = storage\n")
+    ours = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
+    command = ["make", "--dry-run", "-o", ".venv/installed", "pull"]
+    done = subprocess.run(command, cwd=clone, env=ours, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert "dvc checkout" in done.stdout

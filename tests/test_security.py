@@ -1,0 +1,123 @@
+"""What docs/security.md says of data: it runs no code, leads nowhere, reaches no network."""
+
+import ast
+import csv
+import io
+import re
+import subprocess
+import sys
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from flexround import artifacts, sources
+from flexround.errors import InputError
+from flexround.results import table_csv
+from flexround.settings.layout import ROOT
+from flexround.settings.schema import Source
+
+SOURCES = sorted((ROOT / "src").rglob("*.py"))
+PAGE = (ROOT / "docs/security.md").read_text()
+RUNS_CODE = {  # what a call of this name would do with data
+    *("eval", "exec", "compile", "__import__", "os.system", "os.popen", "runpy.run_path", "runpy.run_module"),
+    *("pickle.load", "pickle.loads", "dill.load", "joblib.load", "marshal.loads", "shelve.open"),
+}
+UNPACKS = {"extractall", "extract", "unpack_archive", "unsafe_load", "full_load"}  # whatever it is called on
+NETWORK = {"urllib.request", "http.client", "huggingface_hub", "requests", "httpx", "ftplib", "aiohttp", "urllib3"}
+MAY_REACH = {"sources.py", "download.py"}  # the stage fetch, the only one
+
+
+def called(node):
+    return ast.unparse(node.func)
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_nothing_runs_code_that_is_in_data(path):
+    for node in (node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.Call)):
+        name, options = called(node), {word.arg: ast.unparse(word.value) for word in node.keywords}
+        assert name not in RUNS_CODE, name
+        assert name.rpartition(".")[2] not in UNPACKS, name
+        assert options.get("shell") in (None, "False"), f"{name} starts a shell"
+        assert options.get("allow_pickle") in (None, "False"), f"{name} unpickles"
+        assert options.get("trust_remote_code") in (None, "False"), f"{name} runs what a repository says"
+        assert name != "torch.load" or options.get("weights_only") == "True", "torch.load unpickles"
+        assert name != "yaml.load" or "Loader" in ast.unparse(node), "yaml.load makes objects"
+
+
+@pytest.mark.parametrize("path", SOURCES, ids=lambda path: path.stem)
+def test_only_fetching_reaches_the_network(path):
+    imported = set()
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            imported |= {name.name for name in node.names}
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            imported |= {node.module, *(f"{node.module}.{name.name}" for name in node.names)}
+    assert path.name in MAY_REACH or not imported & NETWORK
+
+
+def test_a_tar_that_leads_outside_writes_nothing(tmp_path):
+    """Archives are read entry by entry and never unpacked: names, links and devices in them mean nothing."""
+    place = tmp_path / "sources"
+    place.mkdir()
+    with tarfile.open(place / "set.tar", "w") as tar:
+        for name in ("../outside.txt", "/tmp/absolute-outside.txt", "in.txt"):
+            entry = tarfile.TarInfo(name)
+            entry.size = 3
+            tar.addfile(entry, io.BytesIO(b"abc"))
+        for name, kind in (("link", tarfile.SYMTYPE), ("hard", tarfile.LNKTYPE), ("device", tarfile.CHRTYPE)):
+            entry = tarfile.TarInfo(name)
+            entry.type, entry.linkname = kind, "../../outside.txt" if kind == tarfile.SYMTYPE else "in.txt"
+            tar.addfile(entry)
+    facts = {"kind": "dataset", "location": "ask", "revision": "1", "licence": "MIT", "file": "set.tar"}
+    with pytest.raises(InputError, match="not a whole tar"):  # its link leads out of it
+        sources.verify("set", Source(packed=True, **facts), place / "set.tar")
+    assert {path.name for path in tmp_path.rglob("*")} == {"sources", "set.tar"}
+    assert not Path("/tmp/absolute-outside.txt").exists()
+
+
+def test_a_file_replaces_a_link_and_does_not_follow_it(tmp_path):
+    (tmp_path / "victim").write_text("somebody's")
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/table.csv").symlink_to(tmp_path / "victim")
+    artifacts.write_text(tmp_path / "results/table.csv", "ours")
+    assert (tmp_path / "victim").read_text() == "somebody's"
+    assert not (tmp_path / "results/table.csv").is_symlink()
+
+
+@pytest.mark.parametrize("text", ["=1+1", "+cmd|' /C calc'!A0", "@SUM(A1)", "-cmd|x", "\t=1", "\r=1"])
+def test_a_spreadsheet_computes_nothing_that_stands_in_a_name(text):
+    written = table_csv.write([{"method": text, "value": "-1.50"}], ["method", "value"])
+    assert list(csv.DictReader(io.StringIO(written))) == [{"method": f"'{text.strip()}", "value": "-1.50"}]
+
+
+@pytest.mark.parametrize("end", ["\r", "\n", "\r\n", "\v", "\f", "\x1c", "\x85", "\u2028", "\u2029"])
+def test_a_label_of_several_lines_is_one(end):
+    assert table_csv.write([{"method": f"a{end}b"}], ["method"]).splitlines() == ["method", "a b"]
+
+
+@pytest.mark.parametrize("text", ["B + FlexRound", "-1.50", "-.5", "--", "1e-3"])
+def test_numbers_and_names_are_what_they_were(text):
+    assert table_csv.write([{"a": text}], ["a"]) == f"a\n{text}\n"
+
+
+def test_installation_asks_for_hashes_of_the_installer_too():
+    for name in ("Makefile", "container/install.sh"):
+        lines = [line for line in (ROOT / name).read_text().splitlines() if re.search(r"pip (install|sync)", line)]
+        assert len(lines) >= 2
+        assert all("--require-hashes" in line or "--no-deps" in line for line in lines), lines
+
+
+def test_a_package_without_a_hash_is_not_installed(tmp_path):
+    (tmp_path / "bare.lock").write_text("six==1.17.0\n")
+    command = ["uv", "pip", "sync", "--dry-run", "--offline", "--require-hashes", "--python", sys.executable]
+    done = subprocess.run([*command, tmp_path / "bare.lock"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "must have a hash" in done.stderr
+
+
+def test_every_test_that_the_page_names_exists():
+    named = re.findall(r"`(tests/test_\w+\.py)::(\w+)`", PAGE)
+    assert len(named) > 15
+    for file, name in named:
+        assert f"def {name}(" in (ROOT / file).read_text(), f"{file}::{name}"

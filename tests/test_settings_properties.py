@@ -1,0 +1,245 @@
+"""Settings: whatever is written, it is read as it stands or refused with one message that names the place."""
+
+import math
+import string
+from pathlib import Path
+
+import pytest
+import toy
+import yaml
+from hypothesis import HealthCheck, example, given, settings
+from hypothesis import strategies as st
+from test_settings_mistakes import MINE, complaints, edit, into  # noqa: F401 (a fixture)
+
+from flexround.errors import SettingsError
+from flexround.settings import code, limits, plain, validation
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+from flexround.settings.schema import Hyper
+from flexround.settings.validation import read_yaml
+
+FAST = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+NUMBERS = [name for name, value in toy.HYPER.items() if isinstance(value, int | float) and not isinstance(value, bool)]
+NONSENSE = st.one_of(
+    st.booleans(),
+    st.sampled_from([math.inf, -math.inf, math.nan, 1e300, -1e300, 1e25, -1, "5", "1e-3", "", ".inf"]),
+    st.floats(max_value=-1e-9),
+    st.text(max_size=5),
+    st.lists(st.integers(), min_size=1, max_size=2).map(str),
+)
+WORDS = st.text(st.characters(exclude_categories=["C", "Z"]) | st.just(" "), max_size=8).filter(
+    lambda text: not validation.EXPONENT.fullmatch(text)  # PyYAML writes 1e3 without quotes
+)
+SCALARS = st.none() | st.booleans() | st.integers(-(10**14), 10**14) | WORDS | st.floats(-1e9, 1e9)
+DOCUMENTS = st.recursive(SCALARS, lambda inner: st.lists(inner, max_size=4) | st.dictionaries(WORDS, inner, max_size=4))
+
+
+def refused(call, *arguments):
+    """Return the lines of the SettingsError of a call."""
+    with pytest.raises(SettingsError) as caught:
+        call(*arguments)
+    return str(caught.value).splitlines()
+
+
+def hyper(**changes):
+    """Validate hyper-parameters as those of a run."""
+    values = toy.HYPER | changes
+    plain.check_values(values)
+    limits.check_ranges(values, "file")
+    return validation.given(Hyper, values, "file")
+
+
+@FAST
+@given(st.sampled_from(NUMBERS), NONSENSE)
+@example("lr", math.inf)
+@example("lr", True)
+@example("loss_p", 1e300)
+@example("iters", "5")
+@example("iters", 10**25)
+@example("batch", True)
+def test_no_hyper_parameter_takes_nonsense_for_a_number(key, value):
+    lines = refused(lambda: hyper(**{key: value}))
+    assert any(key in line for line in lines)
+
+
+@FAST
+@given(st.sampled_from(sorted(limits.RANGES)), NONSENSE.filter(lambda value: value != value or value != 0))
+@example("epochs", -1)
+@example("lr", math.nan)
+@example("seeds", 10**9)
+def test_no_number_that_a_job_reads_is_nonsense(key, value):
+    (line,) = refused(limits.check_ranges, {"train": [{"set": {key: value}}]}, "scale mini")
+    assert line.startswith(f"scale mini: train.0.set.{key} = ")
+    assert "give a number from" in line
+
+
+def test_each_number_of_a_group_or_a_list_is_looked_at():
+    lines = refused(
+        limits.check_ranges, {"hyper": [{"set": {"lr": {"v": 1e-3, "s1": -1}}}], "sample_sizes": [4, 0]}, "f"
+    )
+    assert [line.partition(" = ")[0] for line in lines] == ["f: hyper.0.set.lr.s1", "f: sample_sizes.1"]
+    limits.check_ranges({"args": {"lr": "auto"}, "options": {"batch": "x"}}, "what belongs to others")
+
+
+@FAST
+@given(st.text(max_size=8) | st.text(string.ascii_letters + "./$;_- ", max_size=6))
+@example("../x")
+@example("a b")
+@example("x$(touch y)")
+@example("x\n")
+@example("")
+def test_a_name_is_letters_digits_dots_and_dashes(name):
+    allowed = string.ascii_letters + string.digits + "._-"
+    if name and name[0].isalnum() and all(letter in allowed for letter in name):
+        limits.check_names([name], "tasks")
+    else:
+        assert "it becomes part of paths" in refused(limits.check_names, [name], "tasks")[0] + str(name)
+
+
+@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "", "a/../../b", "."])
+def test_a_path_stays_inside(path):
+    assert "give a relative path" in refused(limits.check_inside, path, "file")[0]
+
+
+# files
+
+
+@FAST
+@given(st.binary(max_size=60) | st.text(max_size=60).map(lambda text: text.encode("utf-8", "surrogatepass")))
+@example(b"\xff\xfe")
+@example(b"[" * 100_000)
+@example(b"a: &x [*x]")
+@example(b"a: &x {<<: *x}")
+@example(b"1: a\n1: b\nx: c\nx: d")
+@example(b"? [1]\n: 2")
+@example(b"a: 2020-13-45")
+@example(b"a: !!timestamp x")
+@example(b"a: .inf")
+@example(b'a: "\\u2028"')
+@example(b"a: " + b"9" * 5000)
+@example(b"a: 0b_")
+def test_any_file_is_read_or_refused(tmp_path, content):
+    path = tmp_path / "file.yaml"
+    path.write_bytes(content)
+    try:
+        plain.check_values(read_yaml(path))
+    except SettingsError as error:
+        found = str(error)
+    else:
+        found = str(path)
+    assert str(path) in found
+
+
+@FAST
+@given(DOCUMENTS)
+def test_a_document_is_read_as_it_was_written(tmp_path, document):
+    path = tmp_path / "file.yaml"
+    path.write_text(yaml.safe_dump(document, allow_unicode=True), encoding="utf-8")
+    assert read_yaml(path) == document
+
+
+def test_aliases_that_stand_for_too_much_are_refused_at_once(tmp_path):
+    lines = ["a0: &a0 [x, x, x, x, x, x, x, x, x, x]"]
+    lines += [f"a{i}: &a{i} [{', '.join(10 * [f'*a{i - 1}'])}]" for i in range(1, 12)]
+    (tmp_path / "bomb.yaml").write_text("\n".join(lines))
+    assert "values, aliases counted" in refused(read_yaml, tmp_path / "bomb.yaml")[0]
+
+
+def test_numbers_are_read_as_they_are_meant(tmp_path):
+    (tmp_path / "a.yaml").write_text("[1e-3, 2E5, -1e+2, 1.e1, 5, 'é']\n", encoding="utf-8-sig")
+    assert read_yaml(tmp_path / "a.yaml") == [1e-3, 2e5, -100.0, 10.0, 5, "é"]
+
+
+def test_what_is_no_file_is_refused(tmp_path):
+    assert "can't be read" in refused(read_yaml, tmp_path)[0]
+    assert "can't be read" in refused(read_yaml, tmp_path / ("x" * 300))[0]
+    assert "can't be read" in refused(read_yaml, Path("a\0b"))[0]
+
+
+# whole scales
+
+
+def test_all_wrong_types_of_a_scale_are_reported_together(edit):  # noqa: F811
+    edit("scales/mini.yaml", into("gates", 0, min="1", max=True))
+    edit("scales/mini.yaml", into("resources", "data", mem_mb="many", runtime=True))
+    edit("scales/mini.yaml", into(description=5, comparable="no", seeds=1.5))
+    edit("recipes.yaml", into("recipes", mine=MINE | {"w_bits": "4"}))
+    found = complaints()
+    keys = ("gates.0.min", "gates.0.max", "data.mem_mb", "data.runtime", "description", "comparable", "seeds", "w_bits")
+    assert len(found) == len(keys)
+    assert all(any(f"{key} = " in line for line in found) for key in keys)
+
+
+def test_all_impossible_names_and_bounds_of_a_scale_are_reported_together(edit):  # noqa: F811
+    def renamed(content):
+        content["tasks"] |= {"../x": content["tasks"]["squad"], "a b": content["tasks"]["squad"]}
+        content["checkpoints"]["$(touch x)"] = content["checkpoints"]["bert-base"]
+        content["gates"][0] |= {"min": 98, "max": 85}
+        content["tasks"]["squad"]["files"] = "/etc/*"
+
+    edit("scales/mini.yaml", renamed)
+    edit("recipes.yaml", into("recipes", **{"x;y": MINE}))
+    edit("tables/table03.yaml", lambda content: content["groups"][1]["rows"][0].update(method="=1+1"))
+    found = complaints()
+    parts = ("tasks: '../x'", "tasks: 'a b'", "'$(touch x)'", "gates.0: min = 98", "squad.files", "'x;y'", "'=1+1'")
+    assert all(any(part in line for line in found) for part in parts), found
+
+
+def test_all_impossible_numbers_of_a_scale_are_reported_together(edit):  # noqa: F811
+    edit("scales/mini.yaml", into(seeds=10**9))
+    edit("scales/mini.yaml", into("train", 0, "set", epochs=-1, lr="fast"))
+    edit("scales/mini.yaml", into("hyper", 0, "set", iters=10**14))
+    edit("defaults.yaml", into("hyper", 3, "set", loss_p=10**6))
+    found = complaints()
+    keys = ("seeds", "train.0.set.epochs", "train.0.set.lr", "hyper.0.set.iters", "hyper.3.set.loss_p")
+    assert len(found) == len(keys), found
+    assert all(any(f"{key} = " in line for line in found) for key in keys)
+
+
+@pytest.mark.parametrize("seeds", [0, -1, "x", "1e3", 10**9, "9" * 5000, 1.5, True, "٣" * 9])
+def test_a_number_of_seeds_that_no_plan_survives_is_refused(seeds):
+    assert "seeds=" in refused(Plan, load(), seeds)[0]
+
+
+def load(found=[]):  # noqa: B006 - read once
+    found or found.append(load_params("real"))
+    return found[0]
+
+
+def test_code_that_a_scale_names_is_looked_up_before_anything_runs():
+    scale = load().scale
+    checkpoint, task = scale.checkpoints["resnet20"], scale.tasks["cifar10"]
+    wrong = {
+        "no module": checkpoint.model.model_copy(update={"factory": "nowhere.models:net"}),
+        "has no 'resnt' (did you mean 'resnet'?": checkpoint.model.model_copy(
+            update={"factory": "flexround.models.cifar_resnet:resnt"}
+        ),
+        "write it as package.module:Name": checkpoint.model.model_copy(update={"blocks": "resnet"}),
+        "unknown option 'dept' (did you mean 'depth'?": checkpoint.model.model_copy(update={"args": {"dept": 20}}),
+    }
+    networks = {str(n): checkpoint.model_copy(update={"model": model}) for n, model in enumerate(wrong.values())}
+    tasks = {"cifar10": task.model_copy(update={"options": {"trian": 5}})}
+    lines = refused(code.check_scale, scale.model_copy(update={"checkpoints": networks, "tasks": tasks}))
+    assert "unknown option 'trian' (did you mean 'train'?" in lines[0]
+    assert len(lines) == 1 + len(wrong)
+    for number, (text, line) in enumerate(zip(wrong, lines[1:], strict=True)):
+        assert text in line
+        assert f"checkpoints.{number}: " in line
+
+
+@pytest.mark.parametrize(
+    ("target", "options", "expected"),
+    [
+        ("flexround.quant.flexround:FlexRound", {"learn_s": 1}, "unknown option 'learn_s' (did you mean 'learn_s1'?"),
+        ("flexround.quant.rtn:RTN", {"x": 1}, "unknown option 'x'"),
+        ("flexround.quant.grid:clip", {}, "no class"),
+        ("flexround.quant.flexround:FlexRound", {"learn_s1": False}, None),
+        ("torch.nn:Linear", {"x": 1}, None),  # an installed package is not looked into
+        ("torch.nothing:Linear", {}, "no module"),
+    ],
+)
+def test_options_of_a_rounding_are_those_of_its_constructor(target, options, expected):
+    if expected is None:
+        code.check_class(target, options)
+    else:
+        assert expected in refused(code.check_class, target, options)[0]

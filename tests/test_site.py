@@ -1,0 +1,82 @@
+"""The pages that are made for the site, and what is done to those that are written."""
+
+import importlib
+import re
+import sys
+from pathlib import Path
+
+import pytest
+
+from flexround.results import published
+from flexround.results.render import table_page
+from flexround.settings.load import load_params
+
+ROOT = Path(__file__).resolve().parent.parent
+MINI, PAPER, REAL = (load_params(name) for name in ("mini", "paper", "real"))
+BOLD = published.load_bold()
+
+
+@pytest.fixture(scope="module")
+def made():
+    sys.path.insert(0, str(ROOT / "docs"))
+    return importlib.import_module("made")
+
+
+def test_each_table_has_a_page(made):
+    pages = made.tables()
+    assert set(pages) == {
+        "tables",
+        *(f"tables/table{n}" for n in MINI.tables),
+        *(f"tables/real{n}" for n in REAL.tables),
+    }
+    assert all(name in pages["tables"] for name in pages)
+    empty = [
+        name for name, text in pages.items() if name != "tables" and not re.search(r"^\| .*\d", text, re.MULTILINE)
+    ]
+    assert not empty
+
+
+def test_a_page_has_the_papers_numbers_ours_the_claims_and_the_commands():
+    text = table_page.page(3, [MINI, PAPER], BOLD, ROOT)
+    paper, mini, big = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]
+    assert "| B + FlexRound (Ours) | 4/4 | **69.32** / **88.83** |" in paper
+    assert re.search(r"\| B \+ FlexRound \(Ours\) \| 4/4 \| \**9\d\.\d\d", mini)
+    assert "69.32" not in mini, "the paper's numbers are not ours"
+    assert "not the paper's numbers" in mini
+    assert re.search(r"^\* With activations quantized too FlexRound is better .*: \*\*\d+ holds", mini, re.MULTILINE)
+    assert "    make results/table3.csv\n" in mini
+    assert "No results of this scale are published here." in big
+    assert "    make results/table3.csv SCALE=paper\n" in big
+
+
+def test_a_table_of_another_series_says_nothing_of_the_paper():
+    text = table_page.page(1, [REAL], BOLD, ROOT)
+    assert "## In the paper" not in text
+    assert "    make results/real1.csv\n" in text
+    assert re.search(r"^\| B \+ FlexRound \(Ours\) .*\d\d\.\d\d", text, re.MULTILINE)
+
+
+def test_errata_stand_below_the_papers_numbers():
+    text = table_page.page(20, [MINI], BOLD, ROOT)
+    assert "(a)" in text.split("## Scale")[0]
+
+
+def test_marks_of_markdown_in_a_name_are_text():
+    assert table_page.escape("[s1=*a*;\n|b_c|]") == r"\[s1=\*a\*; \|b\_c\|\]"
+
+
+def test_the_reference_has_what_is_public_and_every_module_of_a_room(made):
+    pages = made.reference()
+    assert ".. autofunction:: flexround.quantize" in pages["reference/flexround"]
+    assert ".. autoclass:: flexround.Recipe" in pages["reference/flexround"]
+    for room in made.ROOMS:
+        files = {path.stem for path in (ROOT / "src/flexround" / room).glob("*.py")} - {"__init__"}
+        modules = set(re.findall(rf"automodule:: flexround\.{room}\.(\w+)$", pages[f"reference/{room}"], re.MULTILINE))
+        assert files == modules, room
+
+
+def test_images_stay_images_and_links_to_code_become_text(made):
+    conf = importlib.import_module("conf")
+    text = ["![a](figures/bits.png) [b](../params) [c](real.md) [d](https://x.org)"]
+    conf.complete(None, "docs/none", text)
+    assert text == ["![a](figures/bits.png) b [c](real.md) [d](https://x.org)"]

@@ -1,0 +1,78 @@
+"""Every command of the tutorial prints what the tutorial shows; those that compute are planned."""
+
+import os
+import re
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+TEXT = (ROOT / "docs/tutorial.md").read_text()
+COPIED = ("src", "params", "workflow", "profiles", "Snakefile", "Makefile")
+
+
+def blocks(language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", TEXT, re.MULTILINE | re.DOTALL)
+
+
+SHOWN = [
+    (command, output)
+    for block in blocks("console")
+    for command, output in re.findall(r"^\$ (.*)\n((?:(?!\$ ).*\n)*)", block, re.MULTILINE)
+]
+COMPUTING = [line for block in blocks("sh") for line in block.splitlines()]
+
+
+@pytest.fixture(scope="module")
+def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A clone in which table 3 is made: its published results stand for it."""
+    root = tmp_path_factory.mktemp("tutorial")
+    for name in COPIED:
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
+    shutil.copytree(ROOT / "results/reference", root / "results/reference")
+    shutil.copy2(ROOT / "results/reference/table3.csv", root / "results/table3.csv")
+    return root
+
+
+def run(command: str, root: Path) -> str:
+    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
+    environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path}
+    done = subprocess.run(command, shell=True, cwd=root, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout + done.stderr
+
+
+@pytest.mark.parametrize(("command", "shown"), SHOWN, ids=[command[:40] for command, _ in SHOWN])
+def test_what_is_shown_is_what_comes_out(project, command, shown):
+    out = run(command, project)
+    lines = [line.strip() for line in shown.splitlines() if line != "..."]
+    printed = [line.strip() for line in out.splitlines()]
+    if "...\n" not in shown:
+        assert printed == lines
+    assert not [line for line in lines if line not in printed], out
+
+
+def test_commands_that_compute_are_planned(project):
+    assert COMPUTING == [
+        "export PATH=$PWD/.venv/bin:$PATH",
+        "make results/table3.csv",
+        "make plan TABLE=3 SCALE=paper",
+    ]
+    for command in COMPUTING[1:]:
+        assert run(command.replace("make", "make -n -o .venv/installed"), project)
+    planned = run("python -m flexround.tools.plan --scale paper --table 3", project)
+    hours = float(re.findall(r"^ +together .* ([\d.]+) h$", planned, re.MULTILINE)[-1])
+    assert f"about {hours:.0f} GPU hours" in TEXT
+
+
+def test_each_number_of_the_text_is_in_what_is_shown():
+    printed = "".join(output for _, output in SHOWN) + TEXT[TEXT.index("    weights 2/10") :].split("\n")[0]
+    prose = re.sub(r"^```.*?^```|^    .*?$|\]\([^)]*\)", "", TEXT, flags=re.MULTILINE | re.DOTALL)
+    numbers = {float(number) for number in re.findall(r"\b\d+\.\d{2,}\b", prose)}
+    known = {float(number) for number in re.findall(r"\d+\.\d+", printed)}
+    assert numbers
+    for number in numbers:
+        assert any(round(value, len(str(number).partition(".")[2])) == number for value in known), number
