@@ -54,7 +54,7 @@ fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its re
 mutants: $(INSTALLED) ## plant defects in guards and see whether the tests notice them (ONLY=fetch: those of that name)
 	python bench/mutants.py $(if $(ONLY),--only "$(ONLY)")
 
-kills: $(INSTALLED) ## kill stages, Snakemake and the workers' server at random moments and compare the results
+kills: $(INSTALLED) ## kill stages, Snakemake, its workers, pushes and pulls at random moments and compare the results
 	PYTHONPATH=tests python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error

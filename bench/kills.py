@@ -1,6 +1,6 @@
-"""Kill every stage, Snakemake and the workers' server at random moments; then do the same again.
+"""Kill every stage, Snakemake, the workers' server, pushes and pulls at random moments; then do the same again.
 
-    PYTHONPATH=tests python bench/kills.py --stages 480 --workflow 20       # about an hour on two idle cores
+    PYTHONPATH=tests python bench/kills.py --stages 440 --workflow 20 --storage 40  # an hour on two idle cores
 
 Afterwards all results have the bits of an undisturbed run, nothing is left over, and nothing half-written was ever
 taken for a result. A stage is killed (SIGKILL) after a random time, or at a random call that changes the file system.
@@ -25,6 +25,7 @@ from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import published
 import stage_calls
 import test_streaming
 import yaml
@@ -183,13 +184,17 @@ def check_whole(stage: Stage) -> None:
             raise Wrong(f"{stage.name}: half a result looks whole: {error}") from error
 
 
-def check_equal(root: Path, expected: dict[str, str], name: str) -> None:
-    """Compare all results with those of the undisturbed run."""
-    found = hashes(root)
+def compare(found: dict[str, str], expected: dict[str, str], name: str) -> None:
+    """Compare file -> sha256 with that of an undisturbed run."""
     for path in sorted(found.keys() | expected.keys()):
         if found.get(path) != expected.get(path):
             kind = "left over" if path not in expected else "missing" if path not in found else "other bits"
             raise Wrong(f"{name}: {kind}: {path}")
+
+
+def check_equal(root: Path, expected: dict[str, str], name: str) -> None:
+    """Compare all results with those of the undisturbed run."""
+    compare(hashes(root), expected, name)
     if left := [path for path in root.rglob(".state/**/*") if path.is_file()]:
         raise Wrong(f"{name}: left over: {left[0]}")
 
@@ -215,41 +220,10 @@ def kill_stages(root: Path, kills: int, rng: random.Random, wanted: str, end: fl
             return
 
 
-class Project:
-    """A copy of the project in which Snakemake makes a table of a small scale."""
-
-    def __init__(self, root: Path) -> None:
-        names = (
-            "src",
-            "params",
-            "workflow",
-            "profiles",
-            "Snakefile",
-            "Makefile",
-            ".dvcignore",
-            ".gitignore",
-            ".dvc/config",
-        )
-        for name in names:
-            (root / name).parent.mkdir(parents=True, exist_ok=True)
-            (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
-        shutil.copy2(ROOT / "tests/smoke.yaml", root)
-        self.root = root
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path}
-
-    def start(self, *command: str) -> subprocess.Popen[str]:
-        """Start a command in a session of its own."""
-        pipe = subprocess.PIPE
-        return subprocess.Popen(
-            command, cwd=self.root, env=self.environment, stdout=pipe, stderr=subprocess.STDOUT, text=True,
-            start_new_session=True,
-        )  # fmt: skip
-
-    def snakemake(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start Snakemake on a small table."""
-        options = ("--cores", "2", "results/smoke/table10.csv", "--config", "scale=smoke.yaml")
-        return self.start(sys.executable, "-m", "snakemake", *arguments, *options)
+def snakemake(project: published.Clone, *arguments: str) -> subprocess.Popen[str]:
+    """Start Snakemake on a small table, in a session of its own."""
+    options = ("--cores", "2", "results/smoke/table10.csv", "--config", "scale=smoke.yaml")
+    return project.start(sys.executable, "-m", "snakemake", *arguments, *options)
 
 
 def finished(process: subprocess.Popen[str], what: str) -> None:
@@ -261,15 +235,15 @@ def finished(process: subprocess.Popen[str], what: str) -> None:
 
 def kill_workflow(root: Path, kills: int, rng: random.Random, end: float) -> Iterator[str]:
     """Kill Snakemake or the workers' server at random moments, make the table again and compare all results."""
-    project, done = Project(root / "project"), 0
+    project, done = published.copied(root / "project"), 0
     results, start = project.root / "results", time.monotonic()
-    finished(project.snakemake(), "undisturbed")
+    finished(snakemake(project), "undisturbed")
     expected, seconds = hashes(project.root), time.monotonic() - start
     while done < kills and time.monotonic() < end:
         victim = rng.choice(["Snakemake", "the workers' server"])
         for path in (results / "smoke", project.root / ".snakemake"):
             shutil.rmtree(path)
-        process = project.snakemake()
+        process = snakemake(project)
         time.sleep(rng.uniform(0.1, 1) * seconds)
         found = [process.pid] if victim == "Snakemake" else list(servers(project.root))
         for pid in found:
@@ -279,9 +253,53 @@ def kill_workflow(root: Path, kills: int, rng: random.Random, end: float) -> Ite
         if found:
             done += 1
             yield victim
-        finished(project.snakemake("--unlock"), f"unlock after {victim}")
-        finished(project.snakemake("--rerun-incomplete"), f"again after {victim}")
+        finished(snakemake(project, "--unlock"), f"unlock after {victim}")
+        finished(snakemake(project, "--rerun-incomplete"), f"again after {victim}")
         check_equal(project.root, expected, victim)
+
+
+def kill_storage(root: Path, kills: int, rng: random.Random, end: float) -> Iterator[str]:
+    """Kill pushes and pulls of a published scale at random moments, do them again and compare all files."""
+    project = published.publish(root / "project")
+    remote = published.remote(project)
+    undisturbed: dict[str, tuple[float, dict[str, str]]] = {}
+    done = 0
+    for what in itertools.cycle(("push", "pull")):
+        if what == "push":
+            place = project
+            shutil.rmtree(remote)
+        else:
+            place = published.cloned(project, root)
+        command = (*published.MAKE, what, f"REMOTE={remote}")
+        for _ in range(rng.randint(1, CHAIN) if what in undisturbed else 0):
+            if kill_command(place, command, rng.uniform(0, undisturbed[what][0])):
+                done += 1
+                yield what
+        start = time.monotonic()
+        finished(place.start(*command), f"{what} after a kill")
+        found = contents(remote) if what == "push" else hashes(place.root)
+        compare(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
+        if place is not project:
+            shutil.rmtree(place.root)
+        if done >= kills or time.monotonic() > end:
+            return
+
+
+def kill_command(project: published.Clone, command: tuple[str, ...], seconds: float) -> bool:
+    """Start a command and kill it and all that it started after so many seconds; return whether it was at work."""
+    process = project.start(*command)
+    time.sleep(seconds)
+    working = process.poll() is None
+    with contextlib.suppress(ProcessLookupError):
+        os.killpg(process.pid, signal.SIGKILL)
+    process.communicate()
+    return working
+
+
+def contents(directory: Path) -> dict[str, str]:
+    """Return file -> sha256 of a remote."""
+    files = (path for path in directory.rglob("*") if path.is_file())
+    return {str(path.relative_to(directory)): artifacts.sha256(path) for path in files}
 
 
 def servers(root: Path) -> Iterable[int]:
@@ -299,8 +317,9 @@ def servers(root: Path) -> Iterable[int]:
 def main() -> None:
     """Kill, compare, and print how often what was killed."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--stages", type=int, default=480, help="kills of stages")
+    arguments.add_argument("--stages", type=int, default=440, help="kills of stages")
     arguments.add_argument("--workflow", type=int, default=20, help="kills of Snakemake and of the workers' server")
+    arguments.add_argument("--storage", type=int, default=40, help="kills of pushes and pulls")
     arguments.add_argument("--only", default="", help="stages whose name has this in it")
     arguments.add_argument("--seconds", type=float, default=3600, help="after which no more is begun, of each kind")
     arguments.add_argument("--seed", type=int, default=0, help="of the random moments")
@@ -314,6 +333,9 @@ def main() -> None:
             if given.workflow:
                 end = time.monotonic() + given.seconds
                 done.update(shown(kill_workflow(Path(directory), given.workflow, rng, end)))
+            if given.storage:
+                end = time.monotonic() + given.seconds
+                done.update(shown(kill_storage(Path(directory) / "storage", given.storage, rng, end)))
         except Wrong as error:
             sys.exit(f"WRONG: {error}")
     print(*(f"{name}: {count}" for name, count in done.items()), sep="\n")

@@ -4,42 +4,26 @@ import contextlib
 import csv
 import hashlib
 import json
-import os
 import re
 import shutil
 import signal
-import subprocess
 import sys
 from pathlib import Path
 
-import numpy as np
 import pytest
-import table_runs
 import yaml
+from published import TABLE, Clone, cloned, publish, remote
 
-from flexround.artifacts import write_json, write_manifest
 from flexround.settings.dependents import served
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools.verify import KINDS
 
-COPIED = (
-    "src",
-    "params",
-    "workflow",
-    "profiles",
-    "Snakefile",
-    "Makefile",
-    ".dvcignore",
-    *(".dvc/config", ".dvc/.gitignore", ".dvc/plots"),
-)
 RUN = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
 HEAVY = f"{RUN}/model.safetensors"
 RECIPE = "\n  b-adaround-w4: {", "\n  b-adaround-w4: {hyper: {reg_weight: 0.5}, "
 CELL = ("b-flexround-w4", "top1", "mobilenetv2-brecq")
-CLAIMS = ("claims.csv", "claims.html", "errata.csv")
-TABLE = ("table10.csv", "table10.tex", "table10.html")
 KILLED_COLLECTING = """
 import os, sys
 from dvc.cli import main
@@ -67,101 +51,10 @@ STORAGE = yaml.safe_load((ROOT / "dvc.yaml").read_text())
 EDIT = ") -> str:\n", ") -> str | None:\n"
 
 
-class Clone:
-    """A project in which results of the smoke scale are made, published or pulled."""
-
-    def __init__(self, root):
-        self.root = root
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path}
-        self.environment["DVC_SITE_CACHE_DIR"] = str(root / ".dvc/tmp/site")  # as in the Makefile
-
-    def run(self, *command, check=True):
-        done = subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False)
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
-
-    def make(self, target, *arguments, check=True):
-        return self.run("make", "-o", ".venv/installed", target, "SCALE=smoke.yaml", *arguments, check=check)
-
-    def stage(self, name, *arguments, check=True):
-        return self.run(sys.executable, "-m", f"flexround.tools.{name}", *arguments, check=check)
-
-    def snakemake(self, *arguments):
-        return self.run(sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--config", "scale=smoke.yaml")
-
-    def planned(self):
-        """Return rule -> number of jobs of a dry run for everything."""
-        return self.jobs(self.snakemake("-n").stdout)
-
-    @staticmethod
-    def jobs(text):
-        if "Nothing to be done" in text:
-            return {}
-        found = re.findall(r"^(\w+) +(\d+)$", text.split("Job stats:")[1].split("\n\n")[0], re.MULTILINE)
-        return {name: int(count) for name, count in found if name not in ("total", "all")}
-
-    def edit(self, name, old, new):
-        path = self.root / name
-        assert old in path.read_text()
-        path.write_text(path.read_text().replace(old, new, 1))
-
-
-def write_result(root, directory, number):
-    """Write what a stage would have left in a directory, with made-up content."""
-    kind, *rest = Path(directory).parts[2:]
-    if kind == "gates":
-        write_json(root / directory, {"format": 1})
-        return
-    if kind == "evaluated":
-        run = Run("smoke", *rest[:3], int(rest[3].removeprefix("seed")))
-        table_runs.write_run(root / "results", run, table_runs.hits(500 + number), table_runs.METRICS)
-        return
-    (root / directory).mkdir(parents=True)
-    (root / directory / "model.safetensors").write_bytes(np.random.default_rng(number).bytes(20_000))
-    write_manifest(root / directory, ["model.safetensors"])
-
-
-def write_storage(root):
-    """Write the dvc.yaml of the mini scale as it would be for what the smoke scale has."""
-    storage = yaml.safe_load(re.sub("(results|logs)/mini", r"\1/smoke", (ROOT / "dvc.yaml").read_text()))
-    for entry in storage["stages"].values():
-        paths = [next(iter(out)) for out in entry["outs"]]
-        entry["outs"] = [{p: {"persist": True}} for p in paths if (root / p).exists() or p.endswith("/records")]
-    storage["stages"] = {name: entry for name, entry in storage["stages"].items() if entry["outs"]}
-    del storage["metrics"], storage["plots"]  # of results/reference, which is in git
-    (root / "dvc.yaml").write_text(yaml.safe_dump(storage))
-
-
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
     """Publish a made-up smoke scale to a directory beside the project."""
-    root = tmp_path_factory.mktemp("published") / "project"
-    root.mkdir()
-    for name in COPIED:
-        (root / name).parent.mkdir(exist_ok=True)
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, root / name)
-    shutil.copy2(ROOT / "tests/smoke.yaml", root)
-    (root / ".gitignore").write_text((ROOT / ".gitignore").read_text() + ".venv\n")
-    for number, directory in enumerate(served(Plan(load_params(str(root / "smoke.yaml"))))):
-        write_result(root, directory, number)
-    for name in ("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png", *TABLE, *CLAIMS):
-        for directory in ("results", "results/smoke"):
-            (root / directory / name).write_text("recipe,metric,value,n_examples\nx,top1,1.00,9\n")
-    (root / "results/smoke/metrics.json").write_text('{"cells": {"computed": 24}}')
-    for name in ("claims.csv", "claims.html", "errata.csv"):
-        for directory in ("results", "results/smoke"):
-            (root / directory / name).write_text("claim\n")
-    project = Clone(root)
-    project.run("ln", "-s", sys.prefix, ".venv")
-    project.snakemake("--touch", "--forceall", "--quiet", "all")
-    write_storage(root)
-    project.run("git", "init", "--quiet")
-    project.output = project.make("push", f"REMOTE={root.parent / 'remote'}").stdout
-    project.run("git", "add", ".")
-    project.run("git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "published")
-    return project
+    return publish(tmp_path_factory.mktemp("published") / "project")
 
 
 @pytest.fixture
@@ -177,17 +70,6 @@ def pulled(published, tmp_path_factory):
     clone.edit("params/recipes.yaml", *RECIPE)
     clone.output = clone.make("pull", f"REMOTE={remote(published)}").stdout
     return clone
-
-
-def cloned(project, parent):
-    project.run("git", "clone", "--quiet", ".", str(parent / "clone"))
-    clone = Clone(parent / "clone")
-    clone.run("ln", "-s", sys.prefix, ".venv")
-    return clone
-
-
-def remote(project):
-    return project.root.parent / "remote"
 
 
 def names(directory):
