@@ -1,5 +1,7 @@
 """Fake quantization compiled: the same numbers as operation by operation, and what happens where it can't be."""
 
+import functools
+
 import pytest
 import tensors
 import torch
@@ -187,3 +189,14 @@ def test_a_rounding_that_can_not_be_compiled_is_an_error_before_anything_runs():
     with pytest.raises(SettingsError, match=r"fused: true, but rounding test_fused:Own .* set fused: false"):
         toy.job(recipe, fused=True)
     assert toy.job(recipe).rounding is Own
+
+
+def test_a_network_may_have_activations_of_many_kinds(monkeypatch):
+    monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # not to wait for C++
+    fused._compiled.cache_clear()
+    step, low, high = torch.tensor(0.1), torch.tensor(-8.0), torch.tensor(7.0)
+    for rank in range(1, 13):
+        x = tensors.randn(*[2] * rank).requires_grad_()
+        fused.FusedStepQuantize.apply(x, step, low, high, None).sum().backward()
+        assert x.grad.shape == x.shape
+    fused._compiled.cache_clear()

@@ -25,6 +25,8 @@ from flexround.quant.functions import (
     step_quantize,
 )
 
+KINDS = 128  # of one formula: ranks, sizes of one, short and long sums, types, with a mask and without
+
 log = logging.getLogger(__name__)
 
 
@@ -118,8 +120,12 @@ def compiler_works(device: torch.device) -> bool:
 
 @functools.cache
 def _compiled(formula: Callable[..., Any]) -> Callable[..., Any]:
-    """Compile once for all sizes: the blocks of a network have few shapes but each would be compiled anew."""
-    return torch.compile(formula, fullgraph=True, dynamic=True)
+    """Compile once for all sizes: the blocks of a network have few shapes but each would be compiled anew.
+
+    Ranks, sizes of one, sums short and long and types are compiled apart all the same: torch's limit of eight is too
+    low for the activations of a MobileNetV2, and a formula beyond it fails.
+    """
+    return torch.compile(formula, fullgraph=True, dynamic=True, recompile_limit=KINDS)
 
 
 def _plain(*tensors: Tensor | None) -> list[Tensor | None]:
