@@ -21,6 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
+import traceback
 from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -112,17 +113,23 @@ def streamed(root: Path) -> stage_calls.Work:
     return stage_calls.Work(root / "streamed.yaml", root)
 
 
+output = tempfile.TemporaryFile()  # of the last fork
+
+
 def forked(action: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> int:
     """Start ``action`` in a forked process with a group of its own; return its number."""
     if (pid := os.fork()) == 0:
         code = 1
         try:
             os.setsid()
-            silent = os.open(os.devnull, os.O_WRONLY)
-            os.dup2(silent, 1), os.dup2(silent, 2)
+            output.seek(0), output.truncate()
+            os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
             prepare(), action()
             code = 0
+        except BaseException:
+            traceback.print_exc()
         finally:
+            sys.stderr.flush()
             os._exit(code)
     return pid
 
@@ -214,7 +221,8 @@ def kill_stages(root: Path, kills: int, rng: random.Random, wanted: str, end: fl
             check_whole(stage)
             stage.remove()
         if os.waitpid(forked(stage.run), 0)[1]:
-            raise Wrong(f"{stage.name}: fails after a kill")
+            output.seek(0)
+            raise Wrong(f"{stage.name}: fails after a kill: {output.read().decode()[-4000:]}")
         check_equal(root, expected, stage.name)
         if done >= kills or time.monotonic() > end:
             return
