@@ -113,7 +113,7 @@ def streamed(root: Path) -> stage_calls.Work:
     return stage_calls.Work(root / "streamed.yaml", root)
 
 
-output = tempfile.TemporaryFile()  # of the last fork
+output = tempfile.TemporaryFile()  # noqa: SIM115 - of the last fork, open while this runs
 
 
 def forked(action: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> int:

@@ -145,7 +145,7 @@ MUTATIONS = {  # defect -> what plants it, a sentinel that must be reported
     "dropped activations are zero, unscaled": (dropped_to_zero, "dropping/sum"),
     "wrong zero point": (zero_point_off_by_one, "q-rtn-w4a8/zero"),
     "BN not folded": (not_folded, "surgery"),
-    "s3 along the input of Conv1D": (transposed_s3, "q-flexround-w4a8/moved"),
+    "s3 along the input of Conv1D": (transposed_s3, "scales/texts/s3"),
     "calibrated on the dev set": (calibrated_on_dev, "calibration-glue/from_train"),
     "BLEU without lower-casing": (case_counts, "metrics/bleu_all"),
     "acc instead of acc_norm": (acc_for_acc_norm, "questions/hellaswag"),

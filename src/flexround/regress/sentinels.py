@@ -32,6 +32,7 @@ PROBES: dict[str, Probe] = {
     "search": arithmetic.search,
     "dropping": arithmetic.dropping,
     "surgery": arithmetic.surgery,
+    "scales": engine.scales,
     "metrics": arithmetic.metrics,
     "perplexity": data.perplexity,
     "questions": data.questions,

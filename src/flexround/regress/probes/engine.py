@@ -12,6 +12,8 @@ import torch
 from torch import Tensor
 
 from flexround import imports
+from flexround.quant.flexround import FlexRound
+from flexround.quant.grid import Scheme
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.result import Result, unflatten
@@ -21,6 +23,7 @@ from flexround.regress.probes import networks
 from flexround.regress.probes.networks import Network
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper, load_params
+from flexround.surgery import place
 
 BUDGET = {"samples": 64, "batch": 16, "iters": 30, "a_iters": 20, "a_init_samples": 32}
 RATES = {"lr": 5.0e-3, "a_lr": 1.0e-3}  # small ones: what a scale needs to converge amplifies the last bits
@@ -79,6 +82,25 @@ def probe(recipe: str, variant: int) -> dict[str, float]:
         "activation": _mean(stored.grid.step for stored in result.values() if stored.codes is None),
         "hard": sum(soft) / max(1, len(soft)),
     }
+
+
+@torch.no_grad()
+def scales(variant: int) -> dict[str, float]:
+    """Return how many values FlexRound's s3 and s4 have over all layers of a network: along which axes they lie."""
+    found = {}
+    for name, network in (("images", networks.convolutional(variant)), ("texts", networks.transposed(variant))):
+        layers = [layer for block in network.cut(network.model) for layer in place.weight_layers(block)]
+        made = [_flexround(layer) for layer in layers]
+        for scale, logs in (("s3", [one.d3 for one in made]), ("s4", [one.d4 for one in made])):
+            found[f"{name}/{scale}"] = float(sum(0 if log is None else log.numel() for log in logs))
+    return found
+
+
+def _flexround(layer: torch.nn.Module) -> FlexRound:
+    """Return the rounding of a layer of 4 bits per channel."""
+    axes, weight = place.weight_axes(layer), layer.get_parameter("weight")
+    assert axes is not None
+    return FlexRound(weight, place.weight_grid("", weight, Scheme(4, axis=axes.output), "minmax", 2.0), axes)
 
 
 def _mean(tensors: Iterable[Tensor]) -> float:
