@@ -264,6 +264,22 @@ def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):
         assert unfinished.load("part") is None, "the way out leads to a new start"
 
 
+def test_work_that_was_killed_while_it_was_removed_is_not_gone_on_with(tmp_path, monkeypatch):
+    def killed_midway(directory, **_):
+        for path in directory.rglob("manifest.json"):
+            path.unlink()
+            raise KilledError
+
+    state = tmp_path / "state"
+    with contextlib.suppress(KilledError), monkeypatch.context() as patch, unfinished.kept(state):
+        unfinished.save("part", {"group": {"x": torch.arange(3)}})
+        patch.setattr(shutil, "rmtree", killed_midway)
+    assert list(tmp_path.rglob("group.safetensors")), "the rest of the removed work is there"
+    with unfinished.kept(state):
+        assert unfinished.load("part") is None
+    assert not list(tmp_path.iterdir())
+
+
 def test_little_work_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(unfinished, "WORTH_SECONDS", 3600.0)
     monkeypatch.setattr(unfinished, "save", lambda *_, **__: pytest.fail("it was kept"))

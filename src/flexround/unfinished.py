@@ -44,13 +44,16 @@ def kept(directory: Path) -> Iterator[None]:
 
     It is removed at the end, unless an error or a kill is the end.
     """
+    done = directory.with_name(f"{directory.name}.done")
+    shutil.rmtree(done, ignore_errors=True)  # of a job that was killed while it removed it
     token = _directory.set(directory)
     try:
         yield
     finally:
         _directory.reset(token)
-    if os.environ.get("RANK", "0") == "0":  # the rank that writes the result is the last to need it
-        shutil.rmtree(directory, ignore_errors=True)
+    if directory.exists() and os.environ.get("RANK", "0") == "0":  # the rank that writes the result needs it last
+        os.replace(directory, done)  # half of it would be taken for what was kept
+        shutil.rmtree(done, ignore_errors=True)
 
 
 def worth(since: float) -> bool:

@@ -125,7 +125,8 @@ def _compiled(formula: Callable[..., Any]) -> Callable[..., Any]:
     Ranks, sizes of one, sums short and long and types are compiled apart all the same: torch's limit of eight is too
     low for the activations of a MobileNetV2, and a formula beyond it fails.
     """
-    return torch.compile(formula, fullgraph=True, dynamic=True, recompile_limit=KINDS)
+    limit: dict[str, Any] = {"recompile_limit": KINDS}  # torch's own types do not know it yet
+    return torch.compile(formula, fullgraph=True, dynamic=True, **limit)
 
 
 def _plain(*tensors: Tensor | None) -> list[Tensor | None]:
