@@ -228,6 +228,24 @@ def test_code_that_a_scale_names_is_looked_up_before_anything_runs():
 
 
 @pytest.mark.parametrize(
+    ("when", "key", "expected"),
+    [
+        ({"task": "glue-*"}, "epoch", ["unknown option 'epoch' (did you mean 'epochs'?"]),
+        ({"task": "glue-*"}, "crop_padding", ["unknown option 'crop_padding'"]),  # of images
+        ({"task": "*-lora"}, "lora", []),
+        ({}, "lora", []),
+        ({}, "lorra", ["unknown option 'lorra' (did you mean 'lora'?"]),
+    ],
+)
+def test_train_settings_are_those_of_the_tasks_that_they_are_for(when, key, expected):
+    scale = load_params("mini").scale
+    rules = (*scale.train, scale.train[0].model_copy(update={"when": when, "set": {key: 1}}))
+    lines = refused(code.check_scale, scale.model_copy(update={"train": rules})) if expected else []
+    code.check_scale(scale.model_copy(update={"train": rules[: None if not expected else -1]}))
+    assert [line for line, text in zip(lines, expected, strict=True) if text in line and "train." in line] == lines
+
+
+@pytest.mark.parametrize(
     ("target", "options", "expected"),
     [
         ("flexround.quant.flexround:FlexRound", {"learn_s": 1}, "unknown option 'learn_s' (did you mean 'learn_s1'?"),

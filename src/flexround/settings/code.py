@@ -1,14 +1,15 @@
 """Code that settings name, ``package.module:name``: is it there, does it take its options? Nothing is imported."""
 
 import ast
+import fnmatch
 import importlib.util
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from pathlib import Path
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import reach
 from flexround.settings.reach import Symbol
-from flexround.settings.schema import Scale
+from flexround.settings.schema import Scale, TrainRule
 from flexround.settings.validation import attempt, noted
 
 STRICT = ("flexround.settings.schema", "Strict")
@@ -61,8 +62,24 @@ def check_scale(scale: Scale) -> None:
             errors += attempt(where, check, target)
         if (finish := checkpoint.finish) is not None:
             errors += attempt(where, check, finish.function, finish.args, 1)
+    for number, rule in enumerate(scale.train):
+        errors += attempt(f"scale {scale.name}: train.{number}.set: ", check_training, scale, rule)
     if errors:
         raise SettingsError("\n".join(errors))
+
+
+def check_training(scale: Scale, rule: TrainRule) -> None:
+    """Check that one of the tasks that a rule is for takes each of its settings."""
+    modules = [task.module for name, task in scale.tasks.items() if fnmatch.fnmatch(name, rule.when.get("task", "*"))]
+    known: list[str] = []
+    for module in sorted(set(modules)):
+        found = find(module)
+        fields = _training_fields(*found) if found is not None else None
+        if fields is None:
+            return
+        known += fields
+    if modules:
+        _refuse_unknown(", ".join(sorted(set(modules))), rule.set, list(dict.fromkeys(known)))
 
 
 def check_task(target: str, options: Iterable[str]) -> None:
@@ -147,9 +164,25 @@ def _option_fields(module: str, node: ast.AST) -> list[str] | None:
         if isinstance(member, ast.Assign | ast.AnnAssign) and "Options" in named and member.value is not None:
             found = _named(module, member.value)
             return _fields(*found) if found is not None else None
+    return _of_base(_option_fields, module, node)
+
+
+def _training_fields(module: str, node: ast.AST) -> list[str] | None:
+    """Return the fields of what a task's ``finetune``, its own or its base's, validates ``settings`` with, as above."""
+    for member in node.body if isinstance(node, ast.ClassDef) else ():
+        if isinstance(member, ast.FunctionDef) and member.name == "finetune":
+            calls = (call for call in ast.walk(member) if isinstance(call, ast.Call) and len(call.args) > 1)
+            kinds = [kind for kind, what in (call.args[:2] for call in calls) if getattr(what, "id", "") == "settings"]
+            found = _named(module, kinds[0]) if kinds else None
+            return _fields(*found) if found is not None else None
+    return _of_base(_training_fields, module, node)
+
+
+def _of_base(fields: Callable[[str, ast.AST], list[str] | None], module: str, node: ast.AST) -> list[str] | None:
+    """Return what a function of a class finds in the first of its bases that is known here."""
     for base in node.bases if isinstance(node, ast.ClassDef) else ():
         if (found := _named(module, base)) is not None:
-            return _option_fields(*found)
+            return fields(*found)
     return None
 
 
