@@ -218,7 +218,7 @@ def test_each_job_that_may_use_a_gpu_says_how_many_its_rule_asked_for():
     assert all("--gpus {resources.gpu}" in rule for rule in rules)
 
 
-RANK = """
+RANK = r"""
 import os, sys, time
 from types import SimpleNamespace
 import torch
@@ -230,7 +230,7 @@ torch.cuda.device_count = lambda: 4
 torch.cuda.set_device = lambda index: None
 torch.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=f"5e1f-{index}")
 with devices.lease(2) as device:
-    print("has", device.index, os.environ["LOCAL_RANK"], flush=True)
+    os.write(1, f"has {device.index} {os.environ['LOCAL_RANK']}\n".encode())  # at once: two ranks write
     time.sleep(float(sys.argv[1]))
 """
 

@@ -1,10 +1,13 @@
 """The reconstruction engine on a toy network: settings B and Q, determinism, invariants, records, errors."""
 
 import copy
+import dataclasses
+import gc
 
 import pytest
 import torch
 import toy
+from torch import nn
 from torch.nn.utils import parametrize
 
 from flexround.errors import InputError, NumericalError
@@ -12,8 +15,8 @@ from flexround.models.blocks import run as run_blocks
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Axes
-from flexround.reconstruct import phases
-from flexround.reconstruct.cache import Batches
+from flexround.reconstruct import engine, phases
+from flexround.reconstruct.cache import Batches, Store
 from flexround.reconstruct.optimise import Annealing, ReconstructionError
 from flexround.surgery import place
 
@@ -167,10 +170,7 @@ def test_rows_go_in_parts_only_where_their_largest_tensor_is_too_large(monkeypat
     assert phase._parts(block, x, None) == [slice(0, 16), slice(16, 32)]
 
 
-@pytest.mark.parametrize("on_gpu", [True, False])
-def test_a_gpu_without_memory_is_told_with_block_bytes_and_way_out_and_what_is_done_is_kept(
-    tmp_path, monkeypatch, on_gpu
-):
+def test_a_gpu_without_memory_is_told_with_block_bytes_and_way_out_and_what_is_done_is_kept(tmp_path, monkeypatch):
     recipe = toy.recipe("Q", "flexround", 3, 4)
     expected = toy.run(toy.job(recipe), tmp_path / "straight")[0]
     learn = phases.WeightPhase.learn
@@ -179,21 +179,51 @@ def test_a_gpu_without_memory_is_told_with_block_bytes_and_way_out_and_what_is_d
     def full(self, index, carry):
         seen.append(index)
         if index == 2:
-            if on_gpu:
-                object.__setattr__(self.store, "device", torch.device("cuda"))
             raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total of 79 GiB")
         return learn(self, index, carry)
 
+    message = (
+        r"^block body\.1, phase weights, activations in memory: the GPU's memory is too small: 2\.68 GB asked for, "
+        r".*; try cache-mb 0 \(activations in files\), cache_dtype bfloat16, precision bfloat16, batch below 16, a_init"
+    )
     with monkeypatch.context() as patch:
         patch.setattr(phases.WeightPhase, "learn", full)
-        way = r"on the GPU; try --gpu-cache-mb 0 .*, precision" if on_gpu else "in memory; try precision"
-        with pytest.raises(InputError, match=rf"block body\.1, phase weights: .* 2\.50 GiB asked for, .* {way}"):
+        with pytest.raises(InputError, match=message):
             toy.run(toy.job(recipe), tmp_path / "s")
         seen.clear()
         patch.setattr(phases.WeightPhase, "learn", lambda self, *args: seen.append(args[0]) or learn(self, *args))
         found = toy.run(toy.job(recipe), tmp_path / "s")[0]
     assert seen == [2, 3]
     assert all(torch.equal(found[key], expected[key]) for key in expected)
+
+
+def test_what_is_advised_is_what_helps_there(tmp_path):
+    gpu, host = Store(torch.device("cuda")), Store(torch.device("cpu"))
+    plain = toy.job(toy.recipe("Q", "flexround", 3, 4), cache_dtype="float32", precision="float32")
+    on_gpu = dataclasses.replace(plain, device=torch.device("cuda"))
+    small = toy.job(toy.recipe("Q", "flexround", 3, 4), cache_dtype="bfloat16", precision="bfloat16")
+    numbers = [f"batch below {plain.hyper.batch}", f"a_init_samples below {plain.hyper.a_init_samples}"]
+    types = ["cache_dtype bfloat16", "precision bfloat16"]
+    assert engine._smaller(on_gpu, gpu) == ["gpu-cache-mb 0 (activations in the host's memory)", *types, *numbers]
+    assert engine._smaller(on_gpu, host) == [*types, *numbers]
+    assert engine._smaller(plain, host) == ["cache-mb 0 (activations in files)", *types, *numbers]
+    assert engine._smaller(small, dataclasses.replace(host, directory=tmp_path)) == numbers
+
+
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_memory_does_not_grow_from_block_to_block(tmp_path, monkeypatch, setting):
+    bytes_after = []
+
+    def measure():
+        gc.collect()
+        stores = {each.untyped_storage() for each in gc.get_objects() if type(each) in (torch.Tensor, nn.Parameter)}
+        bytes_after.append(sum({store.data_ptr(): store.nbytes() for store in stores}.values()))
+
+    monkeypatch.setattr(engine.memory, "return_freed_memory", measure)
+    toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4), net=toy.model(depth=6), iters=3, a_iters=3), tmp_path)
+    after_body = torch.tensor(bytes_after[1:7])  # without the stem and the head, whose activations have other sizes
+    parameters = sum(value.nbytes for value in toy.model().body[0].parameters())
+    assert after_body.diff().max() <= parameters, "no activation stays: one has 28 times the bytes"
 
 
 def test_records_hold_errors_losses_seconds_and_memory(tmp_path):

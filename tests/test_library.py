@@ -206,6 +206,14 @@ def test_state_is_refused_where_the_code_of_a_rounding_cannot_be_read(monkeypatc
         code_digest.of("flexround.library.quantize:quantize", spoken["Own"])
 
 
+def test_activations_lie_in_files_where_memory_is_limited(tmp_path):
+    usual = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **FEW)
+    limited = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=tmp_path, cache_mb=0, **FEW)
+    assert {record["caches"] for record in usual.report} == {"in memory"}
+    assert {record["caches"] for record in limited.report} == {"in files"}
+    assert all(torch.equal(value, limited.model.state_dict()[name]) for name, value in usual.model.state_dict().items())
+
+
 def test_nothing_is_written_unless_asked(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     full = shutil.disk_usage(tmp_path)._replace(free=0)

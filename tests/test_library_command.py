@@ -35,8 +35,9 @@ def command_line(directory, *more):
 
 
 def test_a_directory_is_quantized_from_its_files(directory):
-    command.run(command_line(directory))
+    command.run(command_line(directory, "--cache-mb", "0"))
     out = directory.parent / "out"
+    assert {record["caches"] for record in json.loads((out / "record.json").read_text())["blocks"]} == {"in files"}
     assert {path.name for path in out.iterdir()} >= {"config.json", "tokenizer.json", "manifest.json", "record.json"}
     found = flexround.load(out, llama())
     rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)

@@ -6,8 +6,6 @@ import getpass
 import logging
 import os
 import shlex
-import shutil
-import subprocess
 import sys
 import tempfile
 import time
@@ -20,10 +18,10 @@ import torch
 
 from flexround import precision
 from flexround.errors import InputError
+from flexround.hardware import smi
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
-SMI_SECONDS = 20  # for nvidia-smi to answer
 PATIENCE = datetime.timedelta(days=30)  # of a rank whose job waits for its turn
 LEAST_DRIVER = 580  # NVIDIA: CUDA 13 runs on drivers of this branch or newer
 
@@ -33,7 +31,7 @@ def lease(asked: int = 0) -> Iterator[torch.device]:
     """Yield a CUDA device that no other job of this machine has leased, or the CPU if there is no GPU.
 
     Snakemake counts GPUs but does not say which one a job may use, hence the lock per device. The operating system
-    frees the lock when the process ends, however it ends. Each rank of a torchrun job has a device of its own.
+    frees the lock when the process ends, however it ends. Each rank of a job of several GPUs has a device of its own.
 
     Args:
         asked: GPUs that the job asked for; 0 takes what there is.
@@ -66,7 +64,7 @@ def require(asked: int) -> None:
     if there < asked:
         raise InputError(
             f"the job asks for {asked} GPU{'s' if asked > 1 else ''}, torch finds {there}: torch {torch.__version__} "
-            f"is built for CUDA {torch.version.cuda}, which needs driver {LEAST_DRIVER}; nvidia-smi: {_smi()}; update "
+            f"is built for CUDA {torch.version.cuda}, which needs driver {LEAST_DRIVER}; nvidia-smi: {smi()}; update "
             "the driver, or set `gpu` under `resources` of the scale to what there is (0: the CPU will do)"
         )
 
@@ -152,15 +150,3 @@ def _holder(path: Path) -> str:
         return f"held by {path.with_suffix('.holder').read_text()}"
     except OSError:
         return "holder unknown"
-
-
-def _smi() -> str:
-    """Return what nvidia-smi says of GPUs and driver, in one line."""
-    if not (program := shutil.which("nvidia-smi")):
-        return "not installed, so there is no driver, or not on the PATH"
-    command = [program, "--query-gpu=name,driver_version", "--format=csv,noheader"]
-    try:
-        found = subprocess.run(command, capture_output=True, text=True, timeout=SMI_SECONDS)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return f"no answer ({error})"
-    return "; ".join((found.stdout + found.stderr).split("\n")).strip("; ") or "no GPU"

@@ -24,6 +24,10 @@ FAILED = 1
 LONGEST = 1 << 20  # bytes of a packet
 ANSWER_SECONDS = 60  # the server is at most one import away
 PR_SET_PDEATHSIG = 1  # of prctl(2)
+KILLED = (
+    "out of memory? run fewer jobs at once (--cores, --resources mem_mb=), or give the job a larger mem_mb (resources, "
+    "needs) where that limits it; what is finished is kept: run the same command again"
+)
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:
@@ -75,6 +79,8 @@ def usage(used: resource.struct_rusage, seconds: float, code: int) -> dict[str, 
 def _run_here(program: str, stage: str, arguments: argparse.Namespace) -> dict[str, Any]:
     from flexround.jobs import execution  # logging and what else the client can do without
 
+    if "WORLD_SIZE" in os.environ:  # a rank, whose agent may be killed
+        end_with_parent(os.getppid())
     start = time.monotonic()
     code = execution.run(program, stage, arguments)
     return usage(resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start, code)
@@ -83,7 +89,7 @@ def _run_here(program: str, stage: str, arguments: argparse.Namespace) -> dict[s
 def hand_over(program: str, stage: str) -> dict[str, Any] | None:
     """Have the server run the job; return its facts as :func:`usage` does, None if nothing of the job was done."""
     address = os.environ.get(SERVER, "0")
-    if address == "0" or sys.platform != "linux" or not program or "WORLD_SIZE" in os.environ:  # torchrun
+    if address == "0" or sys.platform != "linux" or not program or "WORLD_SIZE" in os.environ:  # a rank
         return None
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
@@ -104,7 +110,7 @@ def hand_over(program: str, stage: str) -> dict[str, Any] | None:
             print("the worker server ended while this job ran; run again: what is finished is kept", file=sys.stderr)
             sys.exit(FAILED)
     if number := answer.pop("signal"):
-        hint = f" (out of memory? its peak was {answer['max_rss_mb']:.0f} MB)" if number == signal.SIGKILL else ""
+        hint = f"; its peak was {answer['max_rss_mb']:.0f} MB; {KILLED}" if number == signal.SIGKILL else ""
         print(f"killed by {signal.Signals(number).name}{hint}", file=sys.stderr)
     return answer
 
@@ -143,6 +149,11 @@ def _forward_signals(connection: socket.socket) -> None:
     for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup
             signal.signal(number, forward)
+    end_with_parent(parent)
+
+
+def end_with_parent(parent: int) -> None:
+    """Have this process ended, as by SIGTERM, when ``parent``, its parent, ends; at once if it has already."""
     ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
     if os.getppid() != parent:
         os.kill(os.getpid(), signal.SIGTERM)

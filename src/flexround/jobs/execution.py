@@ -2,14 +2,17 @@
 
 import argparse
 import importlib
+import json
 import logging
 import os
 import shlex
 import sys
+import time
 import traceback
+from pathlib import Path
 from typing import Any
 
-from flexround import memory
+from flexround import hardware, memory
 from flexround.errors import FlexRoundError
 from flexround.jobs import command
 
@@ -33,9 +36,11 @@ def run(program: str, stage: str, arguments: argparse.Namespace) -> int:
         # Last, so that a user's file never takes the place of a module that others import.
         sys.path += [os.path.abspath(directory) for directory in modules.split(os.pathsep) if directory]
         memory.keep_freed_memory()
-        _import(stage, arguments.threads).run(arguments)
+        with hardware.enough(stage.rpartition(".")[2], "a larger mem_mb (resources, needs) where it limits the job"):
+            _import(stage, arguments.threads).run(arguments)
     except FlexRoundError as error:
         log.error("error: %s", error)
+        _tell_agent(error)
         return USER_ERROR
     except SystemExit as end:
         if not isinstance(end.code, str):
@@ -44,8 +49,17 @@ def run(program: str, stage: str, arguments: argparse.Namespace) -> int:
         return BUG
     except BaseException as error:
         traceback.print_exc()
+        _tell_agent(error)
         return INTERRUPTED if isinstance(error, KeyboardInterrupt) else BUG
     return 0
+
+
+def _tell_agent(error: BaseException) -> None:
+    """Have the agent that started this rank of a job say why it ended; ``jobs/ranks.py`` reads it."""
+    if path := os.environ.get("TORCHELASTIC_ERROR_FILE"):
+        kind = "" if isinstance(error, FlexRoundError) else f"{type(error).__name__}: "
+        told = {"message": f"{kind}{error}", "extraInfo": {"timestamp": str(int(time.time()))}}
+        Path(path).write_text(json.dumps({"message": told}))
 
 
 def _import(stage: str, threads: int) -> Any:

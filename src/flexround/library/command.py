@@ -19,7 +19,7 @@ from flexround.library.quantized import facts, sites, write_record
 from flexround.models.blocks import Block
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
-from flexround.reconstruct import result
+from flexround.reconstruct import cache, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -51,6 +51,8 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
     arguments.add_argument("--device", help="where it runs; a GPU if there is one")
     arguments.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    arguments.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
+    arguments.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
     arguments.add_argument(
         "--set",
         action="append",
@@ -93,8 +95,9 @@ def run(arguments: argparse.Namespace) -> None:
         device=device,
     )
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
+    limits = [cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)]
     if arguments.preflight:
-        print(json.dumps(dataclasses.asdict(preflight(work, samples, directory)), indent=1))
+        print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, *limits)), indent=1))
         return
     inputs = {path.name: artifacts.sha256(path) for path in files.files}
     chosen = (recipe.model_dump_json(), hyper.model_dump_json(), arguments.seed, samples.numpy().tobytes().hex())
@@ -102,7 +105,7 @@ def run(arguments: argparse.Namespace) -> None:
     machine = (device.type, torch.get_num_threads())
     fingerprint = f"{derive(json.dumps(inputs), *chosen, *made_by, *machine):016x}"
     with State(directory, fingerprint, pace=PACE).opened() as state:
-        report = reconstruct(work, samples, state)
+        report = reconstruct(work, samples, state, *limits)
         about = facts(model, recipe, hyper, sources, sites(model, recipe, blocks))
         companions = artifacts.copy_existing(arguments.model, arguments.out, COMPANIONS)
         result.publish(arguments.out, state, {**about, "inputs": inputs}, companions)

@@ -20,7 +20,7 @@ from flexround.library.memory_state import HeardState, Listener, MemoryState
 from flexround.library.quantized import Quantized, sites, unquantized
 from flexround.models.blocks import Block
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct import result
+from flexround.reconstruct import cache, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -50,6 +50,8 @@ def quantize(
     state: str | Path | None = None,
     progress: bool = True,
     inplace: bool = False,
+    cache_mb: int | None = None,
+    gpu_cache_mb: int | None = None,
     **hyper: Any,
 ) -> Quantized:
     """Quantize a network after training, block by block (FlexRound, equation 2; BRECQ's or QDrop's setting).
@@ -69,12 +71,15 @@ def quantize(
             written to the disk.
         progress: whether to show a bar.
         inplace: change ``model`` itself; else it is copied and stays as it is.
+        cache_mb: of the host's memory for activations, which are in files below ``state`` if they take more; None for
+            half of it.
+        gpu_cache_mb: of the GPU's memory likewise; they are on the host if they take more.
         **hyper: hyper-parameters that differ from the paper's for this recipe and architecture, such as ``iters`` or
             ``lr``; docs/settings.md has them all. ``Quantized.hyper`` and ``sources`` say what was used and why.
 
     Raises:
         SettingsError: an unknown recipe, hyper-parameter or value.
-        InputError: samples, a model or a cut that can't be used.
+        InputError: samples, a model or a cut that can't be used, or too little memory for a block, with what lowers it.
         NumericalError: NaN or Inf, with block and iteration.
     """
     where = _device(device)
@@ -98,11 +103,16 @@ def quantize(
         device=where,
         mask=inputs.mask,
     )
-    return _run(work, inputs, state, progress, sources)
+    return _run(work, inputs, state, progress, sources, (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb)))
 
 
 def _run(
-    work: Reconstruction, inputs: Inputs, state: str | Path | None, progress: bool, sources: dict[str, str]
+    work: Reconstruction,
+    inputs: Inputs,
+    state: str | Path | None,
+    progress: bool,
+    sources: dict[str, str],
+    limits: tuple[int | None, int | None],
 ) -> Quantized:
     """Learn all blocks; return the network with its report."""
     steps = len(work.blocks) * (2 if work.recipe.a_bits and not work.joint else 1)
@@ -113,7 +123,7 @@ def _run(
             bar.update()
 
         with _state(work, inputs, state, listener) as opened:
-            report = reconstruct(work, inputs.x, opened)
+            report = reconstruct(work, inputs.x, opened, *limits)
             names = [f"{entry['position'].replace('/', '-')}.safetensors" for entry in opened.entries]
             parts = dict(zip(names, map(opened.tensors, opened.entries), strict=True))
             grids = {name: entry["facts"]["grids"] for name, entry in zip(names, opened.entries, strict=True)}

@@ -100,6 +100,11 @@ def pieces(x: Tensor) -> Iterator[memoryview]:
         yield memoryview(host.view(torch.uint8).numpy()).cast("B")
 
 
+def of_mb(megabytes: int | None) -> int | None:
+    """Return a limit in bytes; None stays None."""
+    return None if megabytes is None else megabytes * 2**20
+
+
 def plan(
     row: int,
     rows: int,

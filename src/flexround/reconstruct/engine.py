@@ -4,19 +4,16 @@ Activations flow from block to block through the carried caches; no prefix of th
 the caches of one block boundary exist at a time. What is found for a block is written when the block is done.
 """
 
-import contextlib
 import logging
 import resource
 import time
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from flexround import memory
-from flexround.errors import InputError
+from flexround import hardware, memory
 from flexround.models.tensors import places, within
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
@@ -49,8 +46,8 @@ def reconstruct(
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight that can't be quantized, too little room on the disk for the caches, or on the GPU for a
-            block.
+        InputError: a weight that can't be quantized, too little room on the disk for the caches, or in memory for a
+            block, or a GPU that is lost.
     """
     job.model.requires_grad_(False)
     names = {module: name for name, module in job.model.named_modules()}
@@ -70,7 +67,8 @@ def reconstruct(
         carry = phase.start() if done == 0 else state.carry(store)
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
-                with _enough_memory(phase, index):
+                what = f"block {job.blocks[index].name}, phase {phase.name}, activations {store}"
+                with hardware.enough(what, *_smaller(job, store)):
                     learned, carry, record = _timed(phase, index, carry, state)
                 tensors, grids = flatten(learned)
                 if isinstance(phase, WeightPhase):
@@ -131,25 +129,18 @@ def _earlier(state: State, index: int) -> Result:
     return earlier
 
 
-@contextlib.contextmanager
-def _enough_memory(phase: Phase, index: int) -> Iterator[None]:
-    """Say what to do if a GPU's memory is too small for a block.
-
-    Raises:
-        InputError: naming the block and the bytes.
-    """
-    try:
-        yield
-    except torch.OutOfMemoryError as error:
-        job = phase.job
-        asked = str(error).partition("Tried to allocate ")[2].partition(". ")[0] or "more"
-        held = torch.cuda.max_memory_allocated(job.device) / cache.GB if job.device.type == "cuda" else 0.0
-        room = "" if phase.store.device.type == "cpu" else "--gpu-cache-mb 0 (activations in the host's memory), "
-        raise InputError(
-            f"block {job.blocks[index].name}, phase {phase.name}: the GPU's memory is too small: {asked} asked for, "
-            f"{held:.3g} GB in use, activations {phase.store}; try {room}precision bfloat16, a smaller batch "
-            f"({job.hyper.batch}) or a larger GPU; finished blocks are kept"
-        ) from error
+def _smaller(job: Reconstruction, store: cache.Store) -> list[str]:
+    """Return the settings that lower what a block needs of the memory, those that change no number first."""
+    hyper, ways = job.hyper, []
+    if store.device.type == "cuda":
+        ways.append("gpu-cache-mb 0 (activations in the host's memory)")
+    elif job.device.type == "cpu" and store.directory is None:
+        ways.append("cache-mb 0 (activations in files)")
+    if store.directory is None and hyper.cache_dtype == "float32":
+        ways.append("cache_dtype bfloat16")
+    if hyper.precision in ("float32", "tf32"):
+        ways.append("precision bfloat16")
+    return [*ways, f"batch below {hyper.batch}", f"a_init_samples below {hyper.a_init_samples}"]
 
 
 def _timed(

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 from safetensors.numpy import save_file
 
-from flexround import artifacts, precision, provenance, unfinished
+from flexround import artifacts, hardware, precision, provenance, unfinished
 from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
@@ -31,7 +31,9 @@ def run(arguments: argparse.Namespace) -> None:
             "model": artifacts.read_manifest(job.network, verify=False)["files"],
             "data": artifacts.read_manifest(job.data, verify=False)["files"],
         }
-        with unfinished.kept(arguments.state / "evaluate" / unfinished.fingerprint(job, inputs, device)):
+        smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
+        state = arguments.state / "evaluate" / unfinished.fingerprint(job, inputs, device)
+        with unfinished.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
             "run": vars(job.run),

@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from flexround import artifacts, imports, sources, unfinished
+from flexround import artifacts, hardware, imports, sources, unfinished
 from flexround.devices import lease, require
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import FinetuneJob
@@ -23,6 +23,7 @@ from flexround.surgery.lora import merge_checkpoint
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
+SMALLER = "at_once or checkpointing in the train rules (text tasks: the same result), a smaller batch there"
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -50,7 +51,8 @@ def run(arguments: argparse.Namespace) -> None:
             data = artifacts.read_manifest(job.data)["files"]
             state = arguments.state / "finetune" / unfinished.fingerprint(job, [facts, data], device)
             with unfinished.kept(state):  # until the result is there
-                facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
+                with hardware.enough("/".join(job.names), SMALLER):
+                    facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
                 finish(job, model, facts)
     else:
         finish(job, model, facts)

@@ -15,7 +15,7 @@ from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import ReconstructJob
-from flexround.reconstruct import network, result
+from flexround.reconstruct import cache, network, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -42,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus) as device:
         work, samples = _prepared(job, device)
         directory = arguments.state / str(job.run)
-        limits = [None if mb is None else mb * 2**20 for mb in (arguments.cache_mb, arguments.gpu_cache_mb)]
+        limits = [cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)]
         if arguments.preflight:
             forecast = preflight(work, samples, directory, *limits)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))

@@ -1,0 +1,278 @@
+"""Memory that is too small, a GPU that is gone and a rank that dies: one message each, and what is finished stays."""
+
+import errno
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from stage_calls import Work
+
+from flexround import hardware, unfinished
+from flexround.errors import InputError
+from flexround.jobs import ranks
+from flexround.tasks.images import task as image_task
+from flexround.tasks.images import training
+
+TESTS = Path(__file__).parent
+IMAGES = "imagenet", "mobilenetv2-brecq"
+PETABYTE = 2**50  # no address space has room for it
+
+
+def refuse(error):
+    def fail():
+        raise error
+
+    return fail
+
+
+@pytest.mark.parametrize(
+    ("fail", "asked"),
+    [
+        (lambda: torch.empty(PETABYTE, dtype=torch.uint8), "1.13e\\+06 GB"),
+        (lambda: np.empty(PETABYTE, np.uint8), "1.13e\\+06 GB"),
+        (lambda: bytearray(PETABYTE), "more"),
+        (refuse(OSError(errno.ENOMEM, os.strerror(errno.ENOMEM))), "more"),
+    ],
+    ids=["torch", "numpy", "python", "system"],
+)
+def test_a_failed_allocation_says_what_was_asked_what_is_free_and_what_lowers_it(fail, asked):
+    message = (
+        rf"^a job: the host's memory is too small: {asked} asked for, [\d.]+ GB free; try a smaller batch, "
+        r"fewer jobs at once \(--cores, --resources mem_mb=\), or a larger machine; what is finished is kept: run the"
+    )
+    with pytest.raises(InputError, match=message), hardware.enough("a job", "a smaller batch"):
+        fail()
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.50 GiB. GPU 0 has a total capacity of 79 GiB"),
+        RuntimeError("CUDA error: out of memory\nCompile with `TORCH_USE_CUDA_DSA`"),
+        RuntimeError("CUDA error: CUBLAS_STATUS_ALLOC_FAILED when calling `cublasCreate(handle)`"),
+    ],
+)
+def test_a_gpus_memory_is_told_from_the_hosts(error, monkeypatch):
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: True)
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda: (1.5e9, 80e9))
+    monkeypatch.setattr(torch.cuda, "memory_reserved", lambda: 70e9)
+    asked = "2.68 GB" if "2.50 GiB" in str(error) else "more"
+    message = rf"the GPU's memory is too small: {asked} asked for, 70 GB held here and 1.5 GB free; try a larger GPU;"
+    with pytest.raises(InputError, match=message), hardware.enough("a job"):
+        raise error
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "CUDA error: unspecified launch failure\nCUDA kernel errors might be asynchronously reported",
+        "CUDA error: uncorrectable ECC error encountered",
+        "CUDA error: CUDA-capable device(s) is/are busy or unavailable",
+    ],
+)
+def test_a_gpu_that_is_gone_is_one_message_with_what_the_driver_says(text, tmp_path, monkeypatch):
+    smi = tmp_path / "nvidia-smi"
+    smi.write_text("#!/bin/sh\necho 'Unable to determine the device handle: GPU is lost'\n")
+    smi.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path), prepend=os.pathsep)
+    first = text.splitlines()[0].replace("(", r"\(").replace(")", r"\)")
+    message = rf"^a job: the GPU is gone \({first}\); nvidia-smi: .* GPU is lost; .* run the same command again"
+    with pytest.raises(InputError, match=message), hardware.enough("a job"):
+        raise torch.AcceleratorError(text)
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        RuntimeError("CUDA error: device-side assert triggered"),
+        RuntimeError("CUDA error: an illegal memory access was encountered"),
+        OSError(errno.ENOSPC, os.strerror(errno.ENOSPC)),
+        InputError("x.bin: Cannot allocate memory"),
+        ValueError("no memory of it"),
+    ],
+)
+def test_other_errors_stay_what_they_are(error):
+    with pytest.raises(type(error)) as found, hardware.enough("a job"):
+        raise error
+    assert found.value is error
+
+
+def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
+    (tmp_path / "job").mkdir()
+    group = Path("/proc/self/cgroup").read_text().strip().rpartition("::/")[2]
+    inner = tmp_path / group
+    inner.mkdir(parents=True, exist_ok=True)
+    (inner / "memory.max").write_text("max\n")
+    (tmp_path / "memory.max").write_text("5000000\n")
+    (tmp_path / "memory.current").write_text("2000000\n")
+    without = hardware.free_bytes()
+    monkeypatch.setattr(hardware, "GROUPS", tmp_path)
+    assert hardware.free_bytes() == 3000000 < without
+
+
+LIMITED = """
+import logging, resource, sys
+from pathlib import Path
+import torch
+import flexround
+from flexround.errors import InputError
+torch.set_num_threads(1)
+with torch.random.fork_rng():
+    torch.manual_seed(0)
+    layers = [torch.nn.Conv2d(3, 4, 3, padding=1), torch.nn.Conv2d(4, 4, 3, padding=1)]
+    layers += [torch.nn.Conv2d(4, 512, 3, padding=1), torch.nn.Conv2d(512, 4, 1)]
+    net = torch.nn.Sequential(*layers).eval()
+    x = torch.randn(64, 3, 32, 32)
+names = ["0", "1", "2", "3"]
+def learn(state):
+    return flexround.quantize(net, x, "b-flexround-w4", blocks=names, state=state, iters=2, batch=64, progress=False)
+whole = learn(None)
+size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
+resource.setrlimit(resource.RLIMIT_AS, (size + 2**28, resource.RLIM_INFINITY))
+try:
+    learn(sys.argv[1])
+except InputError as error:
+    print(error)
+else:
+    raise SystemExit("there was room")
+resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
+again = learn(sys.argv[1])
+assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in whole.model.state_dict().items())
+"""
+
+
+def test_a_process_whose_memory_is_limited_says_which_block_and_goes_on_when_there_is_more(tmp_path):
+    command = [sys.executable, "-c", LIMITED, str(tmp_path / "state")]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    message, *logged = found.stdout.splitlines()
+    assert message.startswith("block 2, phase weights, activations in memory: the host's memory is too small: 0.134 GB")
+    assert "try cache-mb 0 (activations in files), cache_dtype bfloat16, precision bfloat16, batch below 64" in message
+    assert [line.partition(":")[0] for line in logged if line.startswith("weights ")] == [
+        "weights 3/4 2",
+        "weights 4/4 3",
+    ]
+
+
+def test_a_fine_tune_without_memory_names_its_settings_and_goes_on_at_its_epoch(tmp_path, monkeypatch):
+    scale = tmp_path / "smoke.yaml"
+    scale.write_text((TESTS / "smoke.yaml").read_text().replace("epochs: 1,", "epochs: 3,"))
+    work = Work(scale, tmp_path)
+    monkeypatch.setattr(unfinished, "WORTH_SECONDS", 0.0)
+    epochs, train_epoch = [], training._train_epoch
+
+    def short(*arguments):
+        epochs.append(arguments[-1])
+        if epochs == [0, 1]:
+            torch.empty(PETABYTE)
+        return train_epoch(*arguments)
+
+    monkeypatch.setattr(training, "_train_epoch", short)
+    with pytest.raises(
+        InputError, match=r"smoke/imagenet/mobilenetv2-brecq: the host's .*train rules.*, a smaller batch"
+    ):
+        work.weights(*IMAGES)
+    work.weights(*IMAGES)
+    assert epochs == [0, 1, 1, 2]
+
+
+def test_an_evaluation_without_memory_names_its_run_and_its_type(tmp_path, monkeypatch):
+    work = Work(TESTS / "smoke.yaml", tmp_path)
+    work.weights(*IMAGES)
+    monkeypatch.setattr(image_task, "hits_at", lambda *_: torch.empty(PETABYTE))
+    message = r"full-precision.*: the host's memory is too small: .* evaluated: bfloat16 \(now float32\)"
+    with pytest.raises(InputError, match=message):
+        work.evaluated(*IMAGES)
+
+
+# ranks
+
+STAGE = r"""
+import os, signal, time
+import torch
+from flexround.errors import InputError
+def run(arguments):
+    torch.distributed.init_process_group("gloo")
+    os.write(1, f"rank {os.environ['RANK']} {os.getpid()}\n".encode())  # at once: two ranks write
+    if os.environ["RANK"] == "1":
+        exec(arguments.job.read_text())
+    torch.distributed.barrier()
+"""
+JOB = """
+from functools import partial
+from flexround.jobs import command
+if __name__ == "__main__":
+    command.main("ranks_stage", command.parser("A job that does in its second rank what its file says."))
+"""
+
+
+@pytest.fixture
+def start(tmp_path):
+    (tmp_path / "ranks_stage.py").write_text(STAGE)
+    (tmp_path / "ranks_job.py").write_text(JOB)
+    started = []
+
+    def start(code):
+        (tmp_path / "job").write_text(code)
+        path = os.pathsep.join([str(tmp_path), *sys.path])
+        environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
+        command = [sys.executable, "-m", "flexround.jobs.ranks", "2", "ranks_job", str(tmp_path / "job")]
+        pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
+        started.append(subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes))
+        return started[-1]
+
+    yield start
+    for process in started:
+        with process:
+            process.kill()
+
+
+@pytest.mark.parametrize(
+    ("code", "exit_code", "message"),
+    [
+        ("os.kill(os.getpid(), signal.SIGKILL)", 1, "was killed by SIGKILL; the others were ended; out of memory?"),
+        ("raise InputError('x.bin: mend it')", 2, "ended the job: x.bin: mend it\n"),
+        ("1 / 0", 1, "ended the job: ZeroDivisionError: division by zero\n"),
+        (f"torch.empty({PETABYTE})", 2, "ended the job: ranks_stage: the host's memory is too small: 4.5e+06 GB asked"),
+    ],
+    ids=["killed", "mistake", "bug", "memory"],
+)
+def test_a_rank_that_ends_ends_the_job_within_seconds_and_its_reason_stands_last(start, code, exit_code, message):
+    process = start(code)
+    output, errors = process.communicate(timeout=120)
+    assert process.returncode == exit_code
+    pids = dict(line.split()[1:] for line in output.splitlines())
+    last = errors[errors.rindex("error: ") :]
+    assert last.startswith(f"error: rank 1 of 2, process {pids['1']}, {message}")
+    assert last.count("\n") == 1
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids.values())
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
+def test_ranks_end_with_their_launcher(start, number):
+    process = start("time.sleep(600)")
+    pids = [process.stdout.readline().split()[2] for _ in range(2)]
+    process.send_signal(number)
+    process.communicate(timeout=60)
+    assert process.returncode == (143 if number == signal.SIGTERM else -number)
+    end = time.monotonic() + 20
+    while any(Path(f"/proc/{pid}").exists() for pid in pids) and time.monotonic() < end:
+        time.sleep(0.05)
+    assert not any(Path(f"/proc/{pid}").exists() for pid in pids)
+
+
+def test_a_rank_that_lost_its_partner_is_not_the_reason():
+    def failed(code, timestamp):
+        return type("Failure", (), {"exitcode": code, "timestamp": timestamp})
+
+    lost, killed, ended, mistake = failed(1, 5), failed(-9, 7), failed(-15, 4), failed(2, 6)
+    assert min([lost, killed, ended], key=ranks._effect) is killed
+    assert min([lost, mistake, ended], key=ranks._effect) is mistake
+    assert min([ended, lost], key=ranks._effect) is lost
