@@ -52,7 +52,7 @@ rule all:
 LIGHT = {
     "flexround",
     *(f"flexround.{name}" for name in ("memory", "errors", "hardware")),
-}  # a job has them before its stage
+}  # of every job
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
 
 
