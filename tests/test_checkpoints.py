@@ -65,6 +65,16 @@ def test_truncated_file_is_refused(tmp_path, model, zipped, kept):
         checkpoints.read_foreign(path)
 
 
+def test_an_old_file_that_names_a_storage_it_lacks_is_refused(tmp_path):
+    path, weight = tmp_path / "old.pth", torch.ones(3)
+    torch.save({"weight": weight}, path, _use_new_zipfile_serialization=False)
+    name = str(weight.untyped_storage()._cdata).encode()
+    before, _, after = path.read_bytes().rpartition(name)
+    path.write_bytes(before + b"7" * len(name) + after)
+    with pytest.raises(InputError, match=r"old\.pth: not a whole PyTorch checkpoint \(\d+ bytes; storage key"):
+        checkpoints.read_foreign(path)
+
+
 @pytest.mark.parametrize(
     "data", [b"<html><body>404</body></html>", b"\x89PNG\r\n\x1a\n" + bytes(64), b"PK\x03\x04" + bytes(99)]
 )

@@ -148,12 +148,14 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
         ),
         ("tables/table03.yaml", first_row, "recipe 'b-adaround-w4a5' (did you mean 'b-adaround-w4a4'?"),
         ("figures.yaml", first_panel, "recipe 'b-flexruond-w4' (did you mean 'b-flexround-w4'?"),
+        ("scales/mini.yaml", into(shows={"tables": "tabel"}), "no params/tables has 'tabel' (did you mean 'table'?"),
+        ("figures-real.yaml", into("by_bits", table=9), "shows table 9, which series 'real' lacks; it has 1, 2, 3, 4"),
         ("scales/mini.yaml", into("figures", sample_sizes=[1024, 333]), "recipe 'b-adaround-w4-n333' (did you mean"),
     ],
 )
 def test_a_mistake_in_a_file_is_named_with_its_place_and_a_way_out(edit, name, change, expected):
     edit(name, change)
-    lines = complaints("paper" if "paper" in name else "mini")
+    lines = complaints(next((scale for scale in ("paper", "real") if scale in name), "mini"))
     place = name.rpartition("/")[2].removesuffix(".yaml").removeprefix("table0")
     assert any(expected in line and place in line for line in lines), "\n".join(lines[:5])
     assert len({line.partition(expected)[2] for line in lines if expected in line}) == 1

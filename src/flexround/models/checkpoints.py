@@ -17,7 +17,7 @@ _SHOWN = 3  # names listed in a message before "and n more"
 _UNUSED_AT_EVALUATION = "num_batches_tracked"  # absent from files of before PyTorch 0.4.1
 _UNREADABLE = (
     *(pickle.PickleError, struct.error),
-    *(OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError),
+    *(OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError),
 )
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 

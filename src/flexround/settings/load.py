@@ -182,6 +182,7 @@ def load_params(scale: str) -> Params:
     if errors or not (scale_settings and recipes and defaults and figures):
         raise SettingsError("\n".join(errors))
     params = Params(scale_settings, recipes, defaults, sources, {t.number: t for t in tables if t}, figures)
+    _check_shown(params)
     _check(params)
     return params
 
@@ -227,6 +228,19 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
 def _matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
     """Whether each pattern of a rule fits; strings are compared as file-name patterns."""
     return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in when.items())
+
+
+def _check_shown(params: Params) -> None:
+    """Check that there are tables, and the one that a figure shows by its bits."""
+    shows, where = params.scale.shows, f"scale {params.scale.name}: shows"
+    if not params.tables:
+        series = {path.stem.rstrip("0123456789") for path in (PARAMS / "tables").glob("*.yaml")}
+        raise SettingsError(f"{where}.tables: no params/tables has {suggest(shows.tables, series)}")
+    if (spec := params.figures.by_bits) and spec.table not in params.tables:
+        raise SettingsError(
+            f"{where}: figure {spec.number} of params/{shows.figures} shows table {spec.table}, which series "
+            f"{shows.tables!r} lacks; it has {', '.join(map(str, sorted(params.tables)))}"
+        )
 
 
 def _check(params: Params) -> None:
