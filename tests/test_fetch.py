@@ -12,7 +12,6 @@ import threading
 import time
 import zipfile
 from pathlib import Path
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -113,35 +112,72 @@ def put(directory, files=FILES):
         (directory / name).write_bytes(content)
 
 
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Answers as the hub does for one repository."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        server, path = self.server, self.path.partition("?")[0]
+        server.asked.append((self.command, path))
+        if path.startswith("/api/"):
+            files = [{"type": "file", "path": name, "size": 3, "oid": name} for name in (*FILES, "others.bin")]
+            facts = files if "/tree/" in path else {"id": "owner/net", "sha": COMMIT}
+            return self.answer(json.dumps(facts).encode(), {"Content-Type": "application/json"})
+        name = path.rpartition(f"/{COMMIT}/")[2]
+        if name in server.lost and self.command == "GET":
+            return self.close_at_once()
+        if name == server.slow and self.command == "GET":
+            time.sleep(30)
+        tag = hashlib.sha1(FILES[name]).hexdigest()
+        return self.answer(FILES[name], {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT})
+
+    def answer(self, content, headers):
+        self.send_response(200)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def close_at_once(self):
+        self.close_connection = True
+        self.send_response(500)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
 @pytest.fixture
-def hub(monkeypatch):
-    """Stand in for the hub; return the calls it got."""
-    calls = []
-
-    def repo_info(repository, **given):
-        calls.append((repository, given))
-        return SimpleNamespace(sha=COMMIT)
-
-    def snapshot_download(repository, *, local_dir, **given):
-        calls.append((repository, given))
-        put(local_dir)
-
-    monkeypatch.setattr("huggingface_hub.repo_info", repo_info)
-    monkeypatch.setattr("huggingface_hub.snapshot_download", snapshot_download)
-    return calls
+def hub(monkeypatch, tmp_path):
+    """Stand in for the hub; ``asked`` is what it was asked for, ``lost`` and ``slow`` say which files don't come."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        server.asked, server.lost, server.slow, server.daemon_threads = [], set(), "", True
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
 
 
 @pytest.mark.parametrize(("kind", "repo_type"), [("checkpoint", "model"), ("dataset", "dataset")])
 def test_a_repository_is_downloaded_at_the_commit_that_its_revision_means(hub, out, kind, repo_type):
     assert sources.fetch("net", hub_source(kind=kind), out) == DIGEST
     assert {path.name for path in (out / "hub").iterdir()} == {"net", "net.sha256", "net.commit"}
-    patterns = ["config.json", "model-*.safetensors"]
-    assert hub == [
-        ("owner/net", {"repo_type": repo_type, "revision": "main"}),
-        ("owner/net", {"repo_type": repo_type, "revision": COMMIT, "allow_patterns": patterns}),
-    ]
+    assert ("GET", f"/api/{repo_type}s/owner/net/revision/main") in hub.asked
+    place = "/datasets" if repo_type == "dataset" else ""
+    got = {path for command, path in hub.asked if command == "GET" and "resolve" in path}
+    assert got == {f"{place}/owner/net/resolve/{COMMIT}/{name}" for name in FILES}, "and no other file of it"
+    hub.asked.clear()
     assert sources.fetch("net", hub_source(kind=kind), out) == DIGEST
-    assert len(hub) == 2
+    assert hub.asked == []
 
 
 def test_a_directory_is_verified_as_a_whole(hub, out):
@@ -153,7 +189,7 @@ def test_a_directory_is_verified_as_a_whole(hub, out):
     (out / "hub/net/added.json").write_text("{}")
     with pytest.raises(InputError, match=rf"net.sha256 says {DIGEST}"):
         sources.fetch("net", hub_source(), out)
-    assert hub == []
+    assert hub.asked == []
 
 
 def test_a_directory_without_a_needed_file_is_refused(out):
@@ -169,16 +205,24 @@ def test_a_wrong_repository_is_refused_and_not_kept(hub, out):
     assert list((out / "hub").iterdir()) == []
 
 
-def test_a_broken_off_snapshot_is_not_taken_for_a_whole_one(hub, out, monkeypatch):
-    def break_off(repository, *, local_dir, **_):
-        put(local_dir, {"config.json": b"{}"})
-        raise ConnectionError("gone\nsecond line")
-
-    with monkeypatch.context() as broken:
-        broken.setattr("huggingface_hub.snapshot_download", break_off)
-        with pytest.raises(InputError, match=r"the download failed \(ConnectionError: gone\)"):
-            sources.fetch("net", hub_source(), out)
+def test_a_broken_off_snapshot_is_not_taken_for_a_whole_one(hub, out):
+    hub.lost.add("model-2.safetensors")
+    with pytest.raises(InputError, match=r"the download failed \(\w+Error: .*model-2"):
+        sources.fetch("net", hub_source(), out)
     assert not (out / "hub/net").exists()
+    hub.lost.clear()
+    hub.asked.clear()
+    assert sources.fetch("net", hub_source(), out) == DIGEST
+    assert [path for command, path in hub.asked if command == "GET" and path.endswith("1.safetensors")] == []
+
+
+def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out, monkeypatch):
+    hub.slow = "model-2.safetensors"
+    monkeypatch.setattr("flexround.hub.LIMIT", 8)
+    with pytest.raises(InputError, match="it took longer than 8 s; what came is kept"):
+        sources.fetch("net", hub_source(), out)
+    assert not (out / "hub/net").exists()
+    hub.slow = ""
     assert sources.fetch("net", hub_source(), out) == DIGEST
 
 

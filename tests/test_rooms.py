@@ -12,7 +12,7 @@ PACKAGE = ROOT / "src/flexround"
 MODULES = sorted(PACKAGE.rglob("*.py"))
 LATE_IMPORTS = 5  # inside functions, each for a reason that its comment says
 
-BASE = {"artifacts", "clone", "devices", "download", "errors", "hardware", "imports", "memory", "metrics"} | {
+BASE = {"artifacts", "clone", "devices", "download", "errors", "hardware", "hub", "imports", "memory", "metrics"} | {
     "git",
     "precision",
     "provenance",

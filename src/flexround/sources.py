@@ -11,9 +11,7 @@ import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
-import huggingface_hub
-
-from flexround import download, git
+from flexround import download, git, hub
 from flexround.artifacts import atomic_write, sha256, write_text
 from flexround.errors import InputError
 from flexround.settings.schema import Source
@@ -174,17 +172,11 @@ class _Wanted:
         repository, kind = source.location.removeprefix(HUB), "model" if source.kind == "checkpoint" else "dataset"
         log.info("downloading %s from %s", self.name, source.location)
         try:
-            # A branch may move on in the middle of a download, a commit can't.
-            resolved = str(huggingface_hub.repo_info(repository, repo_type=kind, revision=source.revision).sha)
-            partial = self.path.with_name(f".{self.path.name}.{resolved}")
-            huggingface_hub.snapshot_download(
-                repository, repo_type=kind, revision=resolved, local_dir=partial, allow_patterns=list(source.files)
-            )
-        except Exception as error:  # those of the hub and of its HTTP client have no base of their own
-            message = str(error).partition("\n")[0]
-            raise self.error(f"the download failed ({type(error).__name__}: {message})") from error
+            partial, commit = hub.snapshot(repository, kind, source.revision, source.files, self.path)
+        except download.DownloadError as error:
+            raise self.error(str(error)) from error
         self._adopt(partial)
-        write_text(_beside(self.path, "commit"), resolved + "\n")
+        write_text(_beside(self.path, "commit"), commit + "\n")
 
     def _clone(self, url: str, path: str) -> None:
         """Fetch a file or a directory of one commit of a git repository."""
