@@ -222,8 +222,8 @@ def test_memory_does_not_grow_from_block_to_block(tmp_path, monkeypatch, setting
     monkeypatch.setattr(engine.memory, "return_freed_memory", measure)
     toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4), net=toy.model(depth=6), iters=3, a_iters=3), tmp_path)
     after_body = torch.tensor(bytes_after[1:7])  # without the stem and the head, whose activations have other sizes
-    parameters = sum(value.nbytes for value in toy.model().body[0].parameters())
-    assert after_body.diff().max() <= parameters, "no activation stays: one has 28 times the bytes"
+    activation = 64 * 8 * 8 * 8 * 4
+    assert after_body.diff().max() < activation / 2, "a block leaves its weights, 5 kB, and no activation"
 
 
 def test_records_hold_errors_losses_seconds_and_memory(tmp_path):
