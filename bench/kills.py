@@ -1,6 +1,6 @@
 """Kill every stage, Snakemake, the workers' server, pushes and pulls at random moments; then do the same again.
 
-    PYTHONPATH=tests python bench/kills.py --stages 440 --workflow 20 --storage 40  # an hour on two idle cores
+    PYTHONPATH=tests python bench/kills.py --stages 440 --workflow 20 --rehearsal 20 --storage 40  # an hour, two cores
 
 Afterwards all results have the bits of an undisturbed run, nothing is left over, and nothing half-written was ever
 taken for a result. A stage is killed (SIGKILL) after a random time, or at a random call that changes the file system.
@@ -36,6 +36,7 @@ from safetensors.torch import load_file
 from flexround import artifacts, unfinished
 from flexround.errors import InputError
 from flexround.models import build
+from flexround.rehearsal import project as rehearsed
 from flexround.results import evaluated
 from flexround.settings.load import read_scale
 from flexround.stages import finetune
@@ -228,12 +229,6 @@ def kill_stages(root: Path, kills: int, rng: random.Random, wanted: str, end: fl
             return
 
 
-def snakemake(project: published.Clone, *arguments: str) -> subprocess.Popen[str]:
-    """Start Snakemake on a small table, in a session of its own."""
-    options = ("--cores", "2", "results/smoke/table10.csv", "--config", "scale=smoke.yaml")
-    return project.start(sys.executable, "-m", "snakemake", *arguments, *options)
-
-
 def finished(process: subprocess.Popen[str], what: str) -> None:
     """Wait for a command that must succeed."""
     text, _ = process.communicate()
@@ -241,29 +236,62 @@ def finished(process: subprocess.Popen[str], what: str) -> None:
         raise Wrong(f"{what}: {text[-2000:]}")
 
 
-def kill_workflow(root: Path, kills: int, rng: random.Random, end: float) -> Iterator[str]:
-    """Kill Snakemake or the workers' server at random moments, make the table again and compare all results."""
-    project, done = published.copied(root / "project"), 0
-    results, start = project.root / "results", time.monotonic()
-    finished(snakemake(project), "undisturbed")
-    expected, seconds = hashes(project.root), time.monotonic() - start
+class Workflow(NamedTuple):
+    """A project, what Snakemake makes in it, and how often it is killed before it may end."""
+
+    project: published.Clone
+    options: tuple[str, ...]
+    chain: int
+
+    def start(self, *arguments: str) -> subprocess.Popen[str]:
+        """Start Snakemake in a session of its own."""
+        return self.project.start(sys.executable, "-m", "snakemake", "--cores", "2", *arguments, *self.options)
+
+    def remove(self) -> None:
+        """Delete all results but the sources, and what Snakemake remembers."""
+        results = [path for path in (self.project.root / "results").iterdir() if path.name != "sources"]
+        for path in (*results, self.project.root / ".snakemake"):
+            shutil.rmtree(path) if path.is_dir() else path.unlink()
+
+
+def small(root: Path) -> Workflow:
+    """Return a small table."""
+    project = published.copied(root / "project")
+    return Workflow(project, ("results/smoke/table10.csv", "--config", "scale=smoke.yaml"), 1)
+
+
+def rehearsal(root: Path) -> Workflow:
+    """Return tables 10 (images) and 20 (LLaMA, streamed) of the paper's scale, rehearsed: docs/rehearsal.md."""
+    directory = root / "rehearsal"
+    rehearsed.build(directory, "paper")
+    project = published.Clone(directory)
+    project.environment["HF_HUB_OFFLINE"] = "1"
+    goals = ("results/table10.csv", "results/table20.csv")
+    return Workflow(project, (*goals, "--config", f"scale={rehearsed.scale.NAME}", "seeds=1"), 4)
+
+
+def kill_workflow(made: Workflow, kills: int, rng: random.Random, end: float) -> Iterator[str]:
+    """Kill Snakemake or the workers' server at random moments, make the tables again and compare all results."""
+    done, start = 0, time.monotonic()
+    finished(made.start(), "undisturbed")
+    expected, seconds = hashes(made.project.root), time.monotonic() - start
     while done < kills and time.monotonic() < end:
-        victim = rng.choice(["Snakemake", "the workers' server"])
-        for path in (results / "smoke", project.root / ".snakemake"):
-            shutil.rmtree(path)
-        process = snakemake(project)
-        time.sleep(rng.uniform(0.1, 1) * seconds)
-        found = [process.pid] if victim == "Snakemake" else list(servers(project.root))
-        for pid in found:
-            with contextlib.suppress(ProcessLookupError):
-                os.kill(pid, signal.SIGKILL)
-        process.communicate()
-        if found:
-            done += 1
-            yield victim
-        finished(snakemake(project, "--unlock"), f"unlock after {victim}")
-        finished(snakemake(project, "--rerun-incomplete"), f"again after {victim}")
-        check_equal(project.root, expected, victim)
+        made.remove()
+        for _ in range(rng.randint(1, made.chain)):
+            victim = rng.choice(["Snakemake", "the workers' server"])
+            process = made.start("--rerun-incomplete")
+            time.sleep(rng.uniform(0.1, 1) * seconds / made.chain)
+            found = [process.pid] if victim == "Snakemake" else list(servers(made.project.root))
+            for pid in found:
+                with contextlib.suppress(ProcessLookupError):
+                    os.kill(pid, signal.SIGKILL)
+            process.communicate()
+            if found:
+                done += 1
+                yield victim
+            finished(made.start("--unlock"), f"unlock after {victim}")
+        finished(made.start("--rerun-incomplete"), f"again after {victim}")
+        check_equal(made.project.root, expected, victim)
 
 
 def kill_storage(root: Path, kills: int, rng: random.Random, end: float) -> Iterator[str]:
@@ -327,6 +355,7 @@ def main() -> None:
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument("--stages", type=int, default=440, help="kills of stages")
     arguments.add_argument("--workflow", type=int, default=20, help="kills of Snakemake and of the workers' server")
+    arguments.add_argument("--rehearsal", type=int, default=20, help="the same in a rehearsal of the paper's scale")
     arguments.add_argument("--storage", type=int, default=40, help="kills of pushes and pulls")
     arguments.add_argument("--only", default="", help="stages whose name has this in it")
     arguments.add_argument("--seconds", type=float, default=3600, help="after which no more is begun, of each kind")
@@ -340,7 +369,11 @@ def main() -> None:
                 done.update(shown(kill_stages(Path(directory) / "stages", given.stages, rng, given.only, end)))
             if given.workflow:
                 end = time.monotonic() + given.seconds
-                done.update(shown(kill_workflow(Path(directory), given.workflow, rng, end)))
+                done.update(shown(kill_workflow(small(Path(directory)), given.workflow, rng, end)))
+            if given.rehearsal:
+                end = time.monotonic() + given.seconds
+                killed = shown(kill_workflow(rehearsal(Path(directory)), given.rehearsal, rng, end))
+                done.update(f"{name}, rehearsal" for name in killed)
             if given.storage:
                 end = time.monotonic() + given.seconds
                 done.update(shown(kill_storage(Path(directory) / "storage", given.storage, rng, end)))
