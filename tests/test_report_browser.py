@@ -1,6 +1,7 @@
 """The report in a browser: no complaints, sorting, filtering, plots, comparison, provenance by mouse and keyboard."""
 
 import csv
+import re
 import shutil
 from pathlib import Path
 
@@ -159,6 +160,20 @@ def test_plots_are_drawn_and_have_their_numbers_as_tables(cloned):
         assert shown.endswith("Its numbers follow as a table.")
     assert cloned.evaluate("document.querySelector('#plot-blocks .filled').hidden")
     assert cloned.evaluate("document.querySelector('#plot-blocks .empty').offsetHeight") > 0
+
+
+@pytest.mark.parametrize(("name", "choice"), [("leads", 0), ("leads", 1), ("bits", 0)])
+def test_a_click_on_a_point_opens_its_cell(cloned, name, choice):
+    select = f"document.querySelector('#plot-{name} select')"
+    cloned.evaluate(f"{select}.value = {choice}, {select}.dispatchEvent(new Event('change'))")
+    cloned.evaluate(f"document.querySelector('#plot-{name}').scrollIntoView()")
+    cloned.click(f"#plot-{name} .scatterlayer .point")
+    assert cloned.evaluate(IS_OPEN)
+    text = cloned.evaluate(f"document.querySelector('#plot-{name} .plot').data[0].text[0]").partition(":")[0]
+    title = cloned.evaluate("document.getElementById('provenance-title').textContent")
+    method, bits = re.search(r"(\w+)[,; ]+(\d+/\d+)", text).groups()
+    assert (method in title, bits in title) == (True, True), f"{text}: {title}"
+    assert cloned.evaluate("location.hash").startswith("#cell-")
 
 
 def test_a_choice_draws_another_plot(cloned):

@@ -2,7 +2,7 @@
 
 import hashlib
 
-from flexround.results.render import jinja
+from flexround.results.render import jinja, words
 from flexround.results.render.table_layout import Entry, Layout, absent, legend, optional, parse, plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -23,6 +23,7 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
         absent=absent,
         table=table,
         plain=plain,
+        words=words.of,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
     )
 

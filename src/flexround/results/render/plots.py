@@ -1,7 +1,8 @@
 """The plots of the report as data: what the page's script draws with plotly, and the same numbers as rows."""
 
+import functools
 import statistics
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -31,6 +32,24 @@ class Choice(NamedTuple):
     numbers: Numbers
 
 
+class Sheets:
+    """The sheets of the page's cells, by where a value stands: what a click on a point opens."""
+
+    def __init__(self, standings: Iterable[Standing]) -> None:
+        self._ids = {
+            self._place(entry, standing.table.place): f"{standing.table.number}.{index}"
+            for standing in standings
+            for index, entry in enumerate(standing.layout.entries if standing.layout else [])
+        }
+
+    def of(self, entry: Entry, place: str) -> str:
+        """Return the sheet of an entry of a table, or of a line of claims.csv; empty if the page has none."""
+        return self._ids.get(self._place(entry, place), "")
+
+    def _place(self, entry: Entry, place: str) -> tuple[str, ...]:
+        return place, *(entry[name] for name in ("section", "column", "metric", "bits", "recipe"))
+
+
 class Plot(NamedTuple):
     """Pictures of one kind, of which the reader chooses; without any, ``empty`` says why."""
 
@@ -39,6 +58,14 @@ class Plot(NamedTuple):
     text: str
     empty: str
     choices: list[Choice]
+
+
+class Line(NamedTuple):
+    """The values of a cell's seeds, and its sheet."""
+
+    name: str
+    values: list[float]
+    sheet: str = ""
 
 
 BLOCKS = Plot(  # the script makes its choices from the runs that the page describes
@@ -51,13 +78,18 @@ BLOCKS = Plot(  # the script makes its choices from the runs that the page descr
 )
 
 
-def of_bits(standings: Iterable[Standing], plan: Plan) -> Plot:
+def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
     """Return values against bits, of each column of a table in which a method has several."""
-    contests = [contest for standing in standings for contest in _by_column(standing)]
-    choices = [choice for label, entries in contests if (choice := _against_bits(label, entries, plan))]
+    choices = [
+        choice
+        for standing in standings
+        for label, entries in _by_column(standing)
+        if (choice := _against_bits(label, entries, plan, functools.partial(sheets.of, place=standing.table.place)))
+    ]
     text = (
         f"A line for each method, bars of {Z} standard errors on the test set, dotted: full precision. What lies far "
-        "off is outside the picture: a double click shows it. A click on a name hides its line."
+        "off is outside the picture: a double click shows it. A click on a point opens its cell, one on a name hides "
+        "its line."
     )
     return Plot("bits", "Accuracy against bits", text, "No table has a method at several bits with values.", choices)
 
@@ -92,21 +124,24 @@ def of_sizes(plan: Plan, found: Mapping[tuple[str, int], list[float]]) -> Plot:
     return Plot("sizes", "Accuracy against calibration size", text, empty, choices)
 
 
-def of_seeds(standings: Iterable[Standing], found: Mapping[tuple[str, int], list[float]], root: Path) -> Plot:
+def of_seeds(
+    standings: Iterable[Standing], found: Mapping[tuple[str, int], list[float]], root: Path, sheets: Sheets
+) -> Plot:
     """Return how far each seed is from the median of its cell; of tables, and of calibration sizes.
 
     Raises:
         InputError: an evaluated run that can't be used.
     """
-    lines: dict[str, list[tuple[str, list[float]]]] = {}
+    lines: dict[str, list[Line]] = {}
     for standing in standings:
         for entry in standing.layout.entries if standing.layout else []:
             if values := _seeds(entry, standing, root):
-                lines.setdefault(standing.table.title, []).append((place_of(entry, entry["method"]), values))
-    of_sizes = [(f"{method}<br>{size} samples", values) for (method, size), values in found.items() if len(values) > 1]
+                line = Line(place_of(entry, entry["method"]), values, sheets.of(entry, standing.table.place))
+                lines.setdefault(standing.table.title, []).append(line)
+    of_sizes = [Line(f"{method}<br>{size} samples", own) for (method, size), own in found.items() if len(own) > 1]
     if of_sizes:
         lines["calibration sizes"] = of_sizes
-    text = "Each point is a seed: its value less the median of its cell."
+    text = "Each point is a seed: its value less the median of its cell. A click on it opens the cell."
     empty = "Every cell has one seed, or its seeds were not computed here: --config seeds=3 makes three."
     return Plot("seeds", "Spread over seeds", text, empty, [_over_seeds(*each) for each in lines.items()])
 
@@ -122,7 +157,7 @@ def _by_column(standing: Standing) -> Iterator[tuple[str, list[Entry]]]:
         yield ", ".join(filter(None, (standing.table.title, section, column, words.of(metric)))), group
 
 
-def _against_bits(label: str, entries: list[Entry], plan: Plan) -> Choice | None:
+def _against_bits(label: str, entries: list[Entry], plan: Plan, sheet: Callable[[Entry], str]) -> Choice | None:
     """Return the values of one column against bits; None where no method has two."""
     quantized = [entry for entry in entries if not whole(plan, entry["recipe"])]
     by_method: dict[str, dict[str, Entry]] = {}
@@ -145,6 +180,7 @@ def _against_bits(label: str, entries: list[Entry], plan: Plan) -> Choice | None
             "y": [float(of[width]["value"]) for width in bits if width in of],
             "error_y": {"array": [round(Z * float(of[w]["stderr"] or 0), DECIMALS) for w in bits if w in of]},
             "text": [f"{method}, {width}: {of[width]['value']}" for width in bits if width in of],
+            "customdata": [sheet(of[width]) for width in bits if width in of],
         }
         for index, (method, of) in enumerate(lines.items())
     ]
@@ -217,25 +253,28 @@ def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
     return [read_run(run, root / "results", [metric])[metric].value for run in origins.evaluated(entry, root)]
 
 
-def _over_seeds(label: str, lines: list[tuple[str, list[float]]]) -> Choice:
+def _over_seeds(label: str, lines: list[Line]) -> Choice:
     """Return the seeds of each cell around its median."""
     spots = [
         (
-            round(value - statistics.median(values), DECIMALS),
+            round(value - statistics.median(line.values), DECIMALS),
             index,
-            f"{name.replace('<br>', ', ')}: {value:.{DECIMALS}f}",
+            f"{line.name.replace('<br>', ', ')}: {value:.{DECIMALS}f}",
+            line.sheet,
         )
-        for index, (name, values) in enumerate(lines)
-        for value in values
+        for index, line in enumerate(lines)
+        for value in line.values
     ]
-    x, y, text = (list(values) for values in zip(*spots, strict=True))
+    x, y, text, sheets = (list(column) for column in zip(*spots, strict=True))
     axis = {"title": {"text": "seed less median"}}
-    layout = {"height": 110 + LINE * len(lines), "xaxis": axis, "yaxis": named_lines([name for name, _ in lines])}
+    layout = {"height": 110 + LINE * len(lines), "xaxis": axis, "yaxis": named_lines([line.name for line in lines])}
     rows = [
-        [name.replace("<br>", ", "), number(statistics.median(values)), *map(number, values)] for name, values in lines
+        [line.name.replace("<br>", ", "), number(statistics.median(line.values)), *map(number, line.values)]
+        for line in lines
     ]
-    trace = {"name": "seeds", "look": 0, "mode": "markers", "x": x, "y": y, "text": text}
-    return Choice(label, [trace], layout, [["cell", "median", *(f"seed {i}" for i in range(len(lines[0][1])))], *rows])
+    trace = {"name": "seeds", "look": 0, "mode": "markers", "x": x, "y": y, "text": text, "customdata": sheets}
+    header = ["cell", "median", *(f"seed {i}" for i in range(len(lines[0].values)))]
+    return Choice(label, [trace], layout, [header, *rows])
 
 
 def place_of(entry: Entry, method: str) -> str:

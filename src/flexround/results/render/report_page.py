@@ -60,9 +60,11 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     judged = report_claims.read(claims.path, PARAMS / plan.scale.shows.claims)
     verdicts = report_claims.total(judged)
     compared = leads.comparisons(artifacts.read_text(claims.path)) if claims.path.exists() else []
-    first = lead_plots.plot(compared)
+    sheets = plots.Sheets(standings)
+    first = lead_plots.plot(compared, sheets)
     sizes = plots.sizes(plan, root)
-    more = [plots.of_bits(standings, plan), plots.of_sizes(plan, sizes), plots.of_seeds(standings, sizes, root)]
+    by_bits, by_seeds = plots.of_bits(standings, plan, sheets), plots.of_seeds(standings, sizes, root, sheets)
+    more = [by_bits, plots.of_sizes(plan, sizes), by_seeds]
     data = origins.provenance(root, plan, standings, own) | {
         "plots": {plot.name: [choice._asdict() for choice in plot.choices] for plot in (first, *more)},
         "places": {s.table.number: s.table.title for s in standings},

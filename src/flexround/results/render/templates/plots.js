@@ -38,6 +38,8 @@ function render(node, { traces, ...choice }) {
   const narrow = node.clientWidth < 500;
   const config = { responsive: true, displaylogo: false, modeBarButtons: BUTTONS, displayModeBar: narrow ? false : "hover" };
   Plotly.react(node, traces.map(styled), layoutOf({ ...choice, lines: traces.length }, narrow), config);
+  node.removeAllListeners("plotly_click"); // of the choice before
+  node.on("plotly_click", ({ points: [point] }) => point.customdata && open(point.customdata));
 }
 
 // Draws one choice into a box of the page, with its numbers as a table below.
