@@ -41,6 +41,7 @@ def test_a_page_has_the_papers_numbers_ours_the_claims_and_the_commands():
     paper, mini, big = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]
     assert "| B + FlexRound (Ours) | 4/4 | **69.32** / **88.83** |" in paper
     assert re.search(r"\| B \+ FlexRound \(Ours\) \| 4/4 \| \**9\d\.\d\d", mini)
+    assert "top-1 / top-5 |" in mini
     assert "69.32" not in mini, "the paper's numbers are not ours"
     assert "not the paper's numbers" in mini
     assert re.search(r"^\* With activations quantized too FlexRound is better .*: \*\*\d+ holds", mini, re.MULTILINE)

@@ -124,6 +124,7 @@ def test_html_is_self_contained_and_shows_the_paper_and_delta(tmp_path: Path) ->
     page = html.render(make(tmp_path, comparable=True), TABLE, scale(comparable=True))
     assert '<b>74.00</b> <span class="paper">(70.00)</span> <span class="delta">+4.00</span>' in page
     assert "standard error 1.39 on 1000 examples" in page
+    assert re.findall(r'<th scope="col">(.+)</th>', page)[:2] == ["top-1", "top-5"]
     assert "Accuracy (%) of \u201cX\u201d." in page
     assert offline(page)
 
@@ -196,7 +197,7 @@ def test_a_row_of_fewer_metrics_fills_its_columns(tmp_path: Path) -> None:
     page = html.render(text, OF_RUNS["table04"], scale())
     assert re.findall(r'rowspan="2" scope="col">(\w+)<', page) == ["Section", "Method", "Metrics"]
     assert page.count(' colspan="2">') == 3 * 5
-    assert '<th class="text metrics" scope="row">acc_matched/acc_mismatched</th>' in page
+    assert '<th class="text metrics" scope="row">matched/mismatched</th>' in page
     mrpc = [line for line in terminal.render(text, OF_RUNS["table04"], scale()).splitlines() if " MRPC " in line]
     assert [line.split("  ")[0] for line in mrpc] == ["Full-precision", "Q+AdaRound", "Q+FlexRound (Ours)"]
     assert mrpc[2].split()[-2:] == ["85.00*", "(86.76)"]

@@ -9,7 +9,7 @@ from flexround import artifacts
 from flexround.results import reference
 from flexround.results.claims.verdicts import VERDICTS
 from flexround.results.published import Key
-from flexround.results.render import html, report_claims
+from flexround.results.render import html, report_claims, words
 from flexround.results.render.overview import family
 from flexround.results.render.table_layout import Entry, Layout, absent, legend, parse, plain, scale_note
 from flexround.settings.layout import PARAMS
@@ -78,18 +78,21 @@ def _ours(layout: Layout | None, table: Table, scale: Scale) -> list[str]:
     def shown(entry: Entry) -> str:
         return _strong(entry["value"] or absent(entry, "—"), entry["best"] == "1")
 
-    words = [escape(scale_note(scale)), legend(layout, best="Bold", partial="†", missing="—")]
-    return [" ".join(filter(None, words)), _rows(layout, table, shown), "This makes the table:", made]
+    notes = [escape(scale_note(scale)), legend(layout, best="Bold", partial="†", missing="—")]
+    return [" ".join(filter(None, notes)), _rows(layout, table, shown), "This makes the table:", made]
 
 
 def _rows(layout: Layout, table: Table, shown: Callable[[Entry], str]) -> str:
     """Return a layout as rows; a cell's metrics stand side by side as in the paper: a / b."""
     texts = html.texts(layout, table)
-    names = [" ".join([column.name, " / ".join(column.metrics)]).strip() for column in layout.columns]
+    names = [" ".join([column.name, " / ".join(map(words.of, column.metrics))]).strip() for column in layout.columns]
     rows = []
     for line in layout.lines:
         marked = f" ({mark})" if (mark := table.mark(line.row)) else ""
-        left = [escape(getattr(line, name)) + (marked if name == "method" else "") for name, _ in texts]
+        shown_as = {"metrics": words.of(line.metrics)}
+        left = [
+            escape(shown_as.get(name, getattr(line, name))) + (marked if name == "method" else "") for name, _ in texts
+        ]
         cells = [" / ".join(map(shown, cell)) for cell, _ in layout.cells(line)]
         rows.append([*left, *cells, *[""] * (len(names) - len(cells))])
     return _markdown([escape(header) for header in (*(text for _, text in texts), *names)], rows, len(texts))
