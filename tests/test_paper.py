@@ -9,6 +9,7 @@ import pytest
 from table_runs import OF_RUNS, fill, hits, settings_csv
 
 from flexround.errors import InputError
+from flexround.results.claims.verdicts import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, status_table
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -142,6 +143,28 @@ def test_the_readme_shows_the_status_of_the_reference_results():
     ]
     readme = (ROOT / "README.md").read_text()
     assert status_table.replaced(readme, status_table.markdown(found, PLAN.scale)) == readme, "run: make status"
+
+
+def test_the_readme_says_how_often_flexround_beats_adaround():
+    lines = {
+        scale: leads.comparisons((ROOT / f"results/reference/{name}").read_text())
+        for scale, name in (("mini", "claims.csv"), ("real", "real-claims.csv"))
+    }
+
+    def better(scale, *places):
+        return [line["verdict"] for line in lines[scale] if not places or line["place"] in places]
+
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    for scale, form in (
+        ("real", "better in {0} of {3} comparisons, worse in {1}, inside the noise in {2}"),
+        ("mini", "better in {0} of {3}, worse in {1}, inside the noise in {2}"),
+    ):
+        found = better(scale)
+        assert form.format(*(found.count(verdict) for verdict in VERDICTS[:3]), len(found)) in readme
+    found = better("mini", "table 5", "table 23", "table 24")
+    assert f"({found.count('holds')} of {len(found)} cells of tables 5, 23 and 24)" in readme
+    found = better("real", "real 2")
+    assert f"3 and 4 bit ({found.count('holds')} of {len(found)} cells)" in readme
 
 
 CLAIMS = """place,section,column,metric,bits,recipe,other_recipe,criterion,margin,noise,verdict
