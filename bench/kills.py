@@ -383,10 +383,10 @@ def main() -> None:
     print(f"{done.total()} kills, nothing wrong; {time.monotonic() - start:.0f} s")
 
 
-def shown(names: Iterable[str]) -> Iterator[str]:
+def shown(names: Iterable[str], what: str = "killed") -> Iterator[str]:
     """Yield names and say each."""
     for name in names:
-        print(f"killed: {name}", file=sys.stderr, flush=True)
+        print(f"{what}: {name}", file=sys.stderr, flush=True)
         yield name
 
 

@@ -54,7 +54,7 @@ class Project:
 
 @pytest.fixture(scope="module")
 def project(tmp_path_factory):
-    project = Project(tmp_path_factory.mktemp("project"))
+    project = Project(tmp_path_factory.mktemp("Prüfung mit Leerzeichen"))
     project.output = project.snakemake("results/table10.csv").stdout
     return project
 

@@ -82,9 +82,14 @@ def _locked(file: int) -> bool:
 
 
 def _error_number(error: Exception) -> int:
-    """Return the operating system's number of an error, 0 if it has none; safetensors gives it in its text alone."""
-    if isinstance(error, OSError):
-        return error.errno or 0
+    """Return the operating system's number of an error, 0 if it has none.
+
+    safetensors gives it in its text alone, NumPy not at all: it says how much of an array was written.
+    """
+    if isinstance(error, OSError) and error.errno:
+        return error.errno
+    if re.fullmatch(r"\d+ requested and \d+ written", str(error)):
+        return errno.ENOSPC
     found = re.search(r"\(os error (\d+)\)", str(error))
     return int(found[1]) if found else 0
 
