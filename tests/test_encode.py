@@ -147,6 +147,14 @@ def test_missing_and_damaged_files_are_named(tmp_path, wordpiece):
         encode.tokenizer_file(tmp_path)
 
 
+def test_a_tokenizer_whose_parts_do_not_fit_together_is_refused(tmp_path, wordpiece):
+    content = json.loads(wordpiece.to_str())
+    del content["post_processor"]["special_tokens"]["[SEP]"]
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer: .*; delete it"):
+        encode.load(tmp_path / "tokenizer.json")
+
+
 def test_directories_without_tokenizer_or_padding_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"no tokenizer; it needs tokenizer\.json"):
         encode.tokenizer_file(tmp_path)

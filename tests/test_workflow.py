@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -27,10 +28,13 @@ class Project:
             copy(source, root / name)
         shutil.copy2(ROOT / "tests/smoke.yaml", root / "smoke.yaml")
 
-    def run(self, *command, check=True):
+    @property
+    def environment(self):
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        environment = os.environ | {"PYTHONPATH": str(self.root / "src"), "PATH": path}
-        done = subprocess.run(command, cwd=self.root, env=environment, capture_output=True, text=True, check=False)
+        return os.environ | {"PYTHONPATH": str(self.root / "src"), "PATH": path}
+
+    def run(self, *command, check=True):
+        done = subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False)
         if check:
             assert done.returncode == 0, done.stdout + done.stderr
         return done
@@ -243,6 +247,45 @@ def test_a_changed_setting_reruns_the_runs_whose_resolved_settings_changed(proje
         planned = project.planned("results/table10.csv")
     order = ["gate", "reconstruct", "tabulate"]
     assert next((rule for rule in order if rule in planned), "") == expected
+
+
+def test_a_clock_that_was_set_back_is_noticed_and_the_advice_helps(project):
+    kept = [project.root / name for name in ("results", ".jobs", ".code")]
+    before = {path: path.stat() for root in kept for path in (root, *root.rglob("*"))}
+    day = 86400 * 10**9
+    for path, found in before.items():
+        os.utime(path, ns=(found.st_atime_ns + day, found.st_mtime_ns + day))  # made a day later than now
+    try:
+        done = project.snakemake("-n", "results/table10.csv", check=False)
+        told = done.stdout + done.stderr
+        advice = re.search(r"was written later than this machine's clock says; .* run: (find .*)", told)
+        assert done.returncode
+        project.run("sh", "-c", advice[1])
+        assert project.planned("results/table10.csv") == {}
+        with edited(project, "smoke.yaml", "iters: 2, lr: 1.0e-3, a_iters", "iters: 3, lr: 1.0e-3, a_iters"):
+            assert project.planned("results/table10.csv").get("reconstruct") == 8
+        project.planned("results/table10.csv")  # the job files as they were
+    finally:
+        for path, found in before.items():
+            if path.exists():
+                os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
+
+
+def test_a_second_snakemake_is_refused_while_one_runs_and_the_first_ends_well(project):
+    options = ["--cores", "1", "results/table10.csv", "--forcerun", "evaluate", "--config", "scale=smoke.yaml"]
+    first = subprocess.Popen(
+        [sys.executable, "-m", "snakemake", *options],
+        cwd=project.root, env=project.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
+    )  # fmt: skip
+    locks = project.root / ".snakemake/locks"
+    while first.poll() is None and not any(locks.iterdir()):
+        time.sleep(0.02)
+    second = project.snakemake("results/table10.csv", check=False)
+    text, _ = first.communicate()
+    assert first.returncode == 0, text
+    assert second.returncode
+    assert "Directory cannot be locked" in second.stdout + second.stderr
+    assert project.planned("results/table10.csv") == {}
 
 
 def test_an_edit_of_a_recipe_reruns_that_recipe_alone(project):

@@ -7,13 +7,14 @@ import dataclasses
 import functools
 import re
 import sys
+import time
 import traceback
 from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
 from flexround import artifacts
-from flexround.errors import FlexRoundError
+from flexround.errors import FlexRoundError, InputError
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import Job
 from flexround.seeding import derive
@@ -23,6 +24,7 @@ from flexround.settings.load import Params
 from flexround.settings.plan import Plan
 
 Inputs = dict[str, str]
+SKEW = 60  # seconds that clocks of machines with a common file system may differ
 FUNCTION = re.compile(r"!function ([\w.]+)\.(\w+)")
 
 
@@ -162,7 +164,16 @@ def numbered(name: str, paths: Iterable[str]) -> Inputs:
 
 
 def _updated(path: Path, text: str) -> str:
-    """Write a file unless it is there with this content; return its path."""
+    """Write a file unless it is there with this content; return its path.
+
+    Raises:
+        InputError: it is of a time to come, where Snakemake would take what was made before a change for current.
+    """
+    if path.exists() and path.stat().st_mtime > time.time() + SKEW:
+        raise InputError(
+            f"{path}: was written later than this machine's clock says; set the clock, or, if the clock is right, run: "
+            f'find {layout.JOBS} {CODE} results -newermt now -exec touch -d "$(date +%FT%T)" {{}} +'
+        )
     if not path.exists() or path.read_text() != text:
         artifacts.write_text(path, text)
     return str(path)

@@ -39,9 +39,13 @@ def load(path: Path) -> tokenizers.Tokenizer:
     if not path.is_file():
         raise InputError(f"{path}: missing; put the tokenizer of the model there")
     try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # tokenizers raises nothing more special
+        found = tokenizers.Tokenizer.from_file(str(path))
+        found.encode("a", "b")  # one whose parts don't fit together is read, and ends in a panic when it is used
+    except BaseException as error:  # tokenizers raises nothing more special, and panics are no Exceptions
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
         raise InputError(f"{path}: not a tokenizer: {error}; delete it and fetch it again") from error
+    return found
 
 
 def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
