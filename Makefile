@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help install test fuzz mutants kills docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
+.PHONY: help install test fuzz mutants kills full-disk docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -56,6 +56,9 @@ mutants: $(INSTALLED) ## plant defects in guards and see whether the tests notic
 
 kills: $(INSTALLED) ## kill stages, Snakemake, its workers, pushes and pulls at random moments and compare the results
 	PYTHONPATH=tests python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
+
+full-disk: $(INSTALLED) ## let stages run into a full disk and compare the results (Linux, as root: it mounts a disk in memory)
+	PYTHONPATH=tests python bench/full_disk.py $(if $(ONLY),--only "$(ONLY)")
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site

@@ -1,10 +1,12 @@
 """Samples of the benches of planted defects and of kills: they notice what they are there for."""
 
+import contextlib
 import random
 import re
 import subprocess
 import sys
 
+import full_disk
 import kills
 import mutants
 import pytest
@@ -55,6 +57,17 @@ def test_killed_stages_leave_what_an_undisturbed_run_does(tmp_path, monkeypatch)
         monkeypatch.setattr(owner, name, getattr(owner, name))  # the bench sets them for good
     found = list(kills.kill_stages(tmp_path / "work", 4, random.Random(1), "calibrate", float("inf")))
     assert len(found) >= 4
+
+
+def test_stages_that_meet_a_full_disk_say_so_and_leave_what_an_undisturbed_run_does(tmp_path, monkeypatch):
+    for owner, name in ((unfinished, "WORTH_SECONDS"), (finetune.sources, "verify")):
+        monkeypatch.setattr(owner, name, getattr(owner, name))  # the bench sets them for good
+    with contextlib.ExitStack() as stack:
+        try:
+            disk = stack.enter_context(full_disk.Disk(tmp_path))
+        except SystemExit as end:
+            pytest.skip(f"only root may mount: {end}")
+        assert list(full_disk.fill(disk, 2, random.Random(1), "calibrate")) == ["calibrate"] * 2
 
 
 def test_a_half_written_result_that_looks_whole_is_noticed(tmp_path):
