@@ -70,7 +70,7 @@ def ended(run: Callable[[], object]) -> tuple[int, str]:
         try:
             run()
         except FlexRoundError as error:
-            print(error, flush=True)
+            os.write(1, str(error).encode())
             os._exit(USER_ERROR)
 
     code = os.waitstatus_to_exitcode(os.waitpid(kills.forked(action), 0)[1])
