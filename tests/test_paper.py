@@ -10,7 +10,7 @@ from table_runs import OF_RUNS, fill, hits, settings_csv
 
 from flexround.errors import InputError
 from flexround.results.claims.verdicts import VERDICTS
-from flexround.results.render import document, figure_style, latex, leads, overview, status_table
+from flexround.results.render import document, figure_style, latex, leads, overview, status_table, terminal
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools import status as stage
@@ -165,6 +165,14 @@ def test_the_readme_says_how_often_flexround_beats_adaround():
     assert f"({found.count('holds')} of {len(found)} cells of tables 5, 23 and 24)" in readme
     found = better("real", "real 2")
     assert f"3 and 4 bit ({found.count('holds')} of {len(found)} cells)" in readme
+
+
+def test_the_readme_shows_what_a_run_prints_at_its_end():
+    printed = terminal.render((ROOT / "results/reference/table3.csv").read_text(), PLAN.params.tables[3], PLAN.scale)
+    shown = re.search(r"what to open:\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())[1]
+    lines = [line.strip() for line in shown.splitlines()]
+    assert len(lines) == 6
+    assert set(lines) <= set(printed.splitlines()), "copy its last lines into README.md"
 
 
 CLAIMS = """place,section,column,metric,bits,recipe,other_recipe,criterion,margin,noise,verdict

@@ -73,6 +73,7 @@ def test_missing_and_partial_are_marked_everywhere(tmp_path: Path) -> None:
     assert "70.00\u2020" in page
     shown = terminal.render(text, TABLE, scale())
     assert "--/-- (70.00/70.00)" in shown
+    assert re.search(r"\nNone of \d+ cells leads by more than the noise\.\n$", shown)
     assert "70.00~/70.00~ (70.00/70.00)" in shown
 
 

@@ -55,14 +55,13 @@ def standing(table: Table, path: Path, published: bool = False) -> Standing:
         raise InputError(f"{path}: {error}") from error
     counts = Counter(entry["status"] for entry in layout.entries)
     deltas = [entry["delta"] for entry in layout.entries if entry["delta"]]
-    best = [entry["method"] for entry in layout.entries if entry["best"] == "1"]
     return unknown._replace(
         layout=layout,
         published=published,
         status=status(counts),
         counts={name: counts[name] for name in STATES if counts[name]},
         worst=max(deltas, key=lambda delta: abs(float(delta)), default=""),
-        wins=(sum("FlexRound" in method for method in best), len(best)),
+        wins=layout.wins,
     )
 
 

@@ -58,6 +58,12 @@ class Layout(NamedTuple):
         """All cells in order."""
         return [entry for line in self.lines for cell in line.cells for entry in cell]
 
+    @property
+    def wins(self) -> tuple[int, int]:
+        """How many cells are best by more than the noise: FlexRound's, and all."""
+        best = [entry["method"] for entry in self.entries if entry["best"] == "1"]
+        return sum("FlexRound" in method for method in best), len(best)
+
     def cells(self, line: LayoutRow) -> list[tuple[tuple[Entry, ...], int]]:
         """Return the cells of a row, each with the width, in numbers, that its last entry fills.
 

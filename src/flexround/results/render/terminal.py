@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable
 
+from flexround.results.published import SETTING
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow, absent, legend, optional, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -28,7 +29,16 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
         lines += [rule, row] if line.group != previous else [row]
         previous = line.group
     notes = legend(layout, best="*", partial="~", missing=MISSING)
-    return "\n".join([*lines, rule, *([notes] if notes else [])]) + "\n"
+    return "\n".join([*lines, rule, *filter(None, (notes, _found(layout)))]) + "\n"
+
+
+def _found(layout: Layout) -> str:
+    """Return how many cells beat all others of their contest, in a table of results."""
+    count = sum(bool(entry["value"]) and entry["metric"] != SETTING for entry in layout.entries)
+    ours, best = layout.wins
+    if count and not best:
+        return f"None of {count} cells leads by more than the noise."
+    return f"{best} of {count} cells lead by more than the noise, {ours} of them with FlexRound." if count else ""
 
 
 def _row(line: LayoutRow, names: Iterable[str], layout: Layout) -> list[str]:
