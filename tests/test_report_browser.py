@@ -175,6 +175,20 @@ def test_a_click_on_a_point_opens_its_cell(cloned, name, choice):
     assert cloned.evaluate("location.hash").startswith("#cell-")
 
 
+@pytest.mark.parametrize(("name", "choice", "column"), [("leads", 1, 0), ("bits", 0, 1)])
+def test_the_keyboard_opens_the_cell_of_a_point_from_its_numbers(cloned, name, choice, column):
+    select = f"document.querySelector('#plot-{name} select')"
+    cloned.evaluate(f"{select}.value = {choice}, {select}.dispatchEvent(new Event('change'))")
+    cloned.evaluate(f"document.querySelector('#plot-{name} .plot-box details').open = true")
+    of_points = f"document.querySelector('#plot-{name} .plot').data.flatMap((trace) => trace.customdata ?? [])"
+    links = f"[...document.querySelectorAll('#plot-{name} .numbers tbody a')]"
+    assert set(cloned.evaluate(f"{links}.map((link) => link.hash.slice(6))")) == set(cloned.evaluate(of_points))
+    cloned.evaluate(f"{links}[0].focus()")
+    assert cloned.evaluate("document.activeElement.parentElement.cellIndex") == column
+    cloned.press("Enter")
+    assert cloned.evaluate(f"new Promise((done) => setTimeout(() => done({IS_OPEN}), 50))")
+
+
 def test_a_choice_draws_another_plot(cloned):
     select = "document.querySelector('#plot-leads select')"
     before = cloned.evaluate(POINTS.format("leads"))
@@ -264,6 +278,9 @@ def test_a_compared_cell_opens_its_sheet(cloned):
     cloned.evaluate("document.querySelector('#compare .numbers').parentElement.open = true")
     cloned.click("#compare tbody a")
     assert cloned.evaluate(f"new Promise((done) => setTimeout(() => done({IS_OPEN}), 50))")
+    cloned.press("Escape")
+    cloned.click("#compare .scatterlayer .point")
+    assert cloned.evaluate(IS_OPEN)
 
 
 def test_print_opens_what_is_folded_and_fits_the_paper(cloned):

@@ -27,7 +27,8 @@ def plot(lines: Sequence[Entry], sheets: Sheets) -> Plot:
     each = [_of_place(place, [line for line in lines if line["place"] == place], sheets) for place in tables]
     text = (
         "Right of 0: FlexRound is better. Rows differ in the rounding alone. Of one table: points, for perplexities "
-        "percent, with the noise, inside of which chance may be why. A click on a point opens FlexRound's cell."
+        "percent, with the noise, inside of which chance may be why. A click on a point opens FlexRound's cell, "
+        "as do the links in the numbers of one table."
     )
     empty = "No claims were judged: make the claims of this scale."
     return Plot(
@@ -84,7 +85,7 @@ def _of_place(place: str, lines: list[Entry], sheets: Sheets) -> Choice:
         [name.replace("<br>", ", "), line["margin"], line["noise"], line["p_value"], VERDICTS[line["verdict"]][0]]
         for name, line in zip(names, lines, strict=True)
     ]
-    return Choice(place, traces, layout, [header, *rows])
+    return Choice(place, traces, layout, [header, *rows], [[sheets.of(line, place)] for line in lines])
 
 
 def _points(verdict: str, points: list[Spot]) -> dict[str, Any]:

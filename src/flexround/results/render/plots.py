@@ -24,12 +24,16 @@ Numbers = list[list[str]]  # rows of a table, the header first
 
 
 class Choice(NamedTuple):
-    """One picture: plotly's traces and layout, without colours, and its numbers. ``look`` is a trace's colour."""
+    """One picture: plotly's traces and layout, without colours, and its numbers. ``look`` is a trace's colour.
+
+    ``sheets`` are the sheets that cells of the numbers' rows lead to, from the left; empty: none.
+    """
 
     label: str
     traces: list[dict[str, Any]]
     layout: dict[str, Any]
     numbers: Numbers
+    sheets: Sequence[Sequence[str]] = ()
 
 
 class Sheets:
@@ -194,7 +198,8 @@ def _against_bits(label: str, entries: list[Entry], plan: Plan, sheet: Callable[
         traces.append({"name": "full precision", "look": 7, "mode": "lines", "dash": "dot", "text": text, **ends})
     columns = {"tickvals": list(range(len(bits))), "ticktext": bits, "title": {"text": "bits, weights/activations"}}
     rows = [[method, *(of[width]["value"] if width in of else "" for width in bits)] for method, of in lines.items()]
-    return Choice(label, traces, {"xaxis": columns, "yaxis": axis}, [["method", *bits], *rows])
+    opened = [["", *(sheet(of[width]) if width in of else "" for width in bits)] for of in lines.values()]
+    return Choice(label, traces, {"xaxis": columns, "yaxis": axis}, [["method", *bits], *rows], opened)
 
 
 def _near(best: float, values: list[float]) -> dict[str, Any]:
@@ -274,7 +279,7 @@ def _over_seeds(label: str, lines: list[Line]) -> Choice:
     ]
     trace = {"name": "seeds", "look": 0, "mode": "markers", "x": x, "y": y, "text": text, "customdata": sheets}
     header = ["cell", "median", *(f"seed {i}" for i in range(len(lines[0].values)))]
-    return Choice(label, [trace], layout, [header, *rows])
+    return Choice(label, [trace], layout, [header, *rows], [[line.sheet] for line in lines])
 
 
 def place_of(entry: Entry, method: str) -> str:

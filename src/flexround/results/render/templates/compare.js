@@ -70,7 +70,8 @@ function comparison(one, other, number) {
       const own = found.map((each, i) => [each, i]).filter(([each]) => shade(each) === kind);
       const y = own.map(([{ pair }, i]) => tables.indexOf(table(pair)) + 0.5 * (((i * 0.618) % 1) - 0.5));
       const text = own.map(([{ pair, value }]) => `${table(pair)}, ${named(pair)}: ${signed(value)}`);
-      return { name: `${kind} (${own.length})`, look, mode: "markers", x: own.map(([{ value }]) => value), y, text };
+      const [x, customdata] = [own.map(([{ value }]) => value), own.map(([{ pair }]) => pair[0].id)];
+      return { name: `${kind} (${own.length})`, look, mode: "markers", x, y, text, customdata };
     })
     .filter(({ x }) => x.length);
   const axis = { tickvals: tables.map((_, i) => i), ticktext: tables, range: [tables.length - 0.4, -0.6] };
@@ -85,8 +86,8 @@ function comparison(one, other, number) {
     `${count("second better")}, equal are ${count("equal")}.` +
     (number === "value" ? ` By more than ${data.z} standard errors, unpaired: ${beyond(1)} and ${beyond(-1)}; paired tests of the claims see more.` : "");
   const layout = { height: 130 + 24 * tables.length, xaxis, yaxis: axis };
-  const links = found.map(({ pair }) => `#cell-${pair[0].id}`);
-  return { label: `${one} against ${other}`, traces, layout, numbers: [header, ...rows], sentence, links };
+  const sheets = found.map(({ pair }) => [pair[0].id]);
+  return { label: `${one} against ${other}`, traces, layout, numbers: [header, ...rows], sentence, sheets };
 }
 
 const compareForm = document.querySelector("#compare form");
@@ -98,15 +99,8 @@ function compare(keep) {
   section.querySelector("output").textContent = found.sentence;
   const box = section.querySelector(".plot-box");
   if (!box.firstChild) box.append(plotBox());
-  box.hidden = !found.links.length;
-  if (found.links.length) {
-    draw(box.firstChild, found, "Two methods");
-    box.querySelectorAll("tbody tr").forEach((row, i) => {
-      const link = element("a", row.cells[0].textContent);
-      link.href = found.links[i];
-      row.cells[0].replaceChildren(link);
-    });
-  }
+  box.hidden = !found.sheets.length;
+  if (found.sheets.length) draw(box.firstChild, found, "Two methods");
   const asked = new URLSearchParams({ one, other, ...(numbers && { numbers }) });
   if (keep) history.replaceState(null, "", `#compare&${asked}`);
 }

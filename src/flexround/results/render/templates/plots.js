@@ -47,7 +47,17 @@ function draw(box, choice, name) {
   const node = box.querySelector(".plot");
   render(node, choice);
   node.setAttribute("aria-label", `${name}, ${choice.label}. Its numbers follow as a table.`);
-  box.querySelector(".numbers").replaceChildren(shown(choice.numbers));
+  const table = shown(choice.numbers);
+  box.querySelector(".numbers").replaceChildren(table);
+  const rows = table.querySelectorAll("tbody tr");
+  (choice.sheets ?? []).forEach((ids, i) => ids.forEach((id, j) => id && linked(rows[i].cells[j], id)));
+}
+
+// What a click on a point does is done from the keyboard here.
+function linked(cell, id) {
+  const link = element("a", cell.textContent);
+  link.href = `#cell-${id}`;
+  cell.replaceChildren(link);
 }
 
 function plotBox() {
