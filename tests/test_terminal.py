@@ -78,6 +78,15 @@ def test_a_misspelt_target_gets_a_suggestion(run):
     assert "did you mean results/table3.csv" in done.stderr
 
 
+def test_a_misspelt_name_in_a_path_gets_a_suggestion_and_nothing_around_the_message(run):
+    path = "results/mini/quantized/imagenet/resnet18-{}/q-{}-w4a4/seed0"
+    wrong, right = path.format("breqc", "flexruond"), path.format("brecq", "flexround")
+    lines = run(targets=[wrong]).stderr.splitlines()
+    assert lines[0] == f"No rule to produce {wrong}."
+    assert lines[1].startswith(f"did you mean {right}? ")
+    assert len(lines) == 2
+
+
 def test_a_dry_run_looks_as_ever(run):
     assert "This was a dry-run" in run("-n").stdout + run("-n").stderr
 

@@ -23,6 +23,11 @@ LONGEST = 12  # lines of a message
 FEW = 3  # jobs after which the time left is worth a guess
 OTHERS = ("claims.csv", "claims.html", "report.html", "errata.csv")  # of results/, besides tables and figures
 TOLD = re.compile(r"CalledProcessError|At least one job did not complete")  # by the line of the job that failed
+AROUND = re.compile(  # what Snakemake puts around a message
+    r"^(?:WorkflowError(?: in file .*)?|MissingRuleException):\n| \(if you use input functions .*\)"
+    r'|\n  File ".*/Snakefile", .*',
+    re.MULTILINE,
+)
 ENDED = "the same command goes on where this run stopped"
 
 
@@ -99,7 +104,7 @@ class LogHandler(LogHandlerBase):
                 return "\n".join(self._failure(job["rule_name"], job) for job in facts["job_error_info"])
             case LogEvent.ERROR:
                 text = str(record.msg)
-                return "" if TOLD.search(text) else text + suggestion(text)
+                return "" if TOLD.search(text) else AROUND.sub("", text) + suggestion(text)
             case None if record.levelno >= logging.INFO:
                 return self._own_words(str(record.msg or ""), record.levelno)
         return ""
@@ -192,8 +197,27 @@ def suggestion(text: str) -> str:
     figures = [f"figure{number}.pdf" for number in range(3, 9)]
     known = [*(f"{name}.{kind}" for name in tables for kind in ("csv", "tex", "html")), *figures, *OTHERS]
     close = difflib.get_close_matches(Path(found[1]).name, known, n=3, cutoff=0.5)
-    hint = f"did you mean {' or '.join(f'results/{name}' for name in close)}? " if close else ""
+    meant = [f"results/{name}" for name in close] or corrected(found[1])
+    hint = f"did you mean {' or '.join(meant)}? " if meant else ""
     return f"\n{hint}`snakemake -n --quiet host` lists all that is made; names in paths are those of params/"
+
+
+def corrected(target: str) -> list[str]:
+    """Return a path of a run with the closest names that its scale has, if others than the path's."""
+    from flexround.errors import FlexRoundError  # not before the Snakefile has checked whose code it would run
+    from flexround.settings.load import load_params
+
+    parts = target.split("/")
+    try:
+        params = load_params(parts[1])
+    except (FlexRoundError, IndexError):
+        return []
+    known = {"results", "evaluated", "quantized", parts[1], *params.scale.tasks, *params.scale.checkpoints}
+    known |= params.recipes.recipes.keys()
+    closest = [
+        part if part in known else (difflib.get_close_matches(part, known, 1, 0.8) or [part])[0] for part in parts
+    ]
+    return ["/".join(closest)] if closest != parts else []
 
 
 def _duration(seconds: float) -> str:
