@@ -169,6 +169,7 @@ def test_terminal_names_the_scale_first(tmp_path: Path) -> None:
     assert "not the paper's numbers" in first
     assert any(line.startswith("B + Strong") and "74.00*/74.00* (70.00/70.00)" in line for line in rest)
     assert shown.isascii()
+    assert rest[1].endswith("top-1/top-5")
 
 
 def test_a_section_stands_left_of_the_method_in_the_middle_of_its_rows(tmp_path: Path) -> None:

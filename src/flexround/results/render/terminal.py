@@ -3,6 +3,7 @@
 from collections.abc import Iterable
 
 from flexround.results.published import SETTING
+from flexround.results.render import words
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow, absent, legend, optional, parse, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -15,7 +16,7 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
     """Return the CSV of a table for a terminal, ASCII only; its first line names the scale."""
     layout = parse(text)
     names = ["method", *optional(layout)]
-    columns = [f"{column.name} {'/'.join(column.metrics)}".rstrip() for column in layout.columns]
+    columns = [f"{column.name} {'/'.join(map(words.of, column.metrics))}".rstrip() for column in layout.columns]
     rows = [[*map(str.capitalize, names), *columns], *(_row(line, names, layout) for line in layout.lines)]
     used = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
     widths = {index: max(len(row[index]) for row in rows) for index in used}
