@@ -98,7 +98,7 @@ def test_a_folder_is_taken_as_it_is(out):
 FILES = {"config.json": b"{}", "model-1.safetensors": b"one", "model-2.safetensors": b"two"}
 LINES = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items())
 DIGEST = hashlib.sha256(LINES.encode()).hexdigest()
-COMMIT = "c" * 40
+COMMIT, MOVED = "c" * 40, "d" * 40  # what the branch means at first, and then
 
 
 def hub_source(**given):
@@ -125,7 +125,8 @@ class Hub(http.server.BaseHTTPRequestHandler):
         server.asked.append((self.command, path))
         if path.startswith("/api/"):
             files = [{"type": "file", "path": name, "size": 3, "oid": name} for name in (*FILES, "others.bin")]
-            facts = files if "/tree/" in path else {"id": "owner/net", "sha": COMMIT}
+            again = path.endswith("/main") and server.asked.count((self.command, path)) > 1
+            facts = files if "/tree/" in path else {"id": "owner/net", "sha": MOVED if again else COMMIT}
             return self.answer(json.dumps(facts).encode(), {"Content-Type": "application/json"})
         name = path.rpartition(f"/{COMMIT}/")[2]
         if name in server.lost and self.command == "GET":
@@ -223,6 +224,7 @@ def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out,
         sources.fetch("net", hub_source(), out)
     assert not (out / "hub/net").exists()
     hub.slow = ""
+    hub.asked.clear()
     assert sources.fetch("net", hub_source(), out) == DIGEST
 
 
