@@ -219,9 +219,10 @@ def test_a_broken_off_snapshot_is_not_taken_for_a_whole_one(hub, out):
 
 def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out, monkeypatch):
     hub.slow = "model-2.safetensors"
-    monkeypatch.setattr("flexround.hub.LIMIT", 8)
-    with pytest.raises(InputError, match="it took longer than 8 s; what came is kept"):
-        sources.fetch("net", hub_source(), out)
+    with monkeypatch.context() as patch:
+        patch.setattr("flexround.hub.LIMIT", 8)
+        with pytest.raises(InputError, match="it took longer than 8 s; what came is kept"):
+            sources.fetch("net", hub_source(), out)
     assert not (out / "hub/net").exists()
     hub.slow = ""
     hub.asked.clear()
