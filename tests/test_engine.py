@@ -204,10 +204,12 @@ def test_what_is_advised_is_what_helps_there(tmp_path):
     small = toy.job(toy.recipe("Q", "flexround", 3, 4), cache_dtype="bfloat16", precision="bfloat16")
     numbers = [f"batch below {plain.hyper.batch}", f"a_init_samples below {plain.hyper.a_init_samples}"]
     types = ["cache_dtype bfloat16", "precision bfloat16"]
-    assert engine._smaller(on_gpu, gpu) == ["gpu-cache-mb 0 (activations in the host's memory)", *types, *numbers]
-    assert engine._smaller(on_gpu, host) == [*types, *numbers]
-    assert engine._smaller(plain, host) == ["cache-mb 0 (activations in files)", *types, *numbers]
-    assert engine._smaller(small, dataclasses.replace(host, directory=tmp_path)) == numbers
+    to_host = "gpu-cache-mb 0 (activations in the host's memory)"
+    assert engine._smaller(on_gpu, gpu, tmp_path) == [to_host, *types, *numbers]
+    assert engine._smaller(on_gpu, host, tmp_path) == [*types, *numbers]
+    assert engine._smaller(plain, host, None) == [*types, *numbers], "nothing is written"
+    assert engine._smaller(plain, host, tmp_path) == ["cache-mb 0 (activations in files)", *types, *numbers]
+    assert engine._smaller(small, dataclasses.replace(host, directory=tmp_path), tmp_path) == numbers
 
 
 @pytest.mark.parametrize("setting", ["B", "Q"])

@@ -16,7 +16,7 @@ GB = 1e9
 GROUPS = Path("/sys/fs/cgroup")
 SMI_SECONDS = 20  # for nvidia-smi to answer
 UNITS = {"bytes": 1, **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTPE", 1)}}
-# Of PyTorch (GPU, CPU, files), CUDA's libraries, NumPy and the system, in this order; "try" is of PyTorch's advice.
+# Of PyTorch (GPU, CPU), CUDA's libraries, NumPy and the system, in this order.
 TOO_LITTLE = re.compile(
     r"CUDA out of memory|CUDA error: out of memory|DefaultCPUAllocator: (can't allocate|not enough) memory"
     r"|_STATUS_ALLOC_FAILED|Unable to allocate|Cannot allocate memory"

@@ -68,7 +68,7 @@ def reconstruct(
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
                 what = f"block {job.blocks[index].name}, phase {phase.name}, activations {store}"
-                with hardware.enough(what, *_smaller(job, store)):
+                with hardware.enough(what, *_smaller(job, store, state.room)):
                     learned, carry, record = _timed(phase, index, carry, state)
                 tensors, grids = flatten(learned)
                 if isinstance(phase, WeightPhase):
@@ -129,12 +129,15 @@ def _earlier(state: State, index: int) -> Result:
     return earlier
 
 
-def _smaller(job: Reconstruction, store: cache.Store) -> list[str]:
-    """Return the settings that lower what a block needs of the memory, those that change no number first."""
+def _smaller(job: Reconstruction, store: cache.Store, room: Path | None) -> list[str]:
+    """Return the settings that lower what a block needs of the memory, those that change no number first.
+
+    ``room`` is the directory where activations may lie in files; None: nothing is written.
+    """
     hyper, ways = job.hyper, []
     if store.device.type == "cuda":
         ways.append("gpu-cache-mb 0 (activations in the host's memory)")
-    elif job.device.type == "cpu" and store.directory is None:
+    elif job.device.type == "cpu" and store.directory is None and room is not None:
         ways.append("cache-mb 0 (activations in files)")
     if store.directory is None and hyper.cache_dtype == "float32":
         ways.append("cache_dtype bfloat16")
