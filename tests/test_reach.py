@@ -178,7 +178,7 @@ def test_a_llamas_reconstruction_depends_on_nothing_foreign(jobs):
     foreign = ("models/bert.py", "models/resnet.py", "models/mobilenetv2.py", "tasks/commonsense/harness.py")
     assert not files & {*foreign, "tasks/glue/task.py", "tasks/images/task.py", "quant/adaround.py", "mini/world.py"}
     assert not [name for name in files if name.startswith(("results/", "tools/", "regress/"))]
-    assert len(files) <= 59, f"{len(files)} files"
+    assert len(files) <= 63, f"{len(files)} files"
 
 
 def test_an_evaluation_depends_on_its_own_task_and_not_on_how_networks_are_made(jobs):

@@ -2,6 +2,8 @@
 
 import math
 import string
+import sys
+import textwrap
 from pathlib import Path
 
 import pytest
@@ -12,7 +14,7 @@ from hypothesis import strategies as st
 from test_settings_mistakes import MINE, complaints, edit, into  # noqa: F401 (a fixture)
 
 from flexround.errors import SettingsError
-from flexround.settings import code, limits, plain, validation
+from flexround.settings import code, definitions, limits, plain, validation, values
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper
@@ -243,6 +245,79 @@ def test_train_settings_are_those_of_the_tasks_that_they_are_for(when, key, expe
     lines = refused(code.check_scale, scale.model_copy(update={"train": rules})) if expected else []
     code.check_scale(scale.model_copy(update={"train": rules[: None if not expected else -1]}))
     assert [line for line, text in zip(lines, expected, strict=True) if text in line and "train." in line] == lines
+
+
+def test_values_of_options_and_train_settings_are_checked_before_anything_runs():
+    params = load_params("mini")
+    wrong: dict[str, dict[str, object]] = {
+        "imagenet": {"val": "2500"},
+        "glue-mnli": {"max_length": -1, "train": True},
+        "squad": {"n_best": 1.5},
+        "wikitext2": {"name": "wikitext3"},
+        "webnlg": {"beams": 0},
+        "commonsense": {"shots": []},
+    }
+    tasks = dict(params.scale.tasks)
+    for name, options in wrong.items():
+        tasks[name] = tasks[name].model_copy(update={"options": tasks[name].options | options})
+    scale = params.scale.model_copy(update={"tasks": tasks})
+    lines = refused(values.check, params._replace(scale=scale))
+    expected = [f"scale mini: tasks.{name}: options: {key} = " for name, options in wrong.items() for key in options]
+    assert all(any(line.startswith(start) for line in lines) for start in expected), lines
+    assert len(lines) == len(expected)
+
+
+@pytest.mark.parametrize(
+    ("task", "changes", "expected"),
+    [
+        ("glue-*", {"warmup": 2}, "warmup = 2: "),
+        ("glue-*", {"precision": "half"}, "precision = 'half': "),
+        ("webnlg", {"label_smoothing": -1}, "label_smoothing = -1: "),
+        ("*-lora", {"frozen": "float16", "lora": None}, "frozen: float16 needs `lora`"),
+    ],
+)
+def test_what_rules_give_a_network_together_is_checked_before_anything_runs(task, changes, expected):
+    params = load_params("mini")
+    rule = params.scale.train[0].model_copy(update={"when": {"task": task}, "set": changes})
+    scale = params.scale.model_copy(update={"train": (*params.scale.train, rule)})
+    lines = refused(values.check, params._replace(scale=scale))
+    assert all(line.startswith("scale mini: train: what the rules give ") and expected in line for line in lines), lines
+
+
+def test_what_no_rule_gives_a_network_is_reported_before_anything_runs():
+    params = load_params("mini")
+    kept = tuple(rule for rule in params.scale.train if "epochs" not in rule.set)
+    lines = refused(values.check, params._replace(scale=params.scale.model_copy(update={"train": kept})))
+    assert "scale mini: train: what the rules give bert-large on glue-mnli: epochs: this key is required" in lines[0]
+    assert all(line.endswith(": this key is required and missing") for line in lines), lines
+
+
+@pytest.mark.parametrize("scale", ["mini", "paper", "real", "pretraining"])
+def test_settings_classes_of_all_tasks_can_be_imported_fast(scale):
+    for task in load_params(scale).scale.tasks.values():
+        for find in (definitions.options_of, definitions.training_of):
+            found = find(task.module)
+            assert found is not None, task.module
+            assert values.is_fast(found[0]), f"{found[0]} imports something slow"
+
+
+def test_options_of_ones_own_task_beside_torch_are_checked_by_name_alone(tmp_path, monkeypatch):
+    source = """
+        import torch
+        from flexround.settings.schema import Count, Strict
+        class Mine(Strict):
+            size: Count = torch.ones(1).numel()
+        class Task:
+            Options = Mine
+            def prepare(self, out, sources): ...
+    """
+    (tmp_path / "beside_torch.py").write_text(textwrap.dedent(source))
+    monkeypatch.syspath_prepend(tmp_path)
+    params = load_params("mini")
+    task = params.scale.tasks["squad"].model_copy(update={"module": "beside_torch:Task", "options": {"size": -1}})
+    values.check(params._replace(scale=params.scale.model_copy(update={"tasks": {"mine": task}})))
+    assert "beside_torch" not in sys.modules
+    assert "unknown option 'sise'" in refused(code.check_task, task.module, {"sise": 1})[0]
 
 
 @pytest.mark.parametrize(

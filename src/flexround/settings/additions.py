@@ -9,7 +9,7 @@ from typing import Annotated
 from pydantic import Field
 
 from flexround.errors import SettingsError, look_up, suggest
-from flexround.settings import code, limits
+from flexround.settings import code, limits, values
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper, load_params
 from flexround.settings.schema import Count, Recipe, Recipes, Strict
@@ -52,6 +52,7 @@ def configured(scale: str, file: str | None) -> Params:
         import_beside(Path(scale))
     params = load_params(scale)
     code.check_scale(params.scale)
+    values.check(params)
     if file is None:
         return params
     path = Path(file).expanduser()

@@ -2,23 +2,11 @@
 
 from pathlib import Path
 
-from pydantic import Field, NonNegativeInt
-
 from flexround.mini import articles, choices
-from flexround.settings.schema import Count
+from flexround.mini.tasks.options import MiniCommonsenseOptions
 from flexround.tasks.commonsense.choices import KINDS
-from flexround.tasks.commonsense.task import Commonsense, CommonsenseOptions, check_shots
+from flexround.tasks.commonsense.task import Commonsense, check_shots
 from flexround.tasks.text.task import Rows
-
-
-class MiniCommonsenseOptions(CommonsenseOptions):
-    """Options of ``MiniCommonsense``."""
-
-    documents: Count = Field(description="articles in place of C4's documents")
-    val: Count = Field(description="articles of each split of WikiText-2")
-    questions: Count = Field(description="of each data set")
-    examples: int = Field(0, ge=0, description="that few-shot examples are drawn from")
-    seed: NonNegativeInt = 0
 
 
 class MiniCommonsense(Commonsense):

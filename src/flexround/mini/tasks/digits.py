@@ -2,23 +2,11 @@
 
 from pathlib import Path
 
-from pydantic import Field, NonNegativeInt
-
 from flexround.artifacts import write_manifest
 from flexround.mini import digits
-from flexround.settings.schema import Count, Positive
+from flexround.mini.tasks.options import DigitsOptions
 from flexround.tasks.images.arrays import ArrayTask
-from flexround.tasks.images.task import ImageOptions, Triple, save_array
-
-
-class DigitsOptions(ImageOptions):
-    """Options of ``Digits``."""
-
-    mean: Triple = (0.5, 0.5, 0.5)
-    std: tuple[Positive, Positive, Positive] = (0.25, 0.25, 0.25)
-    train: Count = Field(10_000, description="training images")
-    val: Count = Field(2_500, description="validation images")
-    seed: NonNegativeInt = Field(0, description="of the data set itself, not of a run")
+from flexround.tasks.images.task import save_array
 
 
 class Digits(ArrayTask):

@@ -2,21 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import Field, NonNegativeInt
-
 from flexround.mini import glue
-from flexround.settings.schema import Count
-from flexround.tasks.glue.task import Glue, Name
-from flexround.tasks.text.task import Rows, TextOptions
-
-
-class MiniGlueOptions(TextOptions):
-    """Options of ``MiniGlue``."""
-
-    name: Name
-    train: Count
-    val: Count = Field(2_500, description="rows of each validation split")
-    seed: NonNegativeInt = 0
+from flexround.mini.tasks.options import MiniGlueOptions
+from flexround.tasks.glue.task import Glue
+from flexround.tasks.text.task import Rows
 
 
 class MiniGlue(Glue):

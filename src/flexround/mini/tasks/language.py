@@ -2,20 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import Field, NonNegativeInt
-
 from flexround.mini import articles
-from flexround.settings.schema import Count
-from flexround.tasks.language.task import LanguageModelling, LanguageOptions
+from flexround.mini.tasks.options import MiniLanguageOptions
+from flexround.tasks.language.task import LanguageModelling
 from flexround.tasks.text.task import Rows
-
-
-class MiniLanguageOptions(LanguageOptions):
-    """Options of ``MiniLanguageModelling``."""
-
-    train: Count = Field(description="articles, or the Penn Treebank's sentences")
-    val: Count
-    seed: NonNegativeInt = 0
 
 
 class MiniLanguageModelling(LanguageModelling):

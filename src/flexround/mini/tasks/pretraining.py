@@ -1,11 +1,10 @@
 """Pretraining at the mini scale on the synthetic world's text: as BERT (masked words, next sentence), or as GPT."""
 
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field, NonNegativeInt, model_validator
 from torch import nn
 from torch.nn import functional
 
@@ -13,8 +12,8 @@ from flexround.artifacts import copy_existing, read_manifest, write_manifest, wr
 from flexround.errors import SettingsError
 from flexround.mini import articles, choices, corpus, tokenizers
 from flexround.mini.corpus import Line
+from flexround.mini.tasks.options import CorpusOptions
 from flexround.seeding import derive
-from flexround.settings.schema import Count
 from flexround.settings.validation import validate
 from flexround.tasks.commonsense.choices import answered
 from flexround.tasks.protocol import Evaluation, Split
@@ -22,31 +21,11 @@ from flexround.tasks.text import encode
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
+from flexround.tasks.text.options import TrainSettings
 from flexround.tasks.text.task import Rows, TextOptions, TextTask
 
 MASKED = 0.15  # Devlin et al. 2019, section 3.1: of these 80 % become [MASK], 10 % a random token, 10 % stay
 IGNORED = -100  # label of a token that is not predicted
-
-
-class CorpusOptions(TextOptions):
-    """Options of ``Corpus``."""
-
-    objective: Literal["pretraining", "causal-lm"] = Field(description="kind of the head")
-    texts: Count
-    kinds: Literal["plain", "facts", "records"] = Field("plain", description="of lines (causal-lm)")
-    vocabulary: Count
-    verdicts: Annotated[float, Field(ge=0, description="weight of the loss on the quizzes' verdicts (causal-lm)")] = 1.0
-    questions: Annotated[int, Field(ge=0, description="answered multiple-choice questions (packed causal-lm)")] = 0
-    documents: Annotated[int, Field(ge=0, description="articles, see flexround.mini.articles (causal-lm)")] = 0
-    packed: bool = Field(False, description="all is mixed, joined and cut into inputs of max_length (causal-lm)")
-    tokenizer: Literal["wordpiece", "bpe", "bpe-begin"] = Field(description="see flexround.mini.tokenizers")
-    seed: NonNegativeInt = 0
-
-    @model_validator(mode="after")
-    def _check(self) -> Self:
-        if self.questions and not self.packed:
-            raise ValueError(f"questions={self.questions}: most go on with the text before them; set packed: true")
-        return self
 
 
 class Corpus(TextTask):
@@ -93,7 +72,7 @@ class Corpus(TextTask):
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
-        checked = validate(text_training.TrainSettings, settings, "train settings of the corpus")
+        checked = validate(TrainSettings, settings, "train settings of the corpus")
         read_manifest(data)
         copy_existing(data, network, [text.TOKENIZER])
         tokenizer = encode.load(network / text.TOKENIZER)

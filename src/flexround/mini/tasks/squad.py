@@ -2,20 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import NonNegativeInt
-
 from flexround.mini import squad
-from flexround.settings.schema import Count
-from flexround.tasks.squad.task import Squad, SquadOptions
+from flexround.mini.tasks.options import MiniSquadOptions
+from flexround.tasks.squad.task import Squad
 from flexround.tasks.text.task import Rows
-
-
-class MiniSquadOptions(SquadOptions):
-    """Options of ``MiniSquad``."""
-
-    train: Count
-    val: Count = 2_500
-    seed: NonNegativeInt = 0
 
 
 class MiniSquad(Squad):

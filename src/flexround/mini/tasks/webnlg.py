@@ -2,20 +2,10 @@
 
 from pathlib import Path
 
-from pydantic import Field, NonNegativeInt
-
 from flexround.mini import triples
-from flexround.settings.schema import Count
+from flexround.mini.tasks.options import MiniWebNLGOptions
 from flexround.tasks.text.task import Rows
-from flexround.tasks.webnlg.task import WebNLG, WebNLGOptions
-
-
-class MiniWebNLGOptions(WebNLGOptions):
-    """Options of ``MiniWebNLG``."""
-
-    train: Count = Field(description="contexts")
-    test: Count = Field(description="contexts of seen categories, and as many of unseen ones")
-    seed: NonNegativeInt = 0
+from flexround.tasks.webnlg.task import WebNLG
 
 
 class MiniWebNLG(WebNLG):

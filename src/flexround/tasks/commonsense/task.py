@@ -9,7 +9,7 @@ import itertools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar, Literal
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
@@ -18,10 +18,10 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from flexround.errors import InputError, SettingsError
-from flexround.settings.schema import Count, Strict
 from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense import harness
-from flexround.tasks.commonsense.choices import KINDS, Version
+from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.commonsense.options import CommonsenseOptions
 from flexround.tasks.language import c4
 from flexround.tasks.language import files as language_files
 from flexround.tasks.language import task as language_modelling
@@ -34,23 +34,6 @@ from flexround.tasks.text import task as text
 log = logging.getLogger(__name__)
 Block = Annotated[int, Field(ge=2)]
 JOINED = 1000  # documents that the authors' code joins before it cuts them; what is left of them is dropped
-
-
-class CommonsenseOptions(Strict):
-    """Options of ``Commonsense``."""
-
-    name: Literal["commonsense"] = "commonsense"
-    calibration: c4.Rule = Field(
-        "paper", description="random blocks of random documents of C4, or release: the first blocks of the first 1 %"
-    )
-    shards: Count = Field(1, description="first shards of C4 that the random documents come from")
-    documents: Count = Field(20_000, description="random documents that the random blocks are cut from")
-    block_size: Block = Field(1024, description="tokens of a calibration sample, and of a block of the metric ppl")
-    test_block: Block = Field(2048, description="tokens of a block of the metric ppl_TOKENS")
-    prompts: Version = Field("0.3", description="version of lm-eval whose way of asking is followed")
-    shots: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 5), min_length=1, description="few-shot examples")
-    begin: bool = Field(True, description="the tokenizer must put one token before each text, as LLaMA's does")
-    heldout: Literal[0] = Field(0, description="no rows to choose settings by")
 
 
 class Commonsense(LanguageModelling):

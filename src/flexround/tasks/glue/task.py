@@ -5,18 +5,19 @@ from typing import Any, ClassVar, Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 
 from flexround.errors import NumericalError
 from flexround.settings.validation import validate
 from flexround.tasks.glue import files as glue_files
+from flexround.tasks.glue.options import GlueOptions
 from flexround.tasks.protocol import Evaluation, Split
 from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
+from flexround.tasks.text.options import TextOptions, TrainSettings
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
 # Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
@@ -28,17 +29,10 @@ METRICS = {name: {"acc": ("acc", "validation")} for name in glue_files.SENTENCES
 }
 
 
-class GlueOptions(text.TextOptions):
-    """Options of ``Glue``."""
-
-    name: Name
-    root: Path = Field(Path("glue"), description="the data set: relative to the sources directory, or absolute")
-
-
 class Glue(text.TextTask):
     """One GLUE task; sentence pairs are one input."""
 
-    Options: ClassVar[type[text.TextOptions]] = GlueOptions
+    Options: ClassVar[type[TextOptions]] = GlueOptions
     options: GlueOptions
 
     @property
@@ -63,7 +57,7 @@ class Glue(text.TextTask):
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place; see ``TrainSettings``."""
-        checked = validate(text_training.TrainSettings, settings, f"train settings of GLUE {self.options.name}")
+        checked = validate(TrainSettings, settings, f"train settings of GLUE {self.options.name}")
         encode.check_positions(model, self.options.max_length)
         rows = text.read_rows(data, "train")
         arrays = vars(self.encode(rows, network)) | {"labels": self.labels(rows)}

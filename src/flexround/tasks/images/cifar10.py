@@ -6,25 +6,15 @@ from typing import IO
 
 import numpy as np
 from PIL import Image
-from pydantic import Field
 
 from flexround.artifacts import write_manifest
 from flexround.errors import InputError
-from flexround.settings.schema import Count
 from flexround.tasks.images.arrays import ArrayTask
-from flexround.tasks.images.task import ImageOptions, save_array
+from flexround.tasks.images.options import Cifar10Options
+from flexround.tasks.images.task import save_array
 from flexround.tasks.images.transforms import UNREADABLE
 
 SIZE = 32
-
-
-class Cifar10Options(ImageOptions):
-    """Options of ``Cifar10``."""
-
-    root: Path = Field(Path("cifar10"), description="directory of train.tar and test.tar, within the sources directory")
-    classes: Count = 10
-    train: Count = Field(10_000, description="training images kept, the same number of each class; to calibrate on")
-    val: Count = Field(10_000, description="test images expected")
 
 
 class Cifar10(ArrayTask):

@@ -11,15 +11,14 @@ from typing import Any, ClassVar
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import Field, model_validator
 from torch import nn
 
 from flexround.artifacts import atomic_write, read_manifest, write_manifest, write_text
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.seeding import derive
-from flexround.settings.schema import Count, Positive, Strict
 from flexround.settings.validation import validate
 from flexround.tasks.images import folder
+from flexround.tasks.images.options import ImageNetOptions, ImageOptions
 from flexround.tasks.images.training import ArrayImages, FileImages, FinetuneSettings, TrainingImages, train
 from flexround.tasks.images.transforms import decode_all, flip, random_resized_crop, resize_and_crop
 from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
@@ -29,13 +28,6 @@ Triple = tuple[float, float, float]
 MEMORY = 1 << 30  # bytes up to which a training set is decoded once and kept
 FULL_SCALE = (0.08, 1.0)  # share of the image's area that a random crop covers
 ROOT_FILE = "train_root.txt"
-
-
-class ImageOptions(Strict):
-    """What every image task may set."""
-
-    mean: Triple = (0.485, 0.456, 0.406)
-    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
 
 
 class ImageTask(abc.ABC):
@@ -101,27 +93,6 @@ def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
     ranked = logits.topk(min(5, logits.shape[1]), dim=1).indices.cpu().numpy()
     equal = ranked == labels[:, None]
     return np.stack([equal[:, 0], equal.any(axis=1)]).astype(np.uint8)
-
-
-class ImageNetOptions(ImageOptions):
-    """Options of ``ImageNet``; the defaults are those of ILSVRC2012."""
-
-    root: Path = Field(Path("imagenet"), description="the data set: relative to the sources directory, or absolute")
-    classes: Count = 1000
-    train_count: Count | None = Field(1_281_167, description="training images expected; null: any number")
-    val_count: Count | None = Field(50_000, description="validation images expected; null: any number")
-    resize: Count = Field(256, description="shorter side before the central crop")
-    crop: Count = 224
-    train_scale: tuple[float, float] = Field(FULL_SCALE, description="area of random crops, as a share of the image")
-    train_flip: bool = Field(True, description="whether calibration images are mirrored at random")
-
-    @model_validator(mode="after")
-    def _possible(self) -> "ImageNetOptions":
-        if self.crop > self.resize:
-            raise ValueError(f"crop={self.crop} is larger than resize={self.resize}")
-        if not 0 < self.train_scale[0] <= self.train_scale[1] <= 1:
-            raise ValueError(f"train_scale={self.train_scale}: needs 0 < low <= high <= 1")
-        return self
 
 
 class ImageNet(ImageTask):

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Literal, Protocol
+from typing import Annotated, Any, Protocol
 
 import numpy as np
 import torch
@@ -17,32 +17,12 @@ from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.seeding import derive
-from flexround.settings.schema import Count, Positive, Strict
+from flexround.tasks.images.options import FinetuneSettings
 from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
 from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
 NotNegative = Annotated[float, Field(ge=0)]
-
-
-class FinetuneSettings(Strict):
-    """``checkpoints.NAME.train`` of an image task."""
-
-    epochs: Count
-    batch: Count = 128
-    lr: Positive = Field(description="peak learning rate")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
-    nesterov: bool = False
-    weight_decay: NotNegative = 0.0
-    schedule: Literal["cosine", "step"] = "cosine"
-    milestones: tuple[NotNegative, ...] = Field((), description="epochs after which `step` lowers the rate")
-    gamma: Positive = Field(0.1, description="factor of each milestone")
-    warmup: NotNegative = Field(0.0, description="epochs of linear warm-up")
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
-    random_resized_crop: bool = Field(False, description="crop by the task's train_scale, as for ImageNet")
-    shift: Annotated[int, Field(ge=0)] = Field(0, description="random translation by up to so many pixels")
-    flip: bool = Field(False, description="random mirroring, left to right")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="of order, augmentation and dropout")
 
 
 class TrainingImages(Protocol):

@@ -1,24 +1,14 @@
 """Language modelling on TinyStories: a text file of stories, between which ``<|endoftext|>`` stands."""
 
 from pathlib import Path
-from typing import Annotated, Literal
-
-from pydantic import Field
 
 from flexround.errors import InputError
-from flexround.tasks.language.task import LanguageModelling, LanguageOptions
+from flexround.tasks.language.options import StoriesOptions
+from flexround.tasks.language.task import LanguageModelling
 from flexround.tasks.text import files as text_files
 from flexround.tasks.text import task as text
 
 SEPARATOR = "<|endoftext|>"
-
-
-class StoriesOptions(LanguageOptions):
-    """Options of ``Stories``."""
-
-    name: Literal["tinystories"] = "tinystories"  # type: ignore[assignment]
-    root: Path = Field(Path("tinystories/tiny.utf8"), description="the text, relative to the sources directory")
-    train: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="share of the stories to calibrate on")
 
 
 class Stories(LanguageModelling):

@@ -9,11 +9,10 @@ import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional
@@ -21,27 +20,19 @@ from torch.nn import functional
 from flexround.artifacts import read_manifest
 from flexround.errors import InputError
 from flexround.seeding import derive
-from flexround.settings.schema import Strict
 from flexround.settings.validation import validate
 from flexround.tasks.language import files as language_files
+from flexround.tasks.language.options import LanguageOptions
 from flexround.tasks.protocol import Evaluation, Inputs, Split
 from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text.encode import Encoded
+from flexround.tasks.text.options import AdapterTrainSettings
 
 CHUNK = 1024  # rows tokenized, or blocks joined, at once
 LOGITS = 2**28  # logits of one batch: 1 GiB
 UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
-
-
-class LanguageOptions(Strict):
-    """Options of ``LanguageModelling``."""
-
-    name: Literal["wikitext2", "ptb"]
-    root: Path | None = Field(None, description="the corpus, relative to the sources directory; none: its name")
-    block_size: Annotated[int, Field(ge=2)] = Field(1024, description="tokens of one input, at most the model's limit")
-    heldout: int = Field(0, ge=0, description="first training rows, to choose settings by; never calibrated on")
 
 
 class LanguageModelling(text.TextTask):
@@ -102,7 +93,7 @@ class LanguageModelling(text.TextTask):
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
-        checked = validate(lora_training.AdapterTrainSettings, settings, f"train settings of {self.options.name}")
+        checked = validate(AdapterTrainSettings, settings, f"train settings of {self.options.name}")
         encode.check_positions(model, self.options.block_size)
         encode.check_vocabulary(model, encode.load(network / text.TOKENIZER), network / text.TOKENIZER)
         arrays = {"ids": self.encode(text.read_rows(data, "train"), network).ids}

@@ -5,35 +5,26 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 
-from flexround.settings.schema import Count
 from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split
 from flexround.tasks.squad import files as squad_files
 from flexround.tasks.squad import metric as squad_metric
 from flexround.tasks.squad import spans
+from flexround.tasks.squad.options import SquadOptions
 from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-
-
-class SquadOptions(text.TextOptions):
-    """Options of ``Squad``."""
-
-    root: Path = Field(Path("squad"), description="the data set: relative to the sources directory, or absolute")
-    doc_stride: Count = Field(128, description="tokens that neighbouring windows of a long context share")
-    n_best: Count = Field(20, description="best starts and ends that are combined")
-    max_answer_length: Count = Field(30, description="tokens of an answer")
+from flexround.tasks.text.options import TextOptions, TrainSettings
 
 
 class Squad(text.TextTask):
     """Extractive question answering."""
 
-    Options: ClassVar[type[text.TextOptions]] = SquadOptions
+    Options: ClassVar[type[TextOptions]] = SquadOptions
     options: SquadOptions
     head = {"head": "span"}
 
@@ -54,7 +45,7 @@ class Squad(text.TextTask):
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all windows; see ``TrainSettings``."""
-        checked = validate(text_training.TrainSettings, settings, "train settings of SQuAD")
+        checked = validate(TrainSettings, settings, "train settings of SQuAD")
         encode.check_positions(model, self.options.max_length)
         windows = self.features(text.read_rows(data, "train"), network)
         targets = {name: getattr(windows, name).astype(np.int64) for name in ("starts", "ends")}

@@ -1,45 +1,21 @@
 """Training of low-rank adapters (LoRA, by peft) that are merged into the weights afterwards."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import peft
 import torch
 from peft.tuners.lora import LoraLayer
-from pydantic import Field, model_validator
 from torch import Tensor, nn
 
 from flexround.errors import SettingsError
 from flexround.models.tensors import linears
 from flexround.seeding import derive
-from flexround.settings.schema import Count, Strict
 from flexround.tasks.text import training as text_training
+from flexround.tasks.text.options import AdapterTrainSettings, LoraSettings
 
 QUERY_AND_VALUE = ("q_proj", "v_proj")  # as LLaMA, OPT and GPT-Neo call them
-
-
-class LoraSettings(Strict):
-    """Size of the adapters; the defaults are those of microsoft/LoRA's GPT-2."""
-
-    rank: Count = 4
-    alpha: Count = Field(32, description="the adapters count alpha / rank times")
-    dropout: Annotated[float, Field(ge=0, lt=1, description="of the adapters' input")] = 0.1
-
-
-class AdapterTrainSettings(text_training.TrainSettings):
-    """``train`` settings of a task whose networks are trained as a whole, or by adapters of query and value."""
-
-    lora: LoraSettings | None = Field(None, description="none: all weights are trained")
-    frozen: Literal["float32", "float16", "bfloat16"] = Field(
-        "float32", description="with `lora`: type in which linears are held, which adapters leave as they are"
-    )
-
-    @model_validator(mode="after")
-    def _half_what_is_frozen(self) -> "AdapterTrainSettings":
-        if self.frozen != "float32" and (self.lora is None or self.precision == "no"):
-            raise ValueError(f"frozen: {self.frozen} needs `lora`, and `precision` bf16 or fp16; give both or none")
-        return self
 
 
 def train(

@@ -8,28 +8,20 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import nn
 
 from flexround.artifacts import read_manifest, write_manifest, write_text
 from flexround.errors import InputError, SettingsError
 from flexround.models.pretrained import load_pretrained
 from flexround.seeding import derive
-from flexround.settings.schema import Count, Strict
 from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
 from flexround.tasks.text import encode
 from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.metrics import Scored
+from flexround.tasks.text.options import TextOptions
 
 Rows = list[dict[str, Any]]
 TOKENIZER = "tokenizer.json"
-
-
-class TextOptions(Strict):
-    """What every text task may set."""
-
-    max_length: Count = Field(description="tokens of one input; longer ones are cut")
-    heldout: int = Field(0, ge=0, description="training rows kept for choosing settings; never calibrated on")
 
 
 class TextTask(abc.ABC):

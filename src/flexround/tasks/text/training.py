@@ -9,44 +9,24 @@ import math
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
 from accelerate import Accelerator, DataLoaderConfiguration
 from accelerate.utils import gather_object
-from pydantic import Field
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.seeding import derive
-from flexround.settings.schema import Count, Positive, Strict
 from flexround.tasks.resumable import Progress
+from flexround.tasks.text.options import TrainSettings
 
 log = logging.getLogger(__name__)
 Batch = dict[str, Tensor]
 LOOK_EVERY = 50  # steps between looks at the loss
-
-
-class TrainSettings(Strict):
-    """``train`` settings of a text task; the defaults are those of Hugging Face's Trainer."""
-
-    epochs: Count
-    batch: Count
-    lr: Positive
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    warmup: Annotated[float, Field(ge=0, lt=1, description="share of the steps")] = 0.0
-    clip: Positive = 1.0
-    precision: Literal["no", "fp16", "bf16"] = "no"
-    at_once: Count | None = Field(
-        None, description="examples of a batch that the network sees at once, gradients add up; none: all"
-    )
-    checkpointing: bool = Field(
-        False, description="keep only the layers' inputs of a forward pass: less memory, slower"
-    )
-    seed: Annotated[int, Field(ge=0)] = 42
 
 
 def train(

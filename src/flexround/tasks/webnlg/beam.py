@@ -8,7 +8,6 @@ Shapes: G prompts at work, K beams of each (1 before the first step), V tokens i
 prompt, L tokens generated so far, C tokens in the cache for each prompt.
 """
 
-import dataclasses
 import math
 from collections.abc import Sequence
 from typing import Any
@@ -18,29 +17,9 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from flexround.errors import NumericalError, SettingsError
+from flexround.tasks.webnlg.options import Rules
 
 FORGET_EVERY = 8  # steps; more often costs more copies than it saves
-
-
-@dataclasses.dataclass(frozen=True)
-class Rules:
-    """How to search; the defaults are the published ones.
-
-    Attributes:
-        beams: hypotheses carried on, at most the size of the vocabulary.
-        length_penalty: a hypothesis scores its log probability over its length to this power (not negative).
-        no_repeat_ngram: no sequence of so many generated tokens comes twice in one hypothesis.
-        steps: tokens generated at most.
-        positions: of prompt and generated tokens together; less if the model has less.
-        eos: tokens that finish a hypothesis: GPT-2's end of text and its blank line.
-    """
-
-    beams: int = 10
-    length_penalty: float = 0.8
-    no_repeat_ngram: int = 4
-    steps: int = 64
-    positions: int = 512
-    eos: tuple[int, ...] = (50256, 628)
 
 
 def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: int = 32) -> list[list[int]]:

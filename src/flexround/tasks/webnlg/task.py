@@ -6,52 +6,35 @@ end of text too. Only sentence and end are learned.
 
 import json
 from pathlib import Path
-from typing import Annotated, Any, ClassVar
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from tokenizers import Tokenizer
 from torch import Tensor, nn
 from torch.nn import functional
 
 from flexround.errors import InputError, SettingsError
-from flexround.settings.schema import Count
 from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split, draw_indices
 from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
+from flexround.tasks.text.options import TextOptions
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
+from flexround.tasks.webnlg.options import WebNLGOptions, WebNLGTrainSettings
 
 END = "<|endoftext|>"
 BLANK_LINE = "ĊĊ"  # in GPT-2's spelling of bytes; mini vocabularies have no such token
 PROMPTS = 16  # decoded at once: each has ten beams in the cache
 
 
-class WebNLGOptions(text.TextOptions):
-    """Options of ``WebNLG``; the defaults are those of microsoft/LoRA's examples/NLG."""
-
-    root: Path = Field(Path("webnlg"), description="the data set: relative to the sources directory, or absolute")
-    max_length: Count = Field(512, description="tokens of one input, of which a generated sentence is part")
-    beams: Count = Field(beam.Rules.beams, description="hypotheses that the search carries on")
-    length_penalty: Annotated[float, Field(ge=0)] = beam.Rules.length_penalty
-    no_repeat_ngram: Count = Field(beam.Rules.no_repeat_ngram, description="no so many tokens come twice in a sentence")
-    steps: Count = Field(beam.Rules.steps, description="tokens of a sentence")
-
-
-class WebNLGTrainSettings(lora_training.LoraSettings, text_training.TrainSettings):
-    """``train`` settings of WebNLG; the defaults are those of microsoft/LoRA's released adapters."""
-
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
-
-
 class WebNLG(text.TextTask):
     """Generation of sentences from triples."""
 
-    Options: ClassVar[type[text.TextOptions]] = WebNLGOptions
+    Options: ClassVar[type[TextOptions]] = WebNLGOptions
     options: WebNLGOptions
     head = {"head": "causal-lm"}
 

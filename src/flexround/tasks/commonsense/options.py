@@ -1,0 +1,28 @@
+"""What scales may set of common-sense reasoning. No torch here."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flexround.settings.schema import Count, Strict
+from flexround.tasks.commonsense.choices import Version
+from flexround.tasks.language import c4
+
+Block = Annotated[int, Field(ge=2)]
+
+
+class CommonsenseOptions(Strict):
+    """Options of ``Commonsense``."""
+
+    name: Literal["commonsense"] = "commonsense"
+    calibration: c4.Rule = Field(
+        "paper", description="random blocks of random documents of C4, or release: the first blocks of the first 1 %"
+    )
+    shards: Count = Field(1, description="first shards of C4 that the random documents come from")
+    documents: Count = Field(20_000, description="random documents that the random blocks are cut from")
+    block_size: Block = Field(1024, description="tokens of a calibration sample, and of a block of the metric ppl")
+    test_block: Block = Field(2048, description="tokens of a block of the metric ppl_TOKENS")
+    prompts: Version = Field("0.3", description="version of lm-eval whose way of asking is followed")
+    shots: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 5), min_length=1, description="few-shot examples")
+    begin: bool = Field(True, description="the tokenizer must put one token before each text, as LLaMA's does")
+    heldout: Literal[0] = Field(0, description="no rows to choose settings by")

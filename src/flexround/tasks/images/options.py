@@ -1,0 +1,69 @@
+"""What scales may set of image tasks: of their data and of their training. No torch here."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from flexround.settings.schema import Count, Positive, Strict
+
+FULL_SCALE = (0.08, 1.0)  # share of the image's area that a random crop covers
+Triple = tuple[float, float, float]
+NotNegative = Annotated[float, Field(ge=0)]
+
+
+class ImageOptions(Strict):
+    """What every image task may set."""
+
+    mean: Triple = (0.485, 0.456, 0.406)
+    std: tuple[Positive, Positive, Positive] = (0.229, 0.224, 0.225)
+
+
+class ImageNetOptions(ImageOptions):
+    """Options of ``ImageNet``; the defaults are those of ILSVRC2012."""
+
+    root: Path = Field(Path("imagenet"), description="the data set: relative to the sources directory, or absolute")
+    classes: Count = 1000
+    train_count: Count | None = Field(1_281_167, description="training images expected; null: any number")
+    val_count: Count | None = Field(50_000, description="validation images expected; null: any number")
+    resize: Count = Field(256, description="shorter side before the central crop")
+    crop: Count = 224
+    train_scale: tuple[float, float] = Field(FULL_SCALE, description="area of random crops, as a share of the image")
+    train_flip: bool = Field(True, description="whether calibration images are mirrored at random")
+
+    @model_validator(mode="after")
+    def _possible(self) -> "ImageNetOptions":
+        if self.crop > self.resize:
+            raise ValueError(f"crop={self.crop} is larger than resize={self.resize}")
+        if not 0 < self.train_scale[0] <= self.train_scale[1] <= 1:
+            raise ValueError(f"train_scale={self.train_scale}: needs 0 < low <= high <= 1")
+        return self
+
+
+class Cifar10Options(ImageOptions):
+    """Options of ``Cifar10``."""
+
+    root: Path = Field(Path("cifar10"), description="directory of train.tar and test.tar, within the sources directory")
+    classes: Count = 10
+    train: Count = Field(10_000, description="training images kept, the same number of each class; to calibrate on")
+    val: Count = Field(10_000, description="test images expected")
+
+
+class FinetuneSettings(Strict):
+    """``checkpoints.NAME.train`` of an image task."""
+
+    epochs: Count
+    batch: Count = 128
+    lr: Positive = Field(description="peak learning rate")
+    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    nesterov: bool = False
+    weight_decay: NotNegative = 0.0
+    schedule: Literal["cosine", "step"] = "cosine"
+    milestones: tuple[NotNegative, ...] = Field((), description="epochs after which `step` lowers the rate")
+    gamma: Positive = Field(0.1, description="factor of each milestone")
+    warmup: NotNegative = Field(0.0, description="epochs of linear warm-up")
+    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    random_resized_crop: bool = Field(False, description="crop by the task's train_scale, as for ImageNet")
+    shift: Annotated[int, Field(ge=0)] = Field(0, description="random translation by up to so many pixels")
+    flip: bool = Field(False, description="random mirroring, left to right")
+    seed: Annotated[int, Field(ge=0)] = Field(0, description="of order, augmentation and dropout")

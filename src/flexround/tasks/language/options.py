@@ -1,0 +1,25 @@
+"""What scales may set of language modelling. No torch here."""
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field
+
+from flexround.settings.schema import Strict
+
+
+class LanguageOptions(Strict):
+    """Options of ``LanguageModelling``."""
+
+    name: Literal["wikitext2", "ptb"]
+    root: Path | None = Field(None, description="the corpus, relative to the sources directory; none: its name")
+    block_size: Annotated[int, Field(ge=2)] = Field(1024, description="tokens of one input, at most the model's limit")
+    heldout: int = Field(0, ge=0, description="first training rows, to choose settings by; never calibrated on")
+
+
+class StoriesOptions(LanguageOptions):
+    """Options of ``Stories``."""
+
+    name: Literal["tinystories"] = "tinystories"  # type: ignore[assignment]
+    root: Path = Field(Path("tinystories/tiny.utf8"), description="the text, relative to the sources directory")
+    train: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="share of the stories to calibrate on")

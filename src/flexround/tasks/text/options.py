@@ -1,0 +1,56 @@
+"""What scales may set of all text tasks: of their data and of their training. No torch here."""
+
+from typing import Annotated, Literal
+
+from pydantic import Field, model_validator
+
+from flexround.settings.schema import Count, Positive, Strict
+
+
+class TextOptions(Strict):
+    """What every text task may set."""
+
+    max_length: Count = Field(description="tokens of one input; longer ones are cut")
+    heldout: int = Field(0, ge=0, description="training rows kept for choosing settings; never calibrated on")
+
+
+class TrainSettings(Strict):
+    """``train`` settings of a text task; the defaults are those of Hugging Face's Trainer."""
+
+    epochs: Count
+    batch: Count
+    lr: Positive
+    weight_decay: Annotated[float, Field(ge=0)] = 0.0
+    warmup: Annotated[float, Field(ge=0, lt=1, description="share of the steps")] = 0.0
+    clip: Positive = 1.0
+    precision: Literal["no", "fp16", "bf16"] = "no"
+    at_once: Count | None = Field(
+        None, description="examples of a batch that the network sees at once, gradients add up; none: all"
+    )
+    checkpointing: bool = Field(
+        False, description="keep only the layers' inputs of a forward pass: less memory, slower"
+    )
+    seed: Annotated[int, Field(ge=0)] = 42
+
+
+class LoraSettings(Strict):
+    """Size of the adapters; the defaults are those of microsoft/LoRA's GPT-2."""
+
+    rank: Count = 4
+    alpha: Count = Field(32, description="the adapters count alpha / rank times")
+    dropout: Annotated[float, Field(ge=0, lt=1, description="of the adapters' input")] = 0.1
+
+
+class AdapterTrainSettings(TrainSettings):
+    """``train`` settings of a task whose networks are trained as a whole, or by adapters of query and value."""
+
+    lora: LoraSettings | None = Field(None, description="none: all weights are trained")
+    frozen: Literal["float32", "float16", "bfloat16"] = Field(
+        "float32", description="with `lora`: type in which linears are held, which adapters leave as they are"
+    )
+
+    @model_validator(mode="after")
+    def _half_what_is_frozen(self) -> "AdapterTrainSettings":
+        if self.frozen != "float32" and (self.lora is None or self.precision == "no"):
+            raise ValueError(f"frozen: {self.frozen} needs `lora`, and `precision` bf16 or fp16; give both or none")
+        return self
