@@ -11,9 +11,13 @@ import torchvision
 import transformers
 from own_networks import FEW, Pictures, llama, made, pictures, words
 from safetensors.torch import load_file
+from tokenizers import Tokenizer
 
 import flexround
 from flexround.errors import InputError, SettingsError
+from flexround.mini import articles
+from flexround.settings.layout import ROOT
+from flexround.tasks.language.task import blocks
 
 SYMMETRIC = {"w_scheme": "symmetric"}
 
@@ -50,6 +54,37 @@ def test_transformers_computes_the_same_from_compressed_tensors(tmp_path, build,
         packed = load_file(directory / "model.safetensors")["model.layers.0.mlp.down_proj.weight_packed"]
         assert packed.dtype == torch.int32
         assert packed.numel() == 16 * 32 * quantized.recipe.w_bits // 32
+
+
+@pytest.fixture(scope="module")
+def pinned():
+    """The mini scale's LLaMA with text to calibrate on and to evaluate, int64 (N, 128) each."""
+    directory = ROOT / "params/networks/llama-7b"
+    model = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32).eval()
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    rows = articles.make("wikitext2", 100, 100, 0)
+    texts = ((row["text"] for row in rows[split]) for split in ("train", "validation"))
+    train, validation = (np.concatenate(list(blocks(each, tokenizer, 128, 64, "articles"))) for each in texts)
+    return model, torch.tensor(train[:32]).long(), torch.tensor(validation).long()
+
+
+@torch.no_grad()
+def perplexity(model, ids):
+    return torch.stack([model(input_ids=row[None], labels=row[None]).loss for row in ids]).double().mean().exp().item()
+
+
+@pytest.mark.parametrize(
+    ("recipe", "settings", "equal"),
+    [("b-flexround-w4", SYMMETRIC, 1e-9), ("q-flexround-w8a8", {}, 5e-5)],  # at W8A8 to four digits, docs/library.md
+)
+def test_perplexity_in_transformers_is_ours(tmp_path, pinned, recipe, settings, equal):
+    model, drawn, ids = pinned
+    quantized = flexround.quantize(model, drawn, recipe, **FEW | {"batch": 4} | settings)
+    directory = quantized.export("compressed-tensors", tmp_path / "out")
+    again = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+    ours, full = perplexity(quantized.model, ids), perplexity(model, ids)
+    assert perplexity(again, ids) == pytest.approx(ours, rel=equal)
+    assert abs(ours / full - 1) > 5 * equal, "the quantization shows"
 
 
 def run_onnx(path, x):
