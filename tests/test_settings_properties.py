@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_settings_mistakes import MINE, complaints, edit, into  # noqa: F401 (a fixture)
 
 from flexround.errors import SettingsError
-from flexround.settings import code, definitions, limits, plain, validation, values
+from flexround.settings import additions, code, definitions, limits, plain, validation, values
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper
@@ -282,6 +282,13 @@ def test_what_rules_give_a_network_together_is_checked_before_anything_runs(task
     scale = params.scale.model_copy(update={"train": (*params.scale.train, rule)})
     lines = refused(values.check, params._replace(scale=scale))
     assert all(line.startswith("scale mini: train: what the rules give ") and expected in line for line in lines), lines
+
+
+def test_a_scale_of_ones_own_has_its_values_checked_with_the_rest(tmp_path):
+    wrong = {"name": "mine", "extends": "mini", "tasks": {"squad": {"options": {"n_best": 0}}}}
+    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(wrong))
+    lines = refused(additions.configured, str(tmp_path / "mine.yaml"), None)
+    assert lines == ["scale mine: tasks.squad: options: n_best = 0: Input should be greater than or equal to 1"]
 
 
 def test_what_no_rule_gives_a_network_is_reported_before_anything_runs():
