@@ -15,7 +15,7 @@ from PIL import Image
 from pyarrow import parquet
 
 from flexround import imports, sources
-from flexround.errors import InputError, SettingsError
+from flexround.errors import USER_ERROR, InputError, SettingsError
 from flexround.models import build
 from flexround.models.checkpoints import read_foreign
 from flexround.rehearsal import data, project, scale, workflow
@@ -187,9 +187,23 @@ def test_failures_are_told_with_the_reason_in_the_log(tmp_path):
     assert "4.0 minutes" in text
 
 
+REHEARSE = [sys.executable, "-m", "flexround.tools.rehearse", "--table", "12", "--seeds", "1", "--cores", "2"]
+
+
+def test_two_rehearsals_in_one_directory_are_refused(tmp_path):
+    with workflow.alone(tmp_path):
+        done = subprocess.run([*REHEARSE, "--directory", tmp_path], capture_output=True, text=True, check=False)
+    assert done.returncode == USER_ERROR
+    assert f"{tmp_path}: a rehearsal is at work there" in done.stderr
+    assert not list(tmp_path.iterdir())
+
+
 def test_a_table_is_rehearsed(tmp_path):
-    command = [sys.executable, "-m", "flexround.tools.rehearse", "--table", "12", "--seeds", "1", "--cores", "2"]
-    done = subprocess.run([*command, "--directory", tmp_path / "r"], capture_output=True, text=True, check=False)
+    project.build(tmp_path / "r", "paper")
+    locks = tmp_path / "r/.snakemake/locks"  # as Snakemake leaves them when the power is cut
+    locks.mkdir(parents=True)
+    (locks / "0.output.lock").write_text("results/table12.csv\n")
+    done = subprocess.run([*REHEARSE, "--directory", tmp_path / "r"], capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "everything ran" in done.stdout
     rows = list(csv.DictReader((tmp_path / "r/results/table12.csv").open()))

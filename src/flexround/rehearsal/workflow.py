@@ -1,6 +1,8 @@
 """Run the workflow in a rehearsal's directory, and say what came of it."""
 
+import contextlib
 import dataclasses
+import fcntl
 import json
 import os
 import subprocess
@@ -9,6 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
+from flexround.errors import InputError
 from flexround.rehearsal import scale
 from flexround.settings.plan import Plan
 
@@ -65,15 +68,44 @@ def wanted(plan: Plan, table: int | None) -> list[str]:
     return files
 
 
-def snakemake(directory: Path, goals: Sequence[str], cores: str, gpu: int, seeds: int | None) -> int:
-    """Run Snakemake on the copy of the project in ``directory``, with its code; return its exit code."""
+@contextlib.contextmanager
+def alone(directory: Path) -> Iterator[int]:
+    """Lock a rehearsal's directory and yield its file descriptor; the system drops the lock whatever ends its holder.
+
+    Raises:
+        InputError: if another process holds it.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    held = os.open(directory, os.O_RDONLY)
+    try:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError as error:
+            raise InputError(
+                f"{directory}: a rehearsal is at work there; wait for its end, or make another elsewhere: DIR=OTHER"
+            ) from error
+        yield held
+    finally:
+        os.close(held)
+
+
+def limits(cores: str, gpu: int) -> list[str]:
+    """Return Snakemake's arguments for a number of cores, or ``all``, and of GPUs."""
+    return ["--cores", cores, *(["--resources", f"gpu={gpu}"] if gpu else [])]
+
+
+def snakemake(directory: Path, goals: Sequence[str], limits: Sequence[str], seeds: int | None, lock: int) -> int:
+    """Run Snakemake on the copy of the project in ``directory``, with its code; return its exit code.
+
+    Snakemake's own locks outlive a power cut, and a rehearsal would not go on after one; ``lock``, see ``alone``, is in
+    their place and Snakemake's as long as it lives.
+    """
     paths = os.pathsep.join([str(Path(sys.executable).parent), os.environ.get("PATH", "")])
     # Nothing is downloaded by mistake: every source is there.
     environment = os.environ | {"PATH": paths, "PYTHONPATH": str(directory.resolve() / "src"), "HF_HUB_OFFLINE": "1"}
     config = [f"scale={scale.NAME}", *([f"seeds={seeds}"] if seeds else [])]
-    limits = ["--cores", cores, *(["--resources", f"gpu={gpu}"] if gpu else [])]
-    command = [sys.executable, "-m", "snakemake", *limits, *goals, "--config", *config]
-    return subprocess.run(command, cwd=directory, env=environment, check=False).returncode
+    command = [sys.executable, "-m", "snakemake", "--nolock", *limits, *goals, "--config", *config]
+    return subprocess.run(command, cwd=directory, env=environment, pass_fds=[lock], check=False).returncode
 
 
 def outcome(directory: Path, files: Sequence[str]) -> Outcome:

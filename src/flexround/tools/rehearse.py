@@ -32,13 +32,15 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Build the copy, run the workflow in it and print what came of it; a failed job ends it with 1."""
     start = time.monotonic()
-    params = project.build(arguments.directory, arguments.scale, min(arguments.gpu, 1))
-    plan = Plan(params, arguments.seeds)
-    if arguments.table is not None and arguments.table not in params.tables:
-        raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
-    goals, files = workflow.targets(plan, arguments.table), workflow.wanted(plan, arguments.table)
-    log.info("%s: copy of the project with stand-ins; nothing in it is a result", arguments.directory)
-    code = workflow.snakemake(arguments.directory, goals, arguments.cores, arguments.gpu, arguments.seeds)
+    with workflow.alone(arguments.directory) as lock:
+        params = project.build(arguments.directory, arguments.scale, min(arguments.gpu, 1))
+        plan = Plan(params, arguments.seeds)
+        if arguments.table is not None and arguments.table not in params.tables:
+            raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
+        goals, files = workflow.targets(plan, arguments.table), workflow.wanted(plan, arguments.table)
+        log.info("%s: copy of the project with stand-ins; nothing in it is a result", arguments.directory)
+        limits = workflow.limits(arguments.cores, arguments.gpu)
+        code = workflow.snakemake(arguments.directory, goals, limits, arguments.seeds, lock)
     found = workflow.outcome(arguments.directory, files)
     sys.stdout.write(f"rehearsal of scale {arguments.scale}, jobs by stage:\n")
     sys.stdout.writelines(f"{line}\n" for line in found.lines())
