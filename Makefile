@@ -45,8 +45,8 @@ results/%: $(INSTALLED) FORCE ## make one file, e.g. results/table3.csv (SCALE=p
 
 FORCE:
 
-test: $(INSTALLED) ## run the tests
-	pytest
+test: $(INSTALLED) ## run the tests, in two processes
+	python tests/halves.py
 
 fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its reader does (CASES=400 of each kind)
 	python bench/fuzz.py --cases $(or $(CASES),400)
