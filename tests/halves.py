@@ -17,7 +17,7 @@ def main(arguments: list[str]) -> int:
     with tempfile.TemporaryDirectory() as directory:
         claims, printed = Path(directory, "claims"), Path(directory, "second")
         claims.mkdir()
-        command = [sys.executable, "-m", "pytest", *arguments, "--claims", str(claims)]
+        command = [sys.executable, "-m", "pytest", *arguments, f"--claims={claims}"]
         with printed.open("w") as file:
             second = subprocess.Popen([*command, "--backwards"], stdout=file, stderr=file)
             try:
