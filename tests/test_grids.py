@@ -7,6 +7,7 @@ import pytest
 import torch
 from tensors import randn
 
+import flexround
 from flexround.quant import search
 from flexround.quant.grid import Scheme, clip, grid_from_range, nearest_codes
 from flexround.quant.search import initial_grid, mean_error
@@ -167,6 +168,13 @@ def test_clip_equals_torchs_clamp_with_numbers_and_tensors(bounds):
     assert not torch.equal(x, expected)
     assert clip(x, *bounds, out=x) is x
     assert torch.equal(x, expected)
+
+
+@pytest.mark.parametrize("bounds", [(-8, 7), (torch.full((2, 1), -8.0), torch.full((2, 1), 7.0))])
+def test_clip_keeps_the_gradient_at_the_bounds(bounds):
+    x = torch.tensor([[-9.0, -8.0, 0.0], [7.0, 8.0, 3.0]], requires_grad=True)
+    flexround.clip(x, *bounds).sum().backward()
+    assert x.grad.tolist() == [[0, 1, 1], [1, 0, 1]]
 
 
 def test_search_beats_min_max_with_an_outlier():

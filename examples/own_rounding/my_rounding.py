@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from flexround.quant.grid import Grid
+from flexround.quant.grid import Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
 
@@ -18,4 +18,4 @@ class Nudge(Rounding):
         """Return Ŵ; the rounding passes gradients on as if it weren't there."""
         u = weight / self.grid.step + self.v.tanh()
         codes = u + (u.round() - u).detach()
-        return codes.clamp(self.low, self.high) * self.grid.step
+        return clip(codes, self.low, self.high) * self.grid.step

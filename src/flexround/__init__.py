@@ -15,6 +15,7 @@ PUBLIC = {
     "Quantized": "flexround.library.quantized",
     "Recipe": "flexround.settings.schema",
     "Rounding": "flexround.quant.rounding",
+    "clip": "flexround.quant.grid",
     "Block": "flexround.models.blocks",
     "Site": "flexround.models.blocks",
     "FlexRoundError": "flexround.errors",
