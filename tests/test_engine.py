@@ -11,6 +11,7 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from flexround.errors import InputError, NumericalError
+from flexround.models.blocks import Block, Site
 from flexround.models.blocks import run as run_blocks
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
@@ -18,6 +19,7 @@ from flexround.quant.rounding import Axes
 from flexround.reconstruct import engine, phases
 from flexround.reconstruct.cache import Batches, Store
 from flexround.reconstruct.optimise import Annealing, ReconstructionError
+from flexround.reconstruct.weights import Resident
 from flexround.surgery import place
 
 LEARNED = ["adaround", "adaquant", "flexround", "adaquant-flexround", "lrq"]
@@ -106,6 +108,18 @@ def test_stem_is_left_at_rtn_unless_reconstructed(tmp_path):
     learned = reconstruct(tmp_path, toy.recipe(), reconstruct_stem=True, stem_bits=3, lr=3e-2)[0]["weight/stem:codes"]
     assert not torch.equal(learned, fixed)
     assert not torch.equal(rtn, fixed), "3 and 8 bit codes differ"
+
+
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_a_first_block_of_several_layers_is_no_stem_and_is_learned(tmp_path, setting):
+    whole = toy.job(toy.recipe(setting, "flexround", 3, 4), reconstruct_stem=False, lr=3e-2)
+    layers = ("stem", "body.0.conv1", "body.0.conv2", "body.1.conv1", "body.1.conv2", "head")
+    sites = tuple(Site(whole.model.get_submodule(name), "input") for name in layers[1:])
+    job = dataclasses.replace(whole, blocks=[Block("network", whole.model, sites)])
+    records = toy.run(dataclasses.replace(job, weights=Resident(job.blocks)), tmp_path)[1]
+    assert all(record["learned"] for record in records)
+    assert records[0]["nearest"] == []
+    assert all(records[0]["error_hard"] < records[0]["error_rtn"] for _ in layers)
 
 
 def test_ablations_leave_what_they_switch_off(tmp_path):

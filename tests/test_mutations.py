@@ -50,7 +50,7 @@ def no_regularizer(patch):
 
 def first_layer_low(patch):
     real = Reconstruction.weight_bits
-    patch.setattr(Reconstruction, "weight_bits", lambda self, index: real(self, index or 1))
+    patch.setattr(Reconstruction, "weight_bits", lambda self, end: real(self, None if end == "stem" else end))
 
 
 def dropped_to_zero(patch):

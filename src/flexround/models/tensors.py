@@ -1,7 +1,7 @@
 """Where the tensors of a model are, how they start, and models without weights, whose tensors come one by one."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import torch
@@ -18,6 +18,13 @@ def places(model: nn.Module) -> dict[str, Place]:
         for leaf, value in (*module._parameters.items(), *module._buffers.items())
         if value is not None and leaf not in module._non_persistent_buffers_set
     }
+
+
+def matrices(model: nn.Module, names: Iterable[str]) -> list[str]:
+    """Return those of the named tensors that have two or more dimensions and are no embeddings."""
+    owners = places(model)
+    found = [(name, getattr(*owners[name]), owners[name][0]) for name in names]
+    return [name for name, value, owner in found if value.ndim > 1 and not isinstance(owner, nn.Embedding)]
 
 
 def within(module: nn.Module, owners: dict[str, Place]) -> list[str]:

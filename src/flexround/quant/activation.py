@@ -47,11 +47,12 @@ class ActivationQuantizer(nn.Module):
         return dataclasses.replace(self.grid, step=self.step().detach().cpu())
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the quantized activations, shape and type of ``x``."""
+        """Return the quantized activations, shape of ``x`` and, outside of autocast, its type."""
         if not self.enabled:
             return x
         if self.fused is None and x.dtype in (torch.float16, torch.bfloat16):
-            x = x.float()  # codes need more digits than autocast leaves
+            quantized = self(x.float())  # codes need more digits than half precision has
+            return quantized if torch.is_autocast_enabled(x.device.type) else quantized.to(x.dtype)
         if self.generator is None or self.keep_probability >= 1:
             kept = None
         else:

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 
 from flexround import hardware, memory
-from flexround.models.tensors import places, within
+from flexround.models.tensors import matrices, places, within
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -42,7 +42,9 @@ def reconstruct(
         gpu_bytes: of the GPU's memory likewise.
 
     Returns:
-        One record per block and phase (errors, losses, seconds, peak memory in MB, where the caches lay).
+        One record per block and phase: errors, losses, seconds, peak memory in MB, where the caches lay, whether
+        anything was ``learned``, the layers that stay at round-to-nearest (``nearest``) and the matrices that stay in
+        floating point (``floating``).
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
@@ -73,6 +75,7 @@ def reconstruct(
                 tensors, grids = flatten(learned)
                 if isinstance(phase, WeightPhase):
                     plain = [name for name in inside[index] if weight_key(name.removesuffix(".weight")) not in learned]
+                    record["floating"] = matrices(job.model, plain)
                     tensors |= parameters(job.model, plain)
             check_finite(tensors)
             if index + 1 == len(job.blocks):

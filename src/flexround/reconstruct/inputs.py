@@ -1,5 +1,6 @@
 """What the layers of a block multiply their weights with: for roundings that look before they learn."""
 
+import contextlib
 from collections.abc import Iterator
 
 import torch
@@ -8,6 +9,7 @@ from torch import Tensor, nn
 from flexround.models.blocks import Block
 from flexround.reconstruct.cache import on
 from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.surgery import place
 
 
 class _Reached(Exception):
@@ -37,6 +39,30 @@ def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor)
         if mask is not None and job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
             inputs = inputs[:, mask.flatten()]
         yield inputs
+
+
+@torch.no_grad()
+def called(job: Reconstruction, block: Block, x: Tensor) -> list[tuple[nn.Module, Tensor]]:
+    """Return the layers of a block in the order of their calls, each with its input, for the first row of ``x``.
+
+    Layers that read one tensor have the same object.
+
+    Args:
+        job: settings.
+        block: on the job's device.
+        x: (N, ...) cached input of the block.
+    """
+    calls: list[tuple[nn.Module, Tensor]] = []
+
+    def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+        calls.append((layer, next(iter([*arguments, *keywords.values()]))))
+
+    with contextlib.ExitStack() as hooks:
+        for layer in place.weight_layers(block):
+            hooks.callback(layer.register_forward_pre_hook(look, with_kwargs=True).remove)
+        with job.products():
+            block(on(job.device, x[:1]), None if job.mask is None else job.mask[:1].to(job.device))
+    return calls
 
 
 @torch.no_grad()

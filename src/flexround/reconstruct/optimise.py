@@ -103,7 +103,7 @@ def optimise(
     name: str,
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
-) -> Tensor:
+) -> tuple[Tensor, list[nn.Parameter]]:
     """Minimise the reconstruction error of one block.
 
     Args:
@@ -119,7 +119,8 @@ def optimise(
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
 
     Returns:
-        (iterations,) losses without the regulariser.
+        (iterations,) losses without the regulariser, and the parameters that the loss does not depend on; if it depends
+        on none, there is one loss.
 
     Raises:
         NumericalError: a NaN or Inf loss, with block and iteration.
@@ -129,6 +130,7 @@ def optimise(
     kind = batches.masks.device.type
     scaler = torch.amp.GradScaler(kind, enabled=precision == torch.float16)  # else small gradients are lost
     losses: list[Tensor] = []
+    idle = [parameter for group in groups for parameter in group.parameters]
     progress = tqdm(range(iterations), desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
     for iteration in progress:
         _set_rates(descent, groups, iteration / iterations)
@@ -137,15 +139,20 @@ def optimise(
             prediction = block(x, mask)
         loss = error(prediction.float(), target, mask)
         losses.append(loss.detach())
+        if not loss.requires_grad:
+            _check_finite(losses, name)
+            break
         beta = annealing.beta(iteration / iterations) if annealing.weight else None
         descent.zero_grad(set_to_none=True)
         scaler.scale(_total(loss, regularizers, beta, annealing.weight)).backward()
+        if iteration == 0:
+            idle = [parameter for parameter in idle if parameter.grad is None]
         scaler.step(descent)
         scaler.update()
         if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
             _check_finite(losses, name)
             progress.set_postfix(loss=f"{losses[-1].item():.3e}")
-    return torch.stack(losses).cpu()
+    return torch.stack(losses).cpu(), idle
 
 
 def _total(

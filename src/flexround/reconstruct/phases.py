@@ -1,6 +1,7 @@
 """What is done to one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
 import contextlib
+import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
 
@@ -9,15 +10,15 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexround.errors import NumericalError, SettingsError
-from flexround.models.blocks import Block, identity
+from flexround.models.blocks import Block, Site, identity
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, forward, on
-from flexround.reconstruct.inputs import layer_inputs
+from flexround.reconstruct.inputs import called, layer_inputs
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.reconstruction import End, Reconstruction
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
 from flexround.surgery import place
 
@@ -120,12 +121,10 @@ class Phase:
         if hyper.a_granularity == "token" and x.ndim == IMAGES:
             raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
         masks = None if self.job.mask is None else self.job.mask[: len(x)].to(device)
-        parts = self._parts(block, x, masks)
+        parts, ends = self._parts(block, x, masks), self.ends(index, x)
         of_parts = [None if masks is None else masks[rows] for rows in parts]
-        for number, site in enumerate(block.sites):
-            is_output = number == len(block.sites) - 1
-            bits = self.job.activation_bits(index) if is_output else (self.job.recipe.a_bits or 0)
-            scheme = Scheme(bits, hyper.a_scheme == "symmetric")
+        for site in block.sites:
+            scheme = Scheme(self.job.activation_bits(ends.get(site)), hyper.a_scheme == "symmetric")
             kept = of_parts if hyper.mask_padding else [None] * len(parts)
             observer = place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept)
             place.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
@@ -138,6 +137,33 @@ class Phase:
             if isinstance(found := place.attached_quantizer(site), place.Observer):
                 place.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
         return outputs[0] if len(parts) == 1 else torch.cat(outputs)
+
+    def ends(self, index: int, x: Tensor) -> dict[nn.Module | Site, End]:
+        """Return the network's first and last layer, and the sites of what the first gives and the last reads.
+
+        Blocks quantize outputs or the inputs of layers: then what the first layer gives is what the second reads.
+
+        Args:
+            index: of the block whose layers and sites are looked at.
+            x: (n, ...) the block's input.
+        """
+        blocks, block, last = self.job.blocks, self.job.blocks[index], len(self.job.blocks) - 1
+        ends: dict[nn.Module | Site, End] = {}
+        outputs = [site for site in block.sites[-1:] if site.where == "output"]
+        if index in (0, last - 1):
+            ends |= dict.fromkeys(outputs, "stem" if index == 0 else "head")
+        calls = called(self.job, block, x) if index in (0, 1, last) else []
+        stem = head = None
+        if calls and index == last:
+            ends[calls[-1][0]], head = "head", calls[-1][1]
+        if calls and index == 0:
+            ends[calls[0][0]], stem = "stem", calls[1][1] if len(calls) > 1 else None
+        elif calls and index == 1 and len(place.weight_layers(blocks[0])) == 1:
+            stem = calls[0][1] if all(site.where == "input" for site in blocks[0].sites) else None
+        for layer, seen in calls:
+            if seen is head or seen is stem:
+                ends[Site(layer, "input")] = "head" if seen is head else "stem"
+        return ends
 
     def _parts(self, block: Block, x: Tensor, masks: Tensor | None) -> list[slice]:
         """Return the rows of ``x`` (n, ...) that go through a block at once: all, or batches if they are too large."""
@@ -177,6 +203,11 @@ class Phase:
                 step.grad = None
             quantizer.generator = None
 
+    def learns(self, index: int) -> bool:
+        """Whether a block is learned; ``reconstruct_stem: false`` leaves out a first block of one layer, the stem."""
+        stem = index == 0 and len(self.job.blocks) > 1 and len(place.weight_layers(self.job.blocks[0])) == 1
+        return self.job.hyper.reconstruct_stem or not stem
+
 
 class WeightPhase(Phase):
     """Weights (B), or weights and activation steps together (Q)."""
@@ -191,18 +222,25 @@ class WeightPhase(Phase):
         full, target = carry.pop("full"), carry.pop("target")
         quantized = self.before(block, carry.pop("quantized"))
         layers = place.weight_layers(block)
-        roundings = [self._rounding(index, layer) for layer in layers]
+        ends = self.ends(index, quantized)
+        roundings = [self._rounding(layer, ends.get(layer)) for layer in layers]
         originals = self._bake_nearest(layers, roundings)
         if job.joint:
             self.calibrate_sites(index, quantized[: job.hyper.a_init_samples])
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         record["error_rtn"] = self.block_error(block, quantized, target)
         self._attach(layers, roundings, originals)
-        if index > 0 or job.hyper.reconstruct_stem:
+        nearest = list(layers)
+        if self.learns(index):
             self._fit(block, layers, quantized)
+            idle = {parameter for rounding in roundings for parameter in rounding.parameters()}
             if job.hyper.iters:
-                record |= self._learn(block, roundings, full, quantized, target)
+                facts, idle = self._learn(block, roundings, full, quantized, target)
+                record |= facts
                 record["error_soft"] = self.block_error(block, quantized, target)
+            nearest = [layer for layer, rounding in zip(layers, roundings, strict=True) if not _moved(rounding, idle)]
+        record["learned"] = len(nearest) < len(layers)
+        record["nearest"] = [self.names[layer] for layer in nearest]
         learned = self._harden(layers)
         if job.joint:
             learned |= self.steps(block)
@@ -211,13 +249,13 @@ class WeightPhase(Phase):
         record["error_hard"] = self.error(lambda rows, _: on(job.device, output[rows]), target)
         return learned, {"full": target, "quantized": output}, record
 
-    def _rounding(self, index: int, layer: nn.Module) -> Rounding:
+    def _rounding(self, layer: nn.Module, end: End | None) -> Rounding:
         """Make a layer's rounding at its initial grid."""
         job, hyper = self.job, self.job.hyper
         axes = place.weight_axes(layer)
         assert axes is not None
         axis = axes.output if hyper.w_granularity == "channel" else None
-        scheme = Scheme(job.weight_bits(index), hyper.w_scheme == "symmetric", axis)
+        scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
         weight = layer.weight.detach()  # type: ignore[operator]
         grid = place.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p)
         return job.rounding(weight, grid, axes, **job.recipe.options)
@@ -254,8 +292,8 @@ class WeightPhase(Phase):
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
-    ) -> dict[str, Any]:
-        """Optimise a block; return the losses before and after."""
+    ) -> tuple[dict[str, Any], set[nn.Parameter]]:
+        """Optimise a block; return the losses before and after, and the parameters without a gradient."""
         job, hyper = self.job, self.job.hyper
         groups = [group for rounding in roundings for group in _weight_groups(rounding, job)]
         groups = _merge(groups)
@@ -265,7 +303,7 @@ class WeightPhase(Phase):
                 quantizer.keep_probability = hyper.keep_probability
                 quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
         if not any(group.parameters for group in groups):
-            return {}
+            return {}, set()
         batches = Batches(
             quantized,
             full,
@@ -282,7 +320,7 @@ class WeightPhase(Phase):
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
         with job.learning(), self.fused([*roundings, *place.quantizers(block)]) as fused:
-            losses = optimise(
+            losses, idle = optimise(
                 block,
                 batches,
                 groups,
@@ -295,7 +333,7 @@ class WeightPhase(Phase):
                 hyper.optimizer,
             )
         self.freeze_steps(block)
-        return _ends(losses) | ({"fused": fused} if hyper.fused else {})
+        return _ends(losses) | ({"fused": fused} if hyper.fused else {}), set(idle)
 
     def _harden(self, layers: Sequence[nn.Module]) -> Result:
         """Replace each rounding by its codes times its step, in float32."""
@@ -322,8 +360,8 @@ class StepPhase(Phase):
         initial = self.store.copy(self.calibrate_sites(index, self.before(block, carry.pop("initial"))))
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         record["error_initial"] = self.block_error(block, full, target)
-        learned = hyper.a_iters and (index > 0 or hyper.reconstruct_stem)
-        if learned and (groups := self.step_group(block)):
+        record["learned"] = False
+        if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
             batches = Batches(
                 full,
                 full,
@@ -339,11 +377,18 @@ class StepPhase(Phase):
             none = Annealing(0.0, 0.0, 1.0, 1.0)
             loss = self.loss(hyper.a_loss_p)
             with job.learning(), self.fused(list(place.quantizers(block))):
-                losses = optimise(block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision)
+                losses, idle = optimise(
+                    block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision
+                )
             self.freeze_steps(block)
-            record |= _ends(losses)
+            record |= _ends(losses) | {"learned": len(idle) < sum(len(group.parameters) for group in groups)}
         record["error_hard"] = self.block_error(block, full, target)
         return self.steps(block), {"full": target, "initial": initial}, record
+
+
+def _moved(rounding: Rounding, idle: set[nn.Parameter]) -> bool:
+    """Whether a rounding was shown its layer's inputs, or learns parameters that are not all ``idle``."""
+    return rounding.needs_inputs or not idle.issuperset(itertools.chain(*rounding.groups().values()))
 
 
 def _weight_groups(rounding: Rounding, job: Reconstruction) -> list[ParameterGroup]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from flexround.models.blocks import Block
 from flexround.quant.rounding import Rounding
@@ -45,12 +45,12 @@ class _Rehearsal(WeightPhase):
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
-    ) -> dict[str, Any]:
+    ) -> tuple[dict[str, Any], set[nn.Parameter]]:
         super()._learn(block, roundings, full, quantized, target)
         start = time.perf_counter()
-        record = super()._learn(block, roundings, full, quantized, target)
+        found = super()._learn(block, roundings, full, quantized, target)
         self.seconds = time.perf_counter() - start  # the losses have been fetched: a GPU is done
-        return record
+        return found
 
 
 def preflight(

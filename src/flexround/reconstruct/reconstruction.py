@@ -3,17 +3,22 @@
 import contextlib
 import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import SettingsError
+from flexround.errors import InputError, SettingsError
 from flexround.models.blocks import Block
+from flexround.models.tensors import places
 from flexround.precision import autocast, tensor_float
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.weights import Weights
 from flexround.seeding import derive
 from flexround.settings.schema import Hyper, Recipe
+from flexround.surgery import place
+
+End = Literal["stem", "head"]  # the network's first or last layer
 
 
 @dataclasses.dataclass(frozen=True)
@@ -32,6 +37,7 @@ class Reconstruction:
 
     Raises:
         SettingsError: ``fused`` for a rounding that has no compiled form.
+        InputError: layers of the blocks share their weight with another layer, or blocks share a layer.
     """
 
     model: nn.Module
@@ -51,6 +57,22 @@ class Reconstruction:
                 "set fused: false in the recipe's hyper, or have its forward heed self.fused and say fusable = True"
             )
 
+        self._refuse_shared()
+
+    def _refuse_shared(self) -> None:
+        """Refuse a weight that two modules hold, and a layer in two blocks: the second would write over the first."""
+        holders: dict[int, dict[nn.Module, str]] = {}
+        for name, (module, leaf) in places(self.model).items():
+            value = getattr(module, leaf)
+            holders.setdefault(value.data_ptr() or id(value), {})[module] = name
+        layers = [layer for block in self.blocks for layer in place.weight_layers(block)]
+        for layer in layers:
+            held = holders.get(layer.weight.data_ptr() or id(layer.weight), {})  # type: ignore[operator]
+            if len(held) > 1:
+                raise InputError(f"{', '.join(held.values())} are one tensor; give each layer a copy of its own")
+            if layers.count(layer) > 1:
+                raise InputError(f"{', '.join(held.values())}: in several blocks; put each layer into one")
+
     @property
     def joint(self) -> bool:
         """Whether weights and activation steps are learned together (Q with quantized activations)."""
@@ -69,22 +91,14 @@ class Reconstruction:
         """Return the context in which a block is learned."""
         return tensor_float(self.hyper.precision == "tf32")
 
-    def weight_bits(self, index: int) -> int:
-        """Bits of the weights in block ``index``: first and last layer have their own."""
-        special: int | str = "low"
-        if index == 0:
-            special = self.hyper.stem_bits
-        elif index == len(self.blocks) - 1:
-            special = self.hyper.head_bits
+    def weight_bits(self, end: End | None) -> int:
+        """Return the bits of a layer's weight; the network's first and last layer may have their own."""
+        special = {"stem": self.hyper.stem_bits, "head": self.hyper.head_bits, None: "low"}[end]
         return self.recipe.w_bits or 0 if special == "low" else int(special)
 
-    def activation_bits(self, index: int) -> int:
-        """Bits of a block's *output*; sites inside a block have the recipe's bits."""
-        special: int | str = "low"
-        if index == 0:
-            special = self.hyper.stem_output_bits
-        elif index == len(self.blocks) - 2:
-            special = self.hyper.head_input_bits
+    def activation_bits(self, end: End | None) -> int:
+        """Return the bits of an activation; the first layer's output and the last layer's input may have their own."""
+        special = {"stem": self.hyper.stem_output_bits, "head": self.hyper.head_input_bits, None: "low"}[end]
         return self.recipe.a_bits or 0 if special == "low" else int(special)
 
     def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
