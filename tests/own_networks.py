@@ -53,7 +53,8 @@ class Words(nn.Module):
         self.core = nn.ModuleDict({"layers": nn.ModuleList(Layer(16) for _ in range(3))})
 
     def forward(self, ids):
-        x, mask = self.embedding(ids), torch.full((ids.shape[1],) * 2, -1e9).triu(1)
+        x = self.embedding(ids)
+        mask = x.new_full((ids.shape[1],) * 2, -1e4).triu(1)
         for layer in self.core["layers"]:
             x, _ = layer(x, mask=mask)
         return self.head(self.norm(x))

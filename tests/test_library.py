@@ -1,6 +1,7 @@
 """FlexRound from Python, as its users call it: known networks, networks of one's own, saved, loaded, resumed."""
 
 import ast
+import contextlib
 import importlib
 import re
 import shutil
@@ -9,7 +10,9 @@ import sys
 
 import pytest
 import torch
+import torch.nn.functional as F
 import torchvision
+import transformers
 from own_networks import FEW, Across, Pictures, Words, llama, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
@@ -20,6 +23,7 @@ from flexround.library import code_digest, cut, memory_state, samples
 from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache
+from flexround.reconstruct.phases import WeightPhase
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
@@ -292,6 +296,195 @@ def test_samples_of_all_kinds_are_the_same():
 def test_samples_that_can_t_be_used(given, message):
     with pytest.raises(InputError, match=message):
         samples.collect(given)
+
+
+class Tied(nn.Module):
+    """Two layers with one weight; or one layer that is called with either of two names."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
+        self.second.weight = self.first.weight
+
+    def forward(self, x):
+        return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
+
+
+class Restless(Tied):
+    """Gives two outputs for one input."""
+
+    def forward(self, x):
+        return super().forward(F.dropout(x))
+
+
+class ByRow(nn.Module):
+    """What lies between its parts depends on the row, from the third row on."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        return self.second(self.first(x) * torch.where(x[:, :1] == 7, 2.0, 1.0))
+
+
+def refused(kind):
+    """A network, its samples, what else is given, and the message."""
+    x, given = torch.randn(40, 4), {}
+    x[33, 0] = 7
+    qwen = transformers.Qwen2Config(
+        vocab_size=50,
+        hidden_size=16,
+        intermediate_size=32,
+        num_hidden_layers=2,
+        num_attention_heads=2,
+        num_key_value_heads=2,
+    )
+    integers = nn.Linear(4, 4)
+    integers.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
+    with_norm = nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
+    return {
+        "tied": lambda: (made(Tied), x, given, r"first\.weight, second\.weight are one tensor"),
+        "twice": lambda: (
+            made(Across),
+            x,
+            {"blocks": lambda m: [flexround.Block(n, nn.Sequential(m.a)) for n in "xy"]},
+            "in several",
+        ),
+        "restless": lambda: (made(Restless), x, given, "two outputs for one sample"),
+        "by row": lambda: (made(ByRow), x, given, "ByRow.*for samples 32 to 39.*depends on the row"),
+        "computed": lambda: (with_norm, x, given, r"0\.weight: is computed from other tensors \(weight_norm"),
+        "integers": lambda: (integers, x, given, "weight: is of type"),
+        "channels": lambda: (torchvision.models.resnet18(), pictures()[:, :1], given, "ResNet can't take one of shape"),
+        "decoder": lambda: (
+            transformers.Qwen2ForCausalLM(qwen),
+            words(),
+            given,
+            "Qwen2ForCausalLM.model: is no block.*llama",
+        ),
+    }[kind]()
+
+
+@pytest.mark.parametrize("kind", ["tied", "twice", "restless", "by row", "computed", "integers", "channels", "decoder"])
+def test_a_network_that_can_t_be_quantized_is_one_message(kind):
+    model, x, given, message = refused(kind)
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(model.eval(), x, "b-flexround-w4", **FEW, **given)
+
+
+def test_a_quantized_network_is_not_quantized_again():
+    once = flexround.quantize(made(Pictures), pictures(), "q-flexround-w4a4", **FEW)
+    for given in (once, once.model):
+        with pytest.raises(InputError, match="full-precision network"):
+            flexround.quantize(given, pictures(), "b-flexround-w4", **FEW)
+
+
+def test_a_failed_call_leaves_nothing_attached(monkeypatch):
+    model = made(Pictures)
+    stopped = iter(range(3))
+    monkeypatch.setattr(memory_state.MemoryState, "commit", lambda *_: next(stopped))
+    original = WeightPhase._harden
+
+    def harden(self, layers):
+        if self.names[layers[0]].startswith("stage.1"):
+            raise KeyboardInterrupt
+        return original(self, layers)
+
+    monkeypatch.setattr(WeightPhase, "_harden", harden)
+    with pytest.raises(KeyboardInterrupt):
+        flexround.quantize(model.to(torch.bfloat16), pictures(), "q-flexround-w4a4", inplace=True, **FEW)
+    assert {type(module).__name__ for module in model.modules()} == {
+        type(module).__name__ for module in made(Pictures).modules()
+    } - {"BatchNorm2d"} | {"Identity"}
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert {value.dtype for value in model.state_dict().values()} == {torch.bfloat16}
+
+
+def test_what_is_not_learned_is_said_once():
+    words_said = "not learned, at round-to-nearest: stem; in floating point: down.0.weight, down.2.conv1.weight"
+    with pytest.warns(UserWarning, match=words_said) as said:
+        few = flexround.quantize(
+            made(Pictures), pictures(), "b-flexround-w4", blocks=["stem", "stage"], reconstruct_stem=False, **FEW
+        )
+    assert len(said) == 1
+    assert [(record["learned"], record["nearest"]) for record in few.report] == [(False, ["stem"]), (True, [])]
+    with pytest.warns(UserWarning, match=r"Across is one block.*give blocks="):
+        flexround.quantize(made(Across), torch.randn(16, 4), "b-flexround-w4", **FEW)
+    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
+    with pytest.warns(UserWarning, match=r"in floating point: 0\.self_attn\.in_proj_weight"):
+        encoder = flexround.quantize(
+            nn.Sequential(layer, nn.Linear(8, 3)), torch.randn(16, 5, 8), "b-flexround-w4", **FEW
+        )
+    assert [record["floating"] for record in encoder.report] == [["0.self_attn.in_proj_weight"], []]
+
+
+class Detached(Tied):
+    """No gradient reaches two of its layers, or none at all."""
+
+    def __init__(self, last):
+        super().__init__()
+        self.second.weight = nn.Parameter(torch.randn(4, 4))
+        if not last:
+            self.last = nn.Identity()
+
+    def forward(self, x):
+        with torch.no_grad():
+            y = self.second(torch.relu(self.first(x)))
+        return self.last(y)
+
+
+@pytest.mark.parametrize("last", [True, False])
+def test_layers_without_gradient_stay_at_round_to_nearest(last):
+    model = nn.Sequential(Detached(last), nn.Linear(4, 4))
+    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: 0\.first, 0\.second"):
+        found = flexround.quantize(model, torch.randn(16, 4), "b-adaround-w4", **FEW)
+    assert [(each["learned"], each["nearest"]) for each in found.report] == [
+        (last, ["0.first", "0.second"]),
+        (True, []),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("blocks", "weights", "activations"),
+    [
+        (None, {"stem": 8, "head.2": 8}, {"head.2": 8, "stage.0.conv1": 8}),
+        (["stem", "stage", "down", "head"], {"stem": 8, "head.2": 8}, {"head.2": 8, "stage.0.conv1": 8}),
+        (["stage", "down"], {}, {}),
+    ],
+)
+def test_bits_of_first_and_last_layer_land_on_these(blocks, weights, activations):
+    x = pictures()
+    found = flexround.quantize(made(Pictures), x, "b-flexround-w4a4", blocks=blocks, **FEW)
+    codes = {name: stored.grid.qmax - stored.grid.qmin for name, stored in found.codes().items()}
+    assert codes == {name: 2 ** weights.get(name, 4) - 1 for name in codes}
+    grids = {
+        name: found.model.get_submodule(name).input_quantizer.stored()
+        for name, where in found.sites
+        if where == "input"
+    }
+    widths = {name: grid.qmax - grid.qmin for name, grid in grids.items()}
+    assert widths == {name: 2 ** activations.get(name, 4) - 1 for name in widths}
+    assert "stem" not in widths, "the network's input is not quantized"
+
+
+@pytest.mark.parametrize("context", [lambda: torch.autocast("cpu", torch.bfloat16), lambda: _default(torch.float64)])
+def test_what_the_caller_has_switched_on_changes_no_bit(context):
+    model, x = made(Pictures), pictures()
+    usual = flexround.quantize(model, x, "q-flexround-w4a4", **FEW)
+    with context():
+        found = flexround.quantize(model, x, "q-flexround-w4a4", **FEW)
+    for name, stored in usual.codes().items():
+        assert torch.equal(found.codes()[name].codes, stored.codes)
+        assert torch.equal(found.codes()[name].grid.step, stored.grid.step)
+
+
+@contextlib.contextmanager
+def _default(kind):
+    torch.set_default_dtype(kind)
+    try:
+        yield
+    finally:
+        torch.set_default_dtype(torch.float32)
 
 
 def test_a_batch_norm_that_belongs_elsewhere_is_refused():

@@ -29,6 +29,20 @@ def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
 
 
 @contextlib.contextmanager
+def neutral() -> Iterator[None]:
+    """Compute inside as in a fresh process: gradients on, no autocast, float32 by default, whatever the caller set."""
+    before = torch.get_default_dtype()
+    torch.set_default_dtype(torch.float32)
+    try:
+        with torch.inference_mode(False), torch.enable_grad(), contextlib.ExitStack() as stack:
+            for kind in ("cpu", "cuda"):
+                stack.enter_context(torch.autocast(kind, enabled=False))
+            yield
+    finally:
+        torch.set_default_dtype(before)
+
+
+@contextlib.contextmanager
 def tensor_float(allowed: bool) -> Iterator[None]:
     """Let GPUs round the factors of float32 products to TF32 inside, if it is ``allowed``."""
     products, convolutions = torch.backends.cuda.matmul, torch.backends.cudnn

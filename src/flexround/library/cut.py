@@ -22,7 +22,9 @@ from flexround.surgery.place import weight_axes
 TRIED = 2  # samples on which a cut is tried
 CLOSE = 1e-4  # of the largest output: how far the parts may be off the network
 WHOLE = ""  # name of the network itself
-HINT = "give blocks=, names of modules that run one after the other, or a list of flexround.Block"
+ROWS = 32  # of the samples that run at once when a cut is compared with the network
+HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
+DECODERS = "decoders of LLaMA's structure, such as Qwen2, Qwen3 and Mistral, take flexround.models.llama.blocks"
 
 
 class _Reached(Exception):
@@ -42,21 +44,24 @@ class _Part:
 
 @torch.no_grad()
 def automatic(model: nn.Module, x: Tensor) -> list[Block]:
-    """Return the blocks of a network, as many as there can be; if there is no cut, the network as one block.
+    """Return the blocks of a network, as many as there can be; if there is no cut, a network of images as one block.
 
     Args:
         model: in evaluation mode; stays as it is.
         x: float (N, ...) or int64 (N, 2, T), inputs on the model's device, of which a few are tried.
 
     Raises:
-        InputError: the network isn't called with a tensor alone, or has no linear or convolution.
+        InputError: the network isn't called with a tensor alone, has no linear or convolution, or reads token ids and
+            has no cut.
     """
     chosen = _children("", model)
     try:
         if not x.is_floating_point():
             chosen = _without_head(chosen, _watched(model, chosen, x[:1])[0])
         blocks = _blocks(model, chosen, x)
-    except InputError:  # a part needs more than the part before it: all are learned together
+    except InputError as error:  # a part needs more than the part before it: all are learned together
+        if not x.is_floating_point():
+            raise InputError(f"{error}; {DECODERS}") from error
         return _blocks(model, [(WHOLE, model)], x)
     position = 0
     while position < len(chosen):
@@ -80,6 +85,34 @@ def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(list(known)[1:13])}, ...")
     return _blocks(model, [(name, known[name]) for name in names], x)
+
+
+@torch.no_grad()
+def check(model: nn.Module, blocks: Sequence[Block], x: Tensor, device: torch.device) -> None:
+    """Compare the blocks with the network on every sample: glue that depends on the row is replayed for one row.
+
+    Args:
+        model: in evaluation mode, on ``device``.
+        blocks: found, of modules named, or made by the user's function.
+        x: float (N, ...) or int64 (N, 2, T).
+        device: where it is computed.
+
+    Raises:
+        InputError: they don't compute the same, with the first rows that differ.
+    """
+    for start in range(0, len(x), ROWS):
+        if _differs(model, blocks, x[start : start + ROWS].to(device)):
+            raise InputError(
+                f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
+                f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: what lies between the blocks "
+                f"depends on the row; {HINT}"
+            )
+
+
+@torch.no_grad()
+def called(model: nn.Module, x: Tensor) -> list[nn.Module]:
+    """Return the layers with weights in the order of their calls, for the first row of ``x`` (N, ...)."""
+    return _watched(model, [], x[:1])[1]
 
 
 def first_input(x: Tensor) -> Tensor:
@@ -118,17 +151,9 @@ def _blocks(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor
     """
     if not chosen:
         raise InputError(f"{type(model).__name__}: has no parts with linears or convolutions; {HINT}")
-    parts, once = _watched(model, chosen, x[:1])
-    blocks = [_block(model, parts, index, once, x[:1]) for index in range(len(parts))]
-    with _catching(parts[-1].module) as caught:
-        model(first_input(x[:TRIED]))
-    wanted = _first(caught[0])
-    try:
-        found = protocol.run(blocks, x[:TRIED])
-        wrong = found.shape != wanted.shape or (found - wanted).abs().max() > CLOSE * wanted.abs().max()
-    except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
-        wrong = True
-    if wrong:
+    parts, calls = _watched(model, chosen, x[:1])
+    blocks = [_block(model, parts, index, calls, x[:1]) for index in range(len(parts))]
+    if _differs(model, blocks, x[:TRIED]):
         raise InputError(
             f"{type(model).__name__}: {', '.join(part.name for part in parts[:6])}{', ...' if len(parts) > 6 else ''} "
             f"one after the other don't compute what the network does; {HINT}"
@@ -136,23 +161,46 @@ def _blocks(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor
     return blocks
 
 
+def _differs(model: nn.Module, blocks: Sequence[Block], x: Tensor) -> bool:
+    """Whether the blocks give something else for ``x`` (n, ...) than the last of them gives in the network.
+
+    Types of tokens are left out, and a last block that the network doesn't call can't be compared.
+    """
+    if not x.is_floating_point():
+        x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
+    with _catching(blocks[-1].module) as caught:
+        model(first_input(x))
+    if not caught:
+        return False
+    wanted = _first(caught[0])
+    try:
+        found = protocol.run(blocks, x)
+    except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
+        return True
+    return found.shape != wanted.shape or bool((found - wanted).abs().max() > CLOSE * wanted.abs().max())
+
+
 def _watched(
     model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor
-) -> tuple[list[_Part], set[nn.Module]]:
-    """Run the model on one row; return its parts in the order of their calls, and the layers that run exactly once."""
+) -> tuple[list[_Part], list[nn.Module]]:
+    """Run the model on one row; return its parts and its layers with weights, both in the order of their calls."""
     ran: list[_Part] = []
-    counts: dict[nn.Module, int] = {}
+    calls: list[nn.Module] = []
 
     def watch(name: str, module: nn.Module) -> Callable[..., None]:
         def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-            if not arguments or not isinstance(arguments[0], Tensor) or not isinstance(_first(output), Tensor):
-                raise InputError(f"{name}: is not called with a tensor first, or doesn't return one; {HINT}")
+            tensors = [x for x in (*arguments[:1], _first(output)) if isinstance(x, Tensor) and x.is_floating_point()]
+            if len(tensors) < 2:
+                where = f"{type(model).__name__}{'.' * bool(name)}{name}"
+                raise InputError(
+                    f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
+                )
             ran.append(_Part(name, module, arguments[1:], keywords, output))
 
         return hook
 
     def count(module: nn.Module, *_: Any) -> None:
-        counts[module] = counts.get(module, 0) + 1
+        calls.append(module)
 
     with contextlib.ExitStack() as hooks:
         for name, module in chosen:
@@ -164,14 +212,13 @@ def _watched(
     for name, _ in chosen:
         if names.count(name) != 1:
             raise InputError(f"{name}: called {names.count(name)} times in a forward pass, not once; {HINT}")
-    return ran, {layer for layer, number in counts.items() if number == 1}
+    return ran, calls
 
 
-def _block(model: nn.Module, parts: Sequence[_Part], index: int, once: set[nn.Module], row: Tensor) -> Block:
+def _block(model: nn.Module, parts: Sequence[_Part], index: int, calls: list[nn.Module], row: Tensor) -> Block:
     """Return a part as a block. The input of each layer is quantized, but for that of the network's first layer."""
     part = parts[index]
-    first = next(filter(weight_axes, parts[0].module.modules()))
-    layers = [module for module in part.module.modules() if weight_axes(module) and module in once]
+    layers = [module for module in part.module.modules() if weight_axes(module) and calls.count(module) == 1]
 
     def before(x: Tensor) -> Tensor:
         return _replayed(model, parts, index, row.to(x.device), x)
@@ -179,7 +226,7 @@ def _block(model: nn.Module, parts: Sequence[_Part], index: int, once: set[nn.Mo
     def call(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
         return _first(module(x, *part.extra, **part.keywords))
 
-    sites = tuple(Site(layer, "input") for layer in layers if layer is not first)
+    sites = tuple(Site(layer, "input") for layer in layers if layer is not calls[0])
     return Block(part.name or "network", part.module, sites, before, call)
 
 

@@ -1,9 +1,12 @@
 """Quantize a network of one's own by any recipe or rounding, with the engine that the suite's jobs run."""
 
+import contextlib
 import copy
 import hashlib
+import itertools
 import logging
-from collections.abc import Callable, Sequence
+import warnings
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
@@ -13,13 +16,17 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from flexround import imports, precision
-from flexround.errors import InputError
+from flexround.errors import SHOWN, InputError
 from flexround.library import code_digest, cut, families, samples, settings
 from flexround.library.families import Family
 from flexround.library.memory_state import HeardState, Listener, MemoryState
-from flexround.library.quantized import Quantized, sites, unquantized
+from flexround.library.quantized import Quantized, sites
+from flexround.models import blocks as protocol
 from flexround.models.blocks import Block
+from flexround.models.tensors import matrices, places, within
+from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
+from flexround.quant.rtn import RTN
 from flexround.reconstruct import cache, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -27,17 +34,17 @@ from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
 from flexround.seeding import derive
 from flexround.settings.schema import Hyper, Recipe
-from flexround.surgery.place import weight_layers
+from flexround.surgery import place
+from flexround.surgery.place import weight_axes, weight_layers
 from flexround.surgery.preprocess import prepare
 from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)
 FOLDED = 1e-3  # of the largest output: how far a network with folded batch norms may be off
+STEM, HEAD = ("stem_bits", "stem_output_bits"), ("head_bits", "head_input_bits")
 Cut = Callable[[nn.Module], Sequence[Block]]
 
 
-@torch.inference_mode(False)
-@torch.enable_grad()
 def quantize(
     model: nn.Module,
     samples: Any,
@@ -56,21 +63,25 @@ def quantize(
 ) -> Quantized:
     """Quantize a network after training, block by block (FlexRound, equation 2; BRECQ's or QDrop's setting).
 
+    Every block with weights is learned. One warning names what stays at round-to-nearest or in floating point.
+
     Args:
-        model: any module whose parts run one after the other. Batch norms are folded.
+        model: any module whose parts run one after the other, with parameters of any floating type: it is quantized in
+            float32 and comes back in its own. Batch norms are folded.
         samples: calibration inputs without labels: images float (N, C, H, W), or whatever the model reads; token ids
             int64 (N, T); a mapping of Hugging Face's names; a list of such batches; or a DataLoader.
         recipe: a name of params/recipes.yaml (``b-flexround-w4``, ``q-flexround-w4a4``, ...) or a ``flexround.Recipe``.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
             ``flexround.Block`` objects. None: by architecture if the suite knows it, else along its parts, with a line
-            in the log that says which.
+            in the log that says which. It is compared with the network on every sample.
         rounding: a class to use in the place of the recipe's rounding, with the recipe's ``options``.
         seed: of the draws of batches.
         device: where it runs; None for a GPU if there is one.
         state: directory for finished blocks; the same call goes on there after an interruption. None: nothing is
             written to the disk.
         progress: whether to show a bar.
-        inplace: change ``model`` itself; else it is copied and stays as it is.
+        inplace: change ``model`` itself, also if an error ends the call, though nothing stays attached to it then; else
+            it is copied and stays as it is.
         cache_mb: of the host's memory for activations, which are in files below ``state`` if they take more; None for
             half of it.
         gpu_cache_mb: of the GPU's memory likewise; they are on the host if they take more.
@@ -79,31 +90,43 @@ def quantize(
 
     Raises:
         SettingsError: an unknown recipe, hyper-parameter or value.
-        InputError: samples, a model or a cut that can't be used, or too little memory for a block, with what lowers it.
+        InputError: samples, a model (quantized already, layers that share a weight, ...) or a cut that can't be used,
+            or too little memory for a block, with what lowers it.
         NumericalError: NaN or Inf, with block and iteration.
     """
-    where = _device(device)
-    inputs = _samples(samples)
-    name, given = settings.recipe(recipe)
-    family = families.of(model, inputs.x)
-    values, sources = settings.resolve(name, given, family, len(inputs.x), where, hyper)
-    made = rounding or imports.load(settings.target(given.rounding or ""))
-    network = (model if inplace else copy.deepcopy(model)).eval().to(where)
-    _fold(network, given, family, inputs.x[:1].to(where))
-    parts = _cut(network, blocks, family, inputs.x[: cut.TRIED].to(where))
-    values = _ends(parts, values, sources, hyper)
-    work = Reconstruction(
-        model=network,
-        blocks=parts,
-        weights=Resident(parts),
-        recipe=given,
-        hyper=values,
-        rounding=made,
-        seed_parts=("library", name, seed),
-        device=where,
-        mask=inputs.mask,
-    )
-    return _run(work, inputs, state, progress, sources, (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb)))
+    _refuse(model)
+    with precision.neutral():
+        where = _device(device)
+        inputs = _samples(samples)
+        name, given = settings.recipe(recipe)
+        family = families.of(model, inputs.x)
+        values, sources = settings.resolve(name, given, family, len(inputs.x), where, hyper)
+        made = rounding or imports.load(settings.target(given.rounding or ""))
+        network = (model if inplace else copy.deepcopy(model)).eval().to(where)
+        with _float32(network), _stripped(network):
+            _fold(network, given, family, inputs.x[:1].to(where))
+            parts = _cut(network, blocks, family, inputs, where)
+            if family.blocks is None or blocks is not None:
+                values = _ends(network, parts, values, sources, hyper, inputs.x[:1].to(where))
+            work = Reconstruction(
+                model=network,
+                blocks=parts,
+                weights=Resident(parts),
+                recipe=given,
+                hyper=values,
+                rounding=made,
+                seed_parts=("library", name, seed),
+                device=where,
+                mask=inputs.mask,
+            )
+            limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
+            quantized = _run(work, inputs, state, progress, sources, limits)
+    said = left(network, parts, quantized.report, made)
+    if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
+        said.insert(0, f"{type(network).__name__} is one block, all layers are learned together; {cut.HINT}")
+    if said:
+        warnings.warn("; ".join(said), stacklevel=2)
+    return quantized
 
 
 def _run(
@@ -129,8 +152,6 @@ def _run(
             grids = {name: entry["facts"]["grids"] for name, entry in zip(names, opened.entries, strict=True)}
     for name, of_part in parts.items():  # as it is stored, not as it was learned
         result.apply(result.unflatten(of_part, grids[name]), work.model, work.blocks, work.device)
-    if kept := unquantized(work.model, parts):
-        log.info("in full precision, because they are in no block: %s", ", ".join(kept))
     return Quantized(
         model=work.model,
         recipe=work.recipe,
@@ -158,6 +179,83 @@ def _state(
     return HeardState(Path(directory), f"{derive(digest.hexdigest(), *facts, *machine):016x}", listener).opened()
 
 
+def left(
+    model: nn.Module, blocks: Sequence[Block], report: Sequence[dict[str, Any]], rounding: Callable[..., Rounding]
+) -> list[str]:
+    """Return a clause on the layers that stay at round-to-nearest unasked, and one on the matrices in floating point.
+
+    Args:
+        model: after the reconstruction, with or without its values.
+        blocks: of the model.
+        report: of the reconstruction.
+        rounding: that was asked for.
+    """
+    nearest = [] if rounding is RTN else [name for record in report for name in record.get("nearest", ())]
+    owners = places(model)
+    inside = {name for block in blocks for name in within(block.module, owners)}
+    floating = [name for record in report for name in record.get("floating", ())]
+    floating += matrices(model, [name for name in owners if name not in inside])
+    said = [("not learned, at round-to-nearest", nearest), ("in floating point", floating)]
+    return [
+        f"{what}: {', '.join(names[:SHOWN])}" + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        for what, names in said
+        if names
+    ]
+
+
+def _refuse(model: Any) -> None:
+    """Refuse what can't be quantized before anything is copied.
+
+    Raises:
+        InputError: no module, a quantized one, or parameters without values, of integers, or computed from others.
+    """
+    if not isinstance(model, nn.Module):
+        raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the full-precision network")
+    for name, module in model.named_modules():
+        where = name or type(model).__name__
+        if isinstance(module, ActivationQuantizer):
+            raise InputError(f"{where}: quantizes activations already; give the full-precision network")
+        if weight_axes(module) and not isinstance(module._parameters.get("weight"), nn.Parameter):
+            raise InputError(
+                f"{where}.weight: is computed from other tensors (weight_norm, parametrize); make it a parameter with "
+                "torch.nn.utils.remove_weight_norm or parametrize.remove_parametrizations"
+            )
+    for name, value in model.named_parameters():
+        if value.is_meta or not value.is_floating_point():
+            kind = "on the meta device, without values" if value.is_meta else f"of type {value.dtype}"
+            raise InputError(f"{name}: is {kind}; give the network with its weights in floating point")
+
+
+@contextlib.contextmanager
+def _float32(model: nn.Module) -> Iterator[None]:
+    """Have a model compute in float32 inside, and give each parameter and buffer its own type again at the end."""
+
+    def tensors() -> Iterator[tuple[str, Tensor]]:
+        named = itertools.chain(model.named_parameters(), model.named_buffers())
+        return ((name, value) for name, value in named if value.is_floating_point())
+
+    kinds = {name: value.dtype for name, value in tensors()}
+    if foreign := sorted({str(kind) for kind in kinds.values()} - {str(torch.float32)}):
+        log.info("%s: of %s, quantized in float32", type(model).__name__, " and ".join(foreign))
+    model.float()
+    try:
+        yield
+    finally:
+        for name, value in tensors():
+            alike = f"{name.rpartition('.')[0]}.weight"  # a bias that comes from folding has the type of its weight
+            value.data = value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
+
+
+@contextlib.contextmanager
+def _stripped(model: nn.Module) -> Iterator[None]:
+    """Leave neither roundings nor quantizers on a model where an error ends what is done inside."""
+    try:
+        yield
+    except BaseException:
+        place.strip(model)
+        raise
+
+
 def _device(asked: str | torch.device | None) -> torch.device:
     """Return where to compute; a GPU then gives the same bits each time.
 
@@ -179,51 +277,92 @@ def _samples(given: Any) -> Inputs:
 
 @torch.no_grad()
 def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
-    """Fold batch norms and do the surgery of the recipe, in place.
+    """Fold batch norms and do the surgery of the recipe, in place; ``x`` (1, ...) is a sample.
 
     Raises:
         InputError: a batch norm can't be folded, or the model computes something else afterwards: the convolution that
             was registered before it is not what it normalises.
     """
     known = family.blocks is not None
-    before = None if known else model(cut.first_input(x))
+    before = None if known else _given(model, x)
+    if isinstance(before, Tensor) and _apart(_given(model, x), before) > cut.CLOSE:
+        raise InputError(
+            f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
+            "numbers (dropout) or counts its calls"
+        )
     prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if isinstance(before, Tensor):
-        after = model(cut.first_input(x))
-        if (after - before).abs().max() > FOLDED * before.abs().max():
-            raise InputError(
-                f"{type(model).__name__}: computes something else when its batch norms are folded into the "
-                "convolutions registered before them; register each right after its own, or fold them yourself"
-            )
+    if isinstance(before, Tensor) and _apart(_given(model, x), before) > FOLDED:
+        raise InputError(
+            f"{type(model).__name__}: computes something else when its batch norms are folded into the "
+            "convolutions registered before them; register each right after its own, or fold them yourself"
+        )
 
 
-def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, family: Family, x: Tensor) -> list[Block]:
+def _given(model: nn.Module, x: Tensor) -> Any:
+    """Return what a model gives for a sample (1, ...).
+
+    Raises:
+        InputError: its own error, of the sample's shape for example.
+    """
+    try:
+        return model(cut.first_input(x))
+    except Exception as error:  # of any kind: it is the user's code
+        raise InputError(
+            f"samples: {type(model).__name__} can't take one of shape {tuple(cut.first_input(x).shape)}: {error}"
+        ) from error
+
+
+def _apart(x: Tensor, y: Tensor) -> float:
+    """Return the largest difference between two outputs of one shape, of the largest output; 0 for NaN."""
+    return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
+
+
+@torch.no_grad()
+def _cut(
+    model: nn.Module, blocks: Sequence[str] | Cut | None, family: Family, inputs: Inputs, device: torch.device
+) -> list[Block]:
     """Return the blocks of a model, as they are asked for, known or found.
 
     Raises:
-        InputError: there are none, or of names that don't fit the model.
+        InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
+    x = inputs.x[: cut.TRIED].to(device)
     if callable(blocks):
         found = list(blocks(model))
         if not found or not all(isinstance(block, Block) for block in found):
             raise InputError("blocks: the function has to return a list of flexround.Block")
-    elif blocks is not None:
-        found = cut.named(model, list(blocks), x)
-    elif family.blocks is not None:
+    elif blocks is None and family.blocks is not None:
         found = imports.load(family.blocks)(model)
+        try:
+            protocol.run(found, x[:1])
+        except Exception as error:  # of any kind: it is the model's own
+            raise InputError(
+                f"samples: the blocks of {type(model).__name__} can't take one of shape {tuple(x[:1].shape)}: {error}"
+            ) from error
+        return found
     else:
-        found = cut.automatic(model, x)
+        found = cut.automatic(model, x) if blocks is None else cut.named(model, list(blocks), x)
         log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
+    cut.check(model, found, inputs.x, device)
     return found
 
 
-def _ends(parts: Sequence[Block], values: Hyper, sources: dict[str, str], own: dict[str, Any]) -> Hyper:
-    """Return the hyper-parameters with the first and last layer's own bits only where these are alone in their blocks.
+def _ends(
+    model: nn.Module,
+    parts: Sequence[Block],
+    values: Hyper,
+    sources: dict[str, str],
+    own: dict[str, Any],
+    x: Tensor,
+) -> Hyper:
+    """Return the hyper-parameters with the first and last layer's own bits only where the blocks have these layers.
 
-    The recipes of image networks mean one layer by them, and a cut that was found may have several there.
+    ``x`` (1, ...) is a sample. Values that are ``own`` stay.
     """
-    for key, block in (("stem_bits", parts[0]), ("head_bits", parts[-1])):
-        if key not in own and getattr(values, key) != "low" and len(weight_layers(block)) > 1:
-            values = values.model_copy(update={key: "low"})
-            sources[key] = f"block {block.name} has several layers, all of the recipe's bits"
+    calls = cut.called(model, x)
+    for keys, block, end in ((STEM, parts[0], 0), (HEAD, parts[-1], -1)):
+        if calls and calls[end] not in weight_layers(block):
+            changed = dict.fromkeys((key for key in keys if key not in own and getattr(values, key) != "low"), "low")
+            values = values.model_copy(update=changed)
+            sources |= dict.fromkeys(changed, f"the network's {'last' if end else 'first'} layer is in no block")
     return values

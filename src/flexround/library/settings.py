@@ -44,7 +44,7 @@ def resolve(
     """Return all hyper-parameters and the source of each.
 
     They are those of the paper's scale for a network of the family, but for the number of samples, which is that of the
-    samples given, a batch of at most as many, and float32 on a CPU.
+    samples given, a batch of at most as many, float32 on a CPU, and that the first block is learned, too.
 
     Args:
         name: of the recipe.
@@ -65,7 +65,9 @@ def resolve(
     if unknown := sorted(own.keys() - values.keys()):
         raise SettingsError(f"hyper-parameter {suggest(unknown[0], values)}")
     here = {"samples": samples, "batch": min(values["batch"], samples)}
+    if "reconstruct_stem" not in given.hyper:
+        here |= {"reconstruct_stem": True}
     if device.type == "cpu":
         here |= {"precision": "float32", "cache_dtype": "float32", "fused": False}
-    sources |= dict.fromkeys(here, "samples and device given") | dict.fromkeys(own, "given")
+    sources |= dict.fromkeys(here, "the library: samples, device, every block is learned") | dict.fromkeys(own, "given")
     return validate(Hyper, values | here | own, f"recipe {name}"), sources

@@ -78,6 +78,19 @@ def bake(module: nn.Module, values: Tensor) -> None:
         module.weight.copy_(values)  # type: ignore[operator]
 
 
+def strip(model: nn.Module) -> None:
+    """Take all roundings off a model, with the original weights below them, and all quantizers of activations."""
+    for module in model.modules():
+        if weight_axes(module) and parametrize.is_parametrized(module, "weight"):
+            bake(module, original_weight(module).detach().clone())
+        for hooks, ours in ((module._forward_pre_hooks, _quantize_input), (module._forward_hooks, _quantize_output)):
+            for key in [key for key, hook in hooks.items() if hook is ours]:
+                del hooks[key]
+    for module in list(model.modules()):
+        for where in ("input", "output"):
+            module._modules.pop(f"{where}_quantizer", None)
+
+
 def quantizer_name(site: Site) -> str:
     """Return the attribute under which a site's quantizer hangs on its module."""
     return f"{site.where}_quantizer"

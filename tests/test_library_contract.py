@@ -1,0 +1,68 @@
+"""What holds for every kind of network, recipe and type of weights that ``flexround.quantize`` takes."""
+
+import copy
+import warnings
+
+import pytest
+import torch
+from own_networks import FEW, Across, Pictures, Words, llama, made, pictures, words
+
+import flexround
+
+KINDS = {
+    "pictures": (lambda: made(Pictures), pictures),
+    "words": (lambda: made(Words), words),
+    "one block": (lambda: made(Across), lambda: torch.randn(16, 4, generator=torch.Generator().manual_seed(1))),
+    "llama": (llama, words),
+}
+RECIPES = [
+    ("B", "flexround", None),
+    ("B", "flexround", 8),
+    ("Q", "flexround", 8),
+    ("B", "adaround", None),
+    ("Q", "signround", 8),
+    ("B", "gptq", None),
+    ("B", "rtn", None),
+]
+TYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
+CASES = [(kind, recipe, torch.float32) for kind in KINDS for recipe in RECIPES]
+LATER = [(kind, RECIPES[2], of_type) for kind in KINDS for of_type in TYPES[1:]]
+
+
+def quantized(kind, model, setting, rounding, a_bits):
+    recipe = flexround.Recipe(setting=setting, rounding=rounding, w_bits=3, a_bits=a_bits)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        return flexround.quantize(model, KINDS[kind][1](), recipe, **FEW | {"iters": 20, "lr": 2e-2})
+
+
+def answer(model, kind):
+    x = KINDS[kind][1]()
+    given = model(x.to(next(model.parameters()).dtype) if x.is_floating_point() else x)
+    return getattr(given, "logits", given)
+
+
+@pytest.mark.parametrize(("kind", "recipe", "of_type"), CASES)
+def test_what_quantize_promises(tmp_path, kind, recipe, of_type):
+    model = KINDS[kind][0]().to(of_type)
+    before = copy.deepcopy(model.state_dict())
+    found = quantized(kind, model, *recipe)
+    after = answer(found.model, kind)
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "the original stays"
+    assert after.dtype == of_type
+    assert {p.dtype for name, p in found.model.named_parameters() if "quantizer" not in name} == {of_type}
+
+    nearest = quantized(kind, model, "B", "rtn", None).codes()
+    for record in found.report:
+        if record["phase"] == "weights":
+            codes = found.codes()
+            layers = [name for name in codes if kind == "one block" or f".{record['block']}." in f".{name}."]
+            moved = {name for name in layers if not torch.equal(codes[name].values(), nearest[name].values())}
+            assert layers
+            assert record["learned"] == (recipe[1] != "rtn"), record
+            assert bool(moved) == record["learned"], record
+            assert bool(record["nearest"]) != record["learned"], record
+
+    again = flexround.load(found.save(tmp_path / "out"), KINDS[kind][0]().to(of_type))
+    assert torch.equal(answer(again.model, kind), after)
+    assert again.report == found.report
