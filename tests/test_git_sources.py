@@ -129,6 +129,31 @@ def test_a_source_of_git_needs_a_path_and_a_whole_commit(given, message):
         Source(**facts | given)
 
 
+def test_the_caller_and_the_repository_change_neither_bytes_nor_another_repository(tmp_path, monkeypatch):
+    """The environment is that of a hook of ``victim``, the attributes would change each file."""
+    root, victim, content = tmp_path / "repository", tmp_path / "victim", b"a\n$Id$\n"
+    kinds = {"a": "text eol=crlf", "b": "ident", "c": "text working-tree-encoding=UTF-16", "d": "filter=loud"}
+    for directory in (root, victim):
+        (directory / "zoo").mkdir(parents=True)
+        run(directory, "init", "--quiet")
+        run(directory, "config", "uploadpack.allowAnySHA1InWant", "true")
+        for name in kinds:
+            (directory / "zoo" / name).write_bytes(content)
+        run(directory, "add", ".")
+        run(directory, "commit", "--quiet", "-m", "as they are")
+    (root / ".gitattributes").write_text("".join(f"{name} {kind}\n" for name, kind in kinds.items()))
+    run(root, "add", ".gitattributes")
+    run(root, "commit", "--quiet", "-m", "attributes")
+    commit, head = run(root, "rev-parse", "HEAD"), (victim / ".git/HEAD").read_text()
+    (tmp_path / ".gitconfig").write_text('[filter "loud"]\nsmudge = tr a A\n')
+    monkeypatch.setenv("HOME", str(tmp_path))
+    monkeypatch.setenv("GIT_DIR", str(victim / ".git"))
+    sources.fetch("w", source((root.as_uri(), commit), "zoo", files=list(kinds)), tmp_path / "sources")
+    assert [(tmp_path / "sources/place/it" / name).read_bytes() for name in kinds] == [content] * 4
+    assert (victim / ".git/HEAD").read_text() == head
+    assert not (victim / ".git/shallow").exists()
+
+
 def test_git_is_given_up_in_the_end(repository, tmp_path, monkeypatch):
     program = tmp_path / "bin/git"
     program.parent.mkdir()

@@ -9,9 +9,10 @@ from pathlib import Path
 from flexround.download import LIMIT
 from flexround.errors import InputError
 
-# The files as they are in the repository, no links, no hooks; a connection that stands still for a minute is given up.
+# Precede those of the repository and of the user: each file is the bytes of its blob.
+ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
+# No links, no hooks; a connection that stands still for a minute is given up.
 SETTINGS = {
-    "core.autocrlf": "false",
     "core.symlinks": "false",
     "core.hooksPath": os.devnull,
     "http.lowSpeedLimit": "1",
@@ -40,7 +41,9 @@ def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Pa
     """
     tree = directory / "tree"
     tree.mkdir(parents=True)
-    _git(tree, "init", "--quiet")
+    _git(tree, "init", "--quiet", "--template=")
+    (tree / ".git/info").mkdir()
+    (tree / ".git/info/attributes").write_text(ATTRIBUTES)
     _git(tree, "remote", "add", "origin", url)
     _git(tree, "fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)
     _git(tree, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in paths))
@@ -60,9 +63,14 @@ def pack(tree: Path, path: str, out: Path) -> Path:
 
 
 def _git(directory: Path, *arguments: str) -> None:
-    """Run git; it asks nobody for a password."""
+    """Run git; it asks nobody for a password.
+
+    The user's configuration, which may name a proxy, applies. The caller's ``GIT_*`` do not: those of a hook lead into
+    its own repository.
+    """
     settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
-    environment = os.environ | {"GIT_TERMINAL_PROMPT": "0"}
+    outer = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
+    environment = outer | {"GIT_TERMINAL_PROMPT": "0"}
     command = ["git", *settings, *arguments]
     try:
         subprocess.run(
