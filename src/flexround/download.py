@@ -1,9 +1,10 @@
 """One file over HTTP or from this machine: whole, within a time limit, and nothing that can't be what was asked for."""
 
+import contextlib
 import gzip
 import http.client
 import json
-import time
+import signal
 import urllib.request
 import zipfile
 import zlib
@@ -22,7 +23,7 @@ class DownloadError(Exception):
 
 
 def receive(url: str, path: Path, name: str) -> None:
-    """Download ``url`` to ``path``.
+    """Download ``url`` to ``path``; in the main thread, which alone can be interrupted.
 
     Args:
         url: http, https or file.
@@ -33,15 +34,31 @@ def receive(url: str, path: Path, name: str) -> None:
         DownloadError: it can't be reached, takes too long, or isn't whole.
         InputError, OSError: of the disk.
     """
-    with open(path, "wb") as file:
+    with _limited(), open(path, "wb") as file:
         file.writelines(_pieces(url))
     with open(path, "rb") as file:
         _check(file, name)
 
 
+@contextlib.contextmanager
+def _limited() -> Iterator[None]:
+    """End what runs within with a DownloadError after LIMIT: connecting, a header, a redirection or the content."""
+
+    def end(*_: object) -> None:
+        raise DownloadError(f"it took longer than {LIMIT} s")
+
+    before = signal.signal(signal.SIGALRM, end)
+    signal.setitimer(signal.ITIMER_REAL, LIMIT)
+    try:
+        yield
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, before)
+
+
 def _pieces(url: str) -> Iterator[bytes]:
     """Yield what is at ``url``; only errors of the network, not those of the disk, become a DownloadError."""
-    end, received = time.monotonic() + LIMIT, 0
+    received = 0
     try:
         with urllib.request.urlopen(url, timeout=QUIET) as response:
             length = response.headers.get("Content-Length")
@@ -49,8 +66,6 @@ def _pieces(url: str) -> Iterator[bytes]:
                 raise DownloadError(f"its server says Content-Length: {length!r}")
             while piece := response.read1(PIECE):
                 received += len(piece)
-                if time.monotonic() > end:
-                    raise DownloadError(f"it took longer than {LIMIT} s: {received} bytes came")
                 yield piece
     except (OSError, http.client.HTTPException, ValueError) as error:
         raise DownloadError(f"the download failed ({error})") from error
@@ -79,8 +94,8 @@ def _whole(file: BinaryIO, name: str) -> bool:
     if magic[:2] == b"\x1f\x8b":
         return _gzip_whole(file)
     if magic == b"PAR1" or name.endswith(".parquet"):
-        file.seek(-4, 2)
-        return magic == file.read(4) == b"PAR1"
+        file.seek(max(0, file.seek(0, 2) - 4))
+        return magic == file.read() == b"PAR1"
     if name.endswith(".safetensors"):
         return _safetensors_whole(file)
     if name.endswith(".json"):
@@ -108,7 +123,7 @@ def _safetensors_whole(file: BinaryIO) -> bool:
     try:
         header = json.loads(file.read(length))
         ends = [facts["data_offsets"][1] for name, facts in header.items() if name != "__metadata__"]
-    except (ValueError, AttributeError, KeyError, IndexError, TypeError):
+    except (ValueError, AttributeError, KeyError, IndexError, TypeError, RecursionError):
         return False
     return max(ends, default=0) == size - 8 - length
 
@@ -116,6 +131,6 @@ def _safetensors_whole(file: BinaryIO) -> bool:
 def _json_whole(file: BinaryIO) -> bool:
     try:
         json.load(file)
-    except ValueError:
+    except (ValueError, RecursionError):
         return False
     return True
