@@ -85,6 +85,14 @@ def test_something_else_is_refused(tmp_path, data):
         checkpoints.read_foreign(path)
 
 
+def test_a_damaged_file_is_not_answered_with_pytorchs_advice_to_run_it(tmp_path, model):
+    path = tmp_path / "model.pth.tar"
+    torch.save(model.state_dict(), path, _use_new_zipfile_serialization=False)
+    path.write_bytes(b"\xff" + path.read_bytes()[1:])
+    with pytest.raises(InputError, match=r"tar: not a whole PyTorch .* bytes; its pickle can't be read\);"):
+        checkpoints.read_foreign(path)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
 def test_code_is_refused_by_name_and_not_run(tmp_path, model, zipped):
     marker = tmp_path / "made"

@@ -11,12 +11,15 @@ from table_runs import complete, make
 
 from flexround import artifacts
 from flexround.errors import InputError
+from flexround.library import command
 from flexround.models.checkpoints import read_foreign
-from flexround.models.shards import opened
+from flexround.models.shards import opened, read_index
 from flexround.results.render import job_costs, run_facts, table_layout
 from flexround.tasks.commonsense import files as commonsense
+from flexround.tasks.language import c4
 from flexround.tasks.squad import files as squad
 from flexround.tasks.text import files as text_files
+from flexround.tasks.webnlg import files as webnlg
 
 
 def refused(call, *arguments):
@@ -71,6 +74,22 @@ def test_labels_that_are_not_utf_8(tmp_path):
     (folder / "valid.jsonl").write_text('{"goal": "g", "sol1": "a", "sol2": "b"}\n')
     (folder / "valid-labels.lst").write_bytes(b"\xff\n")
     assert "not UTF-8" in refused(commonsense.read, tmp_path, "piqa", False)
+
+
+@pytest.mark.parametrize(
+    ("name", "read"),
+    [
+        ("model.safetensors.index.json", read_index),
+        ("config.json", lambda path: command.weightless_model(path.parent)),
+        ("valid.jsonl", commonsense.read_lines),
+        ("train.json", lambda path: webnlg.read(path.parent, "train")),
+        ("dev-v1.1.json", lambda path: squad.read(path.parent, "validation")),
+        ("c4-train.00000-of-01024.json", lambda path: c4.read(path.parent, "paper", 1, 1)),
+    ],
+)
+def test_json_that_is_too_deep(tmp_path, name, read):
+    (tmp_path / name).write_text("[" * 100_000 + "]" * 100_000)
+    assert name in refused(read, tmp_path / name)
 
 
 def test_a_state_dict_whose_names_are_numbers(tmp_path):

@@ -48,6 +48,13 @@ def test_a_directory_is_quantized_from_its_files(directory):
         command.run(command_line(directory))
 
 
+def test_a_tokenizer_without_a_token_to_pad_with_is_taken(directory):
+    """As Llama 3's: blocks of text are never padded."""
+    path = directory / "tokenizer.json"
+    path.write_text(path.read_text().replace("<pad>", "<|begin_of_text|>"))
+    assert command.calibration(directory, directory.parent / "text", 16, 12, 0).shape == (16, 2, 12)
+
+
 def test_a_preflight_writes_nothing(directory, capsys):
     command.run(command_line(directory, "--preflight"))
     assert json.loads(capsys.readouterr().out)["hours"] >= 0

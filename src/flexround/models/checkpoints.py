@@ -158,6 +158,8 @@ def _load(path: Path) -> object:
                 "(model.state_dict()), or convert it on a machine you can afford to lose"
             ) from error
         size, reason = path.stat().st_size, (str(error) or type(error).__name__).splitlines()[0]
+        if isinstance(error, pickle.PickleError):  # PyTorch's words advise to run what is in the file
+            reason = "its pickle can't be read"
         raise InputError(
             f"{path}: not a whole PyTorch checkpoint ({size} bytes; {reason}); delete it and fetch it again"
         ) from error

@@ -168,7 +168,7 @@ def read_index(index: Path) -> dict[str, Path]:
         named = json.loads(index.read_text())["weight_map"].items()
         # By its last component: an index must not lead out of the directory.
         return {name: index.parent / Path(file).name for name, file in named}
-    except (ValueError, KeyError, TypeError, AttributeError) as error:
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index}: not an index of shards: {error}; fetch it again") from error
 
 

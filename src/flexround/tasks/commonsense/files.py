@@ -125,7 +125,7 @@ def read_lines(path: Path) -> list[Row]:
     for number, line in enumerate(path.read_bytes().splitlines(), start=1):
         try:
             row = json.loads(line)
-        except ValueError as error:
+        except (ValueError, RecursionError) as error:
             raise InputError(f"{path}, line {number}: not JSON ({error}); fetch it again") from error
         if not isinstance(row, dict):
             raise InputError(f"{path}, line {number}: {str(row)[:60]!r} is not an example; fetch it again")

@@ -69,7 +69,7 @@ def _document(line: bytes, where: str) -> str:
     """Return the text of a line; ``where`` is for messages."""
     try:
         text = json.loads(line)["text"]
-    except (ValueError, KeyError, TypeError) as error:
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
         raise InputError(f"{where}: not a document of C4 ({error!r}); fetch the shard again") from error
     if not isinstance(text, str):
         raise InputError(f"{where}: its text is {text!r}; fetch the shard again")

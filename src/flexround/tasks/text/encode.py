@@ -48,18 +48,29 @@ def load(path: Path) -> tokenizers.Tokenizer:
     return found
 
 
+def find(directory: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a Hugging Face directory.
+
+    It comes from ``tokenizer.json`` or else, through transformers, from ``vocab.txt`` or ``vocab.json`` and
+    ``merges.txt``.
+
+    Raises:
+        InputError: no tokenizer, or a damaged one.
+    """
+    whole = directory / "tokenizer.json"
+    return load(whole) if whole.is_file() else _convert(directory)
+
+
 def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Hugging Face directory; saved, its ``tokenizer.json`` is complete on its own.
 
-    It comes from ``tokenizer.json`` or else, through transformers, from ``vocab.txt`` or ``vocab.json`` and
-    ``merges.txt``. The padding token becomes part of it; for GPT-2 and LLaMA that is the end of text, as in Hugging
+    The padding token becomes part of it; for GPT-2 and LLaMA that is the end of text, as in Hugging
     Face's example scripts.
 
     Raises:
         InputError: no tokenizer, a damaged one, or one without a token to pad with.
     """
-    whole = directory / "tokenizer.json"
-    tokenizer = load(whole) if whole.is_file() else _convert(directory)
+    tokenizer = find(directory)
     tokenizer.no_truncation()
     for token in _PADDING:
         if (number := tokenizer.token_to_id(token)) is not None:

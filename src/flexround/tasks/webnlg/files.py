@@ -75,7 +75,7 @@ def _entries(place: Path) -> list[Any]:
         return [entry[str(number)] for number, entry in enumerate(document["entries"], 1)]
     except FileNotFoundError as error:
         raise InputError(f"{place} is missing; params/sources.yaml says where to get the data") from error
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise InputError(f"{place}: not JSON in UTF-8 ({error}); fetch it again") from error
     except (KeyError, TypeError) as error:
         raise InputError(f"{place}: not in a layout of WebNLG 2017 ({error!r}); fetch it again") from error
