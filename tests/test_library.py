@@ -280,6 +280,9 @@ def test_samples_of_all_kinds_are_the_same():
     assert samples.collect(ids).mask is None
 
 
+IDS = torch.zeros(2, 3, dtype=torch.int64)
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -291,6 +294,7 @@ def test_samples_of_all_kinds_are_the_same():
         (torch.zeros(2, 3, 4, dtype=torch.int64), r"token ids are integers \(N, T\)"),
         ({"labels": torch.zeros(2)}, "neither input_ids nor pixel_values"),
         ({"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]] * 2)}, "pad at the end"),
+        ([{"input_ids": IDS, "attention_mask": IDS + 1}, {"input_ids": IDS}], "only some batches have attention_mask"),
     ],
 )
 def test_samples_that_can_t_be_used(given, message):
@@ -518,6 +522,12 @@ def test_a_directory_with_other_things_is_not_written_to(tmp_path):
         flexround.load(tmp_path / "out", made(Words))
     flexround.quantize(made(Across), torch.randn(16, 4), "b-rtn-w4", **FEW).save(tmp_path / "out")
     assert len(list((tmp_path / "out").glob("*.safetensors"))) == 2
+
+
+def test_a_network_without_a_quantized_activation_of_the_directory_is_refused(tmp_path):
+    quantized = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4a4", **FEW)
+    with pytest.raises(InputError, match=f"which has {quantized.sites[0][0]};"):
+        flexround.load(quantized.save(tmp_path / "out"), made(Words))
 
 
 def test_the_import_is_quick_and_public_names_are_listed():
