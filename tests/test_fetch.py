@@ -8,6 +8,7 @@ import http.server
 import io
 import json
 import re
+import subprocess
 import threading
 import time
 import zipfile
@@ -21,6 +22,7 @@ from stage_calls import call
 from flexround import download, sources
 from flexround.errors import InputError
 from flexround.jobs.jobfile import FetchJob
+from flexround.settings.layout import ROOT
 from flexround.settings.load import read_sources
 from flexround.settings.schema import Source
 from flexround.tasks.glue import files as glue_files
@@ -193,6 +195,14 @@ def test_a_directory_is_verified_as_a_whole(hub, out):
     assert hub.asked == []
 
 
+def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
+    put(tmp_path / "net/b", {"a b": b"1", "B": b"2", "\xe4": b"3"})
+    put(tmp_path / "net")
+    (command,) = re.findall(r"^ +(find .*sha256sum)$", (ROOT / "docs/paper-scale.md").read_text(), re.MULTILINE)
+    told = subprocess.run(command, shell=True, cwd=tmp_path / "net", capture_output=True, text=True, check=True).stdout
+    assert told.split()[0] == sources.digest(tmp_path / "net")
+
+
 def test_a_directory_without_a_needed_file_is_refused(out):
     put(out / "hub/net", {"model-1.safetensors": b"one"})
     with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*"):
@@ -232,8 +242,8 @@ def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out,
 def test_a_missing_directory_says_what_to_put_where(out):
     with pytest.raises(InputError) as caught:
         sources.verify("net", hub_source(), out / "hub/net")
-    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", f"{out}/hub/net/")
-    for part in parts:
+    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", "paper-scale.md")
+    for part in (*parts, f"{out}/hub/net/"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)
 
