@@ -75,11 +75,6 @@ def test_tables_that_were_not_computed_are_those_published_and_say_so(root, tmp_
     assert document.source(tmp_path / "work", Plan(load_params("paper")), "paper").count(document.PUBLISHED) == 0
 
 
-def test_a_table_is_scaled_only_as_a_whole():
-    fragment = r"a \begin{tabular}{l} \makecell{x} \end{tabular} b"
-    assert document.fitted(fragment) == rf"a {document.FIT}\begin{{tabular}}{{l}} \makecell{{x}} \end{{tabular}}}} b"
-
-
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX")
 def test_the_document_compiles_to_the_same_bytes(root, tmp_path):
     source = tmp_path / "paper.tex"

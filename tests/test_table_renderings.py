@@ -38,7 +38,7 @@ from flexround.settings.validation import validate
 REFERENCE = Path(__file__).resolve().parent.parent / "results/reference"
 DOCUMENT = r"""\documentclass{article}
 \usepackage[margin=20mm]{geometry}
-\usepackage{amsmath,booktabs,caption,makecell,siunitx}
+\usepackage{amsmath,booktabs,caption,graphicx,makecell,siunitx}
 \begin{document}
 FRAGMENT
 \end{document}
@@ -58,6 +58,8 @@ def test_latex_has_pairs_bold_escapes_and_the_scale(tmp_path: Path) -> None:
     assert "Scale: mini" in fragment
     assert "not the paper's numbers" in fragment
     assert fragment.count(r"\midrule") == 2
+    assert f"\n{latex.FIT}\\begin{{tabular}}{{" in fragment
+    assert "\n\\end{tabular}}\n" in fragment
     assert re.search(r"^% Made by: snakemake .* results/mini/table99\.tex$", fragment, re.MULTILINE)
     assert re.search(r"sha256 [0-9a-f]{64}$", fragment, re.MULTILINE)
 

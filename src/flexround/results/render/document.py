@@ -28,7 +28,6 @@ ORDER = PARAMS / "paper.yaml"
 PUBLISHED = "Published with this repository, not computed here."
 # Debian's names
 PACKAGES = "lmodern texlive-latex-recommended texlive-latex-extra texlive-science texlive-fonts-recommended"
-FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
 
 
 class PaperPart(Strict):
@@ -73,10 +72,10 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         scale=plan.scale,
         note=scale_note(plan.scale),
         figures=figures,
-        fit=FIT,
+        fit=latex.FIT,
         parts=parts([name for name in names if name not in missing]),
         total=len(names),
-        tables={name: fitted(text) for name, text in tables.items()},
+        tables=tables,
         published=sum(map(bool, published.values())),
         missing=[name for part in parts(missing) for name in part.items],
         environments=_environments(root, plan),
@@ -98,13 +97,6 @@ def _published(root: Path, plan: Plan, table: Table) -> str | None:
         return None
     said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
     return latex.render(read_text(path), table, plan.scale).replace(r"\caption{", said, 1)
-
-
-def fitted(fragment: str) -> str:
-    """Return a table's fragment whose tabular is scaled to the width of the page if it is wider."""
-    return fragment.replace(r"\begin{tabular}", FIT + r"\begin{tabular}").replace(
-        r"\end{tabular}", r"\end{tabular}}", 1
-    )
 
 
 def compile_pdf(source: Path) -> None:

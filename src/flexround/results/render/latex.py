@@ -12,6 +12,7 @@ from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
 
 HEADER_WIDTH = 13  # characters; a longer column name is broken, or it would pull the number columns apart
+FIT = r"\resizebox{\ifdim\width>\linewidth\linewidth\else\width\fi}{!}{"  # what is too wide is scaled down
 DAGGER = r"\dag"
 SLASH = r"@{~/~}"  # bold digits are wider than S reserves; a thin space would let them touch the slash
 ESCAPES = str.maketrans(
@@ -30,6 +31,7 @@ def render(text: str, table: Table, scale: ScaleFacts) -> str:
     marks = legend(layout, best="Bold", partial=_superscript(DAGGER), missing="---")
     return jinja.LATEX.get_template("table.tex").render(
         layout=layout,
+        fit=FIT,
         name=table.name,
         sha256=hashlib.sha256(text.encode()).hexdigest(),
         caption=" ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks])),
