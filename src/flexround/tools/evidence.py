@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 
 from flexround.artifacts import read_text, write_bytes, write_text
-from flexround.errors import InputError
+from flexround.errors import InputError, look_up
 from flexround.results.render import evidence_table, status_table
 from flexround.settings.load import load_params
 from flexround.tools import cli
@@ -33,7 +33,9 @@ def run(arguments: argparse.Namespace) -> None:
     """
     if not arguments.table.exists():
         raise InputError(f"{arguments.table}: missing; make the tables of the scale real, then the reference")
-    table = evidence_table.markdown(read_text(arguments.table), load_params(arguments.scale).scale)
+    params = load_params(arguments.scale)
+    spec = look_up("table", {each.name: each for each in params.tables.values()}, arguments.table.stem)
+    table = evidence_table.markdown(read_text(arguments.table), spec, params.scale)
     if arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)

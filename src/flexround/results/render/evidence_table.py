@@ -1,14 +1,15 @@
-"""The first table of the README: a table of the scale real as Markdown, from its CSV alone."""
+"""The first table of the README: a table of the scale real as Markdown, from its CSV."""
 
 import statistics
 
-from flexround.results.render.table_layout import Entry, Layout, LayoutRow, parse, scale_note
+from flexround.results.render.table_layout import Entry, Layout, LayoutRow, parse, plain, scale_note
 from flexround.settings.schema import ScaleFacts
+from flexround.settings.tables import Table
 
 BEGIN, END = "<!-- evidence: made by `make evidence` -->", "<!-- end of evidence -->"
 
 
-def markdown(text: str, scale: ScaleFacts) -> str:
+def markdown(text: str, table: Table, scale: ScaleFacts) -> str:
     """Return the CSV of a table as Markdown: a row for each method, a column for each network and number of bits.
 
     Rows of full precision, which stand before all contests, fill every column of their network.
@@ -24,7 +25,8 @@ def markdown(text: str, scale: ScaleFacts) -> str:
         lines = [by_place.get((method, width), whole) for width in bits]
         cells = [_shown(line, column) for column in range(len(layout.columns)) for line in lines]
         rows.append([method, *cells])
-    note = f"{scale_note(scale)} {_seeds(layout)} {_noise(layout)} Bold: best of its column by more than the noise."
+    best = "Bold: best of its column by" if layout.wins[1] else "No value is the best of its column by"
+    note = f"{plain(table.caption)} {scale_note(scale)} {_seeds(layout)} {_noise(layout)} {best} more than the noise."
     return "\n".join([note, "", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
 
 
