@@ -128,6 +128,15 @@ def test_the_page_never_scrolls_sideways(page, width, request):
     assert 0 < left < right <= shown.evaluate("document.querySelector('#status .scroll').getBoundingClientRect().right")
 
 
+def test_a_phone_shows_a_number_beside_the_labels_of_every_table(cloned):
+    cloned.resize(390)
+    edges = (
+        "[...document.querySelectorAll('.values tbody tr:first-child td')].filter(cell => !cell.previousElementSibling"
+    )
+    edges += ".matches('td')).map(cell => cell.querySelector('button').getBoundingClientRect().right)"
+    assert max(cloned.evaluate(edges)) <= 390
+
+
 @pytest.mark.parametrize("width", [360, 1280])
 def test_a_sheet_never_scrolls_sideways(opened, width):
     opened.resize(width)
