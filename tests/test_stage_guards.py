@@ -49,13 +49,15 @@ def inputs_of(job, tmp_path):
     directories = [Path(given[name]) for name in ("weights", "samples", "network", "data") if given.get(name)]
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
-        filled(directory, b"one")
+        filled(directory, b"one", given)
     return [*directories, Path(given["code"])]
 
 
-def filled(directory, content):
+def filled(directory, content, job):
+    names = dict(zip(("scale", "task", "checkpoint"), job["names"], strict=True))
+    drawn = {"samples": job.get("hyper", {}).get("samples"), "seed": job.get("run", {}).get("seed")}
     artifacts.write_bytes(directory / "file.bin", content)
-    artifacts.write_manifest(directory, ["file.bin"])
+    artifacts.write_manifest(directory, ["file.bin"], **names, **drawn, run=job.get("run"), recipe=job.get("recipe"))
 
 
 def ask(stage, job, names):
@@ -71,7 +73,7 @@ def check_all_count(stage, job, setting, tmp_path, names):
     found = {ask(stage, job, names)}
     assert ask(stage, job, names) in found, "the same job goes on with the same work"
     for directory in directories:
-        filled(directory, b"two")  # as many bytes
+        filled(directory, b"two", json.loads(Path(job).read_text()))  # as many bytes
         found.add(ask(stage, job, names))
     code.write_text("other code")
     found.add(ask(stage, job, names))
@@ -87,7 +89,7 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):
     monkeypatch.chdir(tmp_path)
     run = work.run(*IMAGES, "b-flexround-w4")
     check_all_count("reconstruct", work.jobs.reconstruct(run)["job"], ("hyper", "iters", 7), tmp_path, kept)
-    check_all_count("evaluate", work.jobs.evaluate(run)["job"], ("run", "seed", 7), tmp_path, kept)
+    check_all_count("evaluate", work.jobs.evaluate(run)["job"], ("checkpoint", "evaluated", "bfloat16"), tmp_path, kept)
 
 
 def test_what_a_training_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):

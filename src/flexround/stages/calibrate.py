@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 from flexround import artifacts
 from flexround.jobs import jobfile
+from flexround.stages import inputs
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -17,13 +18,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(jobfile.CalibrateJob, arguments.job)
     task = protocol.build(job.task)
-    artifacts.read_manifest(job.data)
+    data = inputs.manifest(job.data, scale=job.scale, task=job.name)
     arrays = task.calibration(job.data, job.samples, job.seed)
     artifacts.atomic_write(job.out / "samples.safetensors", lambda path: save_file(arrays, path))
     artifacts.write_manifest(
         job.out,
         ["samples.safetensors"],
+        scale=job.scale,
         task=job.name,
+        data=data["files"],
         seed=job.seed,
         samples=job.samples,
         indices_sha256=hashlib.sha256(arrays["indices"].astype("<i8").tobytes()).hexdigest(),

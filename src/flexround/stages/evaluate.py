@@ -15,6 +15,7 @@ from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
 from flexround.reconstruct import network
+from flexround.stages import inputs
 from flexround.tasks import protocol
 from flexround.tasks.protocol import Evaluation, Split
 
@@ -27,12 +28,12 @@ def run(arguments: argparse.Namespace) -> None:
     job = jobfile.read(EvaluateJob, arguments.job)
     with lease(arguments.gpus) as device:
         start = time.perf_counter()
-        inputs = {
-            "model": artifacts.read_manifest(job.network, verify=False)["files"],
-            "data": artifacts.read_manifest(job.data, verify=False)["files"],
+        made_of = {
+            "model": inputs.manifest(job.network, verify=False, **_identity(job))["files"],
+            "data": inputs.manifest(job.data, verify=False, **inputs.named(job.names[:2]))["files"],
         }
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
-        state = arguments.state / "evaluate" / unfinished.fingerprint(job, inputs, device)
+        state = arguments.state / "evaluate" / unfinished.fingerprint(job, made_of, device)
         with unfinished.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
@@ -43,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
             "higher_is_better": found.higher_is_better,
             "protocol": found.protocol,
             "precision": job.checkpoint.evaluated,
-            "inputs": inputs,
+            "inputs": made_of,
             "environment": provenance.environment(device),
             "seconds": time.perf_counter() - start,
         }
@@ -51,6 +52,14 @@ def run(arguments: argparse.Namespace) -> None:
     arrays = {f"{kind}/{name}": array for kind, of_kind in kinds.items() for name, array in of_kind.items()}
     _write(job.out, arrays, facts)
     log.info("%s: %s", job.run, " ".join(f"{name}={value:.2f}" for name, value in found.metrics.items()))
+
+
+def _identity(job: EvaluateJob) -> dict[str, Any]:
+    """Return what the manifest of the network says that a job evaluates."""
+    if not job.recipe.quantized:
+        return inputs.named(job.names)
+    chosen = {} if job.recipe.select else {"recipe": job.recipe.model_dump(mode="json")}
+    return {"run": vars(job.run), **chosen}
 
 
 def measured(

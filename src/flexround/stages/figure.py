@@ -1,19 +1,16 @@
 """Draw one figure of the paper as PDF and PNG."""
 
 import argparse
-import functools
 import itertools
-from pathlib import Path
 
-from flexround import artifacts
 from flexround.jobs import jobfile
 from flexround.jobs.shown import RESULTS, Bits, FigureJob, Shift, Sizes
 from flexround.reconstruct import network
 from flexround.reconstruct.grid_shifts import weight_codes
 from flexround.results import cells
 from flexround.results.render import by_bits, figure_style, figures
-from flexround.settings import layout
 from flexround.settings.layout import Run
+from flexround.stages import inputs
 from flexround.tasks import protocol
 
 
@@ -25,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif job.sizes is not None:
         drawn = figures.figure7(_accuracies(job.sizes, job.scale), list(job.sizes.points), job.where, job.scale)
     else:
-        panels = [_shifts(shift) for shift in job.shifts]
+        panels = [_shifts(shift, job.scale) for shift in job.shifts]
         if job.number == 3:
             drawn = figures.figure3(panels, job.large_weight, job.where, job.scale)
         elif job.number == 4:
@@ -37,8 +34,11 @@ def run(arguments: argparse.Namespace) -> None:
     figure_style.save(drawn, job.out / f"figure{job.number}")
 
 
-def _shifts(shift: Shift) -> figures.Shifts:
+def _shifts(shift: Shift, scale: str) -> figures.Shifts:
     """Read the weight, the learned and the nearest codes of one panel."""
+    run = Run(scale, shift.panel.task, shift.panel.checkpoint, shift.panel.recipe, 0)
+    inputs.manifest(shift.weights, verify=False, **inputs.named((scale, run.task, run.checkpoint)))
+    inputs.manifest(shift.quantized, verify=False, run=vars(run))
     head = protocol.build(shift.task).head
     model = network.prepared(shift.checkpoint, head, shift.weights, shift.steps)
     weight = model.get_submodule(shift.panel.module).weight.detach().numpy()  # type: ignore[operator]
@@ -62,8 +62,7 @@ def _accuracies(shown: Sizes, scale: str) -> list[figures.Accuracies]:
     spec = shown.spec
     accuracies = []
     for method, size in itertools.product(spec.recipes, shown.sizes):
-        run = functools.partial(Run, scale, spec.task, spec.checkpoint, spec.recipe(method, size))
-        paths = [Path(layout.evaluated_files(run(seed))[0]) for seed in range(shown.seeds)]
-        values = tuple(artifacts.read_formatted(path)["metrics"][spec.metric] for path in paths)
-        accuracies.append(figures.Accuracies(method, size, values))
+        run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
+        trials = cells.trials_of(run, [spec.metric], shown.seeds, RESULTS)[spec.metric]
+        accuracies.append(figures.Accuracies(method, size, tuple(trial.value for trial in trials)))
     return accuracies

@@ -19,6 +19,7 @@ from flexround.models.checkpoints import load_into, load_known, read_foreign
 from flexround.models.shards import Shards
 from flexround.models.shards import save as save_shards
 from flexround.models.tensors import linears
+from flexround.stages import inputs
 from flexround.surgery.lora import merge_checkpoint
 from flexround.tasks import protocol
 
@@ -33,12 +34,12 @@ def run(arguments: argparse.Namespace) -> None:
         require(arguments.gpus)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)
     model = build.architecture(checkpoint, task.head)
-    _, name, network = job.names
-    facts: dict[str, Any] = {"task": name, "checkpoint": network}
+    facts: dict[str, Any] = {**inputs.named(job.names)}
     if checkpoint.source:
         facts |= import_source(job, model)
     elif job.pretrained:
-        facts |= take_over(model, job.pretrained, job.out)
+        first = inputs.named((job.names[0], checkpoint.pretrain or "", job.names[2]))
+        facts |= take_over(model, job.pretrained, job.out, **first)
     if checkpoint.source and checkpoint.streamed:
         shards = Shards(job.sources / job.origins[checkpoint.source].file, model)
         if job.train is None:
@@ -48,8 +49,8 @@ def run(arguments: argparse.Namespace) -> None:
         with lease(arguments.gpus) as device:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
-            data = artifacts.read_manifest(job.data)["files"]
-            state = arguments.state / "finetune" / unfinished.fingerprint(job, [facts, data], device)
+            facts["data"] = inputs.manifest(job.data, **inputs.named(job.names[:2]))["files"]
+            state = arguments.state / "finetune" / unfinished.fingerprint(job, facts, device)
             with unfinished.kept(state):  # until the result is there
                 with hardware.enough("/".join(job.names), SMALLER):
                     facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
@@ -91,9 +92,9 @@ def verified(job: FinetuneJob, name: str) -> tuple[Path, dict[str, Any]]:
     return path, {"name": name, "revision": source.revision, "sha256": sources.verify(name, source, path)}
 
 
-def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
+def take_over(model: nn.Module, pretrained: Path, out: Path, **identity: str) -> dict[str, Any]:
     """Load a network that was pretrained here, and what lies beside it; return facts for the manifest."""
-    manifest = artifacts.read_manifest(pretrained)
+    manifest = inputs.manifest(pretrained, **identity)
     load_known(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
     artifacts.copy_existing(pretrained, out, protocol.COMPANIONS)
     return {"pretrained": manifest["files"]}

@@ -12,6 +12,7 @@ from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import GateJob
+from flexround.stages import inputs
 from flexround.stages.evaluate import measured
 
 log = logging.getLogger(__name__)
@@ -21,9 +22,13 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage.
 
     Raises:
-        InputError: the network is outside of its bounds.
+        InputError: the network is outside of its bounds, or not the one that the job names.
     """
     job = jobfile.read(GateJob, arguments.job)
+    made_of = {
+        "model": inputs.manifest(job.weights, verify=False, **inputs.named(job.names))["files"],
+        "data": inputs.manifest(job.data, verify=False, **inputs.named(job.names[:2]))["files"],
+    }
     with lease(arguments.gpus) as device:
         values = measured(job, job.weights, device, quantized=False).metrics
     gate, value = job.gate, values.get(job.gate.metric)
@@ -32,6 +37,6 @@ def run(arguments: argparse.Namespace) -> None:
             f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
             "quantized before this holds: check the checkpoint's source and the preprocessing of the data"
         )
-    facts = {"names": job.names, "gate": gate.model_dump(), "metrics": values}
+    facts = {"names": job.names, "gate": gate.model_dump(), "metrics": values, "inputs": made_of}
     artifacts.write_formatted(job.out, facts)
     log.info("%s: %s = %.2f passes", "/".join(job.names), gate.metric, value)

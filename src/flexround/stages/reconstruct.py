@@ -20,6 +20,7 @@ from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
+from flexround.stages import inputs
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -35,9 +36,10 @@ def run(arguments: argparse.Namespace) -> None:
     """
     job = jobfile.read(ReconstructJob, arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
-    inputs = {
-        "weights": artifacts.read_manifest(job.weights, verify=False)["files"],
-        "samples": artifacts.read_manifest(job.samples)["files"],
+    drawn = {"samples": job.hyper.samples, "seed": job.run.seed}
+    made_of = {
+        "weights": inputs.manifest(job.weights, verify=False, **inputs.named(job.names))["files"],
+        "samples": inputs.manifest(job.samples, **inputs.named(job.names[:2]), **drawn)["files"],
     }
     with lease(arguments.gpus) as device:
         work, samples = _prepared(job, device)
@@ -48,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
         budget = arguments.state_gb * 1e9
-        with State(directory, unfinished.fingerprint(job, inputs, device), budget, PACE).opened() as state:
+        with State(directory, unfinished.fingerprint(job, made_of, device), budget, PACE).opened() as state:
             records = reconstruct(work, samples, state, *limits)
             facts = {
                 "run": vars(job.run),
@@ -56,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
                 "rounding": job.rounding,
                 "hyper": job.hyper.model_dump(mode="json"),
                 "hyper_sources": job.hyper_sources,
-                "inputs": inputs,
+                "inputs": made_of,
             }
             companions = artifacts.copy_existing(job.weights, job.out, protocol.COMPANIONS)
             result.publish(job.out, state, facts, companions)

@@ -1,12 +1,15 @@
 """Take the best of several quantized networks by a held-out part of the training data, never by the test set."""
 
 import argparse
+import dataclasses
 import logging
+from typing import Any
 
 from flexround import artifacts
 from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import SelectJob
+from flexround.stages import inputs
 from flexround.stages.evaluate import measured
 
 log = logging.getLogger(__name__)
@@ -16,14 +19,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage; of equally good candidates the first one wins. The task's first metric decides."""
     job = jobfile.read(SelectJob, arguments.job)
     values: dict[str, float] = {}
+    manifests: dict[str, dict[str, Any]] = {}
     for recipe, source in job.networks.items():
+        manifests[recipe] = inputs.manifest(source, run=vars(dataclasses.replace(job.run, recipe=recipe)))
         with lease(arguments.gpus) as device:
             found = measured(job, source, device, quantized=True, split="heldout")
         metric, values[recipe] = next(iter(found.metrics.items()))
     best = (max if found.higher_is_better[metric] else min)(values, key=lambda name: values[name])
-    manifest = artifacts.read_manifest(job.networks[best])
-    for name in manifest["files"]:
+    for name in manifests[best]["files"]:
         artifacts.link(job.networks[best] / name, job.out / name)
     chosen = {"recipe": best, "metric": metric, "heldout": values}
-    artifacts.write_formatted(job.out / "manifest.json", manifest | {"run": vars(job.run), "selected": chosen})
+    artifacts.write_formatted(job.out / "manifest.json", manifests[best] | {"run": vars(job.run), "selected": chosen})
     log.info("%s: %s of %s", job.run, best, values)
