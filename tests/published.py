@@ -14,7 +14,9 @@ import numpy as np
 import table_runs
 import yaml
 
-from flexround.artifacts import write_json, write_manifest
+from flexround.artifacts import read_json, write_json, write_manifest
+from flexround.results import cells, table_csv
+from flexround.settings import layout
 from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
@@ -86,16 +88,26 @@ class Clone:
 def write_result(root, directory, number):
     """Write what a stage would have left in a directory, with made-up content."""
     kind, *rest = Path(directory).parts[2:]
+    data = layout.data_dir("smoke", rest[0])
+    origins = [] if kind == "data" else [data]
+    if kind == "quantized":
+        origins = [layout.checkpoint_dir("smoke", *rest[:2]), layout.calibration_dir("smoke", rest[0], 64, 0)]
+    if kind == "evaluated":
+        network = layout.quantized_dir(Run("smoke", *rest[:3], 0))
+        network = network if (root / network).exists() else layout.checkpoint_dir("smoke", *rest[:2])
+        origins = [data, network]
+    inputs = {origin: read_json(root / origin / "manifest.json")["files"] for origin in origins}
+    facts = {"place": directory, "inputs": inputs}
     if kind == "gates":
-        write_json(root / directory, {"format": 1})
+        write_json(root / directory, {"format": 1, **facts})
         return
     if kind == "evaluated":
         run = Run("smoke", *rest[:3], int(rest[3].removeprefix("seed")))
-        table_runs.write_run(root / "results", run, table_runs.hits(500 + number), table_runs.METRICS)
+        table_runs.write_run(root / "results", run, table_runs.hits(500 + number), table_runs.METRICS, **facts)
         return
     (root / directory).mkdir(parents=True)
     (root / directory / "model.safetensors").write_bytes(np.random.default_rng(number).bytes(20_000))
-    write_manifest(root / directory, ["model.safetensors"])
+    write_manifest(root / directory, ["model.safetensors"], **facts)
 
 
 def write_storage(root):
@@ -123,11 +135,15 @@ def copied(root):
 def publish(root):
     """Publish a made-up smoke scale of a project to a directory beside it."""
     project = copied(root)
-    for number, directory in enumerate(served(Plan(load_params(str(root / "smoke.yaml"))))):
+    plan = Plan(load_params(str(root / "smoke.yaml")))
+    order = ("data", "checkpoints", "calibration", "gates", "quantized", "evaluated")
+    for number, directory in enumerate(sorted(served(plan), key=lambda path: order.index(Path(path).parts[2]))):
         write_result(root, directory, number)
+    table, recipes = plan.params.tables[10], plan.params.recipes.recipes
+    text = table_csv.to_csv(cells.collect(table, recipes, "smoke", 1, root / "results"), {}, table, plan.scale)
     for name in ("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png", *TABLE, *CLAIMS):
         for directory in ("results", "results/smoke"):
-            (root / directory / name).write_text("recipe,metric,value,n_examples\nx,top1,1.00,9\n")
+            (root / directory / name).write_text(text)
     (root / "results/smoke/metrics.json").write_text('{"cells": {"computed": 24}}')
     for name in ("claims.csv", "claims.html", "errata.csv"):
         for directory in ("results", "results/smoke"):

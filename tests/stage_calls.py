@@ -48,6 +48,8 @@ class Work:
         return self.root / out
 
     def data(self, task, **options):
+        for name in self.params.scale.tasks[task].sources:
+            self.do("fetch", name, out=layout.source_file(name))
         return self.do("data", task, out=self.place("data_dir", task), **options)
 
     def weights(self, task, checkpoint, **options):

@@ -49,15 +49,13 @@ def inputs_of(job, tmp_path):
     directories = [Path(given[name]) for name in ("weights", "samples", "network", "data") if given.get(name)]
     for directory in directories:
         shutil.rmtree(directory, ignore_errors=True)
-        filled(directory, b"one", given)
+        filled(directory, b"one", given.get("recipe"))
     return [*directories, Path(given["code"])]
 
 
-def filled(directory, content, job):
-    names = dict(zip(("scale", "task", "checkpoint"), job["names"], strict=True))
-    drawn = {"samples": job.get("hyper", {}).get("samples"), "seed": job.get("run", {}).get("seed")}
+def filled(directory, content, recipe):
     artifacts.write_bytes(directory / "file.bin", content)
-    artifacts.write_manifest(directory, ["file.bin"], **names, **drawn, run=job.get("run"), recipe=job.get("recipe"))
+    artifacts.write_manifest(directory, ["file.bin"], place=str(directory), recipe=recipe)
 
 
 def ask(stage, job, names):
@@ -70,10 +68,11 @@ def ask(stage, job, names):
 def check_all_count(stage, job, setting, tmp_path, names):
     """Change each input of a job, its code and a setting: each time it goes on with something else."""
     *directories, code = inputs_of(job, tmp_path)
+    recipe = json.loads(Path(job).read_text()).get("recipe")
     found = {ask(stage, job, names)}
     assert ask(stage, job, names) in found, "the same job goes on with the same work"
     for directory in directories:
-        filled(directory, b"two", json.loads(Path(job).read_text()))  # as many bytes
+        filled(directory, b"two", recipe)  # as many bytes
         found.add(ask(stage, job, names))
     code.write_text("other code")
     found.add(ask(stage, job, names))
@@ -89,7 +88,7 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):
     monkeypatch.chdir(tmp_path)
     run = work.run(*IMAGES, "b-flexround-w4")
     check_all_count("reconstruct", work.jobs.reconstruct(run)["job"], ("hyper", "iters", 7), tmp_path, kept)
-    check_all_count("evaluate", work.jobs.evaluate(run)["job"], ("checkpoint", "evaluated", "bfloat16"), tmp_path, kept)
+    check_all_count("evaluate", work.jobs.evaluate(run)["job"], ("run", "seed", 7), tmp_path, kept)
 
 
 def test_what_a_training_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):
@@ -111,6 +110,16 @@ def work(tmp_path_factory):
     run = found.run(*IMAGES, "b-rtn-w4")
     found.weights(*IMAGES), found.samples(IMAGES[0], found.plan.hyper(run)[0].samples)
     return found
+
+
+def test_a_network_of_another_recipe_of_the_same_name_is_not_evaluated(tmp_path, monkeypatch, kept):
+    work = Work(TESTS / "smoke.yaml", tmp_path)
+    monkeypatch.chdir(tmp_path)
+    job = work.jobs.evaluate(work.run(*IMAGES, "b-flexround-w4"))["job"]
+    network = inputs_of(job, tmp_path)[0]
+    filled(network, b"one", json.loads(Path(job).read_text())["recipe"] | {"w_bits": 3})
+    with pytest.raises(InputError, match=rf"{network}: its manifest says recipe = .*'w_bits': 3.*; delete {network} "):
+        call("evaluate", {"job": job})
 
 
 @pytest.mark.parametrize(

@@ -1,5 +1,6 @@
 """GLUE, SQuAD and the pretraining corpus through the stages, on a tiny scale."""
 
+import contextlib
 import json
 import shutil
 import subprocess
@@ -97,7 +98,9 @@ def test_the_body_is_the_pretrained_one_and_the_head_is_new(chain):
     head = protocol.named(params.scale, "glue-rte").head
     model = build.architecture(params.checkpoint("bert-base"), head)
     fresh = model.classifier.weight.detach().clone()
-    finetune.take_over(model, chain.weights("corpus-masked", "bert-base"), chain.root / "taken")
+    weights = chain.weights("corpus-masked", "bert-base").relative_to(chain.root)
+    with contextlib.chdir(chain.root):
+        finetune.take_over(model, weights, chain.root / "taken")
     for name, value in before.bert.named_parameters():
         torch.testing.assert_close(model.bert.get_parameter(name), value, rtol=0, atol=0)
     torch.testing.assert_close(model.classifier.weight, fresh)

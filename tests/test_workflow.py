@@ -228,7 +228,7 @@ def test_an_edit_of_what_both_stages_use_makes_new_networks_before_new_tables(pr
         metrics = project.root / run.replace("quantized", "evaluated") / "metrics.json"
         project.snakemake(str(metrics.relative_to(project.root)))
         manifest = json.loads((project.root / run / "manifest.json").read_text())
-        assert json.loads(metrics.read_text())["inputs"]["model"] == manifest["files"], "evaluated after it was made"
+        assert json.loads(metrics.read_text())["inputs"][run] == manifest["files"], "evaluated after it was made"
     project.snakemake("results/table10.csv")
 
 

@@ -18,15 +18,15 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(jobfile.CalibrateJob, arguments.job)
     task = protocol.build(job.task)
-    data = inputs.manifest(job.data, scale=job.scale, task=job.name)
+    data = inputs.files(job.data)
     arrays = task.calibration(job.data, job.samples, job.seed)
     artifacts.atomic_write(job.out / "samples.safetensors", lambda path: save_file(arrays, path))
     artifacts.write_manifest(
         job.out,
         ["samples.safetensors"],
-        scale=job.scale,
+        place=str(job.out),
+        inputs=data,
         task=job.name,
-        data=data["files"],
         seed=job.seed,
         samples=job.samples,
         indices_sha256=hashlib.sha256(arrays["indices"].astype("<i8").tobytes()).hexdigest(),

@@ -2,9 +2,11 @@
 
 import argparse
 import logging
+from pathlib import Path
 
 from flexround import artifacts
 from flexround.jobs import jobfile
+from flexround.settings import layout
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -15,8 +17,10 @@ def run(arguments: argparse.Namespace) -> None:
     job = jobfile.read(jobfile.DataJob, arguments.job)
     task = protocol.build(job.task)
     task.prepare(job.out, job.sources)
-    records = {name: artifacts.read_json(job.sources / f"{name}.json")["sha256"] for name in job.task.sources}
-    manifest = artifacts.read_manifest(job.out, verify=False)
-    facts = {"scale": job.scale, "task": job.name, "sources": records}
-    artifacts.write_formatted(job.out / "manifest.json", manifest | facts)
+    records = map(layout.source_file, job.task.sources)
+    facts = {
+        "place": str(job.out),
+        "inputs": {record: artifacts.read_json(Path(record))["sha256"] for record in records},
+    }
+    artifacts.write_formatted(job.out / "manifest.json", artifacts.read_manifest(job.out, verify=False) | facts)
     log.info("%s/%s: data in %s", job.scale, job.name, job.out)

@@ -28,15 +28,15 @@ def run(arguments: argparse.Namespace) -> None:
     job = jobfile.read(EvaluateJob, arguments.job)
     with lease(arguments.gpus) as device:
         start = time.perf_counter()
-        made_of = {
-            "model": inputs.manifest(job.network, verify=False, **_identity(job))["files"],
-            "data": inputs.manifest(job.data, verify=False, **inputs.named(job.names[:2]))["files"],
-        }
+        recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}
+        model = inputs.files(job.network, verify=False, **recipe)
+        made_of = model | inputs.files(job.data, verify=False)
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
         state = arguments.state / "evaluate" / unfinished.fingerprint(job, made_of, device)
         with unfinished.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
+            "place": str(job.out),
             "run": vars(job.run),
             "metrics": found.metrics,
             "stderr": found.stderr,
@@ -52,14 +52,6 @@ def run(arguments: argparse.Namespace) -> None:
     arrays = {f"{kind}/{name}": array for kind, of_kind in kinds.items() for name, array in of_kind.items()}
     _write(job.out, arrays, facts)
     log.info("%s: %s", job.run, " ".join(f"{name}={value:.2f}" for name, value in found.metrics.items()))
-
-
-def _identity(job: EvaluateJob) -> dict[str, Any]:
-    """Return what the manifest of the network says that a job evaluates."""
-    if not job.recipe.quantized:
-        return inputs.named(job.names)
-    chosen = {} if job.recipe.select else {"recipe": job.recipe.model_dump(mode="json")}
-    return {"run": vars(job.run), **chosen}
 
 
 def measured(

@@ -22,7 +22,7 @@ def run(arguments: argparse.Namespace) -> None:
     elif job.sizes is not None:
         drawn = figures.figure7(_accuracies(job.sizes, job.scale), list(job.sizes.points), job.where, job.scale)
     else:
-        panels = [_shifts(shift, job.scale) for shift in job.shifts]
+        panels = [_shifts(shift) for shift in job.shifts]
         if job.number == 3:
             drawn = figures.figure3(panels, job.large_weight, job.where, job.scale)
         elif job.number == 4:
@@ -34,11 +34,10 @@ def run(arguments: argparse.Namespace) -> None:
     figure_style.save(drawn, job.out / f"figure{job.number}")
 
 
-def _shifts(shift: Shift, scale: str) -> figures.Shifts:
+def _shifts(shift: Shift) -> figures.Shifts:
     """Read the weight, the learned and the nearest codes of one panel."""
-    run = Run(scale, shift.panel.task, shift.panel.checkpoint, shift.panel.recipe, 0)
-    inputs.manifest(shift.weights, verify=False, **inputs.named((scale, run.task, run.checkpoint)))
-    inputs.manifest(shift.quantized, verify=False, run=vars(run))
+    for directory in (shift.weights, shift.quantized):
+        inputs.manifest(directory, verify=False)
     head = protocol.build(shift.task).head
     model = network.prepared(shift.checkpoint, head, shift.weights, shift.steps)
     weight = model.get_submodule(shift.panel.module).weight.detach().numpy()  # type: ignore[operator]

@@ -19,6 +19,7 @@ from flexround.models.checkpoints import load_into, load_known, read_foreign
 from flexround.models.shards import Shards
 from flexround.models.shards import save as save_shards
 from flexround.models.tensors import linears
+from flexround.settings import layout
 from flexround.stages import inputs
 from flexround.surgery.lora import merge_checkpoint
 from flexround.tasks import protocol
@@ -34,12 +35,13 @@ def run(arguments: argparse.Namespace) -> None:
         require(arguments.gpus)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)
     model = build.architecture(checkpoint, task.head)
-    facts: dict[str, Any] = {**inputs.named(job.names)}
+    _, name, network = job.names
+    facts: dict[str, Any] = {"place": str(job.out), "task": name, "checkpoint": network, "inputs": {}}
     if checkpoint.source:
-        facts |= import_source(job, model)
+        facts |= (imported := import_source(job, model))
+        facts["inputs"] |= {layout.source_file(of["name"]): of["sha256"] for of in imported.values()}
     elif job.pretrained:
-        first = inputs.named((job.names[0], checkpoint.pretrain or "", job.names[2]))
-        facts |= take_over(model, job.pretrained, job.out, **first)
+        facts["inputs"] |= take_over(model, job.pretrained, job.out)
     if checkpoint.source and checkpoint.streamed:
         shards = Shards(job.sources / job.origins[checkpoint.source].file, model)
         if job.train is None:
@@ -49,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         with lease(arguments.gpus) as device:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
-            facts["data"] = inputs.manifest(job.data, **inputs.named(job.names[:2]))["files"]
+            facts["inputs"] |= inputs.files(job.data)
             state = arguments.state / "finetune" / unfinished.fingerprint(job, facts, device)
             with unfinished.kept(state):  # until the result is there
                 with hardware.enough("/".join(job.names), SMALLER):
@@ -92,12 +94,11 @@ def verified(job: FinetuneJob, name: str) -> tuple[Path, dict[str, Any]]:
     return path, {"name": name, "revision": source.revision, "sha256": sources.verify(name, source, path)}
 
 
-def take_over(model: nn.Module, pretrained: Path, out: Path, **identity: str) -> dict[str, Any]:
-    """Load a network that was pretrained here, and what lies beside it; return facts for the manifest."""
-    manifest = inputs.manifest(pretrained, **identity)
+def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
+    """Load a network that was pretrained here, and what lies beside it; return what is recorded of it."""
     load_known(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
     artifacts.copy_existing(pretrained, out, protocol.COMPANIONS)
-    return {"pretrained": manifest["files"]}
+    return inputs.files(pretrained)
 
 
 def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:

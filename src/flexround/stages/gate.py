@@ -22,13 +22,10 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage.
 
     Raises:
-        InputError: the network is outside of its bounds, or not the one that the job names.
+        InputError: the network is outside of its bounds, or not the one of this place.
     """
     job = jobfile.read(GateJob, arguments.job)
-    made_of = {
-        "model": inputs.manifest(job.weights, verify=False, **inputs.named(job.names))["files"],
-        "data": inputs.manifest(job.data, verify=False, **inputs.named(job.names[:2]))["files"],
-    }
+    made_of = inputs.files(job.weights, verify=False) | inputs.files(job.data, verify=False)
     with lease(arguments.gpus) as device:
         values = measured(job, job.weights, device, quantized=False).metrics
     gate, value = job.gate, values.get(job.gate.metric)
@@ -37,6 +34,6 @@ def run(arguments: argparse.Namespace) -> None:
             f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
             "quantized before this holds: check the checkpoint's source and the preprocessing of the data"
         )
-    facts = {"names": job.names, "gate": gate.model_dump(), "metrics": values, "inputs": made_of}
+    facts = {"place": str(job.out), "names": job.names, "inputs": made_of, "gate": gate.model_dump(), "metrics": values}
     artifacts.write_formatted(job.out, facts)
     log.info("%s: %s = %.2f passes", "/".join(job.names), gate.metric, value)

@@ -1,6 +1,5 @@
-"""The directories of results that a stage reads: each says in its manifest whose it is."""
+"""The directories of results that a stage reads: the manifest of each says where it belongs."""
 
-from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -8,27 +7,27 @@ from flexround import artifacts
 from flexround.errors import InputError
 
 
-def named(names: Iterable[str]) -> dict[str, str]:
-    """Return the facts of the manifest of a task's data, or of a network, given its scale, task and checkpoint."""
-    return dict(zip(("scale", "task", "checkpoint"), names, strict=False))
-
-
 def manifest(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
-    """Read a manifest as ``artifacts.read_manifest`` does, and check that the directory is the one that a job asks for.
+    """Read a manifest as ``artifacts.read_manifest`` does, and check that it belongs where it lies.
 
     Args:
-        directory: of the results.
+        directory: of the results; its path names scale, task, network, recipe and seed.
         verify: hash the files too.
-        facts: the identity of what must lie there, as its manifest says it: JSON values.
+        facts: what else the manifest must say, in JSON values.
 
     Raises:
-        InputError: a damaged directory, or the results of another task, network, seed, run or recipe.
+        InputError: a damaged directory, or one of another place, such as the network of another run.
     """
     found = artifacts.read_manifest(directory, verify)
-    for key, expected in facts.items():
+    for key, expected in {"place": str(directory), **facts}.items():
         if found.get(key) != expected:
             raise InputError(
                 f"{directory}: its manifest says {key} = {found.get(key)}, this job reads {expected}; "
                 f"delete {directory} and run the same command again"
             )
     return found
+
+
+def files(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
+    """Return what an output records of an input: its place and the hashes of its files; see :func:`manifest`."""
+    return {str(directory): manifest(directory, verify, **facts)["files"]}

@@ -36,29 +36,26 @@ def run(arguments: argparse.Namespace) -> None:
     """
     job = jobfile.read(ReconstructJob, arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
-    drawn = {"samples": job.hyper.samples, "seed": job.run.seed}
-    made_of = {
-        "weights": inputs.manifest(job.weights, verify=False, **inputs.named(job.names))["files"],
-        "samples": inputs.manifest(job.samples, **inputs.named(job.names[:2]), **drawn)["files"],
-    }
+    weights, samples = inputs.files(job.weights, verify=False), inputs.files(job.samples)
     with lease(arguments.gpus) as device:
-        work, samples = _prepared(job, device)
+        work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)
         limits = [cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)]
         if arguments.preflight:
-            forecast = preflight(work, samples, directory, *limits)
+            forecast = preflight(work, x, directory, *limits)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
         budget = arguments.state_gb * 1e9
-        with State(directory, unfinished.fingerprint(job, made_of, device), budget, PACE).opened() as state:
-            records = reconstruct(work, samples, state, *limits)
+        with State(directory, unfinished.fingerprint(job, weights | samples, device), budget, PACE).opened() as state:
+            records = reconstruct(work, x, state, *limits)
             facts = {
+                "place": str(job.out),
                 "run": vars(job.run),
                 "recipe": job.recipe.model_dump(mode="json"),
                 "rounding": job.rounding,
                 "hyper": job.hyper.model_dump(mode="json"),
                 "hyper_sources": job.hyper_sources,
-                "inputs": made_of,
+                "inputs": weights | samples,
             }
             companions = artifacts.copy_existing(job.weights, job.out, protocol.COMPANIONS)
             result.publish(job.out, state, facts, companions)

@@ -1,9 +1,7 @@
 """Take the best of several quantized networks by a held-out part of the training data, never by the test set."""
 
 import argparse
-import dataclasses
 import logging
-from typing import Any
 
 from flexround import artifacts
 from flexround.devices import lease
@@ -19,9 +17,8 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage; of equally good candidates the first one wins. The task's first metric decides."""
     job = jobfile.read(SelectJob, arguments.job)
     values: dict[str, float] = {}
-    manifests: dict[str, dict[str, Any]] = {}
+    manifests = {recipe: inputs.manifest(source) for recipe, source in job.networks.items()}
     for recipe, source in job.networks.items():
-        manifests[recipe] = inputs.manifest(source, run=vars(dataclasses.replace(job.run, recipe=recipe)))
         with lease(arguments.gpus) as device:
             found = measured(job, source, device, quantized=True, split="heldout")
         metric, values[recipe] = next(iter(found.metrics.items()))
@@ -29,5 +26,7 @@ def run(arguments: argparse.Namespace) -> None:
     for name in manifests[best]["files"]:
         artifacts.link(job.networks[best] / name, job.out / name)
     chosen = {"recipe": best, "metric": metric, "heldout": values}
-    artifacts.write_formatted(job.out / "manifest.json", manifests[best] | {"run": vars(job.run), "selected": chosen})
+    made_of = {str(job.networks[best]): manifests[best]["files"]}
+    facts = {"place": str(job.out), "inputs": made_of, "run": vars(job.run), "selected": chosen}
+    artifacts.write_formatted(job.out / "manifest.json", manifests[best] | facts)
     log.info("%s: %s of %s", job.run, best, values)

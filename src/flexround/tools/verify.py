@@ -1,18 +1,26 @@
-"""Compare every result of a scale with its manifest: name what is wrong, and which tables and figures it touches."""
+"""Compare every result of a scale with its manifest: name what is wrong, and which tables and figures it touches.
+
+So is the chain: each output says where it belongs, and which sources, data, samples and networks it was made of; a
+table has the values of its evaluations.
+"""
 
 import argparse
 import functools
+import statistics
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 from flexround.artifacts import read_json, sha256
 from flexround.errors import InputError
-from flexround.results import evaluated
+from flexround.results import cells, evaluated, published, table_csv
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings.dependents import served
+from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.settings.tables import Table
 from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
@@ -40,10 +48,15 @@ def run(arguments: argparse.Namespace) -> None:
     wrong = {file for file, _ in problems}
     evaluations = [file for file in files if file.name == METRICS and not {file, file.with_name(PREDICTIONS)} & wrong]
     problems += _recompute(evaluations)
+    wrong = {file for file, _ in problems}
+    lists = [file for file in files if file.name in LISTS] + sorted(root.glob("gates/*/*.json"))
+    problems += _broken(file for file in lists if file not in wrong)
+    problems += _untrue(root, plan.params.tables.values())
     problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
     for path, problem in problems:
-        touched = next((serves[str(parent)] for parent in path.parents if str(parent) in serves), ["nothing"])
-        sys.stdout.write(f"{path}: {problem}; touches {', '.join(touched)}\n")
+        places = map(str, (path, *path.parents))
+        touched = next((serves[place] for place in places if place in serves), [path.stem] * (path.parent == root))
+        sys.stdout.write(f"{path}: {problem}; touches {', '.join(touched) or 'nothing'}\n")
     sys.stdout.writelines(f"{line}\n" for line in _summary(root, listed, serves))
     if problems:
         sys.stdout.write(
@@ -76,6 +89,44 @@ def _recompute(evaluations: Iterable[Path]) -> Iterator[tuple[Path, str]]:
             evaluated.compare(path, evaluated.read(path))
         except InputError as error:
             yield path, _reason(error, path)
+
+
+def _broken(outputs: Iterable[Path]) -> Iterator[tuple[Path, str]]:
+    """Yield the manifests, evaluations and gates that belong elsewhere, or of whose inputs others lie there now."""
+    for path in outputs:
+        content, place = read_json(path), path.parent if path.name in LISTS else path
+        if content.get("place") != str(place):
+            yield path, f"says that its place is {content.get('place')}"
+        for origin, hashes in content.get("inputs", {}).items():
+            if _hashes(Path(origin)) not in (None, hashes):
+                yield path, f"was made of another {origin} than lies there now"
+
+
+def _hashes(origin: Path) -> Any:
+    """Return the hashes of a directory's files, or of a source, as they are recorded now; None if nothing is there."""
+    path, key = (origin, "sha256") if origin.suffix == ".json" else (origin / "manifest.json", "files")
+    try:
+        return read_json(path)[key]
+    except (InputError, KeyError, TypeError):  # missing, or named among the damaged
+        return None
+
+
+def _untrue(root: Path, tables: Iterable[Table]) -> Iterator[tuple[Path, str]]:
+    """Yield the tables of which a cell isn't what its evaluations give."""
+    for table in tables:
+        path, metrics = root / f"{table.name}.csv", {name: metric for metric, name in table.metric_names.items()}
+        for key, line in (published.read(path, dict) if table.groups and path.exists() else {}).items():
+            run = Run(line["scale"], line["task"], line["checkpoint"], line["recipe"], 0)
+            metric = metrics.get(key.metric, key.metric)
+            try:
+                trials = cells.trials_of(run, [metric], int(line["n_seeds"]), root.parent)[metric]
+            except InputError:  # named among the evaluations
+                continue
+            value = table_csv.number(statistics.median(trial.value for trial in trials) if trials else None)
+            if value != line["value"]:
+                where = f"{key.metric} of row {key.row}, {key.column}"
+                yield path, f"{where} is {line['value']}, its evaluations give {value or 'nothing'}"
+                break
 
 
 def _reason(error: InputError, path: Path) -> str:

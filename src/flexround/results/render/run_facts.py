@@ -19,6 +19,7 @@ LOG_LINES = 12
 LOGGED = re.compile(r"\d\d:\d\d:\d\d (.*)")  # what our stages write; the clock is left out
 OF_METRICS = ("metrics", "stderr", "heldout", "gate")  # hold values of metrics
 RESULT = ("metrics", "stderr", "n_examples", "protocol")  # of metrics.json
+NOT_SHOWN = ("files", "inputs", "place")  # of manifests: hashes, which have a section of their own, and paths
 DIGITS = 4  # significant ones, of errors, seconds and megabytes
 SETTING_DIGITS = 6  # of what is neither that nor a value of a metric
 BLOCK = {
@@ -84,7 +85,7 @@ def _optional(path: Path) -> dict[str, Any]:
 def _manifest(directories: Iterable[Path]) -> dict[str, Any]:
     """Return what the manifests of some directories say, but for their files."""
     manifests = [_optional(directory / "manifest.json") for directory in directories]
-    return {key: value for facts in manifests for key, value in facts.items() if key != "files"}
+    return {key: value for facts in manifests for key, value in facts.items() if key not in NOT_SHOWN}
 
 
 def command(run: Run, plan: Plan, own: str | None = None) -> str:
