@@ -147,6 +147,16 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
             "tasks.squad: source 'squat' (did you mean 'squad'?",
         ),
         ("tables/table03.yaml", first_row, "recipe 'b-adaround-w4a5' (did you mean 'b-adaround-w4a4'?"),
+        (
+            "tables/table03.yaml",
+            into("groups", 1, "rows", 0, bits="3/4"),
+            "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4;",
+        ),
+        (
+            "recipes.yaml",
+            into("recipes", mine={"select": ["b-rtn-w4", "b-rtn-w3"]}),
+            "mine.select: recipes of different bits",
+        ),
         ("figures.yaml", first_panel, "recipe 'b-flexruond-w4' (did you mean 'b-flexround-w4'?"),
         ("scales/mini.yaml", into(shows={"tables": "tabel"}), "no params/tables has 'tabel' (did you mean 'table'?"),
         ("figures-real.yaml", into("by_bits", table=9), "shows table 9, which series 'real' lacks; it has 1, 2, 3, 4"),

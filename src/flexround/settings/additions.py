@@ -11,7 +11,7 @@ from pydantic import Field
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, limits, values
 from flexround.settings.layout import Run
-from flexround.settings.load import Params, hyper, load_params
+from flexround.settings.load import Params, check_bits, hyper, load_params
 from flexround.settings.schema import Count, Recipe, Recipes, Strict
 from flexround.settings.tables import Group, Row, Table
 from flexround.settings.validation import attempt, given, noted, read_yaml, validate
@@ -84,6 +84,9 @@ def merge(params: Params, own: Own, file: Path) -> Params:
             tables[number] = _extended(params, number, [row for row in own.rows if row.table == number])
     merged = merged._replace(tables=tables)
     errors += _row_errors(merged, own)
+    if not errors:
+        for number in {row.table for row in own.rows}:
+            errors += [f"rows: table {number}, {line}" for line in check_bits(merged, tables[number])]
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in dict.fromkeys(errors)))
     limits.check_ranges(own.model_dump(mode="json"), str(file))

@@ -251,6 +251,12 @@ def _check(params: Params) -> None:
     if FULL_PRECISION not in params.recipes.recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if not errors:
+        errors += [f"{table.file}: {line}" for table in params.tables.values() for line in check_bits(params, table)]
+        for name in params.recipes.made("select"):
+            if len(found := {params.recipes.bits(other) for other in params.recipe(name).select}) > 1:
+                errors.append(
+                    f"params/recipes.yaml: {name}.select: recipes of different bits {sorted(map(str, found))}"
+                )
         places = {f"scale {params.scale.name}": params.scale, "params/recipes.yaml": params.recipes}
         for where, settings in (places | {"params/defaults.yaml": params.defaults}).items():
             errors += attempt("", limits.check_ranges, settings.model_dump(mode="json"), where)
@@ -309,6 +315,27 @@ def _check_limits(params: Params) -> list[str]:
         for key, text in labels:
             errors += attempt(f"{table.file}: ", limits.check_label, text, key)
     return errors
+
+
+def check_bits(params: Params, table: Table) -> list[str]:
+    """Return the rows of a table whose bits aren't those of their recipes; full precision has 32 bits, or 16 of LLMs.
+
+    Rows that compete without saying their bits must have the same as the first of their section.
+    """
+    errors: list[str] = []
+    first: dict[str, tuple[int | None, int | None]] = {}
+    for row, compete in ((row, group.compare) for group in table.groups for row in group.rows):
+        bits = params.recipes.bits(row.recipe)
+        known = first.setdefault(row.section, bits) if compete and not row.bits else bits
+        if known != bits or row.bits not in ("", _label(bits, 32), _label(bits, 16)):
+            given = f"bits = {row.bits}" if row.bits else f"the rows above it have {_label(known)}"
+            errors.append(f"{row.method}: {given}, its recipe {row.recipe} has {_label(bits)}; change one of them")
+    return errors
+
+
+def _label(bits: tuple[int | None, int | None], full: int = 32) -> str:
+    """Return bits of weights and activations as tables print them."""
+    return "/".join(str(each or full) for each in bits)
 
 
 def _check_parts(params: Params) -> list[str]:

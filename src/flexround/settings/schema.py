@@ -140,6 +140,11 @@ class Recipes(Strict):
     roundings: dict[str, str] = Field(description="name -> package.module:Class")
     recipes: dict[str, Recipe]
 
+    def bits(self, name: str) -> tuple[int | None, int | None]:
+        """Return the bits of the weights and activations of a recipe, or of the first that it chooses among."""
+        recipe = self.recipes[next(iter(self.recipes[name].select), name)]
+        return recipe.w_bits, recipe.a_bits
+
     def made(self, field: Literal["setting", "select"]) -> list[str]:
         """Return the recipes that are reconstructed (``setting``), or chosen among others (``select``)."""
         return [name for name, recipe in self.recipes.items() if getattr(recipe, field)]
