@@ -1,5 +1,6 @@
 """Files that are whole or absent; manifests; a stored result gives the very outputs of the network in memory."""
 
+import contextlib
 import copy
 import dataclasses
 import errno
@@ -29,6 +30,7 @@ from flexround.artifacts import (
 )
 from flexround.errors import InputError, NumericalError
 from flexround.quant.grid import nearest_codes
+from flexround.quant.rtn import RTN
 from flexround.reconstruct import packing, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.state import State
@@ -462,7 +464,7 @@ def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
     for symmetric, ends in ((True, (-128, 127)), (False, (0, 255))):
         scheme = place.Scheme(8, symmetric, 0 if granularity == "channel" else None)
         grid = place.weight_grid("w", weight, scheme, "minmax", 2.0)
-        stored = result.Stored(grid, result.store_codes("w", nearest_codes(weight, grid), grid))
+        stored = result.Stored(grid, result.store_codes("w", nearest_codes(weight, grid), grid, grid))
         assert stored.codes.max() == ends[1]
         if not symmetric:
             assert stored.codes.min() == ends[0]
@@ -479,7 +481,49 @@ def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change
     codes = nearest_codes(weight, grid)
     codes[2, 3] += change
     with pytest.raises(NumericalError, match=r"layer\.1: 1 of 40 codes are no integers from"):
-        result.store_codes("layer.1", codes, grid)
+        result.store_codes("layer.1", codes, grid, grid)
+
+
+class Own(RTN):
+    """A rounding that ends on a grid of its own, learned or put in the place of the recipe's."""
+
+    changes = {}
+
+    def __init__(self, weight, grid, axes, late=True):
+        own = {name: change(getattr(grid, name), weight) for name, change in self.changes.items()}
+        self.late = dataclasses.replace(grid, **own)
+        super().__init__(weight, grid if late else self.late, axes)
+
+    def codes(self, weight):
+        return torch.zeros_like(weight)
+
+    def final_grid(self):
+        return self.late
+
+
+def moved(value, _):
+    return value + 1
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"step": moved, "zero_point": moved}, ""),
+        ({"qmax": moved}, r"codes from -4 to 4 with steps of shape \[\]"),
+        ({"qmin": lambda *_: -5}, "codes from -5 to 3"),
+        (
+            {"step": lambda step, weight: step.expand_as(weight)},
+            r"codes from -4 to 3 with steps of shape \[8, 3, 3, 3\]",
+        ),
+        ({"zero_point": lambda zero, weight: zero.expand_as(weight)}, r"and zero points of shape \[8, 3, 3, 3\]"),
+    ],
+)
+def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes, named, late):
+    job = toy.job(toy.recipe("B", "rtn", 3, late=late), iters=0, stem_bits="low", head_bits="low")
+    job = dataclasses.replace(job, rounding=type("Own", (Own,), {"changes": changes}))
+    with pytest.raises(NumericalError, match=f"stem: .*{named}") if named else contextlib.nullcontext():
+        toy.run(job, tmp_path)
 
 
 def test_an_unlearned_result_is_stored_too(tmp_path):

@@ -151,7 +151,7 @@ def reconstruction(work, monkeypatch):
     def reconstruct(count=64, damage=0, **options):
         arrays = {"images": np.zeros((count, 32, 32, 3), np.uint8), "indices": np.arange(count)}
         artifacts.atomic_write(samples / "samples.safetensors", lambda path: save_file(arrays, path))
-        artifacts.write_manifest(samples, ["samples.safetensors"])
+        artifacts.write_manifest(samples, ["samples.safetensors"], place=work.plan.samples_dir(run))
         content = (samples / "samples.safetensors").read_bytes()
         (samples / "samples.safetensors").write_bytes(content[: len(content) - damage])
         call("reconstruct", work.jobs.reconstruct(run), **options)
@@ -203,7 +203,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     values = {"a": 70.0, "b": 71.0, "c": 71.0}
     for name, value in values.items():
         artifacts.write_text(tmp_path / name / "weights-000.safetensors", str(value))
-        artifacts.write_manifest(tmp_path / name, ["weights-000.safetensors"], grids={}, run={"recipe": name})
+        artifacts.write_manifest(tmp_path / name, ["weights-000.safetensors"], grids={}, place=name)
     run = work.run("imagenet", "mobilenetv2-brecq", "b-rtn-w4")
     job = work.jobs.evaluate(run)["job"]
     settings = json.loads(Path(job).read_text())

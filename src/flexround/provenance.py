@@ -1,12 +1,14 @@
-"""What is recorded about where a number came from."""
+"""What is recorded about where a number came from, and the check that an input is the one of its place."""
 
 import platform
 from importlib import metadata
+from pathlib import Path
 from typing import Any
 
 import torch
 
-from flexround import precision
+from flexround import artifacts, precision
+from flexround.errors import InputError
 
 RECORDED = (
     *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),
@@ -24,3 +26,29 @@ def environment(device: Any) -> dict[str, Any]:
         "threads": torch.get_num_threads(),
         **({"gpu": precision.facts()} if on_gpu else {}),
     }
+
+
+def manifest(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
+    """Read a manifest as ``artifacts.read_manifest`` does, and check that it belongs where it lies.
+
+    Args:
+        directory: of the results; its path names scale, task, network, recipe and seed.
+        verify: hash the files too.
+        facts: what else the manifest must say, in JSON values.
+
+    Raises:
+        InputError: a damaged directory, or one of another place, such as the network of another run.
+    """
+    found = artifacts.read_manifest(directory, verify)
+    for key, expected in {"place": str(directory), **facts}.items():
+        if found.get(key) != expected:
+            raise InputError(
+                f"{directory}: its manifest says {key} = {found.get(key)}, this job reads {expected}; "
+                f"delete {directory} and run the same command again"
+            )
+    return found
+
+
+def inputs(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
+    """Return what an output records of an input: its place and the hashes of its files; see :func:`manifest`."""
+    return {str(directory): manifest(directory, verify, **facts)["files"]}

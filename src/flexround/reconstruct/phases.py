@@ -13,7 +13,7 @@ from flexround.errors import NumericalError, SettingsError
 from flexround.models.blocks import Block, Site, identity
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.fused import compiler_works
-from flexround.quant.grid import Scheme, nearest_codes
+from flexround.quant.grid import Grid, Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, forward, on
 from flexround.reconstruct.inputs import called, layer_inputs
@@ -54,6 +54,7 @@ class Phase:
 
     def __init__(self, job: Reconstruction, names: dict[nn.Module, str], samples: Tensor, store: Store) -> None:
         self.job, self.names, self.samples, self.store = job, names, samples, store
+        self.given: dict[nn.Module, Grid] = {}
 
     def start(self) -> dict[str, Tensor]:
         """Return the carried activations (N, ...) before the first block, by name."""
@@ -258,6 +259,7 @@ class WeightPhase(Phase):
         scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
         weight = layer.weight.detach()  # type: ignore[operator]
         grid = place.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p)
+        self.given[layer] = grid  # which the rounding may replace
         return job.rounding(weight, grid, axes, **job.recipe.options)
 
     def _bake_nearest(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding]) -> list[Tensor]:
@@ -341,8 +343,9 @@ class WeightPhase(Phase):
         for layer in layers:
             rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
             name, codes, grid = self.names[layer], rounding.codes(weight), rounding.final_grid()
+            given = self.given.pop(layer)
             place.bake(layer, codes * grid.step)
-            learned[weight_key(name)] = Stored(grid, store_codes(name, codes, grid), rounding.grid.step)
+            learned[weight_key(name)] = Stored(grid, store_codes(name, codes, grid, given), given.step)
         return learned
 
 

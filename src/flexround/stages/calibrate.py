@@ -6,9 +6,8 @@ import logging
 
 from safetensors.numpy import save_file
 
-from flexround import artifacts
+from flexround import artifacts, provenance
 from flexround.jobs import jobfile
-from flexround.stages import inputs
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -18,7 +17,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(jobfile.CalibrateJob, arguments.job)
     task = protocol.build(job.task)
-    data = inputs.files(job.data)
+    data = provenance.inputs(job.data)
     arrays = task.calibration(job.data, job.samples, job.seed)
     artifacts.atomic_write(job.out / "samples.safetensors", lambda path: save_file(arrays, path))
     artifacts.write_manifest(

@@ -15,7 +15,6 @@ from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
 from flexround.reconstruct import network
-from flexround.stages import inputs
 from flexround.tasks import protocol
 from flexround.tasks.protocol import Evaluation, Split
 
@@ -29,8 +28,8 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus) as device:
         start = time.perf_counter()
         recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}
-        model = inputs.files(job.network, verify=False, **recipe)
-        made_of = model | inputs.files(job.data, verify=False)
+        model = provenance.inputs(job.network, verify=False, **recipe)
+        made_of = model | provenance.inputs(job.data, verify=False)
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
         state = arguments.state / "evaluate" / unfinished.fingerprint(job, made_of, device)
         with unfinished.kept(state), hardware.enough(str(job.run), smaller):

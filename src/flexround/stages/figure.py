@@ -3,6 +3,7 @@
 import argparse
 import itertools
 
+from flexround import provenance
 from flexround.jobs import jobfile
 from flexround.jobs.shown import RESULTS, Bits, FigureJob, Shift, Sizes
 from flexround.reconstruct import network
@@ -10,7 +11,6 @@ from flexround.reconstruct.grid_shifts import weight_codes
 from flexround.results import cells
 from flexround.results.render import by_bits, figure_style, figures
 from flexround.settings.layout import Run
-from flexround.stages import inputs
 from flexround.tasks import protocol
 
 
@@ -37,7 +37,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _shifts(shift: Shift) -> figures.Shifts:
     """Read the weight, the learned and the nearest codes of one panel."""
     for directory in (shift.weights, shift.quantized):
-        inputs.manifest(directory, verify=False)
+        provenance.manifest(directory, verify=False)
     head = protocol.build(shift.task).head
     model = network.prepared(shift.checkpoint, head, shift.weights, shift.steps)
     weight = model.get_submodule(shift.panel.module).weight.detach().numpy()  # type: ignore[operator]

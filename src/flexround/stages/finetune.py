@@ -10,7 +10,7 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from flexround import artifacts, hardware, imports, sources, unfinished
+from flexround import artifacts, hardware, imports, provenance, sources, unfinished
 from flexround.devices import lease, require
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import FinetuneJob
@@ -20,7 +20,6 @@ from flexround.models.shards import Shards
 from flexround.models.shards import save as save_shards
 from flexround.models.tensors import linears
 from flexround.settings import layout
-from flexround.stages import inputs
 from flexround.surgery.lora import merge_checkpoint
 from flexround.tasks import protocol
 
@@ -51,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
         with lease(arguments.gpus) as device:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
-            facts["inputs"] |= inputs.files(job.data)
+            facts["inputs"] |= provenance.inputs(job.data)
             state = arguments.state / "finetune" / unfinished.fingerprint(job, facts, device)
             with unfinished.kept(state):  # until the result is there
                 with hardware.enough("/".join(job.names), SMALLER):
@@ -98,7 +97,7 @@ def take_over(model: nn.Module, pretrained: Path, out: Path) -> dict[str, Any]:
     """Load a network that was pretrained here, and what lies beside it; return what is recorded of it."""
     load_known(model, load_file(pretrained / "model.safetensors"), str(pretrained / "model.safetensors"))
     artifacts.copy_existing(pretrained, out, protocol.COMPANIONS)
-    return inputs.files(pretrained)
+    return provenance.inputs(pretrained)
 
 
 def read(shards: Shards, device: torch.device, frozen: torch.dtype) -> None:

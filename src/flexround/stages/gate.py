@@ -7,12 +7,11 @@ throw away networks that took GPU days.
 import argparse
 import logging
 
-from flexround import artifacts
+from flexround import artifacts, provenance
 from flexround.devices import lease
 from flexround.errors import InputError
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import GateJob
-from flexround.stages import inputs
 from flexround.stages.evaluate import measured
 
 log = logging.getLogger(__name__)
@@ -25,7 +24,7 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: the network is outside of its bounds, or not the one of this place.
     """
     job = jobfile.read(GateJob, arguments.job)
-    made_of = inputs.files(job.weights, verify=False) | inputs.files(job.data, verify=False)
+    made_of = provenance.inputs(job.weights, verify=False) | provenance.inputs(job.data, verify=False)
     with lease(arguments.gpus) as device:
         values = measured(job, job.weights, device, quantized=False).metrics
     gate, value = job.gate, values.get(job.gate.metric)

@@ -20,7 +20,6 @@ from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
-from flexround.stages import inputs
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -36,7 +35,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     job = jobfile.read(ReconstructJob, arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
-    weights, samples = inputs.files(job.weights, verify=False), inputs.files(job.samples)
+    weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
     with lease(arguments.gpus) as device:
         work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)

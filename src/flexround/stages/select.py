@@ -3,11 +3,10 @@
 import argparse
 import logging
 
-from flexround import artifacts
+from flexround import artifacts, provenance
 from flexround.devices import lease
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import SelectJob
-from flexround.stages import inputs
 from flexround.stages.evaluate import measured
 
 log = logging.getLogger(__name__)
@@ -17,7 +16,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage; of equally good candidates the first one wins. The task's first metric decides."""
     job = jobfile.read(SelectJob, arguments.job)
     values: dict[str, float] = {}
-    manifests = {recipe: inputs.manifest(source) for recipe, source in job.networks.items()}
+    manifests = {recipe: provenance.manifest(source) for recipe, source in job.networks.items()}
     for recipe, source in job.networks.items():
         with lease(arguments.gpus) as device:
             found = measured(job, source, device, quantized=True, split="heldout")
