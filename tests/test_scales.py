@@ -1,12 +1,14 @@
 """A scale that extends another says only what differs."""
 
 import re
+import shutil
 import textwrap
+from pathlib import Path
 
 import pytest
 
 from flexround.errors import SettingsError
-from flexround.settings import load
+from flexround.settings import additions, load
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params, read_scale
 from flexround.settings.plan import Plan
@@ -126,12 +128,30 @@ def test_a_circle_a_missing_file_and_an_unknown_name_are_one_clear_message(write
     assert re.fullmatch(message, str(caught.value)), caught.value
 
 
-@pytest.mark.parametrize("name", ["", "name: mini\n"])
-def test_a_scale_takes_another_name_than_the_one_it_extends(write, name):
-    """Else its results would lie among the other's."""
+@pytest.mark.parametrize("name", ["", "name: mini\n", "name: real\n", "name: reference\n", "name: sources\n"])
+def test_a_scale_takes_no_name_whose_results_are_something_else(write, name):
     path = write("mine.yaml", f"{name}extends: mini\nseeds: 2")
     with pytest.raises(SettingsError, match=f"^{re.escape(path)}: name: "):
         load_params(path)
+
+
+def test_a_scale_among_the_projects_has_the_name_of_its_file(tmp_path, monkeypatch):
+    shutil.copytree(load.PARAMS, tmp_path / "params")
+    monkeypatch.setattr(load, "PARAMS", tmp_path / "params")
+    (tmp_path / "params/scales/mine.yaml").write_text("name: yours\nextends: mini")
+    with pytest.raises(SettingsError, match=r"mine\.yaml: name: 'yours' isn't that of its file; write mine$"):
+        load_params("mine")
+
+
+def test_results_are_of_one_file_until_it_is_gone(write, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    one, other = (write(f"{place}/mine.yaml", "name: mine\nextends: mini") for place in ("one", "other"))
+    for path in (one, one):
+        assert additions.configured(path, None).scale.name == "mine"
+    with pytest.raises(SettingsError, match=f"^{other}: name: results/mine is of {one}, which has this name too"):
+        additions.configured(other, None)
+    Path(one).unlink()
+    assert additions.configured(other, None).scale.name == "mine"
 
 
 def test_a_scale_in_the_folder_of_scales_is_known_by_its_name(write, tmp_path, monkeypatch):

@@ -4,9 +4,10 @@ import csv
 from pathlib import Path
 from typing import NamedTuple
 
+from flexround.settings.layout import REFERENCE
 from flexround.settings.schema import Scale
 
-DIRECTORY = Path("results/reference")
+DIRECTORY = Path(REFERENCE)
 SHARED = ("claims.csv", "errata.csv")  # of a scale, whose tables are a series
 SUMMARY = "metrics.json"  # what DVC shows; made of the published tables alone
 

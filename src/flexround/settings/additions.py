@@ -8,8 +8,9 @@ from typing import Annotated
 
 from pydantic import Field
 
+from flexround.artifacts import write_text
 from flexround.errors import SettingsError, look_up, suggest
-from flexround.settings import code, limits, values
+from flexround.settings import code, layout, limits, values
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, check_bits, hyper, load_params
 from flexround.settings.schema import Count, Recipe, Recipes, Strict
@@ -48,16 +49,32 @@ def configured(scale: str, file: str | None) -> Params:
     Raises:
         SettingsError: all errors of the project's files together, or all of the user's.
     """
-    if scale.endswith((".yaml", ".yml")):
-        import_beside(Path(scale))
+    path = Path(scale) if scale.endswith((".yaml", ".yml")) else None
+    if path:
+        import_beside(path)
     params = load_params(scale)
+    if path:
+        _claim(params.scale.name, path)
     code.check_scale(params.scale)
     values.check(params)
     if file is None:
         return params
-    path = Path(file).expanduser()
-    import_beside(path)
-    return merge(params, read(path), path)
+    own = Path(file).expanduser()
+    import_beside(own)
+    return merge(params, read(own), own)
+
+
+def _claim(name: str, file: Path) -> None:
+    """Note whose results lie in ``results/NAME``, unless they are those of another file that is still there.
+
+    Raises:
+        SettingsError: they are.
+    """
+    note = Path(layout.JOBS) / name / "scale"
+    other = Path(note.read_text()) if note.exists() else file
+    if other.exists() and not other.samefile(file):
+        raise SettingsError(f"{file}: name: results/{name} is of {other}, which has this name too; rename one of them")
+    write_text(note, str(file.resolve()))
 
 
 def read(file: Path) -> Own:

@@ -7,6 +7,7 @@ ROOT = Path(__file__).resolve().parents[3]
 PARAMS = next(path for path in (ROOT / "params", Path(__file__).resolve().parents[1] / "params") if path.is_dir())
 FULL_PRECISION = "full-precision"
 SOURCES = "results/sources"
+REFERENCE = "results/reference"  # published with this repository
 JOBS = ".jobs"  # what each run may know of the settings
 CODE = ".code"  # hashes of the code that each run can reach
 

@@ -13,7 +13,7 @@ from pydantic import ValidationError
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, limits
-from flexround.settings.layout import FULL_PRECISION, PARAMS, Run
+from flexround.settings.layout import FULL_PRECISION, PARAMS, REFERENCE, SOURCES, Run
 from flexround.settings.schema import (
     Checkpoint,
     Defaults,
@@ -129,8 +129,7 @@ def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
         extending: the files that led here.
 
     Raises:
-        SettingsError: a missing file, a syntax error, scales that extend each other in a circle, or one that has the
-            name of what it extends: its results would lie among the other's.
+        SettingsError: a missing file, a syntax error, or scales that extend each other in a circle.
     """
     beside = bool(extending) and name.endswith((".yaml", ".yml"))
     path = Path(os.path.normpath(extending[-1].parent / name if beside else scale_path(name)))
@@ -139,10 +138,19 @@ def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
     content = read_yaml(path)
     if not isinstance(content, dict) or "extends" not in content:
         return content
-    base = read_scale(str(content.pop("extends")), (*extending, path))
-    if isinstance(base, dict) and content.get("name", base.get("name")) == base.get("name"):
-        raise SettingsError(f"{path}: name: give it one of its own, it extends {base.get('name')!r}")
-    return _laid_over(base, content)
+    return _laid_over(read_scale(str(content.pop("extends")), (*extending, path)), content)
+
+
+def _check_name(name: str, path: Path) -> None:
+    """Check that the results of a scale have a directory of their own: two files can't have one name."""
+    known = [file.stem for file in (PARAMS / "scales").glob("*.yaml")]
+    if path.resolve().parent == (PARAMS / "scales").resolve():
+        if name != path.stem:
+            raise SettingsError(f"{path}: name: {name!r} isn't that of its file; write {path.stem}")
+    elif name in known:
+        raise SettingsError(f"{path}: name: {name!r} is that of params/scales/{name}.yaml; give it one of its own")
+    if f"results/{name}" in (SOURCES, REFERENCE):
+        raise SettingsError(f"{path}: name: results/{name} holds something else; give it another")
 
 
 def _laid_over(base: Any, change: Any) -> Any:
@@ -172,6 +180,8 @@ def load_params(scale: str) -> Params:
         return None
 
     scale_settings = read(Scale, scale_path(scale), lambda _: read_scale(scale))
+    if scale_settings:
+        errors += attempt("", _check_name, scale_settings.name, scale_path(scale))
     recipes = read(Recipes, PARAMS / "recipes.yaml")
     defaults = read(Defaults, PARAMS / "defaults.yaml")
     shows = scale_settings.shows if scale_settings else Shows.model_validate({})
