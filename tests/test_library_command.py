@@ -66,6 +66,7 @@ def test_a_preflight_writes_nothing(directory, capsys):
     [
         (["--samples", "99"], "33 blocks of 12 tokens, --samples asks for 99"),
         (["--set", "iters"], "--set iters: write it as KEY=VALUE"),
+        (["--set", "iters=0640"], "--set iters=0640: line 1: 0640: YAML 1.1 and 1.2 differ"),
         (["--set", "itres=4"], "did you mean 'iters'"),
         (["--recipe", "q-flexround-w8"], "recipe 'q-flexround-w8'"),
         (["--text", "/nowhere"], "/nowhere: can't be read"),

@@ -152,6 +152,14 @@ def test_numbers_are_read_as_they_are_meant(tmp_path):
     assert read_yaml(tmp_path / "a.yaml") == [1e-3, 2e5, -100.0, 10.0, 5, "é"]
 
 
+@pytest.mark.parametrize("number", ["0640", "-017", "0_7", "1:30", "190:20:30", "0:30.5"])
+def test_a_number_that_yaml_1_2_reads_otherwise_is_refused_with_its_line(tmp_path, number):
+    (tmp_path / "a.yaml").write_text(f"a: 1\nb: [x, {number}]\nc: '{number}'\n")
+    assert refused(read_yaml, tmp_path / "a.yaml")[0].startswith(f"{tmp_path}/a.yaml: line 2: {number}: YAML 1.1 and ")
+    (tmp_path / "a.yaml").write_text(f"[0, 0.5, -0.25, 00.5, 10, 08, 1:75, '{number}']")
+    assert read_yaml(tmp_path / "a.yaml") == [0, 0.5, -0.25, 0.5, 10, "08", "1:75", number]
+
+
 def test_what_is_no_file_is_refused(tmp_path):
     assert "can't be read" in refused(read_yaml, tmp_path)[0]
     assert "can't be read" in refused(read_yaml, tmp_path / ("x" * 300))[0]

@@ -26,6 +26,7 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.seeding import derive
+from flexround.settings.validation import parsed
 from flexround.tasks.language.task import CHUNK
 from flexround.tasks.language.task import blocks as text_blocks
 from flexround.tasks.text import encode
@@ -173,7 +174,7 @@ def _values(given: list[str]) -> dict[str, Any]:
         if not equals:
             raise SettingsError(f"--set {each}: write it as KEY=VALUE, such as iters=500")
         try:
-            values[key] = yaml.safe_load(text)
-        except yaml.YAMLError as error:
+            values[key] = parsed(text)
+        except (yaml.YAMLError, SettingsError, ValueError) as error:
             raise SettingsError(f"--set {each}: {error}") from error
     return values

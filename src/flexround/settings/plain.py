@@ -12,6 +12,9 @@ from flexround.errors import SettingsError
 DEEPEST = 50  # the shipped files have 9
 MOST = 1_000_000  # values, an alias counted as what it stands for
 LARGEST = 1e15  # exact in float64, and above every count and size that a setting can mean
+AMBIGUOUS = re.compile(  # octal, or to the base 60, in YAML 1.1 alone
+    r"[-+]?(0[0-7_]+|[1-9][0-9_]*(:[0-5]?[0-9])+|[0-9][0-9_]*(:[0-5]?[0-9])+\.[0-9_]*)"
+)
 CONTROL = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028\u2029\ud800-\udfff\ufffe\uffff]")  # but tab and line feed
 
 
@@ -19,7 +22,7 @@ def check_structure(text: str) -> None:
     """Check YAML before it is built: what builds it crashes on deep nesting, and follows aliases without end.
 
     Raises:
-        SettingsError: nested too deep, an alias inside what it stands for, or too many values.
+        SettingsError: nested too deep, an alias inside what it stands for, too many values, or 0640 and 1:30.
         yaml.YAMLError: a syntax error.
     """
     sizes: dict[str, int] = {}  # of what anchors stand for
@@ -40,6 +43,8 @@ def check_structure(text: str) -> None:
             size = sizes.get(str(anchor), 1)
         elif not isinstance(event, yaml.ScalarEvent):
             continue
+        elif event.implicit[0] and AMBIGUOUS.fullmatch(event.value):
+            raise SettingsError(f"{where}: {event.value}: YAML 1.1 and 1.2 differ; write a decimal number, or quotes")
         if size > MOST:
             raise SettingsError(f"{where}: more than {MOST} values, aliases counted; write less")
         if anchor is not None:

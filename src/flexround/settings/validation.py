@@ -40,10 +40,7 @@ def read_yaml(path: Path) -> Any:
         SettingsError: missing file or a syntax error, with its line; text that is not UTF-8; or what ``plain`` refuses.
     """
     try:
-        text = Path(path).read_bytes().decode("utf-8-sig")
-        plain.check_structure(text)
-        document = yaml.load(text, _Loader)
-        plain.check_values(document)
+        return parsed(Path(path).read_bytes().decode("utf-8-sig"))
     except FileNotFoundError as error:
         raise SettingsError(f"{path}: missing") from error
     except OSError as error:
@@ -56,6 +53,18 @@ def read_yaml(path: Path) -> Any:
         raise SettingsError("\n".join(f"{path}: {line}" for line in str(error).splitlines())) from error
     except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:  # of values with tags, dates
         raise SettingsError(f"{path}: a value can't be read ({error}); write it in quotes if it is text") from error
+
+
+def parsed(text: str) -> Any:
+    """Return what YAML says, as :func:`read_yaml` does.
+
+    Raises:
+        yaml.YAMLError: a syntax error.
+        SettingsError: what ``plain`` refuses.
+    """
+    plain.check_structure(text)
+    document = yaml.load(text, _Loader)
+    plain.check_values(document)
     return document
 
 
