@@ -342,6 +342,9 @@ def test_a_table_that_the_scale_cannot_make_says_which_it_can():
     smoke = Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
     with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
         smoke.table_runs(4)
+    own = Plan(load_params("examples/squeezenet/squeezenet.yaml"))
+    with pytest.raises(SettingsError, match=r"; it can make no table, but results/squeezenet/evaluated/TASK/.*json of"):
+        own.table_runs(2)
 
 
 def test_what_a_scale_has_everything_for_is_made_by_default():

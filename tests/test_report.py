@@ -423,6 +423,19 @@ def test_tables_without_a_value_are_folded(tmp_path):
     assert "23 tables were not run" in visible(page)
 
 
+def test_runs_of_no_table_are_named_and_tables_that_a_scale_cannot_make_are_not_offered(tmp_path):
+    own = load_params(str(ROOT / "examples/squeezenet/squeezenet.yaml"))
+    for seed in range(6):
+        run = Run("squeezenet", "digits", "squeezenet", "b-flexround-w4", seed)
+        write_run(tmp_path / "results", run, hits(900), ["top1"])
+    text = visible(report_page.render(tmp_path, Plan(own)))
+    assert findings.NOTHING not in text
+    assert "in no table of this page: digits/squeezenet/b-flexround-w4/seed0, digits/" in text
+    assert "seed4 and 1 more." in text
+    assert "24 tables show networks or tasks that this scale lacks." in text
+    assert "make results/table2.csv" not in text
+
+
 def test_what_was_computed_comes_before_what_is_published(tmp_path):
     scale = load_params("mini").scale
     shutil.copytree(ROOT / "results/reference", tmp_path / "results/reference")

@@ -78,7 +78,9 @@ class Plan:
         """
         table = self.params.tables[number]
         if not self._has(table.pairs()):
-            tables = ", ".join(map(str, self.complete_tables()))
+            tables = ", ".join(map(str, self.complete_tables())) or (
+                f"no table, but results/{self.scale.name}/evaluated/TASK/NETWORK/RECIPE/seed0/metrics.json of its own"
+            )
             raise SettingsError(f"{table.place}: scale {self.scale.name} lacks tasks or models; it can make {tables}")
         cells = [cell for cell in table.cells() if self._chosen(cell.checkpoint)]
         runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]

@@ -10,13 +10,19 @@ from flexround.results.render.table_layout import Entry
 NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
 
 
-def sentences(verdicts: Mapping[str, int], leads: Sequence[Entry], standings: Sequence[Standing]) -> list[str]:
+SHOWN = 5  # runs in a sentence
+
+
+def sentences(
+    verdicts: Mapping[str, int], leads: Sequence[Entry], standings: Sequence[Standing], others: Sequence[str] = ()
+) -> list[str]:
     """Return the sentences that the page begins with.
 
     Args:
         verdicts: how many comparisons of all claims have which.
         leads: the lines of ``claims.csv`` that compare FlexRound with AdaRound.
         standings: of all tables.
+        others: the evaluated runs that none of the tables shows.
     """
     found = []
     if judged := sum(verdicts.values()) - verdicts.get(NOT_RUN, 0):
@@ -41,4 +47,7 @@ def sentences(verdicts: Mapping[str, int], leads: Sequence[Entry], standings: Se
     reached = sum((Counter(standing.counts) for standing in standings), Counter[str]())
     if compared := reached["reproduced"] + reached["close"] + reached["off"]:
         found.append(f"{reached['reproduced']} of {compared} cells are within the tolerance of the paper's number.")
+    if others:
+        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
+        found.append(f"Evaluated, but in no table of this page: {', '.join(others[:SHOWN])}{more}.")
     return found or [NOTHING]

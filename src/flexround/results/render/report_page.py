@@ -30,6 +30,7 @@ from flexround.results.render import (
 )
 from flexround.results.render.overview import Standing, standing
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow
+from flexround.settings import layout
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
 
@@ -78,6 +79,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         scale=plan.scale,
         note=table_layout.scale_note(plan.scale),
         standings=standings,
+        complete=plan.complete_tables(),
         families=list(dict.fromkeys(s.family for s in standings)),
         rows=rows,
         texts=html.texts,
@@ -89,7 +91,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         claims=judged,
         claims_published=claims.published,
         verdicts=verdicts,
-        found=findings.sentences(verdicts, compared, standings),
+        found=findings.sentences(verdicts, compared, standings, _others(directory, itertools.chain(*runs.values()))),
         first=first,
         more=more,
         of_blocks=plots.BLOCKS,
@@ -121,6 +123,13 @@ def _table_runs(standing: Standing, root: Path) -> list[Run]:
     """Return the evaluated runs of a table, each once; none of a table of settings."""
     entries = standing.layout.entries if standing.layout else []
     return list(dict.fromkeys(run for entry in entries for run in origins.evaluated(entry, root)))
+
+
+def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
+    """Return the evaluated runs of a scale that are none of ``runs``, as parts of their paths."""
+    shown = {layout.evaluated_dir(run).partition("/evaluated/")[2] for run in runs}
+    found = (path.parent.relative_to(directory / "evaluated") for path in directory.glob("evaluated/**/metrics.json"))
+    return sorted({path.as_posix() for path in found} - shown)
 
 
 def _seconds(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
