@@ -1,5 +1,6 @@
 """Results published to a directory and pulled elsewhere, damaged and interrupted on the way; what dvc.yaml covers."""
 
+import base64
 import contextlib
 import csv
 import hashlib
@@ -14,10 +15,13 @@ import pytest
 import yaml
 from published import TABLE, Clone, cloned, publish, remote
 
+from flexround import artifacts
+from flexround.errors import InputError
 from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.tools import records
 from flexround.tools.verify import KINDS
 
 RUN = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
@@ -201,6 +205,18 @@ def test_what_is_not_whole_or_current_is_not_published(published):
     assert done.returncode != 0
     assert "not published" in done.stderr
     assert (published.root / "dvc.lock").read_text() == lock
+
+
+def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results = Path("results/smoke")
+    for name in ("table3.csv", "gates/a/b.json", "data/a/manifest.json", "evaluated/a/metrics.json"):
+        artifacts.write_text(results / name, "")
+    recorded = Path(".snakemake/metadata") / base64.urlsafe_b64encode(b"results/smoke/table3.csv").decode()
+    artifacts.write_text(recorded, "{}")
+    with pytest.raises(InputError, match=r"^results/smoke/data/a and 2 more: Snakemake has no record of making them"):
+        records.save(results, results / "records")
+    assert not (results / "records").exists()
 
 
 def test_an_interrupted_push_and_pull_are_continued(published, tmp_path):

@@ -36,6 +36,15 @@ def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
         assert group.compare == ("full-precision" not in {row.recipe for row in group.rows})
 
 
+@pytest.mark.parametrize("again", [False, True])
+def test_a_published_number_that_stands_twice_is_refused_with_its_line(tmp_path: Path, again: bool) -> None:
+    lines = published.TABLES.read_text().splitlines(keepends=True)
+    (tmp_path / "published.csv").write_text("".join([*lines, lines[-1]] if again else lines))
+    message = rf"published\.csv: line {len(published.load()) + 2}: Key\(table=24, .* is there twice; restore"
+    with pytest.raises(InputError, match=message) if again else contextlib.nullcontext():
+        published.load(tmp_path / "published.csv")
+
+
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_recipe_is_what_the_row_says(name: str) -> None:
     full = 16 if name >= "table19" else 32
