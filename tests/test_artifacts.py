@@ -510,19 +510,20 @@ def moved(value, _):
     ("changes", "named"),
     [
         ({"step": moved, "zero_point": moved}, ""),
-        ({"qmax": moved}, r"codes from -4 to 4 with steps of shape \[\]"),
-        ({"qmin": lambda *_: -5}, "codes from -5 to 3"),
-        (
-            {"step": lambda step, weight: step.expand_as(weight)},
-            r"codes from -4 to 3 with steps of shape \[8, 3, 3, 3\]",
-        ),
-        ({"zero_point": lambda zero, weight: zero.expand_as(weight)}, r"and zero points of shape \[8, 3, 3, 3\]"),
+        ({"qmax": moved}, r"\[-4, 4, \[\], \[\]\]"),
+        ({"qmin": lambda *_: -5}, r"\[-5, 3, \[\], \[\]\]"),
+        ({"step": lambda step, weight: step.expand_as(weight)}, r"\[-4, 3, \[8, 3, 3, 3\], \[\]\]"),
+        ({"zero_point": lambda zero, weight: zero.expand_as(weight)}, r"\[-4, 3, \[\], \[8, 3, 3, 3\]\]"),
     ],
 )
 def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes, named, late):
     job = toy.job(toy.recipe("B", "rtn", 3, late=late), iters=0, stem_bits="low", head_bits="low")
     job = dataclasses.replace(job, rounding=type("Own", (Own,), {"changes": changes}))
-    with pytest.raises(NumericalError, match=f"stem: .*{named}") if named else contextlib.nullcontext():
+    with (
+        pytest.raises(NumericalError, match=f"stem: .* are {named} after learning")
+        if named
+        else contextlib.nullcontext()
+    ):
         toy.run(job, tmp_path)
 
 

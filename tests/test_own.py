@@ -183,19 +183,15 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
 @pytest.mark.parametrize(
     ("table", "row", "expected"),
     [
-        (3, {"bits": "4/4"}, "bits = 4/4, its recipe b-nudge-w4 has 4/32"),
-        (2, {"bits": "3/32"}, "bits = 3/32, its recipe b-nudge-w4 has 4/32"),
-        (24, {"bits": "4/4", "section": "PTB", "task": "ptb"}, "bits = 4/4, its recipe b-nudge-w4 has 4/32"),
-        (
-            7,
-            {"section": "LLaMA-33B", "checkpoint": "llama-33b"},
-            "the rows above it have 8/8, its recipe b-nudge-w4 has 4/32",
-        ),
+        (3, {"bits": "4/4"}, "4/4"),
+        (2, {"bits": "3/32"}, "3/32"),
+        (24, {"bits": "4/4", "section": "PTB", "task": "ptb"}, "4/4"),
+        (7, {"section": "LLaMA-33B", "checkpoint": "llama-33b"}, "8/8"),
     ],
 )
 def test_a_row_can_not_win_under_bits_that_its_recipe_lacks(mini, home, table, row, expected):
-    lines = mistakes(mini, home, rows=[{"table": table, "recipe": NUDGE, "method": "Mine", **row}])
-    assert [line.partition("Mine: ")[2].partition(";")[0] for line in lines] == [expected], lines
+    (line,) = mistakes(mini, home, rows=[{"table": table, "recipe": NUDGE, "method": "Mine", **row}])
+    assert line.endswith(f"table {table}, Mine: bits = {expected}, its recipe {NUDGE} has 4/32; change one")
 
 
 @pytest.mark.parametrize(

@@ -430,8 +430,8 @@ def test_runs_of_no_table_are_named_and_tables_that_a_scale_cannot_make_are_not_
         write_run(tmp_path / "results", run, hits(900), ["top1"])
     text = visible(report_page.render(tmp_path, Plan(own)))
     assert findings.NOTHING not in text
-    assert "in no table of this page: digits/squeezenet/b-flexround-w4/seed0, digits/" in text
-    assert "seed4 and 1 more." in text
+    assert "in no table of this page: squeezenet/evaluated/digits/squeezenet/b-flexround-w4/seed0, " in text
+    assert "seed4, 1 more." in text
     assert "24 tables show networks or tasks that this scale lacks." in text
     assert "make results/table2.csv" not in text
 

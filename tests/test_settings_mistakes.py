@@ -150,7 +150,7 @@ MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
         (
             "tables/table03.yaml",
             into("groups", 1, "rows", 0, bits="3/4"),
-            "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4;",
+            "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4",
         ),
         (
             "recipes.yaml",

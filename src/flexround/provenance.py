@@ -31,10 +31,7 @@ def environment(device: Any) -> dict[str, Any]:
 def manifest(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
     """Read a manifest as ``artifacts.read_manifest`` does, and check that it belongs where it lies.
 
-    Args:
-        directory: of the results; its path names scale, task, network, recipe and seed.
-        verify: hash the files too.
-        facts: what else the manifest must say, in JSON values.
+    ``facts`` are what else it must say, in JSON values.
 
     Raises:
         InputError: a damaged directory, or one of another place, such as the network of another run.

@@ -45,23 +45,15 @@ class Stored:
 def store_codes(name: str, codes: Tensor, grid: Grid, given: Grid) -> Tensor:
     """Turn the zero-point-free codes of a module, any shape, into stored ones: int8 for signed grids, else uint8.
 
-    Args:
-        name: of the module.
-        codes: what its rounding learned.
-        grid: what they are on; a rounding may learn the values of step and zero point.
-        given: the grid that the rounding got, of the recipe's bits and granularity.
-
     Raises:
-        NumericalError: a grid of other bits or granularity, or a code that is no integer of the grid: what would be
-            stored isn't what was learned.
+        NumericalError: the grid has other bits or another granularity than the one ``given`` to the rounding, which may
+            learn values of step and zero point alone; or a code is no integer of the grid.
     """
-    found, wanted = ((of.qmin, of.qmax, of.step.shape, of.zero_point.shape) for of in (grid, given))
+    found, wanted = ([of.qmin, of.qmax, list(of.step.shape), list(of.zero_point.shape)] for of in (grid, given))
     if found != wanted:
         raise NumericalError(
-            f"{name}: the rounding ends on codes from {grid.qmin} to {grid.qmax} with steps of shape "
-            f"{list(grid.step.shape)} and zero points of shape {list(grid.zero_point.shape)}, the recipe's grid has "
-            f"codes from {given.qmin} to {given.qmax}, both of shape {list(given.step.shape)}; final_grid() of a "
-            "rounding changes values alone"
+            f"{name}: least and largest code and the shapes of step and zero point are {found} after learning, the "
+            f"recipe's are {wanted}; final_grid() of a rounding may change values of step and zero point alone"
         )
     stored = codes + grid.zero_point
     wrong = ~((stored == stored.round()) & (stored >= grid.qmin) & (stored <= grid.qmax))

@@ -49,27 +49,22 @@ def configured(scale: str, file: str | None) -> Params:
     Raises:
         SettingsError: all errors of the project's files together, or all of the user's.
     """
-    path = Path(scale) if scale.endswith((".yaml", ".yml")) else None
-    if path:
-        import_beside(path)
+    if outside := scale.endswith((".yaml", ".yml")):
+        import_beside(Path(scale))
     params = load_params(scale)
-    if path:
-        _claim(params.scale.name, path)
+    if outside:
+        _claim(params.scale.name, Path(scale))
     code.check_scale(params.scale)
     values.check(params)
     if file is None:
         return params
-    own = Path(file).expanduser()
-    import_beside(own)
-    return merge(params, read(own), own)
+    path = Path(file).expanduser()
+    import_beside(path)
+    return merge(params, read(path), path)
 
 
 def _claim(name: str, file: Path) -> None:
-    """Note whose results lie in ``results/NAME``, unless they are those of another file that is still there.
-
-    Raises:
-        SettingsError: they are.
-    """
+    """Note whose results lie in ``results/NAME``, or refuse a name whose results are of another file that is there."""
     note = Path(layout.JOBS) / name / "scale"
     other = Path(note.read_text()) if note.exists() else file
     if other.exists() and not other.samefile(file):

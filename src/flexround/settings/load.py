@@ -143,14 +143,11 @@ def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
 
 def _check_name(name: str, path: Path) -> None:
     """Check that the results of a scale have a directory of their own: two files can't have one name."""
-    known = [file.stem for file in (PARAMS / "scales").glob("*.yaml")]
-    if path.resolve().parent == (PARAMS / "scales").resolve():
-        if name != path.stem:
-            raise SettingsError(f"{path}: name: {name!r} isn't that of its file; write {path.stem}")
-    elif name in known:
-        raise SettingsError(f"{path}: name: {name!r} is that of params/scales/{name}.yaml; give it one of its own")
-    if f"results/{name}" in (SOURCES, REFERENCE):
-        raise SettingsError(f"{path}: name: results/{name} holds something else; give it another")
+    home, path = (PARAMS / "scales").resolve(), path.resolve()
+    known = path.parent == home or (home / f"{name}.yaml").exists()
+    if f"results/{name}" in (SOURCES, REFERENCE) or (known and path != home / f"{name}.yaml"):
+        way = f"its results need a place of their own; write {path.stem}, or another that no file in {home} has"
+        raise SettingsError(f"name = {name!r}: {way}")
 
 
 def _laid_over(base: Any, change: Any) -> Any:
@@ -181,7 +178,7 @@ def load_params(scale: str) -> Params:
 
     scale_settings = read(Scale, scale_path(scale), lambda _: read_scale(scale))
     if scale_settings:
-        errors += attempt("", _check_name, scale_settings.name, scale_path(scale))
+        errors += attempt(f"{scale_path(scale)}: ", _check_name, scale_settings.name, scale_path(scale))
     recipes = read(Recipes, PARAMS / "recipes.yaml")
     defaults = read(Defaults, PARAMS / "defaults.yaml")
     shows = scale_settings.shows if scale_settings else Shows.model_validate({})
@@ -328,24 +325,18 @@ def _check_limits(params: Params) -> list[str]:
 
 
 def check_bits(params: Params, table: Table) -> list[str]:
-    """Return the rows of a table whose bits aren't those of their recipes; full precision has 32 bits, or 16 of LLMs.
-
-    Rows that compete without saying their bits must have the same as the first of their section.
-    """
+    """Return the rows whose bits aren't those of their recipes, or of the rows with which they compete silently."""
     errors: list[str] = []
-    first: dict[str, tuple[int | None, int | None]] = {}
-    for row, compete in ((row, group.compare) for group in table.groups for row in group.rows):
-        bits = params.recipes.bits(row.recipe)
-        known = first.setdefault(row.section, bits) if compete and not row.bits else bits
-        if known != bits or row.bits not in ("", _label(bits, 32), _label(bits, 16)):
-            given = f"bits = {row.bits}" if row.bits else f"the rows above it have {_label(known)}"
-            errors.append(f"{row.method}: {given}, its recipe {row.recipe} has {_label(bits)}; change one of them")
+    first: dict[str, str] = {}
+    for group in table.groups:
+        for row in group.rows:
+            bits = params.recipes.bits(row.recipe)
+            said = row.bits.replace("16", "32") or (first.setdefault(row.section, bits) if group.compare else bits)
+            if said != bits:
+                errors.append(
+                    f"{row.method}: bits = {row.bits or said}, its recipe {row.recipe} has {bits}; change one"
+                )
     return errors
-
-
-def _label(bits: tuple[int | None, int | None], full: int = 32) -> str:
-    """Return bits of weights and activations as tables print them."""
-    return "/".join(str(each or full) for each in bits)
 
 
 def _check_parts(params: Params) -> list[str]:

@@ -140,10 +140,10 @@ class Recipes(Strict):
     roundings: dict[str, str] = Field(description="name -> package.module:Class")
     recipes: dict[str, Recipe]
 
-    def bits(self, name: str) -> tuple[int | None, int | None]:
-        """Return the bits of the weights and activations of a recipe, or of the first that it chooses among."""
+    def bits(self, name: str) -> str:
+        """Return the bits W/A of a recipe, or of the first that it chooses among; full precision is 32."""
         recipe = self.recipes[next(iter(self.recipes[name].select), name)]
-        return recipe.w_bits, recipe.a_bits
+        return f"{recipe.w_bits or 32}/{recipe.a_bits or 32}"
 
     def made(self, field: Literal["setting", "select"]) -> list[str]:
         """Return the recipes that are reconstructed (``setting``), or chosen among others (``select``)."""

@@ -56,12 +56,7 @@ def read_yaml(path: Path) -> Any:
 
 
 def parsed(text: str) -> Any:
-    """Return what YAML says, as :func:`read_yaml` does.
-
-    Raises:
-        yaml.YAMLError: a syntax error.
-        SettingsError: what ``plain`` refuses.
-    """
+    """Return what a text in YAML says; raise YAMLError for a syntax error, SettingsError for what ``plain`` refuses."""
     plain.check_structure(text)
     document = yaml.load(text, _Loader)
     plain.check_values(document)

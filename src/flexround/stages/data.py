@@ -17,10 +17,7 @@ def run(arguments: argparse.Namespace) -> None:
     job = jobfile.read(jobfile.DataJob, arguments.job)
     task = protocol.build(job.task)
     task.prepare(job.out, job.sources)
-    records = map(layout.source_file, job.task.sources)
-    facts = {
-        "place": str(job.out),
-        "inputs": {record: artifacts.read_json(Path(record))["sha256"] for record in records},
-    }
-    artifacts.write_formatted(job.out / "manifest.json", artifacts.read_manifest(job.out, verify=False) | facts)
+    records = {path: artifacts.read_json(Path(path))["sha256"] for path in map(layout.source_file, job.task.sources)}
+    manifest = artifacts.read_manifest(job.out, verify=False) | {"place": str(job.out), "inputs": records}
+    artifacts.write_formatted(job.out / "manifest.json", manifest)
     log.info("%s/%s: data in %s", job.scale, job.name, job.out)

@@ -28,10 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus) as device:
         start = time.perf_counter()
         recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}
-        model = provenance.inputs(job.network, verify=False, **recipe)
-        made_of = model | provenance.inputs(job.data, verify=False)
+        weights, data = provenance.inputs(job.network, False, **recipe), provenance.inputs(job.data, False)
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
-        state = arguments.state / "evaluate" / unfinished.fingerprint(job, made_of, device)
+        state = arguments.state / "evaluate" / unfinished.fingerprint(job, weights | data, device)
         with unfinished.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
@@ -43,7 +42,7 @@ def run(arguments: argparse.Namespace) -> None:
             "higher_is_better": found.higher_is_better,
             "protocol": found.protocol,
             "precision": job.checkpoint.evaluated,
-            "inputs": made_of,
+            "inputs": weights | data,
             "environment": provenance.environment(device),
             "seconds": time.perf_counter() - start,
         }

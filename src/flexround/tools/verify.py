@@ -1,12 +1,11 @@
 """Compare every result of a scale with its manifest: name what is wrong, and which tables and figures it touches.
 
-So is the chain: each output says where it belongs, and which sources, data, samples and networks it was made of; a
-table has the values of its evaluations.
+So is the chain: an output says where it belongs and what it was made of, a table has the values of its evaluations.
 """
 
 import argparse
+import contextlib
 import functools
-import statistics
 import sys
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -14,13 +13,12 @@ from typing import Any
 
 from flexround.artifacts import read_json, sha256
 from flexround.errors import InputError
-from flexround.results import cells, evaluated, published, table_csv
+from flexround.regress import compare
+from flexround.results import cells, evaluated, published
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings.dependents import served
-from flexround.settings.layout import Run
-from flexround.settings.load import load_params
+from flexround.settings.load import Params, load_params
 from flexround.settings.plan import Plan
-from flexround.settings.tables import Table
 from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
@@ -51,7 +49,7 @@ def run(arguments: argparse.Namespace) -> None:
     wrong = {file for file, _ in problems}
     lists = [file for file in files if file.name in LISTS] + sorted(root.glob("gates/*/*.json"))
     problems += _broken(file for file in lists if file not in wrong)
-    problems += _untrue(root, plan.params.tables.values())
+    problems += _untrue(root, plan.params)
     problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
     for path, problem in problems:
         places = map(str, (path, *path.parents))
@@ -103,30 +101,29 @@ def _broken(outputs: Iterable[Path]) -> Iterator[tuple[Path, str]]:
 
 
 def _hashes(origin: Path) -> Any:
-    """Return the hashes of a directory's files, or of a source, as they are recorded now; None if nothing is there."""
-    path, key = (origin, "sha256") if origin.suffix == ".json" else (origin / "manifest.json", "files")
+    """Return the hashes of a directory or source as they are recorded now; None if it isn't here, or is damaged."""
     try:
-        return read_json(path)[key]
-    except (InputError, KeyError, TypeError):  # missing, or named among the damaged
+        content = read_json(origin if origin.suffix == ".json" else origin / "manifest.json")
+    except InputError:
         return None
+    return content.get("sha256", content.get("files"))
 
 
-def _untrue(root: Path, tables: Iterable[Table]) -> Iterator[tuple[Path, str]]:
-    """Yield the tables of which a cell isn't what its evaluations give."""
-    for table in tables:
-        path, metrics = root / f"{table.name}.csv", {name: metric for metric, name in table.metric_names.items()}
-        for key, line in (published.read(path, dict) if table.groups and path.exists() else {}).items():
-            run = Run(line["scale"], line["task"], line["checkpoint"], line["recipe"], 0)
-            metric = metrics.get(key.metric, key.metric)
-            try:
-                trials = cells.trials_of(run, [metric], int(line["n_seeds"]), root.parent)[metric]
-            except InputError:  # named among the evaluations
-                continue
-            value = table_csv.number(statistics.median(trial.value for trial in trials) if trials else None)
-            if value != line["value"]:
-                where = f"{key.metric} of row {key.row}, {key.column}"
-                yield path, f"{where} is {line['value']}, its evaluations give {value or 'nothing'}"
-                break
+def _untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
+    """Yield the tables of which a cell isn't what its evaluations give; a wrong evaluation is named itself."""
+    for table in params.tables.values():
+        path, seeds = root / f"{table.name}.csv", dict[str, int]()
+        if not table.groups or not path.exists():
+            continue
+        for line in published.read(path, dict).values():
+            seeds[line["task"]] = max(seeds.get(line["task"], 1), int(line["n_seeds"]))
+        with contextlib.suppress(InputError):
+            collected = cells.collect(table, params.recipes.recipes, params.scale.name, seeds, root.parent)
+            found, printed = compare.of_cells(collected), compare.read_table(path)
+            wrong = [key for key in printed.keys() & found if printed[key].value and printed[key] != found[key]]
+            for key in sorted(wrong)[:1]:
+                values = f"{printed[key].value}, its evaluations give {found[key].value or 'nothing'}"
+                yield path, f"{key.metric} of row {key.row}, {key.column} is {values}"
 
 
 def _reason(error: InputError, path: Path) -> str:

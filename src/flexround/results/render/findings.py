@@ -48,6 +48,6 @@ def sentences(
     if compared := reached["reproduced"] + reached["close"] + reached["off"]:
         found.append(f"{reached['reproduced']} of {compared} cells are within the tolerance of the paper's number.")
     if others:
-        more = f" and {len(others) - SHOWN} more" if len(others) > SHOWN else ""
-        found.append(f"Evaluated, but in no table of this page: {', '.join(others[:SHOWN])}{more}.")
+        shown = [*others[:SHOWN], *([f"{len(others) - SHOWN} more"] if len(others) > SHOWN else [])]
+        found.append(f"Evaluated, but in no table of this page: {', '.join(shown)}.")
     return found or [NOTHING]

@@ -30,7 +30,6 @@ from flexround.results.render import (
 )
 from flexround.results.render.overview import Standing, standing
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow
-from flexround.settings import layout
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
 
@@ -126,10 +125,9 @@ def _table_runs(standing: Standing, root: Path) -> list[Run]:
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
-    """Return the evaluated runs of a scale that are none of ``runs``, as parts of their paths."""
-    shown = {layout.evaluated_dir(run).partition("/evaluated/")[2] for run in runs}
-    found = (path.parent.relative_to(directory / "evaluated") for path in directory.glob("evaluated/**/metrics.json"))
-    return sorted({path.as_posix() for path in found} - shown)
+    """Return the evaluated runs of a scale that are none of ``runs``, with their path below ``directory``'s."""
+    found = {str(path.parent.relative_to(directory.parent)) for path in directory.glob("evaluated/**/metrics.json")}
+    return sorted(found - {str(run).replace("/", "/evaluated/", 1) for run in runs})
 
 
 def _seconds(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
