@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Annotated
 
-from pydantic import BaseModel, Field
+from pydantic import AliasChoices, BaseModel, Field
 
 from flexround.errors import InputError, look_up
 from flexround.settings.validation import read_yaml, validate
@@ -24,9 +24,9 @@ Md5 = Annotated[str, Field(pattern=r"^[0-9a-f]{32}(\.dir)?$")]  # it becomes a p
 
 
 class Out(BaseModel):
-    """A file or directory that DVC stores, of whose entry the rest doesn't matter here."""
+    """A file or directory that DVC stores, or a file of such a directory; the rest of its entry doesn't matter here."""
 
-    path: str
+    path: str = Field(validation_alias=AliasChoices("path", "relpath"))
     md5: Md5
 
 
@@ -42,17 +42,10 @@ class Lock(BaseModel):
     stages: dict[str, Entry]
 
 
-class File(BaseModel):
-    """A file of a stored directory."""
-
-    relpath: str
-    md5: Md5
-
-
 class Listing(BaseModel):
     """What a stored directory holds."""
 
-    files: list[File]
+    files: list[Out]
 
 
 def parser() -> argparse.ArgumentParser:
@@ -97,7 +90,7 @@ def _problems(objects: Path, path: str, md5: str) -> Iterator[str]:
         yield f"{path}: damaged, its copy files/md5/{md5[:2]}/{md5[2:]} has another md5"
     elif md5.endswith(".dir"):
         for file in validate(Listing, {"files": json.loads(copy.read_text())}, f"{path} in {objects}").files:
-            yield from _problems(objects, f"{path}/{file.relpath}", file.md5)
+            yield from _problems(objects, f"{path}/{file.path}", file.md5)
 
 
 if __name__ == "__main__":
