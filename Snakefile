@@ -19,6 +19,7 @@ from snakemake.exceptions import WorkflowError
 try:
     clone.check(FOUND, Path(workflow.basedir))
     PARAMS = additions.configured(str(config.get("scale", "mini")), config.get("own"))
+    additions.claim(PARAMS.scale.name, str(config.get("scale", "mini")))
     PLAN = Plan(PARAMS, config.get("seeds"), dict(config), config.get("checkpoints"))
 except FlexRoundError as error:
     raise WorkflowError(str(error))

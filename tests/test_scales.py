@@ -12,6 +12,7 @@ from flexround.settings import additions, load
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params, read_scale
 from flexround.settings.plan import Plan
+from flexround.tools import report
 
 
 @pytest.fixture
@@ -143,15 +144,15 @@ def test_a_scale_among_the_projects_has_the_name_of_its_file(tmp_path, monkeypat
         load_params("mine")
 
 
-def test_results_are_of_one_file_until_it_is_gone(write, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+def test_results_are_of_one_file_until_it_is_gone(write, tmp_path):
     one, other = (write(f"{place}/mine.yaml", "name: mine\nextends: mini") for place in ("one", "other"))
     for path in (one, one):
-        assert additions.configured(path, None).scale.name == "mine"
+        additions.claim("mine", path, tmp_path)
+    arguments = ["--scale", other, "--root", str(tmp_path), "--out", str(tmp_path / "report.html")]
     with pytest.raises(SettingsError, match=f"^{other}: name: results/mine is of {one}, which has this name too"):
-        additions.configured(other, None)
+        report.run(report.parser().parse_args(arguments))
     Path(one).unlink()
-    assert additions.configured(other, None).scale.name == "mine"
+    additions.claim("mine", other, tmp_path)
 
 
 def test_a_scale_in_the_folder_of_scales_is_known_by_its_name(write, tmp_path, monkeypatch):

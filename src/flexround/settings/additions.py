@@ -49,11 +49,9 @@ def configured(scale: str, file: str | None) -> Params:
     Raises:
         SettingsError: all errors of the project's files together, or all of the user's.
     """
-    if outside := scale.endswith((".yaml", ".yml")):
+    if scale.endswith((".yaml", ".yml")):
         import_beside(Path(scale))
     params = load_params(scale)
-    if outside:
-        _claim(params.scale.name, Path(scale))
     code.check_scale(params.scale)
     values.check(params)
     if file is None:
@@ -63,13 +61,18 @@ def configured(scale: str, file: str | None) -> Params:
     return merge(params, read(path), path)
 
 
-def _claim(name: str, file: Path) -> None:
-    """Note whose results lie in ``results/NAME``, or refuse a name whose results are of another file that is there."""
-    note = Path(layout.JOBS) / name / "scale"
-    other = Path(note.read_text()) if note.exists() else file
-    if other.exists() and not other.samefile(file):
-        raise SettingsError(f"{file}: name: results/{name} is of {other}, which has this name too; rename one of them")
-    write_text(note, str(file.resolve()))
+def claim(name: str, scale: str, root: Path = Path()) -> None:
+    """Note in the project ``root`` which file's results lie in ``results/NAME``, for a ``scale`` given as a path.
+
+    Raises:
+        SettingsError: they are those of another file, which is still there.
+    """
+    if scale.endswith((".yaml", ".yml")):
+        note, file = root / layout.JOBS / name / "scale", Path(scale).resolve()
+        other = Path(note.read_text()) if note.exists() else file
+        if other != file and other.exists():
+            raise SettingsError(f"{file}: name: results/{name} is of {other}, which has this name too; rename one")
+        write_text(note, str(file))
 
 
 def read(file: Path) -> Own:

@@ -30,6 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
         SettingsError: the scale's settings, or the file of one's own, are wrong.
     """
     plan = Plan(additions.configured(arguments.scale, arguments.own))
+    additions.claim(plan.scale.name, arguments.scale, arguments.root)
     write_text(arguments.out, report_page.render(arguments.root, plan, arguments.own))
     log.info("%s: %.1f MB", arguments.out, arguments.out.stat().st_size / 1e6)
 
