@@ -9,7 +9,7 @@ sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 
 from flexround import clone
 from flexround.errors import FlexRoundError
-from flexround.jobs import server
+from flexround.jobs import resolve, server
 from flexround.jobs.resolve import Fatal, Jobs
 from flexround.jobs.shown import Shown
 from flexround.settings import additions, layout
@@ -24,6 +24,7 @@ try:
 except FlexRoundError as error:
     raise WorkflowError(str(error))
 
+resolve.settled = not workflow.is_main_process  # a cluster's job
 JOBS, SHOWN = Fatal(Jobs(PLAN)), Fatal(Shown(PLAN))
 SCALE, SERIES = PLAN.scale.name, PLAN.scale.shows.tables
 

@@ -1,7 +1,7 @@
 """Seconds from the start of a job's command to the first line of its stage's work: wall, and CPU of client and job.
 
 With the warm worker of a Snakemake run, and in a process of its own. Everything is imported that an evaluation and a
-reconstruction import, for images and for texts.
+reconstruction import, for images and for texts, and compared with a code file as in every job.
 """
 
 import json
@@ -13,7 +13,7 @@ import tempfile
 import time
 from pathlib import Path
 
-from flexround.jobs import server
+from flexround.jobs import codefile, server
 
 REPEATS = 7
 KINDS = {
@@ -40,8 +40,8 @@ def measure(kind: str, environment: dict[str, str]) -> tuple[float, float]:
     for _ in range(REPEATS):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begun = environment | {"BEGUN": repr(time.time())}
-        command = [sys.executable, "-m", f"probe_job_{kind}", "none.json"]
-        done = subprocess.run(command, env=begun, capture_output=True, text=True, check=True)
+        command = [sys.executable, "-m", f"probe_job_{kind}", f"{kind}.json"]
+        done = subprocess.run(command, cwd=begun["PLACE"], env=begun, capture_output=True, text=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
         wall, cpu = json.loads(done.stdout)
@@ -55,6 +55,13 @@ def main() -> None:
         for kind, modules in KINDS.items():
             Path(place, f"probe_stage_{kind}.py").write_text(STAGE.format(modules=modules))
             Path(place, f"probe_job_{kind}.py").write_text(JOB.format(kind=kind))
+            starts = [f"flexround.stages.{stage}:run" for stage in ("evaluate", "reconstruct")] + modules.split(", ")
+            record = Path(place, kind, "sha256")
+            record.parent.mkdir()
+            for path, text in zip((record, codefile.sources_of(record)), codefile.contents(*starts), strict=True):
+                path.write_text(text)
+            Path(place, f"{kind}.json").write_text(json.dumps({"code": str(record)}))
+        os.environ["PLACE"] = place
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (place, os.environ.get("PYTHONPATH"))))
         server.start()
         time.sleep(30)  # all is imported

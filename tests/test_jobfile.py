@@ -1,14 +1,19 @@
 """Job files: what a job is refused with, and that a file is rewritten only if it says something else."""
 
+import importlib
 import json
+import sys
+from argparse import Namespace
+from pathlib import Path
 
 import pytest
 from stage_calls import Work
 
 from flexround import artifacts
 from flexround.errors import InputError, SettingsError
-from flexround.jobs import jobfile
+from flexround.jobs import codefile, execution, jobfile, resolve
 from flexround.jobs.jobfile import CalibrateJob, DataJob, EvaluateJob, FinetuneJob, GateJob, ReconstructJob, SelectJob
+from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
 
@@ -73,7 +78,7 @@ def test_the_job_of_another_rule_is_refused(work):
         jobfile.read(GateJob, work.jobs.data("imagenet")["job"])
 
 
-def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path):
+def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monkeypatch):
     path = tmp_path / work.jobs.data("imagenet")["job"]
     before = path.stat().st_mtime_ns
     work.jobs.data("imagenet")
@@ -81,6 +86,10 @@ def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path):
     artifacts.write_text(path, "other")
     work.jobs.data("imagenet")
     assert jobfile.read(DataJob, path).name == "imagenet"
+    monkeypatch.setattr(resolve, "settled", True)
+    path.write_text("what another process has planned")
+    work.jobs.data("imagenet")
+    assert path.read_text() == "what another process has planned"
 
 
 def test_every_job_of_a_network_survives_its_file(work):
@@ -98,3 +107,55 @@ def test_every_job_of_a_network_survives_its_file(work):
     for kind, given in inputs.items():
         text = (work.root / given["job"]).read_text()
         assert jobfile.read(kind, given["job"]).model_dump_json(indent=1) + "\n" == text
+
+
+STAGE = """
+import my_unit
+def run(arguments):
+    open("begun", "w")
+    edit()
+    import my_late
+    assert my_unit.x == my_late.x == 1
+"""
+SAME, OTHER = "x = 1  # a comment\n", "x = 2\n"
+
+
+@pytest.mark.parametrize(
+    ("when", "name", "text", "code"),
+    [
+        ("before", "my_unit.py", SAME, 0),
+        ("before", "my_unit.py", OTHER, 2),
+        ("before", "my_late.py", OTHER, 2),
+        ("before", "my_data.yaml", SAME, 2),
+        ("while it imports", "my_unit.py", OTHER, 2),
+        ("while it imports", "my_unit.py", "x = 1\n", 2),  # as it was planned: what was imported may not be
+        ("later", "my_late.py", SAME, 0),
+        ("later", "my_late.py", OTHER, 2),
+    ],
+)
+def test_a_job_runs_the_code_that_was_planned_or_none(tmp_path, monkeypatch, capfd, when, name, text, code):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.syspath_prepend(str(tmp_path))
+    reach.read_module.cache_clear(), reach._roots.cache_clear()
+    files = dict.fromkeys(("my_unit.py", "my_late.py", "my_data.yaml"), "x = 1\n") | {"my_stage.py": STAGE}
+    for file, content in files.items():
+        monkeypatch.delitem(sys.modules, Path(file).stem, raising=False)
+        Path(file).write_text(content)
+    written, sources = codefile.contents("my_stage:run", files=(str(tmp_path / "my_data.yaml"),))
+    for file, content in (("sha256", written), ("sources.json", sources), ("job.json", '{"code": "sha256"}')):
+        Path(file).write_text(content)
+
+    def imported(module, load=importlib.import_module):
+        found = load(module)
+        if module == "my_stage":
+            found.edit = lambda: when == "later" and Path(name).write_text(text)
+            when == "while it imports" and Path(name).write_text(text)
+        return found
+
+    if when == "before":
+        Path(name).write_text(text)
+    monkeypatch.setattr(importlib, "import_module", imported)
+    assert execution.run("a test", "my_stage", Namespace(job=Path("job.json"), threads=1)) == code
+    said = capfd.readouterr().err
+    assert (f"{name}: the code has changed since this run was planned; run the same command" in said) == (code == 2)
+    assert Path("begun").exists() == (code == 0 or when == "later")

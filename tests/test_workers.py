@@ -51,7 +51,8 @@ rule all:
 """
 LIGHT = {
     "flexround",
-    *(f"flexround.{name}" for name in ("memory", "errors", "hardware")),
+    *(f"flexround.{name}" for name in ("memory", "errors", "hardware", "artifacts", "settings")),
+    *(f"flexround.settings.{name}" for name in ("layout", "reach")),
 }  # of every job
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
 

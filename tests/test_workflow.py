@@ -211,6 +211,33 @@ def test_an_edit_reruns_exactly_what_depends_on_it(project, name, old, new, expe
     assert project.planned("results/table10.csv") == {}, "restoring the text restores the state"
 
 
+def test_an_edit_between_two_jobs_that_is_reverted_later_publishes_nothing(project, tmp_path):
+    """The first evaluation begins with the edit of another process, which is taken back when it has ended."""
+    run = project.root / "results/smoke/evaluated/imagenet/mobilenetv2-brecq/full-precision/seed0"
+    table = project.root / "results/table10.csv"
+    right, metric = table.read_bytes(), project.root / "src/flexround/tasks/images/task.py"
+    shim, text = tmp_path / "python", metric.read_text()
+    changed = text.replace("100.0 * float(each.mean())", "50.0 * float(each.mean())")
+    assert changed != text
+    (tmp_path / "changed").write_text(changed)
+    (tmp_path / "text").write_text(text)
+    shim.write_text(
+        f"#!/bin/sh\ncp '{tmp_path}/changed' '{metric}'\n{sys.executable} \"$@\"\ncode=$?\n"
+        f"cp '{tmp_path}/text' '{metric}'\nexit $code\n"
+    )
+    shim.chmod(0o755)
+    shutil.rmtree(run)
+    path = f"PATH={tmp_path}:{project.environment['PATH']}"
+    targets = [str((run / "metrics.json").relative_to(project.root)), "results/table10.csv"]
+    arguments = ["--cores", "2", *targets, "--config", "scale=smoke.yaml"]
+    done = project.run("env", path, sys.executable, "-m", "snakemake", *arguments, check=False)
+    assert done.returncode == 1
+    assert "tasks/images/task.py: the code has changed since this run was planned; run the same" in done.stderr
+    assert not run.exists() or not list(run.iterdir())
+    project.snakemake(*targets)
+    assert table.read_bytes() == right
+
+
 def test_a_file_that_is_no_python_ends_the_run_with_its_line(project):
     """Snakemake alone would take the error of an input function for "up to date"."""
     with edited(project, "src/flexround/quant/adaround.py", "import GAMMA", "import 1 * GAMMA"):

@@ -1,6 +1,7 @@
 """Do a job's work in this process: log, threads, the user's modules, errors meant for the user."""
 
 import argparse
+import contextlib
 import importlib
 import json
 import logging
@@ -9,12 +10,13 @@ import shlex
 import sys
 import time
 import traceback
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from flexround import hardware, memory
 from flexround.errors import FlexRoundError
-from flexround.jobs import command
+from flexround.jobs import codefile, command
 
 MODULES = "FLEXROUND_MODULES"  # environment variable: directories of the user's own modules
 BUG, USER_ERROR, INTERRUPTED = 1, 2, 130
@@ -37,7 +39,11 @@ def run(program: str, stage: str, arguments: argparse.Namespace) -> int:
         sys.path += [os.path.abspath(directory) for directory in modules.split(os.pathsep) if directory]
         memory.keep_freed_memory()
         with hardware.enough(stage.rpartition(".")[2], "a larger mem_mb (resources, needs) where it limits the job"):
-            _import(stage, arguments.threads).run(arguments)
+            code = codefile.Code(arguments.job)
+            module = _import(stage, arguments.threads, code.modules)
+            code.check(begun=True)
+            module.run(arguments)
+            code.check()
     except FlexRoundError as error:
         log.error("error: %s", error)
         _tell_agent(error)
@@ -62,14 +68,18 @@ def _tell_agent(error: BaseException) -> None:
         Path(path).write_text(json.dumps({"message": told}))
 
 
-def _import(stage: str, threads: int) -> Any:
+def _import(stage: str, threads: int, others: Iterable[str] = ()) -> Any:
     """Import a stage and hold it to ``threads``; two jobs that spin on the same cores are ten times slower than one.
 
-    A library reads the environment when it is loaded; one that the worker has loaded before is told.
+    A library reads the environment when it is loaded; one that the worker has loaded before is told. ``others`` are
+    the modules that the job imports later: imported now, an edit of theirs can't reach the job any more.
     """
     loaded = "numpy" in sys.modules
     os.environ.update(dict.fromkeys(command.POOLS, str(threads)))
     module = importlib.import_module(stage)
+    for name in others:
+        with contextlib.suppress(Exception):  # the job says it where it needs the module
+            importlib.import_module(name)
     if "torch" in sys.modules:
         sys.modules["torch"].set_num_threads(threads)
     if loaded and threads > 1:

@@ -23,6 +23,7 @@ class Job(Strict):
     """What the job files of all rules have."""
 
     format: Literal[1] = FORMAT
+    code: Path | None = Field(None, description="code file; none: the job depends on no code (jobs/codefile.py)")
 
 
 class FetchJob(Job):
@@ -72,7 +73,6 @@ class FinetuneJob(NetworkJob):
     sources: Path = Field(description="directory of all sources")
     data: Path | None
     pretrained: Path | None = Field(description="directory of the network that it starts from")
-    code: Path = Field(description="hashes of the code that the job can reach")
 
 
 class MeasuredJob(NetworkJob):
@@ -98,7 +98,6 @@ class ReconstructJob(NetworkJob):
     hyper_sources: dict[str, str] = Field(description="where each hyper-parameter comes from")
     weights: Path
     samples: Path
-    code: Path = Field(description="hashes of the code that the job can reach")
 
 
 class SelectJob(MeasuredJob):
@@ -114,7 +113,6 @@ class EvaluateJob(MeasuredJob):
     run: Run
     recipe: Recipe
     network: Path
-    code: Path = Field(description="hashes of the code that the job can reach")
 
 
 def read(kind: type[J], path: Path) -> J:

@@ -1,4 +1,4 @@
-"""Write the job files: what each run may know of the settings, and the hashes of the code that it can reach.
+"""Write the job files: what each run may know of the settings, and the code that it can reach.
 
 The Snakefile asks for the inputs of a rule; they are the job file and what it names. No torch here.
 """
@@ -15,16 +15,17 @@ from typing import Any
 
 from flexround import artifacts
 from flexround.errors import FlexRoundError, InputError
-from flexround.jobs import jobfile
+from flexround.jobs import codefile, jobfile
 from flexround.jobs.jobfile import Job
 from flexround.seeding import derive
-from flexround.settings import layout, reach
+from flexround.settings import layout
 from flexround.settings.layout import CODE, ROOT, Run
 from flexround.settings.load import Params
 from flexround.settings.plan import Plan
 
 Inputs = dict[str, str]
 SKEW = 60  # seconds that clocks of machines with a common file system may differ
+settled = False  # whether another process has planned the run: its files hold, whatever has been edited since
 FUNCTION = re.compile(r"!function ([\w.]+)\.(\w+)")
 
 
@@ -37,42 +38,39 @@ class Jobs:
     def fetch(self, name: str) -> Inputs:
         """Fetch one pinned source."""
         out, source = layout.source_file(name), self.params.sources[name]
-        return write(jobfile.FetchJob, out, name=name, source=source, out=layout.SOURCES) | code("fetch")
+        return write(jobfile.FetchJob, out, code("fetch"), name=name, source=source, out=layout.SOURCES)
 
     def data(self, task: str) -> Inputs:
         """Prepare a task's data."""
         out, settings = layout.data_dir(self.scale.name, task), self.scale.tasks[task]
         sources = numbered("source", map(layout.source_file, settings.sources))
         facts = {"scale": self.scale.name, "name": task, "task": settings, "sources": layout.SOURCES}
-        return write(jobfile.DataJob, out, **facts) | code("data", settings.module) | sources
+        return write(jobfile.DataJob, out, code("data", settings.module), **facts) | sources
 
     def calibrate(self, task: str, samples: int, seed: int) -> Inputs:
         """Draw the calibration samples of a seed."""
         out, settings = layout.calibration_dir(self.scale.name, task, samples, seed), self.scale.tasks[task]
         data = layout.data_dir(self.scale.name, task)
         facts = {"scale": self.scale.name, "name": task, "task": settings, "samples": samples, "seed": seed}
-        return (
-            write(jobfile.CalibrateJob, out, **facts, data=data) | code("calibrate", settings.module) | {"data": data}
-        )
+        return write(jobfile.CalibrateJob, out, code("calibrate", settings.module), **facts, data=data) | {"data": data}
 
     def finetune(self, task: str, checkpoint: str) -> Inputs:
         """Make a full-precision network."""
         out = layout.checkpoint_dir(self.scale.name, task, checkpoint)
         made_from = self.plan.origins(task, checkpoint)
         last = self.params.checkpoint(checkpoint).finish
-        reached = code("finetune", *self._model_code(task, checkpoint), *([last.function] if last else []))
         job = write(
             jobfile.FinetuneJob,
             out,
+            code("finetune", *self._model_code(task, checkpoint), *([last.function] if last else [])),
             **self._network(task, checkpoint),
             train=self.params.train(task, checkpoint),
             origins={name: self.params.sources[name] for name in self.params.checkpoint(checkpoint).sources},
             sources=layout.SOURCES,
             data=made_from.get("data"),
             pretrained=made_from.get("pretrained"),
-            **reached,
         )
-        return job | reached | made_from
+        return job | made_from
 
     def gate(self, task: str, checkpoint: str) -> Inputs:
         """Pass or stop a full-precision network; on purpose without the code, so that no edit throws networks away."""
@@ -83,7 +81,7 @@ class Jobs:
         }
         gate = self.params.gate(task, checkpoint).model_dump(include={"metric", "min", "max"})
         network = self._network(task, checkpoint, evaluated=True)
-        return write(jobfile.GateJob, out, **network, gate=gate, **inputs) | inputs
+        return write(jobfile.GateJob, out, {}, **network, gate=gate, **inputs) | inputs
 
     def reconstruct(self, run: Run) -> Inputs:
         """Quantize a network."""
@@ -93,10 +91,10 @@ class Jobs:
             "weights": layout.checkpoint_dir(run.scale, run.task, run.checkpoint),
             "samples": self.plan.samples_dir(run),
         }
-        reached = code("reconstruct", *self._model_code(run.task, run.checkpoint), rounding)
         job = write(
             jobfile.ReconstructJob,
             layout.quantized_dir(run),
+            code("reconstruct", *self._model_code(run.task, run.checkpoint), rounding),
             **self._network(run.task, run.checkpoint),
             run=run,
             recipe=recipe,
@@ -104,27 +102,27 @@ class Jobs:
             hyper=hyper,
             hyper_sources=sources,
             **inputs,
-            **reached,
         )
-        return job | inputs | reached | {"gate": self.plan.gate(run)}
+        return job | inputs | {"gate": self.plan.gate(run)}
 
     def select(self, run: Run) -> Inputs:
         """Choose the best of several quantized networks."""
         names, data = self.params.recipe(run.recipe).select, layout.data_dir(run.scale, run.task)
         networks = {name: layout.quantized_dir(dataclasses.replace(run, recipe=name)) for name in names}
         network = self._network(run.task, run.checkpoint, evaluated=True)
-        job = write(jobfile.SelectJob, layout.quantized_dir(run), **network, run=run, networks=networks, data=data)
         reached = code("select", *self._model_code(run.task, run.checkpoint))
-        return job | reached | {"data": data} | numbered("of", networks.values())
+        facts = {"run": run, "networks": networks, "data": data}
+        job = write(jobfile.SelectJob, layout.quantized_dir(run), reached, **network, **facts)
+        return job | {"data": data} | numbered("of", networks.values())
 
     def evaluate(self, run: Run) -> Inputs:
         """Evaluate a network, quantized or not."""
         out, recipe = layout.evaluated_dir(run), self.params.recipe(run.recipe)
         inputs = {"network": self.plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
         network = self._network(run.task, run.checkpoint, evaluated=True)
-        reached = code("evaluate", *self._model_code(run.task, run.checkpoint), *self._code_of_files(run.task))
-        job = write(jobfile.EvaluateJob, out, **network, run=run, recipe=recipe, **inputs, **reached)
-        return job | reached | inputs
+        named = *self._model_code(run.task, run.checkpoint), *self._code_of_files(run.task)
+        reached = code("evaluate", *named, files=tuple(self.plan.task_files(run.task)))
+        return write(jobfile.EvaluateJob, out, reached, **network, run=run, recipe=recipe, **inputs) | inputs
 
     def _network(self, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
         """Return what all jobs know of a network."""
@@ -152,10 +150,10 @@ def network(params: Params, task: str, checkpoint: str, evaluated: bool = False)
     }
 
 
-def write(kind: type[Job], output: str | Path, **values: Any) -> Inputs:
+def write(kind: type[Job], output: str | Path, reached: Inputs, **values: Any) -> Inputs:
     """Write the job file of an output: a job's fields, checked; ``out`` is the output if it is not among them."""
-    job = kind.model_validate({"out": output} | values)
-    return {"job": _updated(layout.job_file(str(output)), job.model_dump_json(indent=1) + "\n")}
+    job = kind.model_validate({"out": output} | reached | values)
+    return {"job": _updated(layout.job_file(str(output)), job.model_dump_json(indent=1) + "\n")} | reached
 
 
 def numbered(name: str, paths: Iterable[str]) -> Inputs:
@@ -174,7 +172,7 @@ def _updated(path: Path, text: str) -> str:
             f"{path}: was written later than this machine's clock says; set the clock, or, if the clock is right, run: "
             f'find {layout.JOBS} {CODE} results -newermt now -exec touch -d "$(date +%FT%T)" {{}} +'
         )
-    if not path.exists() or path.read_text() != text:
+    if not path.exists() or (not settled and path.read_text() != text):
         artifacts.write_text(path, text)
     return str(path)
 
@@ -202,20 +200,17 @@ class Fatal:
         return resolved
 
 
-def hashes(stage: str, *targets: str) -> dict[str, str]:
-    """Return file -> hash of what a stage can reach in it; a user's file by its name alone, since it may be moved.
-
-    ``targets`` are further ``package.module:name`` that the settings make the stage import.
-    """
-    reached = reach.reached(f"flexround.stages.{stage}:run", "flexround.jobs.execution", *targets)
-    return {
-        str(path.relative_to(ROOT)) if path.is_relative_to(ROOT) else path.name: digest
-        for path, digest in sorted(reached.items())
-    }
-
-
 @functools.cache
-def code(stage: str, *targets: str) -> Inputs:
-    """Write the hashes of the code that a stage can reach, unless they are there."""
-    path = Path(CODE) / f"{stage}-{derive(stage, *targets):016x}" / "sha256"
-    return {"code": _updated(path, "".join(f"{digest}  {file}\n" for file, digest in hashes(stage, *targets).items()))}
+def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> Inputs:
+    """Write the code file of a stage, unless it is there.
+
+    Args:
+        stage: name of the module in ``flexround.stages``.
+        *targets: further ``package.module:name`` that the settings make the stage import.
+        files: other files of the project that the job reads.
+    """
+    path = Path(CODE) / f"{stage}-{derive(stage, *targets, *files):016x}" / "sha256"
+    starts = f"flexround.stages.{stage}:run", "flexround.jobs.execution", *targets
+    text, sources = codefile.contents(*starts, files=files)
+    _updated(codefile.sources_of(path), sources)
+    return {"code": _updated(path, text)}

@@ -113,9 +113,11 @@ class Shown:
     def tabulate(self, number: int) -> Inputs:
         """Make one table."""
         table = self.params.tables[number]
+        templates = _templates("table")
         job = write(
             TabulateJob,
             self.out / f"{table.name}.csv",
+            code("tabulate", files=tuple(templates.values())),
             table=table,
             scale=self.facts,
             seeds=self._seeds([table]),
@@ -126,15 +128,18 @@ class Shown:
             out=self.out,
         )
         runs = [] if table.settings else self.plan.table_runs(number)
-        return job | code("tabulate") | _templates("table") | _evaluated(runs)
+        return job | templates | _evaluated(runs)
 
     def figure(self, number: int) -> Inputs:
         """Draw one figure."""
         panels = self.params.figures.shifts.get(number, ())
         shifts = tuple(map(self._shift, panels))
+        models = [shift.checkpoint.model for shift in shifts]
+        targets = {target for model in models for target in (model.factory, model.equalization) if target}
         job = write(
             FigureJob,
             self.out / f"figure{number}.pdf",
+            code("figure", *sorted(targets | {shift.task.module for shift in shifts})),
             number=number,
             where=self.params.figures.where[number],
             scale=self.scale.name,
@@ -147,16 +152,15 @@ class Shown:
         inputs = _evaluated([] if shifts else self.plan.figure_runs(number))
         inputs |= numbered("weights", (str(shift.weights) for shift in shifts))
         inputs |= numbered("quantized", (str(shift.quantized) for shift in shifts))
-        models = [shift.checkpoint.model for shift in shifts]
-        targets = {target for model in models for target in (model.factory, model.equalization) if target}
-        return job | code("figure", *sorted(targets | {shift.task.module for shift in shifts})) | inputs
+        return job | inputs
 
     def claims(self) -> Inputs:
         """Judge the paper's claims by all complete tables and figure 7."""
-        tables = tuple(table for table in self.params.tables.values() if table.groups)
+        tables, templates = tuple(table for table in self.params.tables.values() if table.groups), _templates("claims")
         job = write(
             ClaimsJob,
             self.out / "claims.csv",
+            code("claims", files=tuple(templates.values())),
             tables=tables,
             scale=self.facts,
             seeds=self._seeds(tables),
@@ -173,14 +177,13 @@ class Shown:
         complete = [number for number in self.plan.complete_tables() if self.params.tables[number].groups]
         runs = [run for table in complete for run in self.plan.table_runs(table)]
         runs += self.plan.figure_runs(number) if number in self.plan.complete_figures() else []
-        return job | code("claims") | _templates("claims") | _evaluated(runs)
+        return job | templates | _evaluated(runs)
 
     def summary(self) -> Inputs:
         """Sum up the complete tables."""
         names = [self.params.tables[number].name for number in self.plan.complete_tables()]
         tables = [str(self.out / f"{name}.csv") for name in names]
-        job = write(SummaryJob, self.out / "metrics.json", tables=tables)
-        return job | code("summary") | numbered("table", tables)
+        return write(SummaryJob, self.out / "metrics.json", code("summary"), tables=tables) | numbered("table", tables)
 
     def _numbers(self) -> Numbers:
         """Return the published numbers of what the scale shows."""

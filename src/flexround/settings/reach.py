@@ -47,7 +47,12 @@ class Part(NamedTuple):
 
 
 def reached(*starts: str) -> dict[Path, str]:
-    """Return file -> sha256 of what can be reached in it: of the digests of its symbols in order of their names.
+    """Return file -> sha256 of the code that can be reached in it; see :func:`walked`."""
+    return {module.path: digest for module, digest in walked(*starts).items()}
+
+
+def walked(*starts: str) -> dict["Module", str]:
+    """Return module -> sha256 of the digests of its symbols that can be reached, in order of their names.
 
     Args:
         *starts: ``package.module:name``; a name alone is a whole module.
@@ -55,13 +60,13 @@ def reached(*starts: str) -> dict[Path, str]:
     Raises:
         SettingsError: a file with a syntax error.
     """
-    files: dict[Path, list[str]] = {}
+    found: dict[Module, list[str]] = {}
     for symbol, parts in sorted(_walk(*starts).items()):
         module = read_module(symbol.module)
         if module is not None and parts:
             digests = sorted(part.digest for part in parts)
-            files.setdefault(module.path, []).append(f"{symbol.name} {' '.join(digests)}")
-    return {path: hashlib.sha256("\n".join(lines).encode()).hexdigest() for path, lines in files.items()}
+            found.setdefault(module, []).append(f"{symbol.name} {' '.join(digests)}")
+    return {module: hashlib.sha256("\n".join(lines).encode()).hexdigest() for module, lines in found.items()}
 
 
 def _walk(*starts: str) -> dict[Symbol, list[Part]]:
@@ -96,7 +101,7 @@ def _walk(*starts: str) -> dict[Symbol, list[Part]]:
 
 
 class Module:
-    """The top of a module of ours or of the user's: what each name stands for."""
+    """The top of a module of ours or of the user's: what each name stands for, and the sha256 of the whole file."""
 
     def __init__(self, name: str, path: Path) -> None:
         self.name, self.path = name, path
@@ -104,8 +109,10 @@ class Module:
         self.nodes: dict[str, list[ast.AST]] = {}
         self.imported: dict[str, Symbol] = {}
         self.parts: dict[str, Part] = {}
+        content = path.read_bytes()
+        self.sha256 = hashlib.sha256(content).hexdigest()
         try:
-            tree = ast.parse(path.read_text())
+            tree = ast.parse(content.decode())
         except SyntaxError as error:
             raise SettingsError(f"{path}: line {error.lineno}: {error.msg}") from error
         except ValueError as error:  # not UTF-8, or null bytes
