@@ -6,6 +6,7 @@ import os
 import re
 import shutil
 import signal
+import socket
 import struct
 import subprocess
 import sys
@@ -269,6 +270,37 @@ def test_the_directory_is_private_and_a_second_start_does_nothing(workers):
     done = subprocess.run([sys.executable, "-c", code], env=workers.environment, check=False)
     assert done.returncode == 0
     assert server_of(workers.address) == workers.pid
+
+
+PACKETS = (
+    "[]",
+    "1",
+    "null",
+    '"signal"',
+    "[" * 9000,
+    "{}",
+    '{"signal": "KILL"}',
+    '{"signal": 1e99}',
+    '{"place": 1}',
+    "\xff",
+)
+
+
+@pytest.mark.parametrize("packet", [*PACKETS, None])
+def test_no_packet_ends_the_server_or_another_job(workers, packet):
+    (workers.directory / "short").write_text('"import time; time.sleep(0.1)"')
+    own = {"argv": ["", "short"], "path": [str(SOURCES), str(workers.directory), *sys.path]}
+    request = json.dumps(command._request("fake_job", "fake_stage") | own | {"directory": str(workers.directory)})
+    alone, busy = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
+    with alone, busy:
+        for connection in (busy, alone):
+            connection.connect(workers.address)
+        for connection, text in ((busy, request), (busy, packet or request), (alone, packet or request)):
+            connection.send(text.encode("latin-1"))
+        for _ in range(2):
+            code, output, errors = workers.run("import time; time.sleep(0.3); print(1)")
+            assert (code, output) == (0, "1\n"), errors
+            assert "worker server" not in errors
 
 
 def test_two_jobs_at_once_mix_neither_outputs_nor_environments(workers):

@@ -153,9 +153,9 @@ class Server:
             message = json.loads(data)
             if "signal" in message:
                 peer.signal(message["signal"])
-            else:
+            elif not peer.pid:
                 self._start(peer, message, files)
-        except (OSError, ValueError, KeyError):  # the client is gone, and its job goes with it
+        except Exception:  # the client is gone or sends what is no message: its job goes with it, the others stay
             peer.signal(signal.SIGKILL)
             self.selector.unregister(peer.connection)
             peer.connection.close()
