@@ -197,9 +197,11 @@ def test_unfinished_work_is_known_by_the_code_of_a_rounding(edit, same, tmp_path
             cached.cache_clear()
         sys.modules.pop("own_of_test", None)
         importlib.invalidate_caches()
-        digests.append(code_digest.of(entry, importlib.import_module("own_of_test").Own))
-    assert (digests[0] == digests[1]) == same
-    assert digests[0] != code_digest.of("flexround.library.command:run", Rounding)
+        own = importlib.import_module("own_of_test").Own
+        typed = type("Typed", (own,), {"__module__": "__main__"})  # in a script; only its base class has changed
+        digests.append([code_digest.of(entry, kind) for kind in (own, typed)])
+    assert [before == after for before, after in zip(*digests, strict=True)] == [same, same]
+    assert digests[0][0] != code_digest.of("flexround.library.command:run", Rounding)
 
 
 def test_state_is_refused_where_the_code_of_a_rounding_cannot_be_read(monkeypatch):
