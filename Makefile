@@ -19,7 +19,7 @@ quoted = '$(subst ','\'',$(1))'
 .PHONY: help install test fuzz mutants kills full-disk docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
 
 help: ## show this list
-	@grep -E '^[a-z%/.]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
+	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 # Bytecode is compiled once here: without it the first imports take far longer.
 $(INSTALLED): requirements.lock pyproject.toml

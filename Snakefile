@@ -12,9 +12,10 @@ from flexround.errors import FlexRoundError
 from flexround.jobs import resolve, server
 from flexround.jobs.resolve import Fatal, Jobs
 from flexround.jobs.shown import Shown
-from flexround.settings import additions, layout
+from flexround.settings import additions, layout, upgrades
 from flexround.settings.plan import Plan
 from snakemake.exceptions import WorkflowError
+from snakemake.logging import logger
 
 try:
     clone.check(FOUND, Path(workflow.basedir))
@@ -27,6 +28,9 @@ except FlexRoundError as error:
 resolve.settled = not workflow.is_main_process  # a cluster's job
 JOBS, SHOWN = Fatal(Jobs(PLAN)), Fatal(Shown(PLAN))
 SCALE, SERIES = PLAN.scale.name, PLAN.scale.shows.tables
+if workflow.is_main_process:
+    for line in upgrades.told(Path("results", SCALE)):
+        logger.warning(line)
 
 
 report: "workflow/report/workflow.rst"

@@ -36,7 +36,9 @@ def run(tmp_path):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     (tmp_path / "metrics.json").write_text('{"metrics": {"top1": 71.236}}')
     (tmp_path / "params/tables").mkdir(parents=True)
-    (tmp_path / "params/tables/table03.yaml").touch()
+    (tmp_path / "params/scales").mkdir()
+    for name in ("tables/table03", "tables/real03", "scales/mini", "scales/paper", "scales/pretraining", "scales/real"):
+        (tmp_path / f"params/{name}.yaml").touch()
 
     def snakemake(*options, targets=()):
         command = [sys.executable, "-m", "snakemake", "--logger", "flexround", "--cores", "1", *options, "--", *targets]
@@ -78,6 +80,21 @@ def test_a_misspelt_target_gets_a_suggestion(run):
     assert "did you mean results/table3.csv" in done.stderr
 
 
+@pytest.mark.parametrize(
+    ("name", "scales"), [("real3", "real"), ("table3", "mini or scale=paper or scale=pretraining")]
+)
+def test_a_table_of_another_scale_names_the_scale(run, name, scales):
+    text = run(targets=[f"results/{name}.csv"]).stderr
+    assert text.splitlines()[1] == f"another scale makes it: --config scale={scales}"
+
+
+def test_a_report_with_outputs_that_are_not_made_gets_the_command_that_works(run, tmp_path):
+    (tmp_path / "Snakefile").write_text('rule all:\n    output: report("results/table2.csv")\n    shell: "exit 1"\n')
+    (tmp_path / "results").mkdir()
+    (tmp_path / "results/table3.csv").touch()
+    assert "name what is made: snakemake results/table3.csv --report report.html" in run("--report", "r.html").stderr
+
+
 def test_a_misspelt_name_in_a_path_gets_a_suggestion_and_nothing_around_the_message(run):
     path = "results/mini/quantized/imagenet/resnet18-{}/q-{}-w4a4/seed0"
     wrong, right = path.format("breqc", "flexruond"), path.format("brecq", "flexround")
@@ -108,3 +125,4 @@ def test_an_interrupted_run_says_how_to_go_on(tmp_path):
     assert started.returncode != 0
     assert "the same command goes on where this run stopped" in text, text
     assert "Traceback" not in text
+    assert "FAILED" not in text, text

@@ -11,6 +11,7 @@ import sys
 import time
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -99,6 +100,13 @@ def test_the_command_in_a_log_does_the_job_again_by_hand(project):
     samples.unlink()
     project.run("sh", "-c", command)
     assert samples.read_bytes() == before
+
+
+def test_the_tutorials_command_shows_the_command_of_a_job_that_is_done(project):
+    options = re.findall(r"^\$ snakemake (-n .*-p .*) -- ", (ROOT / "docs/tutorial.md").read_text(), re.MULTILINE)[0]
+    target = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
+    command = ["snakemake", "--config", "scale=smoke.yaml", *options.split(), "--", target]
+    assert "python -m flexround.jobs.reconstruct .jobs/smoke/quantized/" in project.run(*command).stdout
 
 
 def test_a_selection_plans_its_checkpoints_alone(project):
@@ -274,6 +282,22 @@ def test_a_changed_setting_reruns_the_runs_whose_resolved_settings_changed(proje
         planned = project.planned("results/table10.csv")
     order = ["gate", "reconstruct", "tabulate"]
     assert next((rule for rule in order if rule in planned), "") == expected
+
+
+def test_an_upgraded_package_is_said_and_reruns_what_is_asked_for(project):
+    metrics = project.root / "results/smoke/evaluated/imagenet/mobilenetv2-brecq/full-precision/seed0/metrics.json"
+    before, text = metrics.stat(), metrics.read_text()
+    metrics.write_text(text.replace(f'"numpy": "{np.__version__}"', '"numpy": "1.0"'))
+    os.utime(metrics, ns=(before.st_atime_ns, before.st_mtime_ns))
+    done = project.snakemake("-n", "results/table10.csv")
+    told = f"numpy {np.__version__} is installed; results in results/smoke that were made with 1.0: 1; they stay"
+    assert (done.stdout + done.stderr).count(told) == 1
+    assert "Nothing to be done" in done.stdout + done.stderr
+    planned = project.planned("results/table10.csv", "--forcerun", "data")
+    assert (planned["finetune"], planned["calibrate"], planned["reconstruct"], planned["evaluate"]) == (2, 1, 8, 12)
+    metrics.write_text(text)
+    os.utime(metrics, ns=(before.st_atime_ns, before.st_mtime_ns))
+    assert "is installed;" not in project.snakemake("-n", "results/table10.csv").stderr
 
 
 def test_a_clock_that_was_set_back_is_noticed_and_the_advice_helps(project):

@@ -41,6 +41,7 @@ class LogHandler(LogHandlerBase):
         self.started: dict[int, float] = {}
         self.finished: list[int] = []
         self.failed: list[str] = []
+        self.stopped = False
         self.begin = time.monotonic()
         self.plain = bool(shown.dryrun or shown.verbose or shown.debug_dag or shown.printshellcmds)
         self.usual = DefaultFilter(shown.quiet, shown.debug_dag, shown.verbose, shown.dryrun, shown.printshellcmds)
@@ -141,6 +142,8 @@ class LogHandler(LogHandlerBase):
 
     def _failure(self, rule: str, facts: dict[str, Any]) -> str:
         """Return which job failed, why, and where its log is."""
+        if self.stopped:  # every job that ran fails of it
+            return ""
         known = self.jobs.get(facts["jobid"], {"rule_name": rule, "wildcards": {}})
         logs = [str(path).partition(" ")[0] for path in facts["log"] if not str(path).endswith(".json")]
         reason = next((text for path in logs if (text := message(Path(path)))), "")
@@ -151,6 +154,7 @@ class LogHandler(LogHandlerBase):
     def _own_words(self, text: str, level: int) -> str:
         """Return a line of Snakemake's own, or what it means here."""
         if text.startswith("Terminating processes on user request"):
+            self.stopped = True
             return f"stopped; {ENDED}"
         if text.startswith("Exiting because a job execution failed") or text.startswith("At least one job did not"):
             return f"{len(self.failed)} jobs failed: {'; '.join(self.failed)}. Mend the reason above; {ENDED}"
@@ -189,17 +193,35 @@ def message(path: Path) -> str:
 
 
 def suggestion(text: str) -> str:
-    """Return what may have been meant by a target that no rule makes."""
+    """Return what may have been meant by a target that no rule makes, or by a report of what is not made."""
+    if "marked for report but does not exist" in text:
+        made = [str(path) for kind in ("table*.csv", "real*.csv", "figure*.pdf") for path in Path("results").glob(kind)]
+        return f"\nname what is made: snakemake {' '.join(sorted(made)) or 'TARGET'} --report report.html"
     found = re.search(r"No rule to produce (\S+)", text)
     if not found:
         return ""
     tables = [re.sub(r"0*(\d+)$", r"\1", path.stem) for path in Path("params/tables").glob("*.yaml")]
     figures = [f"figure{number}.pdf" for number in range(3, 9)]
+    if (name := Path(found[1]).stem) in tables and (scales := making(name)):
+        return f"\nanother scale makes it: --config scale={' or scale='.join(scales)}"
     known = [*(f"{name}.{kind}" for name in tables for kind in ("csv", "tex", "html")), *figures, *OTHERS]
     close = difflib.get_close_matches(Path(found[1]).name, known, n=3, cutoff=0.5)
     meant = [f"results/{name}" for name in close] or corrected(found[1])
     hint = f"did you mean {' or '.join(meant)}? " if meant else ""
     return f"\n{hint}`snakemake -n --quiet host` lists all that is made; names in paths are those of params/"
+
+
+def making(table: str) -> list[str]:
+    """Return the scales of the project that can make a table."""
+    from flexround.settings.load import load_params  # as in corrected()
+    from flexround.settings.plan import Plan
+
+    plans = [Plan(load_params(path.stem)) for path in sorted(Path("params/scales").glob("*.yaml"))]
+    return [
+        plan.scale.name
+        for plan in plans
+        if table in {f"{plan.scale.shows.tables}{number}" for number in plan.complete_tables()}
+    ]
 
 
 def corrected(target: str) -> list[str]:

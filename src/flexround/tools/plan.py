@@ -119,17 +119,19 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
     wanted = [key for name in checkpoints for key in plan.params.checkpoint(name).sources]
     wanted += [key for name in names for key in plan.scale.tasks[name].sources]
     lines: list[str] = []
-    total = 0
+    total = unknown = 0
     for source in (plan.params.sources[key] for key in dict.fromkeys(wanted)):
         if not source.inside and not (Path("results/sources") / source.file).exists():
-            total += source.bytes or 0
-            size = f"{source.bytes / 2**20:.0f} MB" if source.bytes else "size not recorded"
-            lines.append(f"  results/sources/{source.file} ({size}) from {source.location}")
+            total, unknown = total + (source.bytes or 0), unknown + (not source.bytes)
+            size = f" ({source.bytes / 2**20:.0f} MB)" if source.bytes else ""
+            lines.append(f"  results/sources/{source.file}{size} from {source.location}")
     for name in names:
         root = plan.scale.tasks[name].options.get("root")
         if root and not (Path("results/sources") / root).exists():
             lines.append(f"  results/sources/{root}/ with train/ and val/ for task {name}: see params/sources.yaml")
-    yield f"missing on disk: {len(lines) or 'nothing'}" + (f", {total / 2**20:.0f} MB to download" if total else "")
+    said = f", {total / 2**20:.0f} MB to download" if total else ""
+    said += f"; params/sources.yaml has no size of {unknown}" if unknown else ""
+    yield f"missing on disk: {len(lines) or 'nothing'}{said}"
     yield from lines
 
 
