@@ -58,7 +58,9 @@ def main() -> None:
             starts = [f"flexround.stages.{stage}:run" for stage in ("evaluate", "reconstruct")] + modules.split(", ")
             record = Path(place, kind, "sha256")
             record.parent.mkdir()
-            for path, text in zip((record, codefile.sources_of(record)), codefile.contents(*starts), strict=True):
+            for path, text in zip(
+                (record, record.with_name(codefile.SOURCES)), codefile.contents(*starts), strict=True
+            ):
                 path.write_text(text)
             Path(place, f"{kind}.json").write_text(json.dumps({"code": str(record)}))
         os.environ["PLACE"] = place

@@ -8,7 +8,10 @@ from flexround.settings import reach
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.settings.reach import reached
+
+
+def reached(*starts):
+    return {module.path: digest for module, digest in reach.walked(*starts).items()}
 
 
 def forget():

@@ -56,9 +56,9 @@ class Watch:
 
     def __init__(self, monkeypatch):
         self.stages, self.missed, self.seen = [], [], 0
-        self.call, self.reached, self.starts = stage_calls.call, reach.reached, ()
+        self.call, self.reached, self.starts = stage_calls.call, reach.walked, ()
         monkeypatch.setattr(stage_calls, "call", self.watched)
-        monkeypatch.setattr(reach, "reached", self.started)
+        monkeypatch.setattr(reach, "walked", self.started)
 
     def started(self, *starts):
         self.starts = starts

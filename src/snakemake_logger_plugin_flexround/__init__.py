@@ -217,11 +217,10 @@ def making(table: str) -> list[str]:
     from flexround.settings.plan import Plan
 
     plans = [Plan(load_params(path.stem)) for path in sorted(Path("params/scales").glob("*.yaml"))]
-    return [
-        plan.scale.name
-        for plan in plans
-        if table in {f"{plan.scale.shows.tables}{number}" for number in plan.complete_tables()}
-    ]
+    made = {
+        plan.scale.name: [f"{plan.scale.shows.tables}{number}" for number in plan.complete_tables()] for plan in plans
+    }
+    return [name for name, tables in made.items() if table in tables]
 
 
 def corrected(target: str) -> list[str]:

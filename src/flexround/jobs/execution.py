@@ -41,7 +41,7 @@ def run(program: str, stage: str, arguments: argparse.Namespace) -> int:
         with hardware.enough(stage.rpartition(".")[2], "a larger mem_mb (resources, needs) where it limits the job"):
             code = codefile.Code(arguments.job)
             module = _import(stage, arguments.threads, code.modules)
-            code.check(begun=True)
+            code.check(imported=True)
             module.run(arguments)
             code.check()
     except FlexRoundError as error:
@@ -71,8 +71,8 @@ def _tell_agent(error: BaseException) -> None:
 def _import(stage: str, threads: int, others: Iterable[str] = ()) -> Any:
     """Import a stage and hold it to ``threads``; two jobs that spin on the same cores are ten times slower than one.
 
-    A library reads the environment when it is loaded; one that the worker has loaded before is told. ``others`` are
-    the modules that the job imports later: imported now, an edit of theirs can't reach the job any more.
+    A library reads the environment when it is loaded; one that the worker has loaded before is told. No edit reaches
+    ``others`` any more, modules that the job imports later.
     """
     loaded = "numpy" in sys.modules
     os.environ.update(dict.fromkeys(command.POOLS, str(threads)))

@@ -204,13 +204,10 @@ class Fatal:
 def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> Inputs:
     """Write the code file of a stage, unless it is there.
 
-    Args:
-        stage: name of the module in ``flexround.stages``.
-        *targets: further ``package.module:name`` that the settings make the stage import.
-        files: other files of the project that the job reads.
+    ``targets`` are further ``package.module:name`` that the settings make the stage import, ``files`` others it reads.
     """
     path = Path(CODE) / f"{stage}-{derive(stage, *targets, *files):016x}" / "sha256"
     starts = f"flexround.stages.{stage}:run", "flexround.jobs.execution", *targets
     text, sources = codefile.contents(*starts, files=files)
-    _updated(codefile.sources_of(path), sources)
+    _updated(path.with_name(codefile.SOURCES), sources)
     return {"code": _updated(path, text)}

@@ -29,7 +29,7 @@ def of(entry: str, rounding: Callable[..., Rounding]) -> str:
             texts.append(_typed(base))
         else:
             starts.append(f"{base.__module__}:{base.__qualname__}")
-    files = sorted(reach.reached(*starts).values())
+    files = sorted(reach.walked(*starts).values())
     return hashlib.sha256(json.dumps([files, texts]).encode()).hexdigest()
 
 

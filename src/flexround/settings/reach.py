@@ -46,11 +46,6 @@ class Part(NamedTuple):
     methods: dict[str, "Part"]
 
 
-def reached(*starts: str) -> dict[Path, str]:
-    """Return file -> sha256 of the code that can be reached in it; see :func:`walked`."""
-    return {module.path: digest for module, digest in walked(*starts).items()}
-
-
 def walked(*starts: str) -> dict["Module", str]:
     """Return module -> sha256 of the digests of its symbols that can be reached, in order of their names.
 
