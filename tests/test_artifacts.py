@@ -319,9 +319,8 @@ def test_another_format_is_refused_by_name(listed, given, named):
 def small_manifest(directory):
     """Write a manifest of every kind of value."""
     (directory / "a.bin").write_bytes(b"1234")
-    write_manifest(
-        directory, ["a.bin"], grids={"w": {"a": {"qmin": -8, "qmax": 7}}}, rate=0.25, none=None, on=True, pair=(1, "x")
-    )
+    grids = {"a.bin": {"a": {"qmin": -8, "qmax": 7}}}
+    write_manifest(directory, ["a.bin"], grids=grids, rate=0.25, none=None, on=True, pair=(1, "x"))
     return directory / "manifest.json"
 
 

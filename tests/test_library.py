@@ -514,24 +514,6 @@ def test_a_network_that_gives_nan_is_named():
         flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
 
 
-def test_a_directory_with_other_things_is_not_written_to(tmp_path):
-    (tmp_path / "thesis.tex").write_text("")
-    quantized = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
-    with pytest.raises(InputError, match="not empty"):
-        quantized.save(tmp_path)
-    quantized.save(tmp_path / "out")
-    with pytest.raises(InputError, match="made for another model"):
-        flexround.load(tmp_path / "out", made(Words))
-    flexround.quantize(made(Across), torch.randn(16, 4), "b-rtn-w4", **FEW).save(tmp_path / "out")
-    assert len(list((tmp_path / "out").glob("*.safetensors"))) == 2
-
-
-def test_a_network_without_a_quantized_activation_of_the_directory_is_refused(tmp_path):
-    quantized = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4a4", **FEW)
-    with pytest.raises(InputError, match=f"which has {quantized.sites[0][0]};"):
-        flexround.load(quantized.save(tmp_path / "out"), made(Words))
-
-
 def test_the_import_is_quick_and_public_names_are_listed():
     code = (
         "import sys, time; start = time.perf_counter(); import flexround; seconds = time.perf_counter() - start;"

@@ -15,7 +15,8 @@ import os
 import re
 import secrets
 import shutil
-from collections.abc import Callable, Iterable
+import stat
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,7 @@ OF_DIRECTORY = {"manifest.json", "metrics.json", "record.json"}  # lie beside wh
 UNWRITABLE = {
     *(errno.ENOSPC, errno.EDQUOT, errno.EFBIG),  # no room
     *(errno.EACCES, errno.EPERM, errno.EROFS, errno.ENOTDIR, errno.EEXIST),  # no place
+    *(errno.EBUSY, errno.EXDEV),  # a directory where something is mounted can't be replaced
 }
 
 
@@ -49,17 +51,53 @@ def atomic_write(path: Path, write: Callable[[Path], object]) -> None:
             os.fsync(file.fileno())
         os.replace(temporary, path)
     except Exception as error:
-        number = _error_number(error)
-        if number not in UNWRITABLE:
-            raise
-        raise InputError(
-            f"{path}: can't be written ({os.strerror(number)}); free space or choose a writable results directory"
-        ) from error
+        _refuse_unwritable(path, error)
+        raise
     finally:
         if temporary is not None:
             temporary.unlink(missing_ok=True)
         if held is not None:
             os.close(held)
+
+
+@contextlib.contextmanager
+def new_directory(directory: Path, replaceable: Callable[[Path], bool] = lambda _: False) -> Iterator[Path]:
+    """Yield a new directory beside ``directory``, and give it that name once the block has filled it.
+
+    Args:
+        directory: missing, empty, or ``replaceable``; its parents are made.
+        replaceable: whether a directory that holds something may be replaced; it is removed at the very end.
+
+    Raises:
+        InputError: ``directory`` is a file, holds something else, or can't be written. As after any other error of the
+            block, everything is as it was before.
+    """
+    directory = Path(directory).resolve()
+    new, old = (directory.with_name(f".{directory.name}.{secrets.token_hex(8)}") for _ in range(2))
+    try:
+        if directory.exists() and any(directory.iterdir()) and not replaceable(directory):
+            raise InputError(f"{directory}: not empty, and nothing that may be replaced; choose another directory")
+        new.mkdir(parents=True)
+        yield new
+        if directory.exists():
+            directory.rename(old)
+        new.rename(directory)
+    except BaseException as error:
+        shutil.rmtree(new, ignore_errors=True)
+        if old.exists():
+            old.rename(directory)
+        _refuse_unwritable(directory, error.__cause__ or error)
+        raise
+    shutil.rmtree(old, ignore_errors=True)
+
+
+def _refuse_unwritable(path: Path, error: BaseException) -> None:
+    """Raise an InputError about ``path`` for an error of the operating system that the user can mend."""
+    number = _error_number(error)
+    if number in UNWRITABLE:
+        raise InputError(
+            f"{path}: can't be written ({os.strerror(number)}); free space or choose a writable results directory"
+        ) from error
 
 
 def _forget_killed(path: Path) -> None:
@@ -81,7 +119,7 @@ def _locked(file: int) -> bool:
     return True
 
 
-def _error_number(error: Exception) -> int:
+def _error_number(error: BaseException) -> int:
     """Return the operating system's number of an error, 0 if it has none.
 
     safetensors gives it in its text alone, NumPy not at all: it says how much of an array was written.
@@ -131,6 +169,8 @@ def read_json(path: Path) -> Any:
     """
     path = Path(path)
     try:
+        if path.is_fifo():  # opening it would wait for a writer
+            raise InputError(f"{path}: can't be read (a named pipe, no file)")
         return json.loads(path.read_text())
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; {remedy(path)}") from error
@@ -216,25 +256,30 @@ def write_manifest(directory: Path, files: list[str], **facts: Any) -> None:
 
 
 def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
-    """Read ``directory/manifest.json`` and check that every file in it has the recorded size and sha256.
+    """Read ``directory/manifest.json`` and check that every file in it lies there with the recorded size and sha256.
 
     Args:
         directory: holds ``manifest.json`` and the files it lists.
         verify: hash the files too; without it only their sizes are compared.
 
     Raises:
-        InputError: a file is missing, truncated or changed.
+        InputError: a file is missing, truncated or changed, is a link, pipe or directory, or lies elsewhere.
     """
     path = directory / "manifest.json"
     manifest, again = read_formatted(path), remedy(path)
     try:
         files = {name: (facts["bytes"], facts["sha256"]) for name, facts in manifest["files"].items()}
+        unlisted = [name for name in manifest.get("grids", ()) if name not in files]
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a manifest; {again}") from error
+    if unlisted:
+        raise InputError(f"{path}: has grids of {unlisted[0]!r}, which is none of its files; {again}")
     for name, (expected, digest) in files.items():
         file = directory / name
         if not file.exists():
             raise InputError(f"{file}: missing although {path} lists it; {again}")
+        if Path(name).name != name or not stat.S_ISREG(file.lstat().st_mode):
+            raise InputError(f"{file}: no file of its own beside {path}, which lists it; {again}")
         size = file.stat().st_size
         if size != expected:
             raise InputError(f"{file}: {size} bytes, its manifest says {expected}; {again}")

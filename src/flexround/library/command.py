@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flexround import artifacts, imports, precision
 from flexround.errors import InputError, SettingsError
 from flexround.library import code_digest, families, settings
-from flexround.library.quantized import facts, sites, write_record
+from flexround.library.quantized import facts, write_record
 from flexround.models.blocks import Block
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
@@ -107,10 +107,10 @@ def run(arguments: argparse.Namespace) -> None:
     fingerprint = f"{derive(json.dumps(inputs), *chosen, *made_by, *machine):016x}"
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state, *limits)
-        about = facts(model, recipe, hyper, sources, sites(model, recipe, blocks))
-        companions = artifacts.copy_existing(arguments.model, arguments.out, COMPANIONS)
-        result.publish(arguments.out, state, {**about, "inputs": inputs}, companions)
-        write_record(arguments.out, report, device)
+        with artifacts.new_directory(arguments.out) as new:
+            companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
+            result.publish(new, state, {**facts(model, recipe, hyper, sources), "inputs": inputs}, companions)
+            write_record(new, report, device)
     log.info("%s: done; flexround.load reads it", arguments.out)
 
 

@@ -1,5 +1,6 @@
 """A quantized network in memory, and on disk."""
 
+import copy
 import dataclasses
 import importlib
 from collections.abc import Mapping, Sequence
@@ -7,15 +8,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
+from pydantic import AliasPath, BaseModel, Field, StrictInt
 from torch import Tensor, nn
 
 from flexround import artifacts, provenance
-from flexround.errors import InputError, look_up
+from flexround.errors import InputError, SettingsError, look_up
+from flexround.library.architecture import described
 from flexround.models.blocks import Block, Site
 from flexround.models.tensors import places
+from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import packing, result
 from flexround.reconstruct.network import STRUCTURAL
 from flexround.settings.schema import Hyper, Recipe
+from flexround.settings.validation import validate
 from flexround.surgery.preprocess import prepare
 
 RECORD = "record.json"
@@ -27,7 +32,18 @@ EXPORTS = {
 Sites = list[tuple[str, Literal["input", "output"]]]
 
 
-@dataclasses.dataclass
+class _Saved(BaseModel):
+    """What :func:`load` needs of the manifest and of the record beside it."""
+
+    recipe: Recipe
+    hyper: Hyper
+    hyper_sources: dict[str, str]
+    architecture: dict[str, str]
+    grids: dict[str, dict[str, dict[Literal["qmin", "qmax"], StrictInt]]]
+    report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
+
+
+@dataclasses.dataclass(repr=False)
 class Quantized:
     """What :func:`flexround.quantize` returns; call it as the model is called.
 
@@ -56,6 +72,12 @@ class Quantized:
         """Return what the model returns."""
         return self.model(*arguments, **keywords)
 
+    def __repr__(self) -> str:
+        """Return a line."""
+        bits = f"W{self.recipe.w_bits}" + (f"A{self.recipe.a_bits}" if self.recipe.a_bits else "")
+        layers = sum(key.startswith(f"{result.WEIGHT}/") for grids in self.grids.values() for key in grids)
+        return f"Quantized({type(self.model).__name__}, {self.recipe.rounding} {bits}, {layers} layers)"
+
     def codes(self) -> dict[str, result.Stored]:
         """Return the integer codes, step and zero point of each quantized weight by the name of its module."""
         kind = f"{result.WEIGHT}/"
@@ -65,22 +87,20 @@ class Quantized:
     def save(self, directory: str | Path) -> Path:
         """Write the network as the suite stores its own: packed codes, steps, what is not quantized, a manifest.
 
+        Args:
+            directory: missing, empty, or written by ``save`` and unchanged since; it is then replaced. Whatever fails,
+                it stays as it was.
+
         Raises:
             InputError: the directory can't be written, or holds something else.
         """
-        directory = Path(directory)
-        manifest = directory / "manifest.json"
-        if directory.exists() and any(directory.iterdir()) and not manifest.exists():
-            raise InputError(f"{directory}: not empty, and no quantized network; choose another directory")
-        manifest.unlink(missing_ok=True)
-        for path in directory.glob("*.safetensors"):
-            path.unlink()
-        for name, tensors in self.parts.items():
-            artifacts.write_bytes(directory / name, packing.encode(tensors, self.grids[name]))
-        about = facts(self.model, self.recipe, self.hyper, self.sources, self.sites)
-        artifacts.write_manifest(directory, list(self.parts), grids=self.grids, **about)
-        write_record(directory, self.report, next(self.model.parameters()).device)
-        return directory
+        with artifacts.new_directory(Path(directory), _saved) as new:
+            for name, tensors in self.parts.items():
+                artifacts.write_bytes(new / name, packing.encode(tensors, self.grids[name]))
+            about = facts(self.model, self.recipe, self.hyper, self.sources)
+            artifacts.write_manifest(new, list(self.parts), grids=self.grids, **about)
+            write_record(new, self.report, next(self.model.parameters()).device)
+        return Path(directory)
 
     def export(self, kind: str, directory: str | Path, example: Tensor | Mapping[str, Tensor] | None = None) -> Path:
         """Write the network in a format that others load.
@@ -96,9 +116,6 @@ class Quantized:
             InputError: what the format can't hold, with the reason; a package that is missing; or a directory with
                 something in it. Nothing is written then.
         """
-        directory = Path(directory)
-        if directory.exists() and any(directory.iterdir()):
-            raise InputError(f"{directory}: not empty; choose another directory for the export")
         module = look_up("export", EXPORTS, kind)
         try:
             write = importlib.import_module(module).write
@@ -106,8 +123,9 @@ class Quantized:
             raise InputError(
                 f"export {kind}: needs the package {error.name}; install it (make install has it)"
             ) from error
-        write(self, directory, *([] if example is None else [example]))
-        return directory
+        with artifacts.new_directory(Path(directory)) as new:
+            write(self, new, *([] if example is None else [example]))
+        return Path(directory)
 
 
 @torch.no_grad()
@@ -116,45 +134,69 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
 
     Args:
         directory: where it is.
-        model: of the same architecture, with any weights; it becomes the quantized network.
+        model: of the same architecture, with any weights, of any floating type, which stays; it becomes the quantized
+            network.
         device: where to put it.
 
     Raises:
-        InputError: damaged files, or made of another architecture.
+        InputError: damaged files, or made of another architecture; ``model`` is then as it was.
     """
     directory = Path(directory)
-    manifest = artifacts.read_manifest(directory)
+    content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
     try:
-        recipe, hyper = Recipe.model_validate(manifest["recipe"]), Hyper.model_validate(manifest["hyper"])
-        sources, grids, stored = (manifest[key] for key in ("hyper_sources", "grids", "sites"))
-    except (KeyError, ValueError) as error:
-        raise InputError(f"{directory}: no network that flexround.quantize saved ({error})") from error
-    prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
-    modules = dict(model.named_modules())
-    if lost := [name for name, _ in stored if name not in modules]:
-        raise InputError(f"{directory}: made for another model, which has {lost[0]}; give the same architecture")
-    whole = Block("network", model, tuple(Site(modules[name], where) for name, where in stored))
-    result.load(directory, model, [whole], torch.device(device))
-    model.to(device)
+        saved = validate(_Saved, content, str(directory))
+    except SettingsError as error:
+        raise InputError(f"{error}; Quantized.save writes it otherwise") from error
+    if any(isinstance(module, ActivationQuantizer) for module in model.modules()):
+        raise InputError(f"{type(model).__name__}: quantizes activations already; give load a new model")
+    recipe, grids, where = saved.recipe, content["grids"], torch.empty(0, device=device).device
+    outline = _without_values(model)
+    prepare(outline.eval(), steps := [step for step in recipe.preprocess if step in STRUCTURAL])
+    found = described(outline)
+    for key in sorted(saved.architecture.keys() | found):
+        if (theirs := saved.architecture.get(key)) != (own := found.get(key)):
+            raise InputError(f"{directory}: made for another model: {key} is {theirs} there, {own} in the given model")
+    result.load(directory, outline, [_whole(outline, grids)], torch.device("meta"))  # finds whatever is wrong
+    prepare(model.eval(), steps)
+    result.load(directory, model, [whole := _whole(model, grids)], where, None)
     parts = {name: packing.read(directory / name) for name in grids}
-    report = artifacts.read_json(directory / RECORD)["blocks"]
-    return Quantized(model, recipe, hyper, sources, report, parts, grids, [(name, where) for name, where in stored])
+    found_sites = sites(model.to(where), recipe, [whole])
+    return Quantized(model, recipe, saved.hyper, saved.hyper_sources, saved.report, parts, grids, found_sites)
 
 
-def facts(
-    model: nn.Module,
-    recipe: Recipe,
-    hyper: Hyper,
-    sources: dict[str, str],
-    sites: Sites,
-) -> dict[str, Any]:
+def _saved(directory: Path) -> bool:
+    """Whether a directory holds a network that was saved here, as it was saved, and nothing else."""
+    try:
+        manifest = artifacts.read_manifest(directory)
+    except InputError:
+        return False
+    known = {*manifest["files"], "manifest.json", RECORD}
+    return "architecture" in manifest and {path.name for path in directory.iterdir()} <= known
+
+
+def _without_values(model: nn.Module) -> nn.Module:
+    """Return a copy of a model that takes no memory: its tensors have shapes and types alone."""
+    memo: dict[int, Tensor] = {id(value): value.detach().to("meta") for value in model.buffers()}
+    for value in model.parameters():
+        memo[id(value)] = nn.Parameter(value.detach().to("meta"), requires_grad=False)
+    return copy.deepcopy(model, memo)
+
+
+def _whole(model: nn.Module, grids: dict[str, Any]) -> Block:
+    """Return a model as one block with those sites of a stored network that it has."""
+    names = {module: name for name, module in model.named_modules()}
+    possible = [Site(module, where) for module in names for where in ("input", "output")]
+    stored = {key for of_file in grids.values() for key in of_file}
+    return Block("network", model, tuple(site for site in possible if result.site_key(names, site) in stored))
+
+
+def facts(model: nn.Module, recipe: Recipe, hyper: Hyper, sources: dict[str, str]) -> dict[str, Any]:
     """Return what the manifest says of a network besides its files: what :func:`load` needs, and where it is from."""
     return {
-        "sites": sites,
         "recipe": recipe.model_dump(mode="json"),
         "hyper": hyper.model_dump(mode="json"),
         "hyper_sources": sources,
-        "architecture": type(model).__name__,
+        "architecture": described(model),
     }
 
 

@@ -4,15 +4,16 @@ Whoever reads or writes a file with codes does it here. The file's metadata say 
 bits and least codes.
 """
 
+import contextlib
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
-from safetensors import safe_open
+from safetensors import SafetensorError, safe_open
 from safetensors.torch import save
 from torch import Tensor
 
@@ -57,33 +58,39 @@ def read(path: Path, keys: Iterable[str] | None = None) -> dict[str, Tensor]:
     """Return tensors of a file, all if no ``keys`` are given, with codes as they were before they were packed.
 
     Raises:
-        InputError: the metadata don't fit the planes.
+        InputError: the file is damaged, or its metadata don't fit the planes.
     """
-    with safe_open(path, framework="pt") as file:
-        packed = _packed(file)
+    with _opened(path) as (file, packed):
         found = {key: file.get_tensor(key) for key in (file.keys() if keys is None else keys)}
-    for key in found.keys() & packed.keys():
-        facts = packed[key]
-        needed = (facts["bits"], math.ceil(math.prod(facts["shape"]) / BYTE))
-        if tuple(found[key].shape) != needed:
-            raise InputError(
-                f"{path}: the planes of {key} have shape {tuple(found[key].shape)}, its metadata ask for {needed}; "
-                f"delete {path.parent} and run the same command again"
-            )
-        found[key] = unpack(found[key], facts["qmin"], facts["shape"])
+        for key in found.keys() & packed.keys():
+            facts = packed[key]
+            needed = (facts["bits"], math.ceil(math.prod(facts["shape"]) / BYTE))
+            if tuple(found[key].shape) != needed:
+                raise ValueError(
+                    f"the planes of {key} have shape {tuple(found[key].shape)}, its metadata ask for {needed}"
+                )
+            found[key] = unpack(found[key], facts["qmin"], facts["shape"])
     return found
 
 
 def shapes(path: Path) -> dict[str, tuple[int, ...]]:
-    """Return the shapes of all tensors of a file, of codes those before they were packed; reads no tensor."""
-    with safe_open(path, framework="pt") as file:
-        packed = _packed(file)
+    """Return the shapes of all tensors of a file, of codes those before they were packed; reads no tensor.
+
+    Raises:
+        InputError: the file is damaged.
+    """
+    with _opened(path) as (file, packed):
         return {
             key: tuple(packed[key]["shape"] if key in packed else file.get_slice(key).get_shape())
             for key in file.keys()  # noqa: SIM118 (it is no dict)
         }
 
 
-def _packed(file: Any) -> dict[str, Any]:
-    """Return what the metadata of an open file say of its packed tensors."""
-    return json.loads((file.metadata() or {}).get(PACKED, "{}"))
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open a file; yield it and the facts of its packed tensors. Any damage that its reader meets is one message."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file, json.loads((file.metadata() or {}).get(PACKED, "{}"))
+    except (SafetensorError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged: {error}; delete {path.parent} and run the same command again") from error

@@ -96,11 +96,24 @@ def flatten(result: Result) -> tuple[dict[str, Tensor], dict[str, Any]]:
 
 
 def unflatten(tensors: dict[str, Tensor], facts: dict[str, Any]) -> Result:
-    """Undo :func:`flatten`, with the shapes as they are: each tensor of any shape."""
+    """Undo :func:`flatten`, with the shapes as they are: each tensor of any shape.
+
+    Raises:
+        InputError: a tensor is missing or no quantizer's: steps are positive, codes and zero points integers in range.
+    """
     result = {}
     for key, ranges in facts.items():
-        grid = Grid(tensors[f"{key}:step"], tensors[f"{key}:zero_point"], ranges["qmin"], ranges["qmax"])
-        result[key] = Stored(grid, tensors.get(f"{key}:codes"), tensors.get(f"{key}:initial_step"))
+        try:
+            grid = Grid(tensors[f"{key}:step"], tensors[f"{key}:zero_point"], ranges["qmin"], ranges["qmax"])
+            codes = tensors[f"{key}:codes"] if key.startswith(f"{WEIGHT}/") else None
+        except KeyError as error:
+            raise InputError(f"{key}: {error} is missing") from error
+        if not (grid.step > 0).all():
+            raise InputError(f"{key}: a step is not positive")
+        for what, value in (("zero point", grid.zero_point), ("code", codes)):
+            if value is not None and not ((value >= grid.qmin) & (value <= grid.qmax) & (value % 1 == 0)).all():
+                raise InputError(f"{key}: a {what} is no integer from {grid.qmin} to {grid.qmax}")
+        result[key] = Stored(grid, codes, tensors.get(f"{key}:initial_step"))
     return result
 
 
@@ -109,16 +122,16 @@ def apply(
     model: nn.Module,
     blocks: Iterable[Block],
     device: torch.device,
-    kind: torch.dtype = torch.float32,
+    kind: torch.dtype | None = torch.float32,
 ) -> None:
-    """Write a result into a model: dequantized weights of type ``kind``, quantizers at their sites."""
+    """Write a result into a model: weights of type ``kind``, or None for the type they have there; quantizers."""
     modules = dict(model.named_modules())
     names = {module: name for name, module in modules.items()}
     sites = {site_key(names, site): site for block in blocks for site in block.sites}
     for key, stored in result.items():
         what, _, rest = key.partition("/")
         if what == WEIGHT:
-            put((modules[rest], "weight"), stored.values().to(device, kind))
+            put((modules[rest], "weight"), stored.values().to(device, kind or modules[rest].weight.dtype))
         else:
             grid = dataclasses.replace(stored.grid, step=stored.grid.step.to(device))
             attach_quantizer(sites[key], activation.of_grid(grid))
@@ -137,14 +150,14 @@ def parameters(model: nn.Module, names: Iterable[str]) -> dict[str, Tensor]:
 
 
 def check_finite(tensors: dict[str, Tensor]) -> None:
-    """Refuse to store NaN and Inf in tensors of any shape.
+    """Refuse NaN and Inf in tensors of any shape.
 
     Raises:
         InputError: naming the tensor.
     """
     for key, value in tensors.items():
         if value.is_floating_point() and not torch.isfinite(value).all():
-            raise InputError(f"{key} holds NaN or Inf and is not stored; look for them in the checkpoint")
+            raise InputError(f"{key} holds NaN or Inf; look for them in the checkpoint")
 
 
 def publish(directory: Path, state: State, facts: dict[str, Any], companions: Sequence[str] = ()) -> None:
@@ -175,7 +188,7 @@ def load(
     model: nn.Module,
     blocks: Iterable[Block],
     device: torch.device = CPU,
-    kind: torch.dtype = torch.float32,
+    kind: torch.dtype | None = torch.float32,
 ) -> None:
     """Read a stored result into ``model``, whose weights may be anything or nothing, whose structure must be the same.
 
@@ -184,10 +197,10 @@ def load(
         model: what is read is put onto ``device``, the rest stays where it is.
         blocks: of the model.
         device: of what is read.
-        kind: type of parameters.
+        kind: type of parameters; None for the types that the model's tensors have.
 
     Raises:
-        InputError: damaged files, or tensors that don't fit the model.
+        InputError: damaged files, tensors that don't fit the model, or values that no reconstruction stores.
     """
     grids = artifacts.read_manifest(directory)["grids"]
     blocks = list(blocks)
@@ -196,12 +209,18 @@ def load(
     owners = places(model)
     for file, of_file in grids.items():
         tensors = packing.read(directory / file)
+        try:
+            check_finite(tensors)
+            quantized = unflatten(tensors, of_file)
+        except InputError as error:
+            raise InputError(f"{directory / file}: {error}") from error
         for key, value in tensors.items():
             if key.startswith(f"{PARAMETER}/"):
                 place = owners[key.partition("/")[2]]
-                cast = value.is_floating_point() and isinstance(getattr(*place), nn.Parameter)
-                put(place, value.to(device, kind if cast else value.dtype))
-        apply(unflatten(tensors, of_file), model, blocks, device, kind)
+                there = getattr(*place)
+                cast = value.is_floating_point() and (kind is None or isinstance(there, nn.Parameter))
+                put(place, value.to(device, (kind or there.dtype) if cast else value.dtype))
+        apply(quantized, model, blocks, device, kind)
 
 
 def _differing(directory: Path, grids: dict[str, Any], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
@@ -210,11 +229,11 @@ def _differing(directory: Path, grids: dict[str, Any], model: nn.Module, blocks:
     for name in grids:
         for key, shape in packing.shapes(directory / name).items():
             kind, _, rest = key.partition("/")
-            if kind == PARAMETER or key.endswith(packing.CODES):
+            if kind == PARAMETER or key.removesuffix(packing.CODES) in grids[name]:
                 stored[rest.replace(packing.CODES, ".weight")] = shape
     wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
     names = {module: name for name, module in model.named_modules()}
     sites = {site_key(names, site) for block in blocks for site in block.sites}
-    quantized = (key for of_file in grids.values() for key in of_file if key.startswith(f"{ACTIVATION}/"))
+    quantized = (key for of_file in grids.values() for key in of_file if not key.startswith(f"{WEIGHT}/"))
     lost = [key for key in quantized if key not in sites]
     return sorted(name for name in stored.keys() | wanted if stored.get(name) != wanted.get(name)) + lost

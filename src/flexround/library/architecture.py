@@ -1,0 +1,48 @@
+"""What decides what a network computes besides its tensors: the classes of its modules and their plain attributes."""
+
+import contextlib
+import inspect
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from torch import nn
+
+from flexround.quant.activation import ActivationQuantizer
+
+# attributes, and keys of transformers' configurations, that change no output of a network in evaluation mode
+INERT = re.compile(
+    r"training|forward|_old_forward|inplace|.*drop.*|(torch_)?dtype|architectures|use_cache|return_dict|.*name_or_path"
+    r"|output_(attentions|hidden_states)|transformers_version|_?attn_implementation.*|gradient_checkpointing|loss_type"
+    r"|problem_type|generation_config|initializer_.*|id2label|label2id|max_seq_len_cached|all_tied_weights_keys"
+    rf"|kernel_config|_(is_)?hf_.*|_commit_hash|{'|'.join(vars(nn.Module()))}"
+)
+
+
+def described(model: nn.Module) -> dict[str, str]:
+    """Return the class of each module, its numbers, texts and functions, and its configuration, by name."""
+    found: dict[str, str] = {}
+    configurations: set[int] = set()
+    for name, module in model.named_modules():
+        if not isinstance(module, ActivationQuantizer | nn.modules.dropout._DropoutNd):
+            found[name or "the network"] = type(module).__name__
+            found |= {f"{name}.{key}".lstrip("."): value for key, value in _plain(vars(module), configurations)}
+    return found
+
+
+def _plain(values: Mapping[Any, Any], configurations: set[int]) -> Iterator[tuple[str, str]]:
+    """Yield the plain values with their paths; of a configuration only the first time, since modules share it."""
+    for key, value in values.items():
+        if INERT.fullmatch(str(key)) or (str(key).startswith("_") and "config" in values):  # transformers' own notes
+            continue
+        if hasattr(value, "to_dict") and id(value) not in configurations:
+            configurations.add(id(value))
+            value = value.to_dict()
+        if isinstance(value, dict):
+            yield from ((f"{key}.{inner}", text) for inner, text in _plain(value, configurations))
+        elif inspect.isroutine(value):
+            yield key, value.__name__
+        else:
+            with contextlib.suppress(TypeError, ValueError):
+                yield str(key), json.dumps(value)

@@ -1,0 +1,226 @@
+"""Networks on disk: what ``save`` replaces, what ``load`` refuses, and that neither leaves anything half done."""
+
+import copy
+import errno
+import os
+from pathlib import Path
+
+import pytest
+import safetensors.torch
+import torch
+from own_networks import FEW, Pictures, llama, made, pictures, words
+from torch import nn
+
+import flexround
+from flexround import artifacts
+from flexround.errors import InputError
+from flexround.reconstruct import packing
+
+PART, CONV = "weights-001.safetensors", "weight/stage.0.conv1"
+
+
+@pytest.fixture(scope="module")
+def quantized():
+    """A network of asymmetric 4-bit weights and activations."""
+    return flexround.quantize(made(Pictures), pictures(), "b-flexround-w4a4", w_scheme="asymmetric", **FEW)
+
+
+@pytest.fixture
+def saved(quantized, tmp_path):
+    return quantized.save(tmp_path / "out")
+
+
+def contents(directory):
+    return {path: path.is_file() and path.read_bytes() for path in directory.rglob("*")}
+
+
+@pytest.mark.parametrize("name", ["manifest.json", "theirs.safetensors", PART])
+def test_save_replaces_nothing_that_it_did_not_write(saved, quantized, name):
+    (saved / name).write_text("{}")
+    before = contents(saved.parent)
+    with pytest.raises(InputError, match="out: not empty, and nothing that may be replaced"):
+        quantized.save(saved)
+    assert contents(saved.parent) == before
+
+
+@pytest.mark.parametrize(
+    ("module", "call", "good"),
+    [
+        (os, "replace", 1),
+        (packing, "encode", 1),
+        (artifacts, "write_manifest", 0),
+        (Path, "rename", 0),
+        (Path, "rename", 1),
+    ],
+)
+def test_a_save_that_fails_leaves_the_old_network(saved, quantized, monkeypatch, module, call, good):
+    before, original, calls = contents(saved.parent), getattr(module, call), []
+
+    def full(*arguments, **keywords):
+        calls.append(arguments)
+        if len(calls) == good + 1:
+            raise OSError(errno.ENOSPC, "full")
+        return original(*arguments, **keywords)
+
+    monkeypatch.setattr(module, call, full)
+    other = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    with pytest.raises(InputError, match=r"out: can't be written \(No space left"):
+        other.save(saved)
+    assert contents(saved.parent) == before
+    monkeypatch.undo()
+    other.save(saved)
+    assert torch.equal(flexround.load(saved, made(Pictures))(pictures()), other(pictures()))
+    assert os.listdir(saved.parent) == ["out"]
+
+
+@pytest.mark.parametrize("place", ["file", "file/out"])
+def test_a_file_in_the_place_of_a_directory_is_one_message(tmp_path, place):
+    network = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    (tmp_path / "file").write_text("mine")
+    for write in (network.save, lambda directory: network.export("torch", directory)):
+        with pytest.raises(InputError, match=rf"{place}: can't be written"):
+            write(tmp_path / place)
+    assert contents(tmp_path) == {tmp_path / "file": b"mine"}
+
+
+def test_a_network_is_shown_in_a_line(quantized):
+    assert repr(quantized) == "Quantized(Pictures, flexround W4A4, 10 layers)"
+
+
+def manifest(edit):
+    """Return what edits the content of a manifest, which is sealed again."""
+
+    def change(directory):
+        content = artifacts.read_formatted(directory / "manifest.json")
+        edit(content)
+        artifacts.write_formatted(directory / "manifest.json", content)
+
+    return change
+
+
+def listed(name, make=lambda path: None):
+    """Return what makes a file and lists it."""
+
+    def change(directory):
+        make(directory / name)
+        manifest(lambda content: content["files"].update({name: {"bytes": 0, "sha256": ""}}))(directory)
+
+    return change
+
+
+def part(function):
+    """Return what changes the bytes of a file, and its entry with them."""
+
+    def change(directory):
+        path = directory / PART
+        path.write_bytes(function(path.read_bytes()))
+        entry = {PART: {"bytes": path.stat().st_size, "sha256": artifacts.sha256(path)}}
+        manifest(lambda content: content["files"].update(entry))(directory)
+
+    return change
+
+
+def tensor(key, function):
+    """Return what changes a tensor of a file likewise."""
+
+    def change(directory):
+        found = packing.read(directory / PART)
+        part(lambda _: safetensors.torch.save(found | {key: function(found[key])}))(directory)
+
+    return change
+
+
+def pipe(name):
+    def change(directory):
+        (directory / name).unlink()
+        os.mkfifo(directory / name)
+
+    return change
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (listed("/etc/hostname"), r"hostname: no file of its own beside"),
+        (listed("../secret", Path.touch), r"\.\./secret: no file of its own beside"),
+        (listed("link", lambda path: path.symlink_to("/etc/hostname")), "link: no file of its own beside"),
+        (listed("folder", Path.mkdir), "folder: no file of its own beside"),
+        (pipe(PART), f"{PART}: no file of its own beside"),
+        (pipe("manifest.json"), r"manifest\.json: can't be read"),
+        (pipe("record.json"), r"record\.json: can't be read"),
+        (
+            manifest(lambda content: content["grids"].update({"../secret": {}})),
+            r"grids of '\.\./secret', which is none",
+        ),
+        (manifest(lambda content: content.update(grids=[])), r"out: grids = \[\]"),
+        (manifest(lambda content: content["grids"][PART][CONV].pop("qmax")), f"{CONV}: 'qmax' is missing"),
+        (
+            manifest(lambda content: content["grids"][PART].pop(CONV)),
+            r"first differing tensors: stage\.0\.conv1\.weight",
+        ),
+        (manifest(lambda content: content.pop("recipe")), "out: recipe: this key is required and missing; Quantized"),
+        (manifest(lambda content: content.update(architecture="x")), "out: architecture = 'x'"),
+        (lambda directory: (directory / "record.json").write_text("{}"), "record.blocks: this key is required"),
+        (part(lambda content: content[:-100]), f"{PART}: damaged"),
+        (part(lambda content: content.replace(b'\\"bits\\": 4', b'\\"bits\\": 5')), f"{PART}: damaged"),
+        (part(lambda content: content.replace(b'\\"bits\\"', b'\\"tibs\\"')), f"{PART}: damaged"),
+        (tensor(f"{CONV}:codes", lambda codes: codes + 100), f"{PART}: {CONV}: a code is no integer from 0 to 15"),
+        (tensor(f"{CONV}:codes", lambda codes: codes.float() + 0.5), f"{PART}: {CONV}: a code is no integer"),
+        (tensor(f"{CONV}:step", torch.neg), f"{PART}: {CONV}: a step is not positive"),
+        (tensor(f"{CONV}:zero_point", lambda point: point - 16), f"{PART}: {CONV}: a zero point is no integer"),
+        (tensor(f"{CONV}:step", lambda step: step / 0), f"{PART}: {CONV}:step holds NaN or Inf"),
+    ],
+)
+def test_what_save_did_not_write_is_one_message_and_the_model_stays_as_it_is(saved, change, message):
+    change(saved)
+    model = made(Pictures).train()
+    before = copy.deepcopy(model)
+    with pytest.raises(InputError, match=message):
+        flexround.load(saved, model)
+    assert str(model) == str(before)
+    assert model.training
+    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+    assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.state_dict().items())
+
+
+def small_llama(**changes):
+    """The small LLaMA with a configuration that differs, but no tensor of another shape."""
+    return type(llama())(type(llama().config)(**llama().config.to_dict() | changes)).eval()
+
+
+@pytest.mark.parametrize(
+    ("change", "named"),
+    [
+        ({"num_attention_heads": 4, "num_key_value_heads": 4, "head_dim": 4}, "config.head_dim is 8 there, 4 in the"),
+        ({"rope_parameters": {"rope_type": "default", "rope_theta": 5.0}}, "rope_theta is 10000.0 there, 5.0 in the"),
+        ({"hidden_act": "gelu"}, 'config.hidden_act is "silu" there, "gelu"'),
+        ({"rms_norm_eps": 1e-2}, "config.rms_norm_eps is 1e-06 there, 0.01"),
+        (("stage.1.conv2", "dilation", (2, 2)), r"stage.1.conv2.dilation is \[1, 1\] there, \[2, 2\]"),
+        (("head", "1", nn.ReLU()), "head.1 is GELU there, ReLU"),
+        (("", "activation", torch.relu), "activation is None there, relu"),
+        (("", "_heads", 4), "_heads is None there, 4"),
+    ],
+)
+def test_a_network_that_computes_something_else_is_named(saved, tmp_path, change, named):
+    if isinstance(change, dict):
+        model = small_llama(**change)
+        saved = flexround.quantize(llama(), words(), "b-rtn-w4", **FEW).save(tmp_path / "llama")
+    else:
+        model, (name, key, value) = made(Pictures), change
+        setattr(model.get_submodule(name), key, value)
+    with pytest.raises(InputError, match=f"made for another model: .*{named}"):
+        flexround.load(saved, model)
+
+
+@pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
+def test_an_equal_network_is_taken_whatever_its_type_and_mode_and_keeps_its_type(saved, quantized, tmp_path, kind):
+    model = made(Pictures).train().to(kind)
+    flexround.load(saved, model)
+    for name, value in model.state_dict().items():
+        assert value.dtype == (torch.float32 if name.endswith("raw_step") else kind), name
+        assert torch.equal(value, quantized.model.state_dict()[name].to(value.dtype)), name
+    with pytest.raises(InputError, match="Pictures: quantizes activations already; give load a new model"):
+        flexround.load(saved, model)
+    model = small_llama(use_cache=False, attention_dropout=0.5, attn_implementation="eager").train().to(kind)
+    network = flexround.quantize(llama(), words(), "b-rtn-w4", **FEW)
+    assert flexround.load(network.save(tmp_path / "llama"), model)(words()).logits.dtype == kind
