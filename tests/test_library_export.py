@@ -115,6 +115,47 @@ def test_onnxruntime_computes_the_same_from_onnx(tmp_path, build, recipe, intege
     assert off < (0.25 if quantized.sites else 1e-4) * np.abs(full - wanted).mean(), "a code may flip where one rounds"
 
 
+def gpt2():
+    torch.manual_seed(0)
+    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2)).eval()
+
+
+@pytest.mark.parametrize(("build", "named"), [(llama, True), (opt, False), (gpt2, False)])
+def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, build, named):
+    """Linears of weights alone too, which it would compute from inputs of 8 bit."""
+    ids = words()
+    quantized = flexround.quantize(build(), ids, "b-flexround-w4", **FEW)
+    path = quantized.export("onnx", tmp_path / "out", {"input_ids": ids[:2]} if named else ids[:2]) / "model.onnx"
+    for rows in (ids, ids[:, :7]):
+        assert np.abs(run_onnx(path, rows) - quantized(rows).logits.detach().numpy()).max() < 1e-6
+    stored = [each for each in onnx.load(path).graph.initializer if each.name.endswith(":codes")]
+    assert len(stored) == len(quantized.codes())
+    assert {each.data_type for each in stored} == {onnx.TensorProto.UINT8}
+
+
+@pytest.mark.parametrize("kind", [torch.bfloat16, torch.float16, torch.float64])
+def test_a_network_is_exported_in_its_type(tmp_path, kind):
+    whole, ids = flexround.quantize(llama(), words(), "b-rtn-w4", **FEW | SYMMETRIC), words()
+    quantized = flexround.load(whole.save(tmp_path / "saved"), llama().to(kind))
+    state = load_file(quantized.export("torch", tmp_path / "torch") / "model.safetensors")
+    assert {value.dtype for value in state.values()} == {kind}
+    directory = quantized.export("compressed-tensors", tmp_path / "packed")
+    again = transformers.AutoModelForCausalLM.from_pretrained(directory)
+    assert again.dtype == kind
+    packed, wanted = (
+        load_file(path / "model.safetensors")
+        for path in (directory, whole.export("compressed-tensors", tmp_path / "w"))
+    )
+    assert all(torch.equal(packed[key], wanted[key]) for key in packed if key.endswith("weight_packed"))
+    path = quantized.export("onnx", tmp_path / "onnx", ids[:2]) / "model.onnx"
+    full = np.abs(whole(ids).logits.detach().numpy()).max()
+    for found in (again(ids).logits.detach().float().numpy(), run_onnx(path, ids)):
+        assert (
+            np.abs(found - quantized(ids).logits.detach().float().numpy()).max()
+            < 4 * torch.finfo(kind).eps * full + 1e-6
+        )
+
+
 def test_integer_kernels_run(tmp_path):
     quantized = flexround.quantize(made(Pictures), pictures(), "q-flexround-w8a8", **FEW)
     path = quantized.export("onnx", tmp_path / "out", pictures(2)) / "model.onnx"

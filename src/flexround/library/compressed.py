@@ -3,6 +3,7 @@
 Configuration and packed weights are made by that library's own code, from our codes' values and steps.
 """
 
+import copy
 import math
 from collections.abc import Mapping
 from pathlib import Path
@@ -33,7 +34,7 @@ SITE = "input_quantizer"  # attribute of surgery.place
 
 @torch.no_grad()
 def write(quantized: Quantized, directory: Path) -> None:
-    """Write the network: config.json with the format's section, and its weights.
+    """Write the network: config.json with the format's section, and its weights, steps in the type of the model.
 
     Args:
         quantized: a model of ``transformers`` whose linears have weights of 4 or 8 bit, activations of none or 8 bit.
@@ -53,6 +54,7 @@ def write(quantized: Quantized, directory: Path) -> None:
         _fill(modules[name], stored, inputs.get(name))
     compressor = ModelCompressor.from_pretrained_model(model)
     compressor.compress_model(model)
+    model.to(quantized.model.dtype)  # now that the codes are packed, which a smaller type would move
     directory.mkdir(parents=True, exist_ok=True)
     model.save_pretrained(directory)
     compressor.update_config(str(directory))
@@ -96,9 +98,9 @@ def _check(quantized: Quantized, codes: Mapping[str, Stored]) -> int:
 
 
 def _plain(model: Any) -> Any:
-    """Return a copy of a model of transformers without the quantizers of its activations."""
+    """Return a float32 copy of a model of transformers without the quantizers of its activations."""
     with seeded(0):
-        copied = type(model)(model.config).eval()
+        copied = type(model)(copy.deepcopy(model.config)).eval()
     state = model.state_dict()
     copied.load_state_dict({name: state[name] for name in copied.state_dict()})
     return copied

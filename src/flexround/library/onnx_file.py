@@ -17,6 +17,7 @@ from torch import Tensor, nn
 from flexround import artifacts
 from flexround.errors import InputError
 from flexround.library.quantized import Quantized
+from flexround.models.tensors import put
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct.result import Stored
 
@@ -44,7 +45,7 @@ class _QuantizeDequantize(nn.Module):
 
 @torch.no_grad()
 def write(quantized: Quantized, directory: Path, example: Example | None = None) -> None:
-    """Write ``model.onnx``; the size of its batches is free, and of token ids the length.
+    """Write ``model.onnx``, which computes in float32; the size of its batches is free, and of token ids the length.
 
     Args:
         quantized: of which activations have 8 bit or none.
@@ -62,13 +63,15 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
             f"export onnx: activations of {quantized.recipe.a_bits} bit per {quantized.hyper.a_granularity}; the nodes "
             "for them have 8 bit per tensor"
         )
-    model = copy.deepcopy(quantized.model).cpu().eval()
+    model, codes = copy.deepcopy(quantized.model).cpu().float().eval(), quantized.codes()
+    for name, stored in codes.items():  # a smaller type has rounded them
+        put((model.get_submodule(name), "weight"), stored.values())
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, ActivationQuantizer):
                 setattr(module, name, _QuantizeDequantize(child))
     proto = _traced(model, example)
-    _store_codes(proto, quantized.codes())
+    _store_codes(proto, codes)
     if proto.ByteSize() >= LARGEST:
         raise InputError(f"export onnx: {proto.ByteSize() / 1e9:.1f} GB; one file holds 2; use compressed-tensors")
     onnx.checker.check_model(proto)
@@ -82,8 +85,8 @@ def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
         InputError: it can't be traced.
     """
     arguments, named, free = _given(example)
-    if named and hasattr(model, "config"):
-        model.config.return_dict = model.config.use_cache = False  # type: ignore[union-attr]
+    if hasattr(model, "config"):
+        model.config.use_cache = False  # type: ignore[union-attr]
     with warnings.catch_warnings(), tempfile.TemporaryDirectory() as scratch:
         warnings.simplefilter("ignore")
         try:
@@ -99,15 +102,17 @@ def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
 
 def _given(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Any]:
     """Return arguments, named arguments, and which of their dimensions are free."""
-    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim("length", min=1)
+    batch, length = torch.export.Dim("batch", min=1), torch.export.Dim.AUTO  # free, unless the network fixes it
+
+    def given(x: Tensor) -> Tensor:
+        return x.cpu().float() if x.is_floating_point() else x.cpu()
+
+    def free(x: Tensor) -> dict[int, Any]:
+        return {0: batch} if x.is_floating_point() else {0: batch, 1: length}
+
     if isinstance(example, Tensor):
-        return (example.cpu(),), {}, ({0: batch},)
-    named = {name: value.cpu() for name, value in example.items()}
-    return (
-        (),
-        named,
-        {name: {0: batch} if x.is_floating_point() else {0: batch, 1: length} for name, x in named.items()},
-    )
+        return (given(example),), {}, (free(example),)
+    return (), {name: given(x) for name, x in example.items()}, {name: free(x) for name, x in example.items()}
 
 
 def _store_codes(proto: onnx.ModelProto, codes: Mapping[str, Stored]) -> None:
@@ -145,10 +150,18 @@ def _per_row(value: Tensor, rows: int) -> np.ndarray:
 
 def _replace(graph: Any, name: str, codes: np.ndarray, step: np.ndarray, zero: np.ndarray, axis: int) -> None:
     """Put codes, one step and zero point for each entry along ``axis``, and a DequantizeLinear where a weight was."""
+    quantized = {output for node in graph.node if node.op_type == "DequantizeLinear" for output in node.output}
+    multiplied = [node.input[0] for node in graph.node if node.op_type == "MatMul" and name in node.input]
     kept = [each for each in graph.initializer if each.name != name]
     del graph.initializer[:]
+    value, parts = name, {"step": step.astype(np.float32), "zero": zero.astype(codes.dtype)}
+    if any(other not in quantized for other in multiplied):
+        # Of both nodes onnxruntime makes a MatMulNBits, which rounds the other input to 8 bit; not beyond a Reshape.
+        kept.append(numpy_helper.from_array(np.array(codes.shape), f"{name}:shape"))
+        value, codes, axis = f"{name}:value", codes[None], axis + 1
+        graph.node.insert(0, helper.make_node("Reshape", [value, f"{name}:shape"], [name], f"{name}:reshape"))
+    parts = {"codes": np.ascontiguousarray(codes)} | parts
     graph.initializer.extend(kept)
-    parts = {"codes": np.ascontiguousarray(codes), "step": step.astype(np.float32), "zero": zero.astype(codes.dtype)}
-    graph.initializer.extend(numpy_helper.from_array(value.copy(), f"{name}:{part}") for part, value in parts.items())
-    node = helper.make_node("DequantizeLinear", [f"{name}:{part}" for part in parts], [name], f"{name}:dq", axis=axis)
+    graph.initializer.extend(numpy_helper.from_array(part.copy(), f"{name}:{key}") for key, part in parts.items())
+    node = helper.make_node("DequantizeLinear", [f"{name}:{key}" for key in parts], [value], f"{name}:dq", axis=axis)
     graph.node.insert(0, node)

@@ -10,7 +10,7 @@ from flexround.library.quantized import Quantized
 
 
 def write(quantized: Quantized, directory: Path) -> None:
-    """Write ``model.safetensors``: float32, batch norms folded, the names of the model.
+    """Write ``model.safetensors``: batch norms folded, the names and types of the model.
 
     Raises:
         InputError: activations are quantized, which a state dict can't hold.
