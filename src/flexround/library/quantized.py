@@ -15,7 +15,6 @@ from flexround import artifacts, provenance
 from flexround.errors import InputError, SettingsError, look_up
 from flexround.library.architecture import described
 from flexround.models.blocks import Block, Site
-from flexround.models.tensors import places
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import packing, result
 from flexround.reconstruct.network import STRUCTURAL
@@ -209,10 +208,3 @@ def sites(model: nn.Module, recipe: Recipe, blocks: Sequence[Block]) -> Sites:
 def write_record(directory: Path, report: list[dict[str, Any]], device: torch.device) -> None:
     """Write what a reconstruction found and took; it changes from run to run, so it is no part of the manifest."""
     artifacts.write_json(directory / RECORD, {"blocks": report, "environment": provenance.environment(device)})
-
-
-def unquantized(model: nn.Module, parts: dict[str, dict[str, Tensor]]) -> list[str]:
-    """Return the matrices and kernels that are stored as they were, but for embeddings."""
-    stored = {key.partition("/")[2] for part in parts.values() for key in part if key.startswith(result.PARAMETER)}
-    found = [(name, getattr(*place), place[0]) for name, place in places(model).items() if name in stored]
-    return [name for name, value, owner in found if value.ndim > 1 and not isinstance(owner, nn.Embedding)]
