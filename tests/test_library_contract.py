@@ -26,7 +26,7 @@ RECIPES = [
 ]
 TYPES = [torch.float32, torch.bfloat16, torch.float16, torch.float64]
 CASES = [(kind, recipe, torch.float32) for kind in KINDS for recipe in RECIPES]
-LATER = [(kind, RECIPES[2], of_type) for kind in KINDS for of_type in TYPES[1:]]
+CASES += [(kind, RECIPES[2], of_type) for kind in KINDS for of_type in TYPES[1:]]
 
 
 def quantized(kind, model, setting, rounding, a_bits):
