@@ -151,6 +151,8 @@ def test_results_are_of_one_file_until_it_is_gone(write, tmp_path):
     arguments = ["--scale", other, "--root", str(tmp_path), "--out", str(tmp_path / "report.html")]
     with pytest.raises(SettingsError, match=f"^{other}: name: results/mine is of {one}, which has this name too"):
         report.run(report.parser().parse_args(arguments))
+    shutil.copytree(tmp_path, tmp_path / "copy")
+    additions.claim("mine", str(tmp_path / "copy/one/mine.yaml"), tmp_path / "copy")
     Path(one).unlink()
     additions.claim("mine", other, tmp_path)
 

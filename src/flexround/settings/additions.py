@@ -69,10 +69,10 @@ def claim(name: str, scale: str, root: Path = Path()) -> None:
     """
     if scale.endswith((".yaml", ".yml")):
         note, file = root / layout.JOBS / name / "scale", Path(scale).resolve()
-        other = Path(note.read_text()) if note.exists() else file
+        other = (root / note.read_text()).resolve() if note.exists() else file
         if other != file and other.exists():
             raise SettingsError(f"{file}: name: results/{name} is of {other}, which has this name too; rename one")
-        write_text(note, str(file))
+        write_text(note, os.path.relpath(file, root.resolve()))  # still true in a copy of the project
 
 
 def read(file: Path) -> Own:
