@@ -20,7 +20,7 @@ from flexround.models.blocks import Block
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
 from flexround.reconstruct import cache, result
-from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
@@ -107,6 +107,8 @@ def run(arguments: argparse.Namespace) -> None:
     fingerprint = f"{derive(json.dumps(inputs), *chosen, *made_by, *machine):016x}"
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state, *limits)
+        for clause in left(work, report):
+            log.warning("%s", clause)
         with artifacts.new_directory(arguments.out) as new:
             companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
             result.publish(new, state, {**facts(model, recipe, hyper, sources), "inputs": inputs}, companions)

@@ -16,19 +16,17 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from flexround import imports, precision
-from flexround.errors import SHOWN, InputError
+from flexround.errors import InputError
 from flexround.library import code_digest, cut, families, samples, settings
 from flexround.library.families import Family
 from flexround.library.memory_state import HeardState, Listener, MemoryState
 from flexround.library.quantized import Quantized, sites
 from flexround.models import blocks as protocol
 from flexround.models.blocks import Block
-from flexround.models.tensors import matrices, places, within
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
-from flexround.quant.rtn import RTN
 from flexround.reconstruct import cache, result
-from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
@@ -121,7 +119,7 @@ def quantize(
             )
             limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
             quantized = _run(work, inputs, state, progress, sources, limits)
-    said = left(network, parts, quantized.report, made)
+    said = left(work, quantized.report)
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(network).__name__} is one block, all layers are learned together; {cut.HINT}")
     if said:
@@ -177,30 +175,6 @@ def _state(
     facts = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts, made_by, torch.__version__)
     machine = (str(work.device), torch.get_num_threads(), [block.name for block in work.blocks])
     return HeardState(Path(directory), f"{derive(digest.hexdigest(), *facts, *machine):016x}", listener).opened()
-
-
-def left(
-    model: nn.Module, blocks: Sequence[Block], report: Sequence[dict[str, Any]], rounding: Callable[..., Rounding]
-) -> list[str]:
-    """Return a clause on the layers that stay at round-to-nearest unasked, and one on the matrices in floating point.
-
-    Args:
-        model: after the reconstruction, with or without its values.
-        blocks: of the model.
-        report: of the reconstruction.
-        rounding: that was asked for.
-    """
-    nearest = [] if rounding is RTN else [name for record in report for name in record.get("nearest", ())]
-    owners = places(model)
-    inside = {name for block in blocks for name in within(block.module, owners)}
-    floating = [name for record in report for name in record.get("floating", ())]
-    floating += matrices(model, [name for name in owners if name not in inside])
-    said = [("not learned, at round-to-nearest", nearest), ("in floating point", floating)]
-    return [
-        f"{what}: {', '.join(names[:SHOWN])}" + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-        for what, names in said
-        if names
-    ]
 
 
 def _refuse(model: Any) -> None:

@@ -7,6 +7,7 @@ the caches of one block boundary exist at a time. What is found for a block is w
 import logging
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +15,9 @@ import torch
 from torch import Tensor
 
 from flexround import hardware, memory
+from flexround.errors import SHOWN
 from flexround.models.tensors import matrices, places, within
+from flexround.quant.rtn import RTN
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -84,6 +87,26 @@ def reconstruct(
             memory.return_freed_memory()
     state.join()
     return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
+
+
+def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
+    """Return a clause on the layers that stay at round-to-nearest unasked, and one on the matrices in floating point.
+
+    Args:
+        job: after the reconstruction, its model with or without values.
+        report: of the reconstruction.
+    """
+    nearest = [] if job.rounding is RTN else [name for record in report for name in record.get("nearest", ())]
+    owners = places(job.model)
+    inside = {name for block in job.blocks for name in within(block.module, owners)}
+    floating = [name for record in report for name in record.get("floating", ())]
+    floating += matrices(job.model, [name for name in owners if name not in inside])
+    said = [("not learned, at round-to-nearest", nearest), ("in floating point", floating)]
+    return [
+        f"{what}: {', '.join(names[:SHOWN])}" + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
+        for what, names in said
+        if names
+    ]
 
 
 def place_caches(

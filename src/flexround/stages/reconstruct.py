@@ -16,7 +16,7 @@ from flexround.errors import InputError
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import ReconstructJob
 from flexround.reconstruct import cache, network, result
-from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
@@ -47,6 +47,8 @@ def run(arguments: argparse.Namespace) -> None:
         budget = arguments.state_gb * 1e9
         with State(directory, unfinished.fingerprint(job, weights | samples, device), budget, PACE).opened() as state:
             records = reconstruct(work, x, state, *limits)
+            for clause in left(work, records):
+                log.warning("%s: %s", job.run, clause)
             facts = {
                 "place": str(job.out),
                 "run": vars(job.run),
