@@ -16,7 +16,7 @@ export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
 
-.PHONY: help install test fuzz mutants kills full-disk docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
+.PHONY: help install test fuzz kills full-disk docs regress lint format lock plan pretrain rehearse rehearse-slurm report paper status evidence remote pull push verify clean
 
 help: ## show this list
 	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
@@ -50,9 +50,6 @@ test: $(INSTALLED) ## run the tests, in two processes
 
 fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its reader does (CASES=400 of each kind)
 	python bench/fuzz.py --cases $(or $(CASES),400)
-
-mutants: $(INSTALLED) ## plant defects in guards and see whether the tests notice them (ONLY=fetch: those of that name)
-	python bench/mutants.py $(if $(ONLY),--only "$(ONLY)")
 
 kills: $(INSTALLED) ## kill stages, Snakemake, its workers, pushes and pulls at random moments and compare the results
 	PYTHONPATH=tests python bench/kills.py $(if $(ONLY),--only "$(ONLY)")

@@ -1,55 +1,14 @@
-"""Samples of the benches of planted defects and of kills: they notice what they are there for."""
+"""Samples of the benches of kills and of full disks: they notice what they are there for."""
 
 import contextlib
 import random
-import re
-import subprocess
-import sys
 
 import full_disk
 import kills
-import mutants
 import pytest
 
 from flexround import artifacts, unfinished
-from flexround.settings.layout import ROOT
 from flexround.stages import finetune
-
-MUTANTS = mutants.read()
-
-
-@pytest.mark.parametrize("mutant", MUTANTS, ids=lambda mutant: mutant.name)
-def test_every_defect_can_be_planted_and_its_tests_exist(mutant):
-    text = (ROOT / "src/flexround" / mutant.file).read_text()
-    compile(mutant.planted(text), mutant.file, "exec")
-    for test in mutant.tests:
-        file, _, name = test.partition("::")
-        assert not name or re.search(rf"^def {name}\(", (ROOT / "tests" / file).read_text(), re.MULTILINE), test
-
-
-def test_there_are_enough_defects_with_names_of_their_own():
-    assert len({mutant.name for mutant in MUTANTS}) == len(MUTANTS) >= 60
-
-
-ATTEMPTS = """
-import sys
-from pathlib import Path
-sys.path.insert(0, "bench")
-import mutants
-tree, logs = map(Path, sys.argv[1:])
-guard = next(mutant for mutant in mutants.read() if mutant.name == "cells: the mean instead of the median")
-before = (tree / "src/flexround" / guard.file).read_text()
-print(mutants.attempt(guard, tree, logs) == mutants.FAILED, (tree / "src/flexround" / guard.file).read_text() == before)
-print(mutants.attempt(guard._replace(new="statistics.median(+t.value"), tree, logs) == 0)
-"""
-
-
-def test_a_defect_is_caught_and_a_harmless_change_survives(tmp_path):
-    tree = mutants.copy(tmp_path / "project")
-    command = [sys.executable, "-c", ATTEMPTS, str(tree), str(tmp_path)]  # a process with few modules, as the bench's
-    assert (
-        subprocess.run(command, cwd=ROOT, stdout=subprocess.PIPE, text=True, check=True).stdout == "True True\nTrue\n"
-    )
 
 
 def test_killed_stages_leave_what_an_undisturbed_run_does(tmp_path, monkeypatch):
