@@ -62,7 +62,6 @@ docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowh
 	cp site/README.html site/index.html
 
 regress: $(INSTALLED) ## compare numbers with results/reference (ALL=1: every table that is there)
-	python -m flexround.tools.sentinels
 	$(if $(ALL),,snakemake --cores all regress)
 	python -m flexround.tools.regress $(if $(ALL),--all)
 

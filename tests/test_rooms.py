@@ -31,7 +31,7 @@ PARTS = {
     "mini": {"mini", "tasks", "models"},
     "results": {"results"},
     "rehearsal": {"rehearsal", "mini", "tasks", "models"},
-    "regress": {"regress", "mini", *LIBRARY},
+    "regress": {"regress", "results"},
     "library": {"library", "tasks", "reconstruct", "surgery", "models", "quant"},
     "__main__": {"tools"},
     "jobs": {"jobs", "results"},  # they name their stage, and import it when they run

@@ -43,7 +43,6 @@ TOOLS = (
     "regress",
     "rehearse",
     "report",
-    "sentinels",
     "status",
     "stored",
     "verify",

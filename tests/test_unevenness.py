@@ -2,6 +2,7 @@
 
 import copy
 
+import golden
 import pytest
 import torch
 from image_sets import digits_task
@@ -13,7 +14,6 @@ from flexround.mini.tasks.pretraining_digits import PretrainingDigits
 from flexround.models import build
 from flexround.models.checkpoints import load_into, read_foreign
 from flexround.models.mobilenetv2 import equalization_groups
-from flexround.regress.probes import networks
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.surgery import preprocess
@@ -28,7 +28,7 @@ def images():
 
 @pytest.fixture(scope="module")
 def even():
-    return networks.separable(0)
+    return golden.separable(0)
 
 
 @pytest.fixture(scope="module")

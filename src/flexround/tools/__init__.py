@@ -1,1 +1,1 @@
-"""What people run: plan, verify, records, reference, status, regress, sentinels, report, paper."""
+"""What people run: plan, verify, records, reference, status, regress, report, paper."""
