@@ -69,8 +69,8 @@ def test_spreads_are_pooled_over_the_most_alike_cells_that_suffice():
     assert Pool([Spread(kinds[0], 8.0, 3)]).relative(kinds[0]) is None
 
 
-def squad(root, counts=RIGHT, seeds=(0,), scale="mini"):
-    """Write the runs of table 12, of each seed with more right answers, and return its CSV."""
+def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):
+    """Write the runs of table 12, of each seed with more right answers, and its CSV, of the first seeds."""
     for seed in seeds:
         for checkpoint in ("bert-base", "bert-large"):
             for recipe, count in counts.items():
@@ -78,14 +78,9 @@ def squad(root, counts=RIGHT, seeds=(0,), scale="mini"):
                     run = Run(scale, "squad", checkpoint, recipe, seed)
                     right = dict.fromkeys(("f1", "em"), hits(count + 10 * seed))
                     table_runs.write_arrays(root, run, right, "predictions", stderr=dict.fromkeys(right, 1.4))
-    found = cells.collect(SPECS["table12"], params().recipes.recipes, scale, 1, root)
+    found = cells.collect(SPECS["table12"], load_params("mini").recipes.recipes, scale, shown, root)
     text = table_csv.to_csv(found, published.load(), SPECS["table12"], table_runs.scale())
     (root / scale / "table12.csv").write_text(text)
-    return text
-
-
-def params():
-    return load_params("mini")
 
 
 def made(root, **options):
@@ -132,10 +127,7 @@ def test_a_table_with_missing_cells_is_no_reference(tmp_path):
 
 
 def test_tables_of_more_seeds_than_the_scale_s_need_the_number(tmp_path):
-    squad(tmp_path, seeds=(0, 1, 2))
-    found = cells.collect(SPECS["table12"], params().recipes.recipes, "mini", 3, tmp_path)
-    text = table_csv.to_csv(found, published.load(), SPECS["table12"], table_runs.scale())
-    (tmp_path / "mini/table12.csv").write_text(text)
+    squad(tmp_path, seeds=(0, 1, 2), shown=3)
     with pytest.raises(InputError, match="3 seeds, expected 1; make the table anew or give --seeds"):
         made(tmp_path)
     assert made(tmp_path, seeds=3)["Q + AdaRound", "BERT-Base"]["n_seeds"] == "3"
