@@ -4,22 +4,13 @@ import copy
 
 import pytest
 import torch
+from tensors import images, ranges
 from torch import nn
 
 from flexround.errors import InputError
 from flexround.models.groups import EqualizationGroup
 from flexround.surgery.equalize import absorb_high_biases, equalize
 from flexround.surgery.fold_bn import FoldedStatistics
-
-
-def images(n: int, size: int) -> torch.Tensor:
-    return torch.randn(n, 3, size, size, generator=torch.Generator().manual_seed(1))
-
-
-def ranges(conv: nn.Conv2d, first: bool) -> torch.Tensor:
-    """Return the largest |w| per channel that ``conv`` shares with its neighbour, spelled out."""
-    by_channel = conv.weight if first or conv.groups > 1 else conv.weight.transpose(0, 1)
-    return torch.stack([weights.abs().max() for weights in by_channel])
 
 
 def pair(activation: bool) -> tuple[nn.Sequential, EqualizationGroup, dict[str, FoldedStatistics]]:
