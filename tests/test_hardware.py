@@ -1,6 +1,7 @@
 """Memory that is too small, a GPU that is gone and a rank that dies: one message each, and what is finished stays."""
 
 import errno
+import json
 import os
 import signal
 import subprocess
@@ -195,14 +196,14 @@ def test_an_evaluation_without_memory_names_its_run_and_its_type(tmp_path, monke
 # ranks
 
 STAGE = r"""
-import os, signal, time
+import json, os, signal, time
 import torch
 from flexround.errors import InputError
 def run(arguments):
     torch.distributed.init_process_group("gloo")
     os.write(1, f"rank {os.environ['RANK']} {os.getpid()}\n".encode())  # at once: two ranks write
     if os.environ["RANK"] == "1":
-        exec(arguments.job.read_text())
+        exec(json.loads(arguments.job.read_text()))
     torch.distributed.barrier()
 """
 JOB = """
@@ -220,7 +221,7 @@ def start(tmp_path):
     started = []
 
     def start(code):
-        (tmp_path / "job").write_text(code)
+        (tmp_path / "job").write_text(json.dumps(code))
         path = os.pathsep.join([str(tmp_path), *sys.path])
         environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
         command = [sys.executable, "-m", "flexround.jobs.ranks", "2", "ranks_job", str(tmp_path / "job")]

@@ -88,7 +88,16 @@ def modules(room):
 
 def test_every_job_has_a_stage_and_every_program_is_known_here():
     assert modules("stages") == set(JOBS)
-    assert modules("jobs") - {"command", "execution", "server", "ranks", "jobfile", "resolve", "shown"} == set(JOBS)
+    assert modules("jobs") - {
+        "codefile",
+        "command",
+        "execution",
+        "server",
+        "ranks",
+        "jobfile",
+        "resolve",
+        "shown",
+    } == set(JOBS)
     assert modules("tools") - {"cli", "workload"} == set(TOOLS)
     for name in JOBS:
         assert f'command.main("flexround.stages.{name}"' in (ROOT / f"src/flexround/jobs/{name}.py").read_text()

@@ -50,9 +50,10 @@ class Code:
             InputError: a file is missing or damaged.
         """
         content = artifacts.read_json(job)
-        path = content.get("code") if isinstance(content, dict) else None
-        self.lines = set(artifacts.read_text(Path(path)).splitlines()) if path else set()
-        sources = artifacts.read_json(Path(path).with_name(SOURCES)) if path else {}
+        named = content.get("code") if isinstance(content, dict) else None
+        path = Path(named) if isinstance(named, str) else None  # the stage says what is wrong with a job file
+        self.lines = set(artifacts.read_text(path).splitlines()) if path else set()
+        sources = artifacts.read_json(path.with_name(SOURCES)) if path else {}
         self.starts, self.modules, self.sha256 = (sources.get(key, {}) for key in ("starts", "modules", "sha256"))
         self.begun = self._times()
 
