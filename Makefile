@@ -52,10 +52,10 @@ fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its re
 	python bench/fuzz.py --cases $(or $(CASES),400)
 
 kills: $(INSTALLED) ## kill stages, Snakemake, its workers, pushes and pulls at random moments and compare the results
-	PYTHONPATH=tests python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
+	PYTHONPATH=tests:worlds python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
 
 full-disk: $(INSTALLED) ## let stages run into a full disk and compare the results (Linux, as root: it mounts a disk in memory)
-	PYTHONPATH=tests python bench/full_disk.py $(if $(ONLY),--only "$(ONLY)")
+	PYTHONPATH=tests:worlds python bench/full_disk.py $(if $(ONLY),--only "$(ONLY)")
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site
@@ -90,8 +90,8 @@ plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3
 		$(if $(SEEDS),--seeds $(call quoted,$(SEEDS))) $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
 pretrain: $(INSTALLED) ## make mini's pretrained networks (params/networks) and their pins in params/sources.yaml again (CHECKPOINTS=...)
-	snakemake --cores all pretrain --config scale=pretraining $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS)))
-	python -m flexround.tools.networks $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
+	snakemake --cores all pretrain --config scale=worlds/pretraining.yaml $(if $(CHECKPOINTS),checkpoints=$(call quoted,$(CHECKPOINTS)))
+	python worlds/networks.py $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
 rehearse: SCALE = paper
 rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/rehearsal.md)

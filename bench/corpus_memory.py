@@ -9,12 +9,14 @@ from pathlib import Path
 
 import torch
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "worlds"))
 from flexround import memory
 from flexround.artifacts import write_text
-from flexround.mini import tokenizers
-from flexround.mini.tasks.language import MiniLanguageModelling, MiniLanguageOptions
 from flexround.models import transformer
+from flexround.tasks.language.options import LanguageOptions
+from flexround.tasks.language.task import LanguageModelling
 from flexround.tasks.text import task as text
+from synthetic import files, tokenizers
 
 ARTICLES = (100, 1_000, 10_000)
 
@@ -23,7 +25,7 @@ def measure(articles: int) -> None:
     """Evaluate a small GPT-Neo on so many articles and print the process's peak."""
     torch.set_num_threads(1)
     memory.keep_freed_memory()  # as every stage does
-    task = MiniLanguageModelling(MiniLanguageOptions(name="wikitext2", train=100, val=articles, block_size=64))
+    task = LanguageModelling(LanguageOptions(name="wikitext2", block_size=64))
     sizes = {"vocab_size": 500, "hidden_size": 64, "num_layers": 2, "num_heads": 2, "max_position_embeddings": 64}
     ends = {"bos_token_id": 0, "eos_token_id": 0}
     model = transformer.gpt_neo("causal-lm", attention_types=[[["global", "local"], 1]], **sizes, **ends)
@@ -39,7 +41,8 @@ def measure(articles: int) -> None:
 
 def prepare(directory: str, articles: int) -> None:
     """Write the data and a tokenizer."""
-    task = MiniLanguageModelling(MiniLanguageOptions(name="wikitext2", train=100, val=articles, block_size=64))
+    task = LanguageModelling(LanguageOptions(name="wikitext2", block_size=64))
+    files.language(Path(directory) / "wikitext2", "wikitext2", 100, articles)
     task.prepare(Path(directory), Path(directory))
     lines = [row["text"] for row in text.read_rows(Path(directory), "train")]
     write_text(Path(directory) / text.TOKENIZER, tokenizers.train(lines, "bpe", 500).to_str())

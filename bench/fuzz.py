@@ -31,6 +31,7 @@ import numpy as np
 import yaml
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its small networks and made-up results
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "worlds"))  # the generator of mini's texts
 from flexround.errors import FlexRoundError
 
 GROUPS = ("fuzz_settings", "fuzz_results", "fuzz_inputs")

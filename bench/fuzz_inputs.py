@@ -9,15 +9,12 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import pyarrow
 import real_files
 import torch
 from fuzz import Kind
-from pyarrow import parquet
 from test_pretrained import make as small
 
 from flexround import imports, sources
-from flexround.mini import glue as mini_glue
 from flexround.models.checkpoints import brecq_mobilenetv2, load_into, read_foreign
 from flexround.models.shards import Shards
 from flexround.rehearsal import data, networks, tokenizers
@@ -34,16 +31,13 @@ from flexround.tasks.squad import files as squad
 from flexround.tasks.text import encode
 from flexround.tasks.text.task import import_directory
 from flexround.tasks.webnlg import files as webnlg
+from synthetic import files as small_files
+from synthetic import glue as mini_glue
+from synthetic import squad as mini_squad
 
 CLASSES = ("ant", "bee", "cat")
 PINNED = {"kind": "dataset", "location": "https://example.org/x", "file": "x", "revision": "1", "licence": "MIT"}
 networks_of = functools.cache(lambda: load_params("mini").scale.checkpoints)
-
-
-def table(make: Callable[[str], dict[str, Any]], name: str, split: str, directory: Path) -> None:
-    """Write a split as parquet."""
-    rows = make(name)[split]
-    parquet.write_table(pyarrow.Table.from_pylist(rows), directory / f"{split}-{data.SHARD}.parquet")
 
 
 def inside(name: str, write: Callable[[Path], object]) -> Callable[[Path], None]:
@@ -68,7 +62,7 @@ def tsv(directory: Path) -> None:
 def squad_document() -> dict[str, Any]:
     """Return SQuAD's JSON."""
     articles = []
-    for row in data.TABLES["squad"]("squad")["validation"]:
+    for row in mini_squad.make(1, 12, seed=0)["validation"]:
         found = zip(row["answers"]["text"], row["answers"]["answer_start"], strict=True)
         answers = [{"text": text, "answer_start": start} for text, start in found]
         question = {"id": row["id"], "question": row["question"], "answers": answers}
@@ -274,10 +268,15 @@ def read_pinned(directory: Path) -> Any:
     return sources.verify("x", source, directory / "x"), (directory / "x/a.txt").read_bytes()
 
 
+def llama_files(directory: Path) -> None:
+    """Write what LLaMA is calibrated on and asked."""
+    small_files.commonsense(directory, 60, 2, 12, 12)
+
+
 KINDS = [
     Kind(
         "GLUE: parquet",
-        inside("rte", lambda d: [table(data.TABLES["glue"], "rte", split, d) for split in ("train", "validation")]),
+        lambda d: small_files.glue(d, "rte", 48, 12),
         lambda d: [glue.read(d, "rte", split) for split in ("train", "validation")],
     ),
     Kind(
@@ -285,7 +284,7 @@ KINDS = [
     ),
     Kind(
         "SQuAD: parquet",
-        lambda d: table(data.TABLES["squad"], "squad", "validation", d),
+        lambda d: small_files.squad(d, 48, 12),
         lambda d: squad.read(d, "validation"),
     ),
     Kind(
@@ -296,24 +295,30 @@ KINDS = [
     Kind("SQuAD: zip", zipped, lambda d: squad.read(d, "validation")),
     Kind(
         "WikiText-2: parquet",
-        lambda d: table(data.TABLES["wikitext2"], "", "test", d),
-        lambda d: language.read(d, "wikitext2", "test"),
+        lambda d: small_files.language(d, "wikitext2", 4, 20),
+        lambda d: language.read(d, "wikitext2", "validation"),
     ),
     Kind(
         "WikiText-2: text",
         lambda d: (d / "wiki.test.raw").write_text(" \n = A = \n \n" + " One two é . \n" * 50),
         lambda d: language.read(d, "wikitext2", "test"),
     ),
-    Kind("Penn Treebank", data._ptb, lambda d: [language.read(d, "ptb", split) for split in ("train", "validation")]),
-    Kind("C4", data._c4, lambda d: c4.read(d, "paper", 1, 20)),
-    Kind("WebNLG", data._webnlg, lambda d: [webnlg.read(d, split) for split in ("train", "test")]),
+    Kind(
+        "Penn Treebank",
+        lambda d: small_files.language(d, "ptb", 400, 100),
+        lambda d: [language.read(d, "ptb", split) for split in ("train", "validation")],
+    ),
+    Kind("C4", llama_files, lambda d: c4.read(d / "c4", "paper", 1, 20), files=("c4/en/*",)),
+    Kind(
+        "WebNLG",
+        lambda d: small_files.webnlg(d, 48, 12),
+        lambda d: [webnlg.read(d, split) for split in ("train", "test")],
+    ),
     Kind(
         "questions: parquet",
-        inside(
-            "piqa",
-            lambda d: [table(lambda _: data._questions("piqa"), "", split, d) for split in ("train", "validation")],
-        ),
-        questions("piqa"),
+        llama_files,
+        lambda d: [commonsense.read(d / "commonsense", "piqa", train) for train in (True, False)],
+        files=("commonsense/piqa/*",),
     ),
     Kind("questions: posed", posed, questions("boolq", "piqa", "winogrande", "arc_easy", "hellaswag")),
     Kind("questions: their authors'", authors, questions("arc_easy", "piqa", "boolq")),

@@ -4,6 +4,7 @@ import contextlib
 import functools
 import hashlib
 import json
+import tempfile
 from argparse import Namespace
 from pathlib import Path
 from typing import Any
@@ -34,6 +35,7 @@ from flexround.settings.schema import Task
 from flexround.stages import calibrate, reconstruct
 from flexround.tasks import protocol
 from flexround.tools import stored, verify
+from synthetic import files
 
 RUN = Run("mini", "imagenet", "resnet18-brecq", "q-flexround-w4a4", 0)
 plan = functools.cache(lambda: report_case.PLAN)
@@ -41,17 +43,17 @@ plan = functools.cache(lambda: report_case.PLAN)
 
 def task(kind: str, **options: Any) -> Any:
     """Return a task of the mini scale."""
-    return protocol.build(Task(module=f"flexround.mini.tasks.{kind}", options=options))
+    return protocol.build(Task(module=f"flexround.{kind}", options=options))
 
 
 def digits() -> Any:
     """Return the task of images."""
-    return task("digits:Digits", train=20, val=20)
+    return task("mini.tasks.digits:Digits", train=20, val=20)
 
 
 def data(kind: str, **options: Any) -> Kind:
     """Return the kind of a task's data, as the calibrate stage reads it."""
-    settings = {"module": f"flexround.mini.tasks.{kind}", "options": options}
+    settings = {"module": f"flexround.{kind}", "options": options}
     job = {"format": 1, "scale": "s", "name": "n", "task": settings}
 
     def read(directory: Path) -> Any:
@@ -61,7 +63,12 @@ def data(kind: str, **options: Any) -> Kind:
         calibrate.run(Namespace(job=directory / "job.json"))
         return (out / "samples.safetensors").read_bytes()
 
-    return Kind(f"data: {kind}", lambda d: task(kind, **options).prepare(d, d), read, pinned=True)
+    def make(directory: Path) -> None:
+        with tempfile.TemporaryDirectory() as sources:
+            files.glue(Path(sources) / "glue", "rte", 24, 12)
+            task(kind, **options).prepare(directory, Path(sources))
+
+    return Kind(f"data: {kind}", make, read, pinned=True)
 
 
 def calibrated(directory: Path) -> None:
@@ -228,8 +235,8 @@ def table(directory: Path) -> None:
 
 
 KINDS = [
-    data("digits:Digits", train=20, val=20),
-    data("glue:MiniGlue", name="rte", train=24, val=12, max_length=40),
+    data("mini.tasks.digits:Digits", train=20, val=20),
+    data("tasks.glue.task:Glue", name="rte", max_length=40),
     Kind("calibration samples", calibrated, read_calibrated, pinned=True),
     Kind(
         "full-precision network",

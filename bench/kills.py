@@ -1,6 +1,6 @@
 """Kill every stage, Snakemake, the workers' server, pushes and pulls at random moments; then do the same again.
 
-    PYTHONPATH=tests python bench/kills.py --stages 440 --workflow 20 --rehearsal 20 --storage 40  # an hour, two cores
+    PYTHONPATH=tests:worlds python bench/kills.py --stages 440 --workflow 20 --rehearsal 20 --storage 40  # an hour
 
 Afterwards all results have the bits of an undisturbed run, nothing is left over, and nothing half-written was ever
 taken for a result. A stage is killed (SIGKILL) after a random time, or at a random call that changes the file system.

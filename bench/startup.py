@@ -18,7 +18,7 @@ from flexround.jobs import codefile, server
 REPEATS = 7
 KINDS = {
     "images": "flexround.mini.tasks.digits, flexround.mini.models, flexround.models.resnet",
-    "texts": "flexround.mini.tasks.glue, flexround.mini.tasks.commonsense, flexround.models.transformer",
+    "texts": "flexround.tasks.glue.task, flexround.tasks.commonsense.task, flexround.models.transformer",
 }
 STAGE = """
 import json, os, time

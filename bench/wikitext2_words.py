@@ -1,14 +1,16 @@
 """The real WikiText-2 with a tokenizer of its own, for a GPT-Neo small enough to be trained on it here."""
 
+import sys
 from pathlib import Path
 from typing import Any
 
 from torch import nn
 
+sys.path.append(str(Path(__file__).resolve().parent.parent / "worlds"))
 from flexround.artifacts import write_text
-from flexround.mini import tokenizers
 from flexround.tasks.language.task import LanguageModelling
 from flexround.tasks.text import task as text
+from synthetic import tokenizers
 
 VOCABULARY = 2000
 

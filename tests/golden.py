@@ -15,11 +15,11 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
+from synthetic import articles, files, tokenizers
 from torch import nn
 
 from flexround import artifacts, imports
-from flexround.mini import articles, models, tokenizers
-from flexround.mini.tasks.commonsense import MiniCommonsense, MiniCommonsenseOptions
+from flexround.mini import models
 from flexround.models import gpt2, mobilenetv2, resnet, transformer
 from flexround.models.blocks import run
 from flexround.reconstruct.engine import reconstruct
@@ -31,6 +31,8 @@ from flexround.seeding import derive
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
 from flexround.surgery.preprocess import prepare
+from flexround.tasks.commonsense.options import CommonsenseOptions
+from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.text.task import TOKENIZER
 from flexround.tasks.webnlg import bleu
 
@@ -123,13 +125,14 @@ def metrics(variant):
 
 def questions(variant):
     """Metrics of a random LLaMA, their numbers of examples, and which calibration samples are drawn."""
-    options = {"documents": 30, "val": 8, "questions": 40, "shots": (0,), "block_size": 32, "test_block": 48}
-    task = MiniCommonsense(MiniCommonsenseOptions(**options))
+    options = {"root": "commonsense", "documents": 30, "shots": (0,), "block_size": 32, "test_block": 48}
+    task = Commonsense(CommonsenseOptions(**options))
     texts = [row["text"] for row in articles.make("wikitext2", 20, 1, 0)["train"]]
     sizes = {"hidden_size": 24, "num_hidden_layers": 1, "num_attention_heads": 2, "intermediate_size": 48}
     model = language_model(transformer.llama, variant, vocab_size=400, max_position_embeddings=512, **sizes)
     with tempfile.TemporaryDirectory() as directory:
         data = Path(directory)
+        files.commonsense(data / "commonsense", 30, 8, 40, 0)
         task.prepare(data, data)
         artifacts.write_text(data / TOKENIZER, tokenizers.train(texts, "bpe-begin", 400).to_str())
         found, drawn = task.evaluate(model, data, CPU, 16, data, "validation"), task.calibration(data, 12, 0)

@@ -5,6 +5,8 @@ import importlib
 from argparse import Namespace
 from pathlib import Path
 
+import small
+
 from flexround import artifacts
 from flexround.jobs import resolve
 from flexround.jobs.resolve import Jobs
@@ -48,7 +50,11 @@ class Work:
         return self.root / out
 
     def data(self, task, **options):
-        for name in self.params.scale.tasks[task].sources:
+        settings = self.params.scale.tasks[task]
+        if small.write(self.root / layout.SOURCES, settings.module):
+            for name in settings.sources:
+                artifacts.write_json(self.root / layout.source_file(name), {"sha256": "of a small data set"})
+        for name in settings.sources:
             self.do("fetch", name, out=layout.source_file(name))
         return self.do("data", task, out=self.place("data_dir", task), **options)
 

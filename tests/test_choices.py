@@ -1,7 +1,6 @@
-"""The seven multiple-choice data sets: their prompts, their files, and the mini scale's questions."""
+"""The seven multiple-choice data sets: their prompts and their files."""
 
 import bz2
-import hashlib
 import json
 from collections import Counter
 from pathlib import Path
@@ -11,14 +10,10 @@ import pytest
 from pyarrow import parquet
 
 from flexround.errors import InputError
-from flexround.mini import choices as mini
-from flexround.mini import language
-from flexround.mini.world import World
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.files import read
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "commonsense"
-SHA256 = "c4ed627794bb3aa8a8391681d04041ffc10c7259f8d4aa100d09a04280837bf2"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
 ROWS = {  # one example of each data set in the fields of the hub
     "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},
@@ -68,11 +63,6 @@ def test_prompts_by_hand():
 def test_titles_of_hellaswag_end_with_a_full_stop():
     row = ROWS["hellaswag"] | {"ctx_a": "How to sing [title] Breathe. [step] Do it.  ", "ctx_b": ""}
     assert KINDS["hellaswag"].pose(row)["query"] == "Roof repair: How to sing. Breathe. Do it."
-
-
-def test_more_questions_than_there_are_is_an_error():
-    with pytest.raises(InputError, match=r"piqa has not many more than .* examples; ask for fewer"):
-        mini.make("piqa", 20_000, 10, seed=0)
 
 
 # files
@@ -208,97 +198,8 @@ def test_bad_files_are_named(tmp_path):
         read(tmp_path, "hellaswag", train=False)
 
 
-# the mini scale
-
-
-@pytest.fixture(scope="module")
-def made():
-    return {name: mini.make(name, train=200, test=1000, seed=0) for name in KINDS}
-
-
-def test_the_bytes_are_the_same_on_every_machine(made):
-    text = json.dumps([made, mini.sheets(200, 0, answered)], sort_keys=True)
-    assert hashlib.sha256(text.encode()).hexdigest() == SHA256
-
-
-def test_fields_counts_and_labels(made):
-    for name, splits in made.items():
-        assert [len(splits[split]) for split in ("train", "test")] == [200, 1000]
-        rows = [*splits["train"], *splits["test"]]
-        assert len({str(row) for row in rows}) == 1200
-        posed = [KINDS[name].pose(row) for row in rows]
-        assert all(set(row) >= set(KINDS[name].fields) for row in rows)
-        assert all(len(set(question["choices"])) == len(question["choices"]) for question in posed)
-        places = Counter(question["gold"] for question in posed)
-        assert min(places.values()) > 0.8 * 1200 / len(posed[0]["choices"])
-        assert len(places) == len(posed[0]["choices"])
-
-
-def said(fact):
-    template = language.agree(language.TEMPLATES[fact.relation][0], plural=False)
-    return template.format(s=language.noun_phrase(fact.subject), o=language.object_names(fact)[0])
-
-
-def test_right_choices_are_true_and_wrong_ones_are_not(made):
-    true = {said(fact) for fact in World().facts}
-    for row in made["openbookqa"]["test"]:
-        so = [f"{row['question_stem']} {choice}" in true for choice in row["choices"]["text"]]
-        assert so == [letter == row["answerKey"] for letter in "ABCD"]
-    for row in made["arc_challenge"]["test"]:
-        _, rest = row["question"].removesuffix(" ?").removeprefix("which ").split(" ", 1)
-        so = [not true.isdisjoint({f"{name} {rest}", f"the {name} {rest}"}) for name in row["choices"]["text"]]
-        assert so == [letter == row["answerKey"] for letter in "ABCD"]
-
-
-def test_winogrande_is_so_of_the_right_one_alone(made):
-    true = {said(fact) for fact in World().facts}
-    for row in made["winogrande"]["test"]:
-        before, rest = row["sentence"].removesuffix(" .").split("_")
-        assert row["option1"] in before
-        assert row["option2"] in before
-        so = [f"{row[f'option{number}']}{rest}" in true for number in "12"]
-        assert so == [number == row["answer"] for number in "12"]
-
-
-def test_boolq_is_balanced_and_follows_from_the_category(made):
-    world = World()
-    answers = Counter()
-    for row in made["boolq"]["test"]:
-        (found,) = (
-            (question, entity.category)
-            for question in mini.GENERAL
-            for members in world.categories.values()
-            for entity in members
-            if row["question"] == question.format(s=language.noun_phrase(entity))
-        )
-        assert row["answer"] == (found[1] in mini.GENERAL[found[0]].split())
-        answers[row["answer"]] += 1
-    assert 400 < answers[True] < 600
-
-
 def test_answers_of_a_question_begin_with_the_right_one():
     query = "Question: How is rain?\nAnswer:"
     assert answered("arc_easy", ROWS["arc_easy"]) == [(query, " wet"), (query, " dry")]
     waved = [(f"Ann saw Bea so {name}", " waved.") for name in ("Bea", "Ann")]
     assert answered("winogrande", ROWS["winogrande"]) == waved
-
-
-def test_sheets_are_right_and_single_questions_less_reliable():
-    def ask(name, row):
-        asked.append(answered(name, row))
-        return asked[-1]
-
-    asked = []
-    made = mini.sheets(6000, 0, ask)
-    lines = [line for part in made for line in part]
-    assert 0 <= len(lines) - 6000 < mini.SHEET
-    assert {len(part) for part in made} == {1, mini.SHEET}
-    assert all(line.goes_on == (len(part) > 1) for part in made for line in part)
-    assert all(line.text.startswith("\n\n") == line.goes_on for line in lines)
-    assert all(line.answer.startswith(" ") and line.answer.strip() for line in lines)
-    said = [(line.text.removeprefix("\n\n"), line.answer) for line in lines]
-    right = [one == answers[0] for one, answers in zip(said, asked, strict=True)]
-    alone = [so for line, so in zip(lines, right, strict=True) if not line.goes_on]
-    assert all(so for line, so in zip(lines, right, strict=True) if line.goes_on)
-    assert 0.17 < len(alone) / len(lines) < 0.23
-    assert 0.55 < sum(alone) / len(alone) < 0.65

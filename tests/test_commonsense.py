@@ -18,19 +18,19 @@ from tokenizers import Tokenizer, processors
 
 from flexround import artifacts
 from flexround.errors import InputError, SettingsError
-from flexround.mini import choices as mini
-from flexround.mini import tokenizers
-from flexround.mini.tasks.commonsense import MiniCommonsense
 from flexround.models import transformer
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.language import c4
 from flexround.tasks.text import task as text
+from synthetic import choices as mini
+from synthetic import files, tokenizers
 
 SCALE = str(Path(__file__).with_name("commonsense_scale.yaml"))
 CPU = torch.device("cpu")
-SMALL = {"documents": 30, "val": 6, "questions": 9, "examples": 7, "shots": (0, 2), "block_size": 32, "test_block": 48}
+SMALL = {"documents": 30, "shots": (0, 2), "block_size": 32, "test_block": 48}
+QUESTIONS = 9
 
 
 @functools.cache
@@ -51,7 +51,8 @@ def tokenizer(begin):
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     out = tmp_path_factory.mktemp("data")
-    build(None).prepare(out, out)
+    files.commonsense(out / "files", 30, 6, QUESTIONS, 7)
+    build(None).prepare(out, out / "files")
     return out
 
 
@@ -66,7 +67,7 @@ def place(tmp_path, prepared):
 
 
 def build(_, **options):
-    return MiniCommonsense(MiniCommonsense.Options(**(SMALL | options)))
+    return Commonsense(Commonsense.Options(**(SMALL | options)))
 
 
 def evaluated(place, batch=16, **options):
@@ -119,14 +120,14 @@ def test_answers_are_those_of_plain_loops(place, version):
     found = evaluated(place, prompts=version)
     for name in KINDS:
         for metric, shots in ((name, 0), (f"{name}_2", 2)):
-            examples = found.predictions[f"{metric}/examples"] if shots else [[]] * SMALL["questions"]
+            examples = found.predictions[f"{metric}/examples"] if shots else [[]] * QUESTIONS
             acc, acc_norm = scores(place, name, examples, apart if version == "0.3" else together)
             np.testing.assert_array_equal(found.predictions[f"{metric}/acc"], acc)
             if KINDS[name].metric == "acc_norm":
                 np.testing.assert_array_equal(found.predictions[f"{metric}/acc_norm"], acc_norm)
                 acc = acc_norm
             assert found.metrics[metric] == pytest.approx(100 * acc.mean())
-            assert found.n_examples[metric] == SMALL["questions"]
+            assert found.n_examples[metric] == QUESTIONS
     assert found.higher_is_better["boolq_2"]
     assert not found.higher_is_better["ppl"]
 
@@ -333,10 +334,11 @@ def test_a_tokenizer_that_does_not_begin_texts_is_refused(place):
     assert evaluated(place, begin=False, shots=(0,)).metrics["ppl"] > 1
 
 
-def test_too_few_examples_are_refused(place, tmp_path):
-    with pytest.raises(InputError, match="boolq: 1 training examples are too few for 2 shots; lower the option shots"):
-        build(place, examples=1).prepare(tmp_path / "other", tmp_path)
-    build(place, examples=0, shots=(0,)).prepare(tmp_path / "other", tmp_path)
+def test_too_few_examples_are_refused(place, prepared, tmp_path):
+    with pytest.raises(InputError, match="boolq: 7 training examples are too few for 8 shots; lower the option shots"):
+        build(place, shots=(0, 8)).prepare(tmp_path / "other", prepared / "files")
+    files.commonsense(tmp_path, 4, 2, 3, 0)
+    build(place, shots=(0,)).prepare(tmp_path / "other", tmp_path)
 
 
 def test_missing_data_are_named(tmp_path):

@@ -14,8 +14,8 @@ import pytest
 import tokenizers
 
 from flexround.errors import InputError, SettingsError
-from flexround.mini import tokenizers as mini
 from flexround.tasks.text import encode
+from synthetic import tokenizers as mini
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "tokenizers"
 CORPUS = [
@@ -219,7 +219,7 @@ def test_bpe_is_gpt2_s_and_knows_every_text(bpe):
 @pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
 def test_training_is_the_same_in_every_process(kind, request):
     code = (
-        "import json, sys, hashlib; from flexround.mini import tokenizers\n"
+        "import json, sys, hashlib; from synthetic import tokenizers\n"
         "sentences, kind, size = json.loads(sys.argv[1])\n"
         "print(hashlib.sha256(tokenizers.train(sentences, kind, size).to_str().encode()).hexdigest())"
     )
@@ -227,7 +227,8 @@ def test_training_is_the_same_in_every_process(kind, request):
     here = hashlib.sha256(request.getfixturevalue(kind).to_str().encode()).hexdigest()
     for seed in ("1", "2"):
         command = [sys.executable, "-c", code, json.dumps([CORPUS, kind, size])]
-        run = subprocess.run(command, env=os.environ | {"PYTHONHASHSEED": seed}, capture_output=True, text=True)
+        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
+        run = subprocess.run(command, env=environment, capture_output=True, text=True)
         assert run.stdout.strip() == here
 
 

@@ -7,9 +7,8 @@ import pytest
 from pyarrow import parquet
 
 from flexround.errors import InputError
-from flexround.mini import glue as mini
 from flexround.tasks.glue import files as glue_files
-from flexround.tasks.glue.files import COLUMNS, LABELS, SPLITS, read
+from flexround.tasks.glue.files import COLUMNS, SPLITS, read
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "glue"
 MNLI_COLUMNS = ["index", "promptID", "pairID", "genre", "sentence1", "sentence2", "label1", "gold_label"]
@@ -29,16 +28,6 @@ def text(path, *lines, encoding="utf-8"):
 
 def tsv(path, *rows):
     text(path, *("\t".join(row) for row in rows), "")
-
-
-def test_the_tables_agree_with_the_mini_data():
-    assert set(glue_files.SENTENCES) == set(mini.NAMES)
-    for name in mini.NAMES:
-        made = mini.make(name, 40, 4, 0)
-        assert tuple(made) == SPLITS[name]
-        assert tuple(made["train"][0]) == (*COLUMNS[name], "idx")
-        labels = {row["label"] for row in made["train"]}
-        assert labels == set(range(LABELS[name])) if name != "stsb" else any(label % 1 for label in labels)
 
 
 def test_parquet_shards_in_order_with_their_own_idx(tmp_path):

@@ -15,9 +15,9 @@ from tokenizers import Tokenizer
 
 import flexround
 from flexround.errors import InputError, SettingsError
-from flexround.mini import articles
 from flexround.settings.layout import ROOT
 from flexround.tasks.language.task import blocks
+from synthetic import articles
 
 SYMMETRIC = {"w_scheme": "symmetric"}
 

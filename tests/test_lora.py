@@ -7,11 +7,11 @@ import torch
 
 from flexround.errors import InputError
 from flexround.jobs.jobfile import FinetuneJob
-from flexround.mini import tokenizers
 from flexround.models import transformer
 from flexround.settings.schema import Checkpoint, Source, Task
 from flexround.stages import finetune
 from flexround.surgery.lora import merge_checkpoint
+from synthetic import tokenizers
 
 WIDTH, LAYERS, RANK = 8, 3, 2
 SIZES = {"vocab_size": 20, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": 2, "n_positions": 6}

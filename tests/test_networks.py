@@ -1,4 +1,4 @@
-"""The pinned networks of the mini scale: files of this project, verified as a download is."""
+"""The pinned networks and texts of the mini scale: files of this project, verified as a download is."""
 
 import json
 from pathlib import Path
@@ -8,6 +8,7 @@ import pytest
 import torch
 from safetensors.torch import load_file, save_file
 
+import networks
 from flexround import artifacts, sources
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.models.checkpoints import read_foreign
@@ -15,25 +16,26 @@ from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Source
-from flexround.tools import networks
 
 MINI = load_params("mini")
-PINNED = {row: source for row, source in MINI.sources.items() if source.inside}
+INSIDE = {row: source for row, source in MINI.sources.items() if source.inside}
+PINNED = {row: source for row, source in INSIDE.items() if source.kind == "checkpoint"}
 
 
-def test_all_pinned_networks_are_small_and_belong_to_a_checkpoint():
-    files = [path for path in (PARAMS / "networks").rglob("*") if path.is_file()]
-    assert sum(path.stat().st_size for path in files) <= 15e6
+@pytest.mark.parametrize(("folder", "most"), [("networks", 15e6), ("data", 10e6)])
+def test_all_pinned_files_are_small_and_read(folder, most):
+    files = [path for path in (PARAMS / folder).rglob("*") if path.is_file()]
+    assert sum(path.stat().st_size for path in files) <= most
     read = {checkpoint.source for checkpoint in MINI.scale.checkpoints.values()}
-    assert set(PINNED) <= read
-    places = [ROOT / source.inside for source in PINNED.values()]
+    assert set(INSIDE) <= read | {name for task in MINI.scale.tasks.values() for name in task.sources}
+    places = [ROOT / source.inside for source in INSIDE.values()]
     assert all(any(path.is_relative_to(place) for place in places) for path in files), "a file that nothing reads"
 
 
-@pytest.mark.parametrize("row", PINNED)
-def test_a_pinned_network_is_what_its_row_says(row, tmp_path, monkeypatch):
+@pytest.mark.parametrize("row", INSIDE)
+def test_a_pinned_file_is_what_its_row_says(row, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
-    source = PINNED[row]
+    source = INSIDE[row]
     assert source.sha256 == sources.fetch(row, source, tmp_path)
     assert source.bytes == networks.size(tmp_path / source.file)
 
@@ -69,7 +71,7 @@ def test_image_networks_are_read_and_not_trained():
 
 
 def test_every_image_network_of_mini_can_be_made_again():
-    made = Plan(load_params("pretraining")).pretrained()
+    made = Plan(load_params(str(ROOT / "worlds/pretraining.yaml"))).pretrained()
     assert {row.removeprefix("mini-") for row in PINNED} <= made.keys()
 
 

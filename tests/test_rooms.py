@@ -70,6 +70,11 @@ def late_imports(path: Path) -> list[ast.stmt]:
     return [node for node in inner.values() if isinstance(node, ast.Import | ast.ImportFrom)]
 
 
+def test_the_generator_of_minis_files_is_no_part_of_the_package() -> None:
+    own = {path.stem for path in (ROOT / "worlds").iterdir()}
+    assert not {name for path in MODULES for name in imported(path) if name.split(".")[0] in own}
+
+
 def test_every_part_has_a_place_in_the_order() -> None:
     assert {part(path) for path in MODULES} - {"__init__"} <= BASE | set(PARTS)
 

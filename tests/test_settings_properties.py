@@ -15,6 +15,7 @@ from test_settings_mistakes import MINE, complaints, edit, into  # noqa: F401 (a
 
 from flexround.errors import SettingsError
 from flexround.settings import additions, code, definitions, limits, plain, validation, values
+from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper
@@ -307,7 +308,7 @@ def test_what_no_rule_gives_a_network_is_reported_before_anything_runs():
     assert all(line.endswith(": this key is required and missing") for line in lines), lines
 
 
-@pytest.mark.parametrize("scale", ["mini", "paper", "real", "pretraining"])
+@pytest.mark.parametrize("scale", ["mini", "paper", "real", str(ROOT / "worlds/pretraining.yaml")])
 def test_settings_classes_of_all_tasks_can_be_imported_fast(scale):
     for task in load_params(scale).scale.tasks.values():
         for find in (definitions.options_of, definitions.training_of):

@@ -9,7 +9,6 @@ import pytest
 from pyarrow import parquet
 
 from flexround.errors import InputError
-from flexround.mini import squad as mini
 from flexround.tasks.squad.files import COLUMNS, read
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata" / "squad_v11_dev"
@@ -54,13 +53,6 @@ def test_own_json_plain_and_zipped(tmp_path):
     with zipfile.ZipFile(tmp_path / "dev-v1.1.json.zip", "w") as archive:
         archive.writestr("dev-v1.1.json", json.dumps(official(rows[1:])))
     assert read(tmp_path, "validation") == rows[1:]
-
-
-def test_the_mini_data_passes_its_checks(tmp_path):
-    made = mini.make(20, 20, 0)
-    for split, rows in made.items():
-        shards(tmp_path, split, rows)
-        assert read(tmp_path, split) == [{column: row[column] for column in COLUMNS} for row in rows]
 
 
 @pytest.mark.parametrize(

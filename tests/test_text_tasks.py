@@ -15,7 +15,6 @@ from safetensors.numpy import load_file
 
 from flexround import artifacts
 from flexround.errors import InputError, SettingsError
-from flexround.mini.tasks import pretraining
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.load import load_params
@@ -24,6 +23,7 @@ from flexround.tasks import protocol
 from flexround.tasks.text import encode
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
+from synthetic import files, pretraining
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
 
@@ -239,8 +239,9 @@ def test_hiding_follows_bert(chain):
 
 
 def test_inputs_longer_than_the_model_are_refused_before_training(chain, tmp_path):
-    options = {"name": "rte", "train": 30, "val": 10, "max_length": 64}
+    options = {"name": "rte", "max_length": 64}
     task = protocol.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
+    files.glue(tmp_path / "glue", "rte", 30, 10)
     task.prepare(tmp_path, tmp_path)
     model, weights = chain.model("glue-cola", "bert-base"), chain.weights("corpus-masked", "bert-base")
     with pytest.raises(InputError, match="length=64: the model has 48 positions"):
@@ -248,8 +249,9 @@ def test_inputs_longer_than_the_model_are_refused_before_training(chain, tmp_pat
 
 
 def test_more_held_out_rows_than_there_are_is_refused(tmp_path):
-    options = {"name": "rte", "train": 30, "val": 10, "max_length": 32, "heldout": 30}
+    options = {"name": "rte", "max_length": 32, "heldout": 30}
     task = protocol.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
+    files.glue(tmp_path / "glue", "rte", 30, 10)
     task.prepare(tmp_path, tmp_path)
     with pytest.raises(InputError, match="heldout=30: there are only 30 training rows"):
         task.calibration(tmp_path, 5, 0)

@@ -16,8 +16,6 @@ from tensors import randn
 
 from flexround import artifacts
 from flexround.errors import InputError, SettingsError
-from flexround.mini import tokenizers
-from flexround.mini.tasks.webnlg import MiniWebNLG, MiniWebNLGOptions
 from flexround.models import transformer
 from flexround.tasks.text import encode
 from flexround.tasks.text import task as text
@@ -25,6 +23,7 @@ from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
 from flexround.tasks.webnlg import task as webnlg
 from flexround.tasks.webnlg.task import WebNLG, WebNLGOptions, WebNLGTrainSettings
+from synthetic import files, tokenizers
 
 SCALE = str(Path(__file__).with_name("webnlg_scale.yaml"))
 REAL = Path(__file__).parents[2] / "shared" / "realdata"
@@ -51,7 +50,8 @@ def gpt2(positions=400):
 def place(tmp_path):
     """Make a task with single bytes as tokens, its data, a model and the network's directory."""
     torch.set_num_threads(1)
-    task = MiniWebNLG(MiniWebNLGOptions(train=30, test=4, max_length=400, heldout=5, beams=2, steps=6))
+    files.webnlg(tmp_path / "webnlg", 30, 4)
+    task = WebNLG(WebNLGOptions(max_length=400, heldout=5, beams=2, steps=6))
     task.prepare(tmp_path / "data", tmp_path)
     artifacts.write_text(tmp_path / "network/tokenizer.json", SPELLING.to_str())
     return SimpleNamespace(task=task, model=gpt2(), data=tmp_path / "data", network=tmp_path / "network")
@@ -265,7 +265,7 @@ def test_held_out_rows_have_one_metric(place):
     assert list(found.metrics) == ["all"]
     assert found.n_examples == {"all": 5}
     assert found.predictions["heldout/tokens"].shape == (5, 6)
-    place.task = MiniWebNLG(place.task.options.model_copy(update={"heldout": 0}))
+    place.task = WebNLG(place.task.options.model_copy(update={"heldout": 0}))
     with pytest.raises(SettingsError, match="no training rows are held out"):
         evaluated(place, "heldout")
 

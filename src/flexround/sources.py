@@ -232,7 +232,7 @@ class _Wanted:
         if place := source.inside:
             return InputError(
                 f"source {self.name}: {place}: {reason}. It is a file of this project: restore it (git checkout "
-                f"{place}), or make it and its sha256 anew (make pretrain)"
+                f"{place}), or make it and its sha256 anew (worlds/README.md)"
             )
         known = next(iter(self.known_hashes().values()), None)
         pinned = (

@@ -1,1 +1,1 @@
-"""The mini scale: offline data sets and narrow models."""
+"""The mini scale's own: generated digits, narrow networks, outlier channels. Its texts are frozen (params/data)."""

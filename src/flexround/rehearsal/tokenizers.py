@@ -7,11 +7,11 @@ from pathlib import Path
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from flexround.mini import corpus
-from flexround.mini import tokenizers as mini
 from flexround.rehearsal.scale import VOCABULARY
+from flexround.settings.layout import PARAMS
 
-TEXTS = 300
+TEXTS = PARAMS / "data/ptb/ptb.train.txt"
+MINI = {"bert": "bert-base", "gpt2": "gpt2-medium", "gpt_neo": "gpt-neo-125m"}  # whose tokenizers have the real form
 OPT = ("<s>", "<pad>", "</s>", "<unk>")
 LLAMA = ("<unk>", "<s>", "</s>")
 
@@ -33,14 +33,12 @@ def write(kind: str, files: tuple[str, ...], directory: Path) -> None:
 @functools.cache
 def tokenizer(kind: str) -> tokenizers.Tokenizer:
     """Return the tokenizer of a kind of network; nothing pads, as in the repositories."""
-    sentences = corpus.sentences(TEXTS, seed=0)
-    if kind == "llama":
-        return _llama(sentences)
-    if kind == "opt":
-        return _opt(sentences)
-    made = mini.train(sentences, "wordpiece" if kind == "bert" else "bpe", VOCABULARY)
-    made.no_padding()
-    return made
+    if kind in MINI:
+        made = tokenizers.Tokenizer.from_file(str(PARAMS / "networks" / MINI[kind] / "tokenizer.json"))
+        made.no_padding()
+        return made
+    sentences = TEXTS.read_text().splitlines()[:300]
+    return _opt(sentences) if kind == "opt" else _llama(sentences)
 
 
 def _opt(sentences: list[str]) -> tokenizers.Tokenizer:

@@ -1,1 +1,1 @@
-"""The tasks of the mini scale: those of ``flexround.tasks`` on data of the synthetic world and on digits."""
+"""The mini scale's own task: digits. Its texts are read by ``flexround.tasks``, as those of the paper's scale."""

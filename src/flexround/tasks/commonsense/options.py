@@ -1,5 +1,6 @@
 """What scales may set of common-sense reasoning. No torch here."""
 
+from pathlib import Path
 from typing import Annotated, Literal
 
 from pydantic import Field
@@ -15,6 +16,7 @@ class CommonsenseOptions(Strict):
     """Options of ``Commonsense``."""
 
     name: Literal["commonsense"] = "commonsense"
+    root: Path = Field(Path(), description="folder of commonsense, wikitext2 and c4 in the sources directory; none: it")
     calibration: c4.Rule = Field(
         "paper", description="random blocks of random documents of C4, or release: the first blocks of the first 1 %"
     )

@@ -49,13 +49,14 @@ class Commonsense(LanguageModelling):
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the questions, ``NAME`` and for shots ``NAME-train``, two splits of WikiText-2, and C4 as ``train``."""
-        options, questions = self.options, sources / "commonsense"
+        options, root = self.options, sources / self.options.root
+        questions = root / "commonsense"
         made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
         if max(options.shots):
             made |= {f"{name}-train": choice_files.read(questions, name, train=True) for name in KINDS}
         for split in ("validation", "test"):
-            made[split] = language_files.read(sources / "wikitext2", "wikitext2", split)
-        made["train"] = c4.read(sources / "c4", options.calibration, options.shards, options.documents)
+            made[split] = language_files.read(root / "wikitext2", "wikitext2", split)
+        made["train"] = c4.read(root / "c4", options.calibration, options.shards, options.documents)
         check_shots(made, max(options.shots))
         return made
 

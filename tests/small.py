@@ -1,0 +1,19 @@
+"""The data sets of the mini scale with few rows, in the files that the real tasks read."""
+
+from synthetic import files
+
+TASKS = {  # task -> its folder of the sources directory, and what writes that
+    "glue.task:Glue": ("glue", lambda at: [files.glue(at, name, 300, 60) for name in ("rte", "stsb", "mnli", "cola")]),
+    "squad.task:Squad": ("squad", lambda at: files.squad(at, 200, 40)),
+    "language.task:LanguageModelling": ("wikitext2", lambda at: files.language(at, "wikitext2", 60, 8)),
+    "webnlg.task:WebNLG": ("webnlg", lambda at: files.webnlg(at, 60, 8)),
+    "commonsense.task:Commonsense": ("llama", lambda at: files.commonsense(at, 60, 8, 12, 8)),
+}
+
+
+def write(sources, module):
+    """Write what a task reads in the sources directory, if it is one of these; return whether it is."""
+    folder, make = TASKS.get(module.removeprefix("flexround.tasks."), ("", None))
+    if make and not (sources / folder).exists():
+        make(sources / folder)
+    return make is not None
