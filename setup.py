@@ -8,14 +8,14 @@ from setuptools.command.build_py import build_py
 
 
 class WithParams(build_py):
-    """Copies what is read of params/; the networks of the mini scale are read where the repository is."""
+    """Copies what is read of params/; the networks and texts of the mini scale are read in the repository."""
 
     def run(self) -> None:
         """Build, then copy; an editable installation reads the repository."""
         super().run()
         if not self.editable_mode:
             target = Path(self.build_lib) / "flexround" / "params"
-            shutil.copytree("params", target, ignore=shutil.ignore_patterns("networks"), dirs_exist_ok=True)
+            shutil.copytree("params", target, ignore=shutil.ignore_patterns("networks", "data"), dirs_exist_ok=True)
 
 
 setup(cmdclass={"build_py": WithParams})

@@ -1,6 +1,6 @@
 """Let every stage run into a full disk, each time with other room; then do the same with room enough.
 
-    PYTHONPATH=tests python bench/full_disk.py --runs 60  # as root on Linux: it mounts a disk in memory
+    PYTHONPATH=tests:worlds python bench/full_disk.py --runs 60  # as root on Linux: it mounts a disk in memory
 
 Each must end with one message of the project's own, and nothing half-written may look whole; afterwards all results
 have the bits of an undisturbed run.

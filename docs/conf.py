@@ -24,6 +24,7 @@ include_patterns = [
     "bench/RESULTS.md",
     "config/README.md",
     "docs/**.md",
+    "worlds/README.md",
 ]
 html_theme = "furo"
 html_title = project
@@ -86,6 +87,7 @@ docs/specification
 docs/settings
 config/README
 docs/decisions
+worlds/README
 bench/RESULTS
 CONTRIBUTING
 CHANGELOG

@@ -260,7 +260,7 @@ def test_values_of_options_and_train_settings_are_checked_before_anything_runs()
     params = load_params("mini")
     wrong: dict[str, dict[str, object]] = {
         "imagenet": {"val": "2500"},
-        "glue-mnli": {"max_length": -1, "train": True},
+        "glue-mnli": {"max_length": -1, "heldout": True},
         "squad": {"n_best": 1.5},
         "wikitext2": {"name": "wikitext3"},
         "webnlg": {"beams": 0},
