@@ -2,16 +2,12 @@
 
 import argparse
 import dataclasses
-import functools
-import json
 import math
 import sys
-from collections import defaultdict
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround import imports
 from flexround.errors import SettingsError, suggest
 from flexround.results.render import overview
 from flexround.settings import additions, cost, layout
@@ -22,6 +18,8 @@ from flexround.tasks import protocol
 from flexround.tools import cli, workload
 
 GIB = 2**30
+STEPS = ("finetune", "gate", "reconstruct", "choice", "evaluate")  # what takes a GPU's hours
+COUNTED = ("data", "finetune", "gate", "calibrate", "reconstruct", "evaluate")
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,78 +38,78 @@ def parser() -> argparse.ArgumentParser:
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     plan = Plan(additions.configured(arguments.scale, None), arguments.seeds, checkpoints=arguments.checkpoints)
-    tables, figures = _wanted(plan, arguments)
+    tables, figures = plan.complete_tables(), plan.complete_figures()
+    if not arguments.all:
+        tables, figures = ([n] if n is not None else [] for n in (arguments.table, arguments.figure))
+    for name, numbers, known in (("table", tables, plan.params.tables), ("figure", figures, plan.figures)):
+        if unknown := [n for n in numbers if n not in known]:
+            raise SettingsError(f"--{name} {suggest(str(unknown[0]), map(str, known))}")
+    shown = [plan.params.tables[number] for number in tables]
+    groups = [(plan.table_runs(table.number), overview.family(table), True) for table in shown if not table.settings]
+    groups += [(plan.figure_runs(number), "Figures", number not in plan.params.figures.shifts) for number in figures]
     families: dict[Run, str] = {}
-    evaluated: dict[Run, None] = {}
-    for number in tables:
-        table = plan.params.tables[number]
-        runs = [] if table.settings else plan.table_runs(number)
-        families |= {run: overview.family(table) for run in runs if run not in families}
-        evaluated |= dict.fromkeys(runs)
-    for number in figures:
-        runs = plan.figure_runs(number)
-        families |= {run: "Figures" for run in runs if run not in families}
-        evaluated |= {} if number in plan.params.figures.shifts else dict.fromkeys(runs)
-    for line in _report(plan, families, list(evaluated), not arguments.all):
+    for runs, family, _ in groups:
+        families |= dict.fromkeys(runs, family) | families
+    evaluated = {run for runs, _, measured in groups for run in runs if measured}
+    for line in _report(plan, jobs(plan, families, evaluated), not arguments.all):
         sys.stdout.write(f"{line}\n")
 
 
-def _wanted(plan: Plan, arguments: argparse.Namespace) -> tuple[list[int], list[int]]:
-    """Return the tables and figures asked for."""
-    if arguments.all:
-        return plan.complete_tables(), plan.complete_figures()
-    if arguments.figure is not None:
-        if arguments.figure not in plan.figures:
-            raise SettingsError(f"--figure {suggest(str(arguments.figure), map(str, plan.figures))}")
-        return [], [arguments.figure]
-    if arguments.table not in plan.params.tables:
-        raise SettingsError(f"--table {suggest(str(arguments.table), map(str, plan.params.tables))}")
-    return [arguments.table], []
+class Job(NamedTuple):
+    """A job that may use a GPU."""
+
+    step: str  # one of ``STEPS``
+    family: str  # of the table that shows it first
+    run: Run  # what it is of; a checkpoint's has full precision
+    result: str  # the file that is there when it is done
+
+    @property
+    def stage(self) -> Stage:
+        """The stage that it asks for resources as."""
+        return "finetune" if self.step == "finetune" else "reconstruct" if self.step == "reconstruct" else "evaluate"
+
+    @property
+    def pair(self) -> tuple[str, str]:
+        """The task and the checkpoint."""
+        return self.run.task, self.run.checkpoint
 
 
-def _report(plan: Plan, families: dict[Run, str], evaluated: list[Run], pairwise: bool) -> Iterator[str]:
-    """Yield the lines of the report; ``families`` are those of the runs."""
-    runs = list(families)
-    quantized = _reconstructed(plan, runs)
-    pairs = list(dict.fromkeys((run.task, run.checkpoint) for run in runs))
-    names = list(dict.fromkeys(task for task, _ in pairs))
+def jobs(plan: Plan, families: dict[Run, str], evaluated: set[Run]) -> list[Job]:
+    """Return the jobs on a GPU for runs, each once; what is chosen among others needs them all."""
+    found: dict[tuple[str, str], Job] = {}
+    for run, family in families.items():
+        recipe, whole = plan.params.recipe(run.recipe), dataclasses.replace(run, recipe=layout.FULL_PRECISION, seed=0)
+        network, quantized = layout.checkpoint_dir(run.scale, run.task, run.checkpoint), layout.quantized_dir
+        needed = [dataclasses.replace(run, recipe=name) for name in recipe.select or (run.recipe,)]
+        needed = [one for one in needed if plan.params.recipe(one.recipe).setting]
+        for wanted, step, of, result in (
+            (True, "finetune", whole, f"{network}/manifest.json"),
+            (recipe.quantized, "gate", whole, plan.gate(run)),
+            *((True, "reconstruct", one, f"{quantized(one)}/manifest.json") for one in needed),
+            (recipe.select, "choice", run, f"{quantized(run)}/manifest.json"),
+            (run in evaluated, "evaluate", run, f"{layout.evaluated_dir(run)}/metrics.json"),
+        ):
+            if wanted:
+                found.setdefault((step, result), Job(step, family, of, result))
+    return list(found.values())
+
+
+def _report(plan: Plan, everything: list[Job], pairwise: bool) -> Iterator[str]:
+    """Yield the lines of the report."""
+    names = list(dict.fromkeys(job.run.task for job in everything))
     seeds = " or ".join(map(str, sorted({plan.seeds(name) for name in names})))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {seeds} seed(s) per quantized run"
-    yield from _jobs(plan, evaluated, quantized, pairs, names)
-    yield from _missing(plan, list(dict.fromkeys(checkpoint for _, checkpoint in pairs)), names)
-    if plan.scale.comparable:  # the hours are those of the paper's data
-        yield from _costs(plan, families, set(evaluated), pairwise)
-
-
-def _reconstructed(plan: Plan, runs: list[Run]) -> list[Run]:
-    """Return the runs that are reconstructed for these, each once: what is chosen among others needs them all."""
-    chosen = [(run, plan.params.recipe(run.recipe).select or (run.recipe,)) for run in runs]
-    needed = dict.fromkeys(dataclasses.replace(run, recipe=name) for run, names in chosen for name in names)
-    return [run for run in needed if plan.params.recipe(run.recipe).setting]
-
-
-def _jobs(
-    plan: Plan, evaluated: list[Run], quantized: list[Run], pairs: list[tuple[str, str]], names: list[str]
-) -> Iterator[str]:
-    """Yield the number of jobs of each stage, and how many of them are done."""
-    stages = {
-        "data": [layout.data_dir(plan.scale.name, name) for name in names],
-        "finetune": [layout.checkpoint_dir(plan.scale.name, *pair) for pair in pairs],
-        "gate": [layout.gate_file(plan.scale.name, *pair) for pair in dict.fromkeys(map(_pair, quantized))],
-        "calibrate": list(dict.fromkeys(map(plan.samples_dir, quantized))),
-        "reconstruct": list(map(layout.quantized_dir, quantized)),
-        "evaluate": list(map(layout.evaluated_dir, evaluated)),
-    }
+    samples = dict.fromkeys(plan.samples_dir(job.run) for job in everything if job.step == "reconstruct")
+    results = {step: [job.result for job in everything if job.step == step] for step in STEPS}
+    results["data"] = [f"{layout.data_dir(plan.scale.name, name)}/manifest.json" for name in names]
+    results["calibrate"] = [f"{directory}/manifest.json" for directory in samples]
     yield "jobs by stage:"
-    for stage, directories in stages.items():
-        inside = {"evaluate": "metrics.json", "gate": ""}.get(stage, "manifest.json")
-        done = sum((Path(directory) / inside).exists() for directory in directories)
-        yield f"  {stage:<12}{len(directories):>5}   already on disk: {done}"
-
-
-def _pair(run: Run) -> tuple[str, str]:
-    """Return the task and the checkpoint of a run."""
-    return run.task, run.checkpoint
+    for stage in COUNTED:
+        done = sum(Path(file).exists() for file in results[stage])
+        yield f"  {stage:<12}{len(results[stage]):>5}   already on disk: {done}"
+    yield from _missing(plan, list(dict.fromkeys(job.run.checkpoint for job in everything)), names)
+    if plan.scale.comparable:  # the hours are those of the paper's data
+        yield from _costs(plan, everything, pairwise)
 
 
 def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[str]:
@@ -135,213 +133,100 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
     yield from lines
 
 
-class Job(NamedTuple):
-    """A job of the plan.
-
-    Attributes:
-        stage: what it does.
-        family: of the table that shows it first.
-        run: what it is of; a checkpoint's has full precision.
-        seconds: on the GPU, by what they are for.
-        memory: what it needs.
-        done: whether its result is there.
-    """
-
-    stage: Stage
-    family: str
-    run: Run
-    seconds: dict[str, float]
-    memory: cost.Memory
-    done: bool
-
-
-class Estimates:
-    """What the jobs of a plan cost; each network and each rounding is counted once."""
-
-    def __init__(self, plan: Plan) -> None:
-        self.plan, self.params = plan, plan.params
-        self._networks: dict[tuple[object, ...], cost.Network] = {}
-        self._roundings: dict[tuple[object, ...], cost.Rounded] = {}
-        self._task = functools.cache(functools.partial(protocol.named, plan.scale))
-        shown = [run for run in self.params.shown() if self.params.recipe(run[2]).setting]
-        self._examples = {(task, checkpoint): name for task, checkpoint, name in reversed(shown)}
-
-    def network(self, run: Run) -> cost.Network:
-        """Return a run's network, at the batch and precision of its reconstruction."""
-        recipe = self.params.recipe(run.recipe)
-        name = run.recipe if recipe.setting else self._examples[_pair(run)]
-        found, _ = self.plan.hyper(dataclasses.replace(run, recipe=name))
-        checkpoint, task = self.params.checkpoint(run.checkpoint), self._task(run.task)
-        how = found.batch, found.precision, self.params.recipe(name).a_bits is not None, found.fused
-        key = checkpoint.model.model_dump_json(), *task.input_shape, task.head.get("head"), *how
-        if key not in self._networks:
-            self._networks[key] = workload.network(checkpoint, task, *how)
-        return self._networks[key]
-
-    def rounded(self, run: Run) -> cost.Rounded:
-        """Return what a quantized run's rounding does to a weight."""
-        recipe = self.params.recipe(run.recipe)
-        found = self.plan.hyper(run)[0]
-        how = found.w_granularity == "channel", found.precision, found.fused
-        key = recipe.rounding, json.dumps(recipe.options), *how
-        if key not in self._roundings:
-            kind = imports.load(self.params.rounding_target(recipe.rounding or ""))
-            self._roundings[key] = workload.rounding(kind, recipe.options, *how)
-        return self._roundings[key]
-
-    def finetune(self, run: Run, family: str) -> Job:
-        """Return the job that makes a full-precision network."""
-        network, settings = self.network(run), self.params.train(run.task, run.checkpoint)
-        streamed = self.params.checkpoint(run.checkpoint).streamed
-        done = _there(layout.checkpoint_dir(run.scale, run.task, run.checkpoint))
-        if settings is None:
-            held = (0 if streamed else 8 * network.parameters) + cost.bill().machine.process_gb * 1e9
-            return Job("finetune", family, run, {}, cost.Memory(0, held, "ask for more memory (needs)"), done)
-        seconds = {"fine-tuning": cost.training(run.task, network, settings)}
-        return Job("finetune", family, run, seconds, cost.training_memory(network, settings, streamed), done)
-
-    def reconstruct(self, run: Run, family: str) -> Job:
-        """Return the job that quantizes a network."""
-        network, rounded, (found, _) = self.network(run), self.rounded(run), self.plan.hyper(run)
-        recipe, streamed = self.params.recipe(run.recipe), self.params.checkpoint(run.checkpoint).streamed
-        seconds = cost.reconstruction(run.task, network, rounded, recipe, found)
-        card = 1e6 * self.plan.resources("reconstruct", run.task, run.checkpoint).gpu_mb
-        memory = cost.reconstruction_memory(network, rounded, recipe, found, streamed, card)
-        return Job("reconstruct", family, run, seconds, memory, _there(layout.quantized_dir(run)))
-
-    def evaluate(self, run: Run, family: str, what: str = "evaluation") -> Job:
-        """Return the job that evaluates a network; ``what``: or its gate, or the choice among others."""
-        network, checkpoint = self.network(run), self.params.checkpoint(run.checkpoint)
-        kind = checkpoint.evaluated
-        done = Path(layout.evaluated_dir(run), "metrics.json").exists()
-        seconds = cost.evaluation(run.task, network, kind)
-        if what == "gate":
-            done = Path(self.plan.gate(run)).exists()
-        elif what == "choice":
-            done = _there(layout.quantized_dir(run))
-            held_out = self.plan.scale.tasks[run.task].options.get("heldout")
-            seconds = len(self.params.recipe(run.recipe).select) * cost.evaluation(run.task, network, kind, held_out)
-        memory = cost.evaluation_memory(network, kind, checkpoint.streamed)
-        return Job("evaluate", family, run, {what: seconds}, memory, done)
-
-
-def _there(directory: str) -> bool:
-    """Whether the result of a job is there."""
-    return Path(directory, "manifest.json").exists()
-
-
-def jobs(plan: Plan, made: Estimates, families: dict[Run, str], evaluated: set[Run]) -> list[Job]:
-    """Return the jobs on a GPU, each once: networks, gates, quantized runs, choices and evaluations."""
-    found = []
-    pairs: dict[tuple[str, str], str] = {}
-    for run, family in families.items():
-        pairs.setdefault(_pair(run), family)
-    quantized = {_pair(run) for run in families if plan.params.recipe(run.recipe).quantized}
-    for pair, family in pairs.items():
-        run = Run(plan.scale.name, *pair, layout.FULL_PRECISION, 0)
-        found.append(made.finetune(run, family))
-        if pair in quantized:
-            found.append(made.evaluate(run, family, "gate"))
-    for run in _reconstructed(plan, list(families)):
-        found.append(made.reconstruct(run, families.get(run) or pairs[_pair(run)]))
-    for run, family in families.items():
-        if plan.params.recipe(run.recipe).select:
-            found.append(made.evaluate(run, family, "choice"))
-        if run in evaluated:
-            found.append(made.evaluate(run, family))
+def _networks(plan: Plan, everything: list[Job]) -> dict[tuple[str, str], cost.Network]:
+    """Return the network of each task and checkpoint; those of the same shapes are counted once."""
+    counted: dict[tuple[object, ...], cost.Network] = {}
+    found = {}
+    for pair in dict.fromkeys(job.pair for job in everything):
+        task, checkpoint = protocol.named(plan.scale, pair[0]), plan.params.checkpoint(pair[1])
+        key = checkpoint.model.model_dump_json(), task.input_shape, task.head.get("head")
+        if key not in counted:
+            counted[key] = workload.network(checkpoint, task)
+        found[pair] = counted[key]
     return found
 
 
-def _costs(plan: Plan, families: dict[Run, str], evaluated: set[Run], pairwise: bool) -> Iterator[str]:
+def _need(plan: Plan, job: Job, network: cost.Network) -> cost.Need:
+    """Return what a job needs."""
+    task, params = job.run.task, plan.params
+    checkpoint, recipe = params.checkpoint(job.run.checkpoint), params.recipe(job.run.recipe)
+    if job.step == "finetune":
+        return cost.training(task, network, params.train(*job.pair), checkpoint.streamed)
+    if job.step == "reconstruct":
+        hyper, card = plan.hyper(job.run)[0], 1e6 * plan.resources(job.stage, *job.pair).gpu_mb
+        return cost.reconstruction(task, network, recipe, hyper, checkpoint.streamed, card)
+    rows = len(recipe.select) * plan.scale.tasks[task].options.get("heldout", 0) if job.step == "choice" else None
+    return cost.evaluation(task, network, checkpoint.evaluated, checkpoint.streamed, rows)
+
+
+def _costs(plan: Plan, everything: list[Job], pairwise: bool) -> Iterator[str]:
     """Yield estimated GPU-hours, bytes on disk and in memory.
 
     Raises:
-        SettingsError: a job needs more memory than it asks for.
+        SettingsError: a job needs more memory or time than it asks for.
     """
-    made = Estimates(plan)
-    everything = jobs(plan, made, families, evaluated)
-    open_jobs = [job for job in everything if not job.done]
+    networks = _networks(plan, everything)
+    needs = {job: _need(plan, job, networks[job.pair]) for job in everything}
+    left = {step: [job for job in everything if job.step == step and not Path(job.result).exists()] for step in STEPS}
     yield "estimated A100 hours of what is not done (rates: params/bill.yaml):"
-    if pairwise:
-        yield from _by_pair(made, open_jobs)
-    yield from _by_stage(open_jobs)
-    yield from _disk(plan, made, open_jobs)
-    for stage in ("finetune", "reconstruct", "evaluate"):
-        of_stage = [job.memory for job in everything if job.stage == stage]
-        if of_stage:
-            gpu, host = (max(getattr(memory, name) for memory in of_stage) / 1e9 for name in ("gpu", "host"))
+    for pair in dict.fromkeys(job.pair for job in left["reconstruct"]) if pairwise else ():
+        of_pair = [job for job in left["reconstruct"] if job.pair == pair]
+        network, hours = networks[pair], sum(needs[job].seconds for job in of_pair) / 3600
+        yield f"  {'/'.join(pair):<40}{hours:8.2f} h   {network.flop / 2e6:.0f} MMAC, {len(network.blocks)} blocks"
+    yield from _by_step({job: needs[job].seconds / 3600 for jobs_left in left.values() for job in jobs_left})
+    weights, quantized = (sum(needs[job].disk for job in left[stage]) / GIB for stage in ("finetune", "reconstruct"))
+    drawn = {plan.samples_dir(job.run): job.run for job in left["reconstruct"]}.values()
+    # A byte a pixel; texts are shorter.
+    samples = (
+        sum(plan.hyper(run)[0].samples * math.prod(protocol.named(plan.scale, run.task).input_shape) for run in drawn)
+        / GIB
+    )
+    yield (
+        f"on disk: checkpoints {weights:.1f} GiB, samples {samples:.1f} GiB, "
+        f"quantized networks {quantized:.1f} GiB (packed codes)"
+    )
+    cache = max((needs[job].cache for job in left["reconstruct"]), default=0) / GIB
+    caches, state = cost.CACHES * cache, cost.STATES * cache
+    yield f"per job: activation caches up to {caches:.2f} GiB, resume state on disk up to {state:.2f} GiB"
+    for stage in dict.fromkeys(job.stage for job in everything):
+        if of_stage := [need for job, need in needs.items() if job.stage == stage]:
+            gpu, host = max(need.gpu for need in of_stage) / 1e9, max(need.host for need in of_stage) / 1e9
             yield f"largest {stage} job: GPU {gpu:.1f} GB, host {host:.1f} GB"
-    if too_large := _too_large(plan, everything):
+    if too_large := _too_large(plan, needs):
         raise SettingsError("jobs that need more than they ask for:\n" + "\n".join(too_large))
 
 
-def _by_pair(made: Estimates, open_jobs: list[Job]) -> Iterator[str]:
-    """Yield the hours of the reconstructions of each network."""
-    hours: dict[tuple[str, str], float] = defaultdict(float)
-    examples: dict[tuple[str, str], Run] = {}
-    for job in open_jobs:
-        if job.stage == "reconstruct":
-            hours[_pair(job.run)] += sum(job.seconds.values()) / 3600
-            examples[_pair(job.run)] = job.run
-    for pair, total in hours.items():
-        network = made.network(examples[pair])
-        yield f"  {'/'.join(pair):<40}{total:8.2f} h   {network.flop / 2e6:.0f} MMAC, {network.blocks} blocks"
-
-
-def _by_stage(open_jobs: list[Job]) -> Iterator[str]:
+def _by_step(hours: dict[Job, float]) -> Iterator[str]:
     """Yield hours by what they are for, and by family of tables."""
-    purposes = list(dict.fromkeys(name for job in open_jobs for name in job.seconds))
-    families = list(dict.fromkeys(job.family for job in open_jobs))
-    hours: dict[tuple[str, str], float] = defaultdict(float)
-    for job in open_jobs:
-        for name, seconds in job.seconds.items():
-            hours[name, job.family] += seconds / 3600
+    families = list(dict.fromkeys(job.family for job in hours))
+    rows = {
+        step: [sum(hours[job] for job in hours if (job.step, job.family) == (step, name)) for name in families]
+        for step in STEPS
+        if any(hours[job] for job in hours if job.step == step)
+    }
+    rows["together"] = [sum(column) for column in zip(*rows.values(), strict=True)]
     yield "  ".join([f"  {'by stage':<20}", *(f"{family:>18}" for family in families), f"{'together':>10}"])
-    for name in purposes:
-        row = [hours[name, family] for family in families]
-        yield "  ".join([f"  {name:<20}", *(f"{value:>18.2f}" for value in row), f"{sum(row):>10.2f}"])
-    columns = [sum(hours[name, family] for name in purposes) for family in families]
-    yield "  ".join([f"  {'together':<20}", *(f"{value:>18.2f}" for value in columns), f"{sum(columns):>10.2f} h"])
+    for step, row in rows.items():
+        unit = " h" if step == "together" else ""
+        yield "  ".join([f"  {step:<20}", *(f"{value:>18.2f}" for value in row), f"{sum(row):>10.2f}{unit}"])
 
 
-def _disk(plan: Plan, made: Estimates, open_jobs: list[Job]) -> Iterator[str]:
-    """Yield the bytes that results, state and caches take."""
-    weights = quantized = state = caches = 0.0
-    for job in open_jobs:
-        network = made.network(job.run)
-        if job.stage == "finetune":
-            linked = plan.params.checkpoint(job.run.checkpoint).streamed and not job.seconds
-            weights += 0 if linked else 4 * network.parameters
-        elif job.stage == "reconstruct":
-            found, _ = plan.hyper(job.run)
-            quantized += cost.quantized_bytes(network, plan.params.recipe(job.run.recipe))
-            state = max(state, cost.state_bytes(network, found))
-            caches = max(caches, cost.cache_bytes(network, found))
-    drawn = {plan.samples_dir(job.run): job.run for job in open_jobs if job.stage == "reconstruct"}
-    rows = [(protocol.named(plan.scale, run.task), plan.hyper(run)[0].samples) for run in drawn.values()]
-    samples = sum(count * math.prod(task.input_shape) for task, count in rows)  # a byte a pixel; texts are shorter
-    yield (
-        f"on disk: checkpoints {weights / GIB:.1f} GiB, samples {samples / GIB:.1f} GiB, "
-        f"quantized networks {quantized / GIB:.1f} GiB (packed codes)"
-    )
-    yield f"per job: activation caches up to {caches / GIB:.2f} GiB, resume state on disk up to {state / GIB:.2f} GiB"
-
-
-def _too_large(plan: Plan, everything: list[Job]) -> list[str]:
+def _too_large(plan: Plan, needs: dict[Job, cost.Need]) -> list[str]:
     """Return what jobs need more of than they ask for; one line stands for all jobs of a stage on a network."""
     worst: dict[tuple[str, str], tuple[float, str]] = {}
-    for job in everything:
-        asked = plan.resources(job.stage, *_pair(job.run))
-        needs = (
-            ("GB of GPU memory", job.memory.gpu / 1e9, asked.gpu_mb / 1e3, job.memory.way_out),
-            ("GB of host memory", job.memory.host / 1e9, asked.mem_mb / 1e3, job.memory.way_out),
-            ("hours", sum(job.seconds.values()) / 3600, asked.runtime / 60, "raise its runtime (needs)"),
+    for job, need in needs.items():
+        asked = plan.resources(job.stage, *job.pair)
+        compared = (
+            ("GB of GPU memory", need.gpu / 1e9, asked.gpu_mb / 1e3, need.way_out),
+            ("GB of host memory", need.host / 1e9, asked.mem_mb / 1e3, need.way_out),
+            ("hours", need.seconds / 3600, asked.runtime / 60, "raise its runtime (needs)"),
         )
-        for unit, needed, given, way_out in needs if asked.gpu else ():
-            key = f"{job.stage} {job.run.task}/{job.run.checkpoint}", unit
-            if needed > max(given, worst[key][0] if key in worst else 0):
-                worst[key] = needed, f"{needed:.1f} {unit} ({job.run.recipe}), it asks for {given:.1f}; {way_out}"
-    return [f"{where}: {text}" for (where, _), (_, text) in worst.items()]
+        where = f"{job.stage} {'/'.join(job.pair)}"
+        for unit, needed, given, way_out in compared if asked.gpu else ():
+            if needed > max(given, worst.get((where, unit), (0.0,))[0]):
+                text = f"{where}: {needed:.1f} {unit} ({job.run.recipe}), it asks for {given:.1f}; {way_out}"
+                worst[where, unit] = needed, text
+    return [text for _, text in worst.values()]
 
 
 if __name__ == "__main__":
