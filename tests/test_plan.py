@@ -2,8 +2,6 @@
 
 import math
 import re
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -24,7 +22,6 @@ from flexround.tasks.webnlg.task import WebNLGTrainSettings
 from flexround.tools import plan as stage
 from flexround.tools import workload
 
-NETWORKS = {"resnet18": 1814, "resnet50": 4089, "mobilenetv2": 301}  # MMAC of the published architectures
 PARAMETERS = {  # of the published networks, tied weights counted once
     "opt-125m": 125_239_296,
     "opt-1.3b": 1_315_758_080,
@@ -55,9 +52,9 @@ def report(tmp_path, monkeypatch, capsys):
 
 
 def jobs(text):
-    """Return stage -> (jobs, done)."""
-    rows = re.findall(r"^  (\w+) +(\d+)   already on disk: (\d+)$", text, re.MULTILINE)
-    return {name: (int(count), int(done)) for name, count, done in rows}
+    """Return the jobs of each stage, and of them those done, in the order of the report."""
+    rows = re.findall(r"^  \w+ +(\d+)   already on disk: (\d+)$", text, re.MULTILINE)
+    return [int(count) for count, _ in rows], [int(done) for _, done in rows]
 
 
 def table(text):
@@ -66,44 +63,57 @@ def table(text):
     return {name: row.split() for name, row in rows}
 
 
-def test_table_3_of_the_paper(report):
-    text = report("--table", "3")
-    assert jobs(text) == {
-        "data": (1, 0),
-        "finetune": (3, 0),
-        "gate": (3, 0),
-        "calibrate": (5, 0),
-        "reconstruct": (120, 0),
-        "evaluate": (123, 0),
-    }
-    assert "missing on disk: 4" in text
-    for file in ("resnet18_imagenet.pth.tar", "resnet50_imagenet.pth.tar", "mobilenetv2.pth.tar"):
-        assert re.search(rf"^  results/sources/brecq/{re.escape(file)} from https://", text, re.MULTILINE)
-    assert re.search(r"^  results/sources/imagenet/ .*sources\.yaml", text, re.MULTILINE)
-    rows = dict(re.findall(r"^  imagenet/(\w+)-brecq +(\S+ h   \d+ MMAC, \d+ blocks)$", text, re.MULTILINE))
-    hours = {name: float(row.split()[0]) for name, row in rows.items()}
-    assert set(hours) == set(NETWORKS)
-    assert all(0 < value < 10_000 for value in hours.values())
-    stages = {name: float(row[-1]) for name, row in table(text).items()}
-    assert stages["reconstruct"] == pytest.approx(sum(hours.values()), abs=0.03)
-    assert sum(stages.values()) == pytest.approx(2 * stages["together"], abs=0.05)
-    assert stages["gate"] > 0 < stages["evaluate"]
-    for name, expected in NETWORKS.items():
-        assert float(re.search(r"(\d+) MMAC", rows[name])[1]) == pytest.approx(expected, rel=0.02)
-    blocks = {name: int(re.search(r"(\d+) blocks", row)[1]) for name, row in rows.items()}
-    assert blocks == {"resnet18": 10, "resnet50": 18, "mobilenetv2": 20}
-    caches, state = map(float, re.search(r"caches up to (\S+) GiB, .* state on disk up to (\S+) GiB", text).groups())
-    widest = 1024 * 256 * 56 * 56 * 4 / 2**30  # 1024 samples of ResNet-50's first stage, float32
-    assert caches == pytest.approx(3 * widest, abs=0.01)
-    assert state == pytest.approx(5 * widest, abs=0.01)
-
-
-def test_a_fresh_process_can_make_the_report(tmp_path):
-    """torchvision can't be imported for the first time while the device is "meta"."""
-    command = [sys.executable, "-m", "flexround.tools.plan", "--scale", "paper", "--figure", "4"]
-    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert " MMAC, " in done.stdout
+@pytest.mark.parametrize(
+    ("arguments", "counted", "said"),
+    [
+        (
+            "--table 3",
+            [1, 3, 3, 5, 120, 123],
+            [
+                "missing on disk: 4",
+                "results/sources/brecq/resnet18_imagenet.pth.tar .* from https://",
+                r"results/sources/imagenet/ .*sources\.yaml",
+                "resnet18-brecq .* h   1814 MMAC, 10 blocks",  # MMAC of the published architectures
+                "resnet50-brecq .* h   4089 MMAC, 18 blocks",
+                "mobilenetv2-brecq .* h   301 MMAC, 20 blocks",
+                # 1024 samples of ResNet-50's first stage, float32: 3 and 5 times 256 x 56 x 56
+                "caches up to 9.19 GiB, resume state on disk up to 15.31 GiB",
+            ],
+        ),
+        (  # two corpora, six models, two methods; the widest hidden states are 128 x 1024 x 2560
+            "--table 5",
+            [2, 12, 12, 2, 24, 36],
+            ["missing on disk: 8", "wikitext2/opt-125m .* 12 blocks", "ptb/opt-2.7b .* 32 blocks", "up to 3.75 GiB"],
+        ),
+        (  # two networks, their adapters, the data
+            "--table 6 --seeds 1",
+            [1, 2, 2, 1, 4, 6],
+            ["missing on disk: 5", "webnlg/gpt2-medium .* 24 blocks", "webnlg/gpt2-large .* 36 blocks"],
+        ),
+        (
+            "--table 12 --seeds 1",
+            [1, 2, 2, 1, 4, 6],
+            ["missing on disk: 3", "results/sources/squad ", "results/sources/hub/bert-base-uncased "],
+        ),
+        # what is chosen among others needs them all: three tasks, five models, AdaRound and three rates of FlexRound
+        ("--table 16 --seeds 1", [3, 15, 15, 3, 60, 45], []),
+        (
+            "--table 23 --seeds 1",
+            [2, 6, 6, 2, 12, 18],
+            # the widest: 256 x 1024 x 6656
+            ["missing on disk: 5", r"LLaMA-30B .*\(65.1 GB\)", "ptb-lora/llama-33b .* 60 blocks", "up to 19.50 GiB"],
+        ),
+        ("--figure 7", [1, 1, 1, 35, 70, 70], []),
+        ("--scale mini --table 3", [1, 3, 3, 1, 24, 27], ["missing on disk: nothing"]),
+        ("--scale mini --table 3 --seeds 2", [1, 3, 3, 2, 48, 51], []),
+        # of two quantized weights nothing but the full precision is measured, at the gate
+        ("--scale mini --figure 3", [1, 2, 2, 1, 2, 0], []),
+    ],
+)
+def test_the_plan_of_a_table_or_figure(report, arguments, counted, said):
+    text = report(*arguments.split())
+    assert jobs(text) == (counted, [0] * 6)
+    assert [line for line in said if not re.search(line, text)] == []
 
 
 def test_what_is_on_disk_is_counted_and_no_longer_missing(report, tmp_path, paper):
@@ -120,37 +130,9 @@ def test_what_is_on_disk_is_counted_and_no_longer_missing(report, tmp_path, pape
         (tmp_path / path).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / path).write_text("")
     text = report("--table", "3", "--seeds", "5")
-    assert {name: done for name, (_, done) in jobs(text).items()} == {
-        "data": 1,
-        "finetune": 1,
-        "gate": 0,
-        "calibrate": 0,
-        "reconstruct": 1,
-        "evaluate": 2,
-    }
+    assert jobs(text)[1] == [1, 1, 0, 0, 1, 2]
     assert "missing on disk: 2" in text
     assert "mobilenetv2.pth.tar" not in text
-
-
-def test_nothing_is_missing_at_the_offline_scale(report):
-    text = report("--scale", "mini", "--table", "3")
-    assert "missing on disk: nothing" in text
-    assert jobs(text)["reconstruct"] == (24, 0)
-    assert jobs(text)["evaluate"] == (27, 0)
-
-
-def test_seeds_multiply_what_is_quantized_alone(report):
-    text = report("--scale", "mini", "--table", "3", "--seeds", "2")
-    assert (jobs(text)["reconstruct"][0], jobs(text)["evaluate"][0], jobs(text)["calibrate"][0]) == (48, 51, 2)
-
-
-def test_the_figures_are_planned_too(report):
-    """Figure 3 shows two quantized weights, of which nothing but the full precision is measured, at the gate."""
-    shifts = jobs(report("--scale", "mini", "--figure", "3"))
-    assert (shifts["reconstruct"][0], shifts["finetune"][0]) == (2, 2)
-    assert (shifts["gate"][0], shifts["evaluate"][0]) == (2, 0)
-    sizes = jobs(report("--scale", "paper", "--figure", "7"))
-    assert (sizes["reconstruct"][0], sizes["calibrate"][0], sizes["evaluate"][0]) == (2 * 7 * 5, 7 * 5, 2 * 7 * 5)
 
 
 @pytest.mark.parametrize("arguments", [("--figure", "99"), ("--table", "99")])
@@ -159,42 +141,20 @@ def test_what_there_is_not_is_refused(report, arguments):
         report(*arguments)
 
 
-def test_one_of_table_and_figure_must_be_given(report):
-    with pytest.raises(SystemExit) as caught:
-        report("--scale", "mini")
-    assert caught.value.code == 2
-
-
-# what is shared
-
-
 def test_tables_1_2_and_11_share_their_runs(paper):
-    sizes = {number: len(paper.table_runs(number)) for number in (1, 2, 11)}
-    recipes = {number: {row.recipe for row in paper.params.tables[number].rows()} for number in sizes}
-    rows = {number: len(names - {"full-precision"}) for number, names in recipes.items()}
-    assert all(rows[number] >= count for number, count in {1: 5, 2: 9, 11: 9}.items())
-    # checkpoints x seeds x recipes, and full precision once per checkpoint
-    assert sizes == {number: 3 * 5 * rows[number] + 3 for number in sizes}
-    together = {layout.evaluated_dir(run) for number in sizes for run in paper.table_runs(number)}
-    # 2 recipes of table 1 and 3 of table 11 are not in table 2
-    assert (len(recipes[1] - recipes[2]), len(recipes[11] - recipes[2])) == (2, 3)
-    assert len(together) == 3 * 5 * (rows[2] + 2 + 3) + 3
-    assert {layout.evaluated_dir(run) for run in paper.table_runs(1)} & {
-        layout.evaluated_dir(run) for run in paper.table_runs(2)
-    } == {
-        layout.evaluated_dir(run)
-        for run in paper.table_runs(2)
-        if run.recipe in ("full-precision", "b-adaquant-w4", "b-adaround-w4", "b-flexround-w4")
-    }
+    runs = {number: set(paper.table_runs(number)) for number in (1, 2, 11)}
+    both = {run.recipe for run in runs[1] & runs[2]}
+    assert both == {"full-precision", "b-adaquant-w4", "b-adaround-w4", "b-flexround-w4"}
+    # checkpoints x seeds x 2 recipes of table 1 and 3 of table 11 that are not in table 2
+    assert (len(runs[1] - runs[2]), len(runs[11] - runs[2])) == (3 * 5 * 2, 3 * 5 * 3)
+    count = [len(stage.jobs(paper, dict.fromkeys(of, "x"), of)) for of in (runs[1], runs[2], runs[1] | runs[2])]
+    assert max(count[:2]) < count[2] < sum(count[:2]), "they pay once"
 
 
 def test_figure_7_and_table_8_share_the_runs_at_the_default_size(paper):
-    shared = set(paper.figure_runs(7)) & set(paper.table_runs(8))
-    assert {(run.checkpoint, run.recipe) for run in shared} == {
-        ("mobilenetv2-torchvision", "b-adaround-w4"),
-        ("mobilenetv2-torchvision", "b-flexround-w4"),
-    }
-    assert len(shared) == 2 * 5
+    shared = {(run.checkpoint, run.recipe, run.seed) for run in set(paper.figure_runs(7)) & set(paper.table_runs(8))}
+    recipes = "b-adaround-w4", "b-flexround-w4"
+    assert shared == {("mobilenetv2-torchvision", recipe, seed) for recipe in recipes for seed in range(5)}
 
 
 def test_every_run_has_paths_of_its_own(paper):
@@ -234,9 +194,9 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
 
 
 @pytest.mark.parametrize("seeds", [0, -1, "two", "1.5", ""])
-def test_an_impossible_number_of_seeds_is_refused(seeds):
+def test_an_impossible_number_of_seeds_is_refused(paper, seeds):
     with pytest.raises(SettingsError, match="whole number from 1 to 1000"):
-        Plan(load_params("mini"), seeds)
+        Plan(paper.params, seeds)
 
 
 def test_a_pattern_matches_its_names_alone():
@@ -244,61 +204,6 @@ def test_a_pattern_matches_its_names_alone():
     assert all(found.fullmatch(name) for name in ("b", "b-w4", "a.b"))
     assert not any(found.fullmatch(name) for name in ("", "b-w", "axb", "b-w4x"))
     assert not re.compile(Plan.pattern([])).fullmatch("")
-
-
-def test_what_is_chosen_among_others_costs_them_all(report):
-    found = jobs(report("--table", "16", "--seeds", "1"))
-    assert found["reconstruct"] == (3 * 5 * 4, 0), "three tasks, five models: AdaRound and three rates of FlexRound"
-    assert found["evaluate"] == (3 * 5 * 3, 0)
-
-
-def test_missing_data_sets_and_models_are_named(report):
-    text = report("--table", "12", "--seeds", "1")
-    assert "missing on disk: 3" in text
-    for name in ("squad", "hub/bert-base-uncased", "hub/bert-large-uncased"):
-        assert f"results/sources/{name} from " in text
-
-
-def test_table_5_of_the_paper(report):
-    """Two corpora, six models, two methods, one seed; 128 blocks of 1024 tokens, of which a batch holds up to 32."""
-    text = report("--table", "5")
-    found = {name: count for name, (count, _) in jobs(text).items()}
-    assert found == {"data": 2, "finetune": 12, "gate": 12, "calibrate": 2, "reconstruct": 24, "evaluate": 36}
-    assert "missing on disk: 8" in text
-    for name in ("wikitext2", "ptb", "hub/gpt-neo-125m", "hub/opt-2.7b"):
-        assert f"results/sources/{name} from " in text
-    blocks = dict(re.findall(r"^  (\w+/\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
-    depths = {"125m": "12", "1.3b": "24", "2.7b": "32"}
-    assert blocks == {
-        f"{task}/{family}-{size}": depth
-        for task in ("wikitext2", "ptb")
-        for family in ("gpt-neo", "opt")
-        for size, depth in depths.items()
-    }
-    widest = 128 * 1024 * 2560 * 4 / 2**30  # 128 blocks of the widest hidden states, float32
-    assert float(re.search(r"caches up to (\S+) GiB", text)[1]) == pytest.approx(3 * widest, abs=0.01)
-
-
-def test_table_6_of_the_paper(report):
-    text = report("--table", "6", "--seeds", "1")
-    found = {name: count for name, (count, _) in jobs(text).items()}
-    assert found == {"data": 1, "finetune": 2, "gate": 2, "calibrate": 1, "reconstruct": 4, "evaluate": 6}
-    assert "missing on disk: 5" in text  # two networks, their adapters, the data
-    blocks = dict(re.findall(r"^  webnlg/(\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
-    assert blocks == {"gpt2-medium": "24", "gpt2-large": "36"}
-
-
-def test_table_23_of_the_paper(report):
-    text = report("--table", "23", "--seeds", "1")
-    found = {name: count for name, (count, _) in jobs(text).items()}
-    assert found == {"data": 2, "finetune": 6, "gate": 6, "calibrate": 2, "reconstruct": 12, "evaluate": 18}
-    assert "missing on disk: 5" in text
-    assert re.search(r"missing on disk: \d+; params/sources.yaml has no size of \d+\n", text)
-    assert "results/sources/llama/llama-33b from LLaMA-30B of Meta AI (65.1 GB)" in text
-    blocks = dict(re.findall(r"^  ptb-lora/(\S+) .* MMAC, (\d+) blocks$", text, re.MULTILINE))
-    assert blocks == {"llama-7b": "32", "llama-13b": "40", "llama-33b": "60"}
-    widest = 256 * 1024 * 6656 * 4 / 2**30
-    assert float(re.search(r"caches up to (\S+) GiB", text)[1]) == pytest.approx(3 * widest, abs=0.01)
 
 
 @pytest.mark.parametrize("checkpoint", PARAMETERS)
@@ -324,36 +229,21 @@ def test_training_settings_are_those_that_the_tasks_know(paper):
 
 def test_generation_is_reconstructed_briefly_and_with_asymmetric_grids(paper):
     """AdaRound has the batch of FlexRound and the iterations of the appendix, and its own learning rate."""
-    for task, checkpoint, batch in (("ptb", "opt-1.3b", 16), ("webnlg", "gpt2-large", 8)):
-        for recipe, lr in (
-            ("q-adaround-w8a8", 1e-3),
-            ("q-flexround-w8a8", {"opt-1.3b": 3e-5, "gpt2-large": 3e-3}[checkpoint]),
-        ):
-            found, _ = hyper(paper.params, Run("paper", task, checkpoint, recipe, 0))
-            assert (found.samples, found.iters, found.batch, found.lr) == (128, 500, batch, lr)
-            assert found.w_scheme == found.a_scheme == "asymmetric"
-            assert found.w_granularity == "tensor"
+    for pair, batch, lr in ((("ptb", "opt-1.3b"), 16, 3e-5), (("webnlg", "gpt2-large"), 8, 3e-3)):
+        for recipe, rate in (("q-adaround-w8a8", 1e-3), ("q-flexround-w8a8", lr)):
+            found, _ = hyper(paper.params, Run("paper", *pair, recipe, 0))
+            assert (found.samples, found.iters, found.batch, found.lr) == (128, 500, batch, rate)
+            assert (found.w_scheme, found.a_scheme, found.w_granularity) == ("asymmetric", "asymmetric", "tensor")
             assert {found.stem_bits, found.head_bits, found.stem_output_bits, found.head_input_bits} == {"low"}
 
 
-def test_a_table_that_the_scale_cannot_make_says_which_it_can():
+def test_what_a_scale_has_everything_for_is_made_by_default(paper):
     smoke = Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
-    with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
-        smoke.table_runs(4)
-    own = Plan(load_params("examples/squeezenet/squeezenet.yaml"))
-    with pytest.raises(SettingsError, match=r"; it can make no table, but results/squeezenet/evaluated/TASK/.*json of"):
-        own.table_runs(2)
-
-
-def test_what_a_scale_has_everything_for_is_made_by_default():
-    paper, smoke = Plan(load_params("paper")), Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
     assert paper.complete_tables() == sorted(paper.params.tables)
     assert paper.complete_figures() == [3, 4, 5, 6, 7]
-    assert smoke.complete_tables() == [10], "it has MobileNetV2 alone"
-    assert smoke.complete_figures() == [4, 7]
-
-
-# seeds, selections, resources
+    assert (smoke.complete_tables(), smoke.complete_figures()) == ([10], [4, 7]), "it has MobileNetV2 alone"
+    with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
+        smoke.table_runs(4)
 
 
 def test_seeds_are_those_of_the_task(paper):
@@ -373,9 +263,6 @@ def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):
     assert chosen.complete_figures() == []
     with pytest.raises(SettingsError, match="figure 4 shows mobilenetv2-brecq; add it"):
         chosen.figure_runs(4)
-
-
-def test_a_misspelt_checkpoint_is_refused_with_a_suggestion(paper):
     with pytest.raises(SettingsError, match=r"--config checkpoints: 'resnet18-breck' .did you mean 'resnet18-brecq'"):
         Plan(paper.params, checkpoints="llama-7b,resnet18-breck")
 
@@ -387,20 +274,9 @@ def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):
     assert large.runtime >= 4 * 60 > small.runtime
     again = paper.resources("evaluate", "commonsense", "llama-33b", attempt=2)
     assert (again.runtime, again.mem_mb, again.gpu_mb) == (2 * large.runtime, 2 * large.mem_mb, large.gpu_mb)
-    asked = [
-        paper.resources(stage, task, checkpoint)
-        for stage in ("finetune", "reconstruct", "evaluate")
-        for task, checkpoint in paper.params.pairs()
-    ]
-    assert max(one.mem_mb for one in asked) <= 64000
-    assert max(one.gpu_mb for one in asked) <= 80000
-    of_33b = [paper.resources("reconstruct", *pair) for pair in paper.params.pairs() if pair[1] == "llama-33b"]
-    others = [paper.resources("reconstruct", *pair) for pair in paper.params.pairs() if pair[1] != "llama-33b"]
-    assert {one.gpu_mb for one in of_33b} == {80000}
-    assert {one.gpu_mb for one in others} == {40000}
-
-
-# the bill and the rehearsal of memory
+    asked = {pair: paper.resources("reconstruct", *pair).gpu_mb for pair in paper.params.pairs()}
+    assert {gpu for (_, name), gpu in asked.items() if name == "llama-33b"} == {80000}
+    assert {gpu for (_, name), gpu in asked.items() if name != "llama-33b"} == {40000}
 
 
 def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, tmp_path, monkeypatch, capsys):
@@ -412,39 +288,34 @@ def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, t
         stage.run(stage.parser().parse_args(["--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq"]))
     message = str(caught.value)
     for wrong in (r"\d+\.\d GB of GPU memory", r"\d+\.\d GB of host memory", r"\d+\.\d hours"):
-        assert re.search(rf"reconstruct imagenet/resnet18-brecq: {wrong} \(b-\S+\), it asks for \d", message)
-    assert "needs" in message
+        assert re.search(rf"reconstruct imagenet/resnet18-brecq: {wrong} \(b-\S+\), it asks for \d.*needs", message)
     assert "by stage" in capsys.readouterr().out, "the bill is shown all the same"
 
 
 def test_every_job_of_the_papers_scale_fits_what_it_asks_for(report):
     text = report("--all")  # which else is an error
-    largest = re.findall(r"largest \w+ job: GPU (\S+) GB, host (\S+) GB", text)
-    assert len(largest) == 3
-    assert all(float(gpu) <= 80 and float(host) <= 64 for gpu, host in largest)
-    hours = {name: float(row[-1]) for name, row in table(text).items()}
-    purposes = {"gate", "finetune", "reconstruct", "evaluate", "choice"}
-    assert set(hours) == purposes | {"together"}
-    assert all(hours[name] > 0 for name in purposes)
+    assert len(re.findall(r"largest \w+ job: GPU \S+ GB, host \S+ GB", text)) == 3
+    *stages, together = ([float(value) for value in row] for row in table(text).values())
+    assert list(table(text)) == ["finetune", "gate", "reconstruct", "choice", "evaluate", "together"]
+    assert all(row[-1] > 0 for row in stages)
+    for i, column in enumerate(zip(*stages, strict=True)):
+        assert sum(column) == pytest.approx(together[i], abs=0.05)
+    assert 0.85 < together[-1] / 783 < 1.15, "what a count of every kernel had"
 
 
 def test_a_finished_run_costs_nothing_more(report, tmp_path, paper):
     arguments = ("--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq")
-    before = table(report(*arguments))
+    text = report(*arguments)
+    before = table(text)
     for run in paper.table_runs(2):
         for file in (f"{layout.quantized_dir(run)}/manifest.json", f"{layout.evaluated_dir(run)}/metrics.json"):
             (tmp_path / file).parent.mkdir(parents=True, exist_ok=True)
             (tmp_path / file).write_text("")
     after = table(report(*arguments))
     assert float(before["reconstruct"][-1]) > 0.5
+    assert f"  {before['reconstruct'][-1]} h   1814 MMAC" in text, "of the one network"
     assert set(after) == {"gate", "together"}
     assert after["gate"] == before["gate"]
-
-
-def test_tables_that_share_runs_pay_once(paper):
-    one, two = (dict.fromkeys(paper.table_runs(number), "x") for number in (1, 2))
-    count = [len(stage.jobs(paper, runs, set(runs))) for runs in (one, two, one | two)]
-    assert max(count[:2]) < count[2] < sum(count[:2])
 
 
 def test_a_block_is_counted_as_autograd_sees_it(paper):

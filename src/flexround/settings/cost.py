@@ -155,11 +155,7 @@ def training(task: str, network: Network, settings: dict[str, Any] | None, strea
 
 
 def reconstruction(task: str, network: Network, recipe: Recipe, hyper: Hyper, streamed: bool, card: float) -> Need:
-    """Return what a reconstruction needs; caches lie on the GPU where they take at most half of a ``card``'s bytes.
-
-    On the GPU: the network, or a block of it and the file it is read from; what is learned of the block; the
-    activations of a batch, or of the rows for the first steps.
-    """
+    """Return what a reconstruction needs; caches lie on the GPU where they take at most half of a ``card``'s bytes."""
     machine = bill().machine
     separate = bool(recipe.a_bits) and recipe.setting == "B"
     batches = BOTH_WAYS * (hyper.iters + separate * hyper.a_iters)
@@ -167,6 +163,7 @@ def reconstruction(task: str, network: Network, recipe: Recipe, hyper: Hyper, st
     part, share = _part(_size(task).longest, network), machine.learning_share[network.kind]
     first = min(hyper.a_init_samples, hyper.samples) if recipe.a_bits else 0
     row = max(block.row for block in network.blocks)
+    # The block at work, and where it is read from; what is learned of it; activations of a batch or for first steps.
     gpu = max((8 if streamed else 4) * block.parameters + LEARNED * block.weights for block in network.blocks)
     gpu += CACHES * 4 * first * row
     activations = max(LEARNING_PEAK * hyper.batch * network.saved, min(first * network.saved, FIRST_STEPS))
