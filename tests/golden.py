@@ -15,7 +15,6 @@ from pathlib import Path
 import numpy as np
 import torch
 import torchvision
-from synthetic import articles, files, tokenizers
 from torch import nn
 
 from flexround import artifacts, imports
@@ -35,6 +34,7 @@ from flexround.tasks.commonsense.options import CommonsenseOptions
 from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.text.task import TOKENIZER
 from flexround.tasks.webnlg import bleu
+from synthetic import articles, files, tokenizers
 
 FILE = Path(__file__).with_suffix(".csv")
 MINI = load_params("mini")

@@ -71,7 +71,7 @@ def test_planes_that_do_not_fit_are_refused(tmp_path):
     with safe_open(path, framework="pt") as file:
         metadata, content = file.metadata(), {key: file.get_tensor(key) for key in file.keys()}  # noqa: SIM118
     save_file(content | {"weight/a:codes": content["weight/a:codes"][:3].clone()}, path, metadata)
-    with pytest.raises(InputError, match=r"x\.safetensors: the planes of weight/a:codes have shape \(3, 2376\)"):
+    with pytest.raises(InputError, match=r"x\.safetensors: .*the planes of weight/a:codes have shape \(3, 2376\)"):
         packing.read(path)
 
 

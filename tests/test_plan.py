@@ -70,7 +70,7 @@ def table(text):
             "--table 3",
             [1, 3, 3, 5, 120, 123],
             [
-                "missing on disk: 4",
+                r"missing on disk: 4; params/sources.yaml has no size of \d+\n",
                 "results/sources/brecq/resnet18_imagenet.pth.tar .* from https://",
                 r"results/sources/imagenet/ .*sources\.yaml",
                 "resnet18-brecq .* h   1814 MMAC, 10 blocks",  # MMAC of the published architectures
@@ -133,6 +133,12 @@ def test_what_is_on_disk_is_counted_and_no_longer_missing(report, tmp_path, pape
     assert jobs(text)[1] == [1, 1, 0, 0, 1, 2]
     assert "missing on disk: 2" in text
     assert "mobilenetv2.pth.tar" not in text
+
+
+def test_a_table_that_a_scale_cannot_make_says_what_it_can():
+    own = Plan(load_params("examples/squeezenet/squeezenet.yaml"))
+    with pytest.raises(SettingsError, match=r"; it can make no table, but results/squeezenet/evaluated/TASK/.*json of"):
+        own.table_runs(2)
 
 
 @pytest.mark.parametrize("arguments", [("--figure", "99"), ("--table", "99")])

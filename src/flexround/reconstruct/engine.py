@@ -17,7 +17,6 @@ from torch import Tensor
 from flexround import hardware, memory
 from flexround.errors import SHOWN
 from flexround.models.tensors import matrices, places, within
-from flexround.quant.rtn import RTN
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -46,8 +45,8 @@ def reconstruct(
 
     Returns:
         One record per block and phase: errors, losses, seconds, peak memory in MB, where the caches lay, whether
-        anything was ``learned``, the layers that stay at round-to-nearest (``nearest``) and the matrices that stay in
-        floating point (``floating``).
+        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``) and the matrices that
+        stay in floating point (``floating``).
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
@@ -96,7 +95,7 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
         job: after the reconstruction, its model with or without values.
         report: of the reconstruction.
     """
-    nearest = [] if job.rounding is RTN else [name for record in report for name in record.get("nearest", ())]
+    nearest = [name for record in report for name in record.get("nearest", ())]
     owners = places(job.model)
     inside = {name for block in job.blocks for name in within(block.module, owners)}
     floating = [name for record in report for name in record.get("floating", ())]

@@ -231,17 +231,20 @@ class WeightPhase(Phase):
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         record["error_rtn"] = self.block_error(block, quantized, target)
         self._attach(layers, roundings, originals)
-        nearest = list(layers)
-        if self.learns(index):
+        idle = {parameter for rounding in roundings for parameter in rounding.parameters()}
+        learns = self.learns(index)
+        if learns:
             self._fit(block, layers, quantized)
-            idle = {parameter for rounding in roundings for parameter in rounding.parameters()}
             if job.hyper.iters:
                 facts, idle = self._learn(block, roundings, full, quantized, target)
                 record |= facts
                 record["error_soft"] = self.block_error(block, quantized, target)
-            nearest = [layer for layer, rounding in zip(layers, roundings, strict=True) if not _moved(rounding, idle)]
-        record["learned"] = len(nearest) < len(layers)
-        record["nearest"] = [self.names[layer] for layer in nearest]
+        could = [
+            self.names[layer] for layer, rounding in zip(layers, roundings, strict=True) if _moved(rounding, set())
+        ]
+        found = [self.names[layer] for layer, rounding in zip(layers, roundings, strict=True) if _moved(rounding, idle)]
+        record["learned"] = learns and bool(found)
+        record["nearest"] = [name for name in could if not learns or name not in found]
         learned = self._harden(layers)
         if job.joint:
             learned |= self.steps(block)
