@@ -49,7 +49,7 @@ test: $(INSTALLED) ## run the tests, in two processes
 	python tests/halves.py
 
 fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its reader does (CASES=400 of each kind)
-	python bench/fuzz.py --cases $(or $(CASES),400)
+	CASES=$(or $(CASES),400) python -m pytest tests/test_damaged_files.py
 
 kills: $(INSTALLED) ## kill stages, Snakemake, its workers, pushes and pulls at random moments and compare the results
 	PYTHONPATH=tests:worlds python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
