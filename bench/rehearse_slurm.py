@@ -2,48 +2,252 @@
 
     make rehearse-slurm                                  # a small table
     make rehearse-slurm PROJECT=rehearsal SLURM_SCALE=rehearsal TARGETS=results/table7.csv
+    python bench/rehearse_slurm.py --by-hand             # start the cluster, to try things on it
 
-Two faults are made while a stage is at work: a node is killed as by a power cut, and Slurm queues its job again; a job
-is halted until it has run out of its time, and Snakemake starts it again with more. ``local_slurm.py`` says what is
-needed.
+Two faults are made while a reconstruction is at work: a node is killed as by a power cut, and Slurm queues its job
+again; a job is halted until it has run out of its time, and Snakemake starts it again with more.
+
+The cluster has two nodes, each a slurmd of its own. It needs slurmctld, slurmd and munged (Debian: ``apt install
+slurm-wlm munge``), and no systemd, no database, no root. GPUs and memory are only declared.
 """
 
 import argparse
 import collections
 import contextlib
-import dataclasses
+import getpass
 import hashlib
 import json
 import os
+import secrets
+import shlex
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Iterable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import yaml
-from local_slurm import NODES, Cluster, SlurmError
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "params", "workflow", "profiles", "Snakefile", "results/sources")
-SCALE = ROOT / "tests/slurm_scale.yaml"
-TARGETS = ["results/table10.csv"]
 MEASURED = ("seconds", "peak_mb", "content_sha256")  # in metrics.json and record.json; the last is of the others, too
-POLL_SECONDS = 0.2
+NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "sbatch", "squeue", "scontrol", "sinfo", "srun")
+NODES = ("a", "b")
+SECONDS = 60.0  # in which daemons come up or end
+LONGEST_SOCKET = 107  # characters
+STAGE, MINUTES, LINES = "reconstruct", 2, 6  # whose jobs meet the faults, its time, lines in its log by then
 DOWN_SECONDS = 30.0  # from a node's death to its return
+
+# A job that is requeued waits until its credential has expired: two minutes if cred_expire does not say less.
+# There is no accounting, so squeue must see ended jobs (MinJobAge); jobs.log has a line for each.
+CONFIGURATION = """\
+ClusterName=rehearsal
+SlurmctldHost={host}(127.0.0.1)
+SlurmctldPort={port}
+SlurmUser={user}
+SlurmdUser={user}
+AuthType=auth/munge
+CredType=cred/munge
+AuthInfo=socket={directory}/munge/socket,cred_expire=10
+StateSaveLocation={directory}/controller
+SlurmctldPidFile={directory}/slurmctld.pid
+SlurmctldLogFile={directory}/slurmctld.log
+SlurmdSpoolDir={directory}/%n
+SlurmdPidFile={directory}/%n.pid
+SlurmdLogFile={directory}/%n.log
+SlurmdParameters=config_overrides
+ProctrackType=proctrack/linuxproc
+TaskPlugin=task/none
+SwitchType=switch/none
+MpiDefault=none
+ReturnToService=2
+JobRequeue=1
+MinJobAge=3600
+KillWait=5
+SchedulerParameters=sched_interval=5,bf_interval=5
+SelectType=select/cons_tres
+SelectTypeParameters=CR_CPU_Memory
+GresTypes=gpu
+AccountingStorageType=accounting_storage/none
+JobAcctGatherType=jobacct_gather/none
+JobCompType=jobcomp/filetxt
+JobCompLoc={directory}/jobs.log
+{nodes}
+PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
+PartitionName=gpu Nodes=ALL MaxTime=INFINITE State=UP
+"""
+NODE = "NodeName={} NodeHostname={} NodeAddr=127.0.0.1 Port={} CPUs=1 RealMemory=8000 Gres=gpu:a100:1 State=UNKNOWN"
+
+
+class SlurmError(Exception):
+    """A program that is missing, or a daemon that did not come up and where its log is."""
 
 
 class Differs(Exception):
-    """What went otherwise than it should."""
+    """A run that failed, a file that differs, or a fault that was not made."""
+
+
+def missing() -> list[str]:
+    """Return the programs that are needed and not installed."""
+    return [name for name in NEEDED if shutil.which(name, path=_path()) is None]
+
+
+def _path() -> str:
+    """Return PATH with the directories of daemons, which a user's own often lacks."""
+    return os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+
+
+class Cluster:
+    """A private Slurm, all of whose files lie in a directory with a short path, since a socket is one of them."""
+
+    def __init__(self, directory: Path) -> None:
+        self.directory = directory.resolve()
+        path = os.pathsep.join((str(self.directory / "bin"), _path()))
+        self.environment = os.environ | {"SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": path}
+
+    def up(self) -> None:
+        """Start the daemons and wait until both nodes take jobs.
+
+        Raises:
+            SlurmError: a program is missing, the path is too long, a cluster runs there, or a daemon did not come up.
+        """
+        if absent := missing():
+            raise SlurmError(f"not installed: {', '.join(absent)}; on Debian: apt install slurm-wlm munge")
+        if len(str(self.directory / "munge/socket")) > LONGEST_SOCKET:
+            raise SlurmError(f"{self.directory}: its path is too long for a socket; take a shorter directory")
+        if any(self._pids().values()):
+            raise SlurmError(f"{self.directory}: a cluster runs there already")
+        for name in ("bin", "munge", "controller", *NODES):
+            (self.directory / name).mkdir(parents=True, exist_ok=True)
+        (self.directory / "munge").chmod(0o711)
+        with contextlib.ExitStack() as stack:  # all at once, so that no port is given out twice
+            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + len(NODES))]
+            port, *ports = [one.getsockname()[1] for one in sockets]
+        host = socket.gethostname()
+        nodes = "\n".join(NODE.format(name, host, own) for name, own in zip(NODES, ports, strict=True))
+        values = {"host": host, "port": port, "user": getpass.getuser(), "directory": self.directory, "nodes": nodes}
+        (self.directory / "slurm.conf").write_text(CONFIGURATION.format(**values))
+        (self.directory / "gpu").touch()  # Slurm counts only GPUs that are files
+        gres = "".join(f"NodeName={node} Name=gpu Type=a100 File={self.directory}/gpu\n" for node in NODES)
+        (self.directory / "gres.conf").write_text("AutoDetect=off\n" + gres)
+        # Snakemake's job steps drop SLURM_CONF from the environment, so srun must know this cluster.
+        wrapper, conf = self.directory / "bin/srun", shlex.quote(self.environment["SLURM_CONF"])
+        wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={conf} exec {shutil.which("srun", path=_path())} "$@"\n')
+        wrapper.chmod(0o755)
+        self._munge()
+        self._start("slurmctld", "-c")
+        for node in NODES:
+            self.start_node(node)
+        self._wait(lambda: self.states() == dict.fromkeys(NODES, "IDLE"), "the nodes are not idle")
+
+    def _munge(self) -> None:
+        """Start munged with a key of its own; --force: the directory may lie in a world-writable one such as /tmp."""
+        key, at = self.directory / "munge/key", self.directory / "munge"
+        key.touch(mode=0o600)
+        key.write_bytes(secrets.token_bytes(128))
+        places = {"key-file": key, "socket": at / "socket", "pid-file": self.directory / "munged.pid"}
+        places |= {"log-file": self.directory / "munged.log", "seed-file": at / "seed"}
+        self._start("munged", "--force", *(f"--{option}={place}" for option, place in places.items()))
+        self._wait((at / "socket").exists, "munged has no socket")
+
+    def start_node(self, node: str) -> None:
+        """Start the slurmd of a node; one that was killed takes jobs again."""
+        self._start("slurmd", "-c", "-N", node)
+
+    def kill_node(self, node: str) -> list[int]:
+        """Kill a node as a power cut would, tell Slurm that it is down, and return the killed processes."""
+        killed = [pid for pid in (self._pids().get(node),) if pid] + self._steps(node)
+        _signal(killed, signal.SIGKILL)
+        self.command("scontrol", "update", f"nodename={node}", "state=down", "reason=killed")
+        return killed
+
+    def job_processes(self, node: str) -> Iterator[tuple[int, dict[str, str]]]:
+        """Yield process and environment of all processes of a node's jobs: the environment names cluster and node."""
+        wanted = {"SLURMD_NODENAME": node, "SLURM_CONF": self.environment["SLURM_CONF"]}
+        for entry in Path("/proc").glob("[0-9]*"):
+            with contextlib.suppress(OSError):  # it has ended, or is another user's
+                text = (entry / "environ").read_bytes().decode(errors="replace")
+                environment = dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
+                if wanted.items() <= environment.items():
+                    yield int(entry.name), environment
+
+    def _steps(self, node: str) -> list[int]:
+        """Return the processes of a node's jobs, and the daemons of their steps, which hide their environment."""
+        inside = [pid for pid, _ in self.job_processes(node)]
+        daemons = set()
+        for pid in inside:
+            with contextlib.suppress(OSError):
+                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+                if Path(f"/proc/{parent}/comm").read_text().strip() == "slurmstepd":
+                    daemons.add(parent)
+        return [*daemons, *inside]
+
+    def states(self) -> dict[str, str]:
+        """Return node -> its state as sinfo has it, e.g. IDLE."""
+        found = self.command("sinfo", "--noheader", "--Node", "--format=%N %T", check=False).split()
+        return {node: state.upper() for node, state in zip(found[::2], found[1::2], strict=True)}
+
+    def jobs(self) -> list[dict[str, str]]:
+        """Return what jobs.log says of each ended job; a job that was requeued has an entry for each run."""
+        log = self.directory / "jobs.log"
+        lines = log.read_text().splitlines() if log.exists() else []
+        return [dict(part.split("=", 1) for part in line.split() if "=" in part) for line in lines]
+
+    def command(self, *command: str, check: bool = True) -> str:
+        """Return what a command of Slurm prints, asked of this cluster.
+
+        Raises:
+            SlurmError: it failed, and ``check``.
+        """
+        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
+        if check and done.returncode != 0:
+            raise SlurmError(f"{' '.join(command)}: {done.stderr.strip()}; see {self.directory}/*.log")
+        return done.stdout
+
+    _start = command
+
+    def down(self) -> None:
+        """End jobs and daemons; logs stay."""
+        if (self.directory / "munge/socket").exists():
+            self.command("scancel", "--user", getpass.getuser(), check=False)
+            with contextlib.suppress(SlurmError):
+                self._wait(lambda: not self.command("squeue", "--noheader", check=False), "jobs are left", 20)
+        _signal([pid for node in NODES for pid in self._steps(node)], signal.SIGKILL)
+        _signal(filter(None, self._pids().values()), signal.SIGTERM)
+        self._wait(lambda: not any(self._pids().values()), "daemons are left")
+
+    def _pids(self) -> dict[str, int]:
+        """Return daemon or node -> its process, 0 if it does not run."""
+        found = {}
+        for name, program in {"slurmctld": "slurmctld", **dict.fromkeys(NODES, "slurmd"), "munged": "munged"}.items():
+            with contextlib.suppress(OSError, ValueError):
+                pid = int((self.directory / f"{name}.pid").read_text())
+                what, state = Path(f"/proc/{pid}/stat").read_text().split()[1:3]
+                found[name] = pid if what == f"({program})" and state != "Z" else 0
+        return found
+
+    def _wait(self, condition: Callable[[], object], lacks: str, seconds: float = SECONDS) -> None:
+        deadline = time.monotonic() + seconds
+        while not condition():
+            if time.monotonic() > deadline:
+                raise SlurmError(f"{lacks} after {seconds:g} s; see {self.directory}/*.log")
+            time.sleep(0.5)
+
+
+def _signal(processes: Any, number: int) -> None:
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, number)
 
 
 def copy(project: Path, to: Path) -> Path:
-    """Copy what a run of the project needs, without results; return where it is."""
+    """Copy all that a run of the project needs, without results; return where it is."""
     for name in COPIED:
         source, target = project / name, to / name
         if source.is_dir():
@@ -55,7 +259,7 @@ def copy(project: Path, to: Path) -> Path:
 
 
 def hashes(project: Path) -> dict[str, str]:
-    """Return file -> sha256 of all results of a project but its sources; of JSON without what is measured."""
+    """Return file -> sha256 of all results of a project but its sources; of JSON without measured values."""
     results = project / "results"
     files = {str(path.relative_to(results)): path for path in sorted(results.rglob("*")) if path.is_file()}
     return {name: _hash(path) for name, path in files.items() if not name.startswith("sources/")}
@@ -75,88 +279,6 @@ def _unmeasured(value: Any) -> Any:
     return [_unmeasured(one) for one in value] if isinstance(value, list) else value
 
 
-@dataclasses.dataclass(eq=False)
-class Faults(threading.Thread):
-    """Kills the node of one job of a stage and halts another job of it, each when its log has ``lines`` lines."""
-
-    cluster: Cluster
-    stage: str
-    lines: int
-
-    def __post_init__(self) -> None:
-        super().__init__(daemon=True)
-        self.made: list[str] = []
-        self.ended = threading.Event()
-
-    def run(self) -> None:
-        """Make both faults, each on a job of its own."""
-        try:
-            job, node = self._at_work(set())
-            killed = self.cluster.kill_node(node)
-            self.made.append(f"node {node} killed with {len(killed)} processes, job {job} among them")
-            if not self.ended.wait(DOWN_SECONDS):
-                self.cluster.start_node(node)
-            other, node = self._at_work({job})
-            halted = [pid for pid, found in self._processes(node) if found == other]
-            for pid in halted:
-                os.kill(pid, signal.SIGSTOP)
-            self.made.append(f"job {other} halted on node {node} until its time is up")
-        except InterruptedError:
-            pass
-
-    def _at_work(self, but: set[str]) -> tuple[str, str]:
-        """Wait for a job of the stage with so many lines in its log; return it and its node."""
-        while not self.ended.wait(POLL_SECONDS):
-            for node in NODES:
-                for pid, job in self._processes(node):
-                    with contextlib.suppress(OSError):  # it has just ended
-                        if job not in but and Path(f"/proc/{pid}/fd/1").read_bytes().count(b"\n") >= self.lines:
-                            return job, node
-        raise InterruptedError
-
-    def _processes(self, node: str) -> Iterable[tuple[int, str]]:
-        """Yield process and job of the stage's own processes on a node."""
-        for pid, environment in self.cluster.job_processes(node):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-                if words[1:3] == ["-m", f"flexround.jobs.{self.stage}"]:
-                    yield pid, environment.get("SLURM_JOB_ID", "?")
-
-
-def snakemake(project: Path, environment: dict[str, str], arguments: list[str], log: Path) -> float:
-    """Run Snakemake in a project and return its minutes.
-
-    Raises:
-        Differs: it failed.
-    """
-    start = time.monotonic()
-    environment = environment | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
-    environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environment["PATH"]))
-    with open(log, "w") as file:
-        command = [sys.executable, "-m", "snakemake", *arguments]
-        code = subprocess.run(command, cwd=project, env=environment, stdout=file, stderr=file, check=False).returncode
-    if code != 0:
-        raise Differs(f"{project}: Snakemake ended with {code}; see {log}")
-    return (time.monotonic() - start) / 60
-
-
-def small_profile(project: Path, stage: str, minutes: int) -> Path:
-    """Return a copy of the Slurm profile for two jobs at a time, with a GPU and minutes per attempt for a stage."""
-    profile = yaml.safe_load((project / "profiles/slurm/profile.yaml").read_text())
-    profile |= {"jobs": 2, "latency-wait": 10, "slurm-init-seconds-before-status-checks": 5}
-    more = {"runtime": f"{minutes} * attempt", "gres": f"gpu:{Cluster.gpu_model}:1"}
-    profile["set-resources"][stage] = profile["set-resources"].get(stage, {}) | more
-    directory = project / "profiles/small"
-    directory.mkdir(exist_ok=True)
-    (directory / "profile.yaml").write_text(yaml.safe_dump(profile))
-    return directory
-
-
-def resumed(project: Path) -> int:
-    """Return the number of runs whose log says that they went on after a block."""
-    return sum("resuming after block" in path.read_text() for path in (project / "logs").rglob("*.log"))
-
-
 def compare(local: dict[str, str], slurm: dict[str, str]) -> None:
     """Check that two runs have the same files with the same bytes.
 
@@ -168,8 +290,86 @@ def compare(local: dict[str, str], slurm: dict[str, str]) -> None:
         raise Differs(f"{len(wrong)} of {len(local)} files differ: {', '.join(wrong[:10])}")
 
 
+class Faults(threading.Thread):
+    """Kills the node of one job of the stage and halts another job of it, each when its log has enough lines."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(daemon=True)
+        self.cluster, self.made, self.ended = cluster, [], threading.Event()
+
+    def run(self) -> None:
+        """Make both faults, each on a job of its own."""
+        with contextlib.suppress(InterruptedError):
+            first, node = self._at_work("")
+            killed = self.cluster.kill_node(node)
+            self.made.append(f"node {node} killed with {len(killed)} processes, job {first} among them")
+            if not self.ended.wait(DOWN_SECONDS):
+                self.cluster.start_node(node)
+            job, node = self._at_work(first)
+            _signal([pid for pid, found in self._processes(node) if found == job], signal.SIGSTOP)
+            self.made.append(f"job {job} halted on node {node} until its time is up")
+
+    def _at_work(self, but: str) -> tuple[str, str]:
+        """Wait for another job of the stage with so many lines in its log; return it and its node."""
+        while not self.ended.wait(0.2):
+            for node in NODES:
+                for pid, job in self._processes(node):
+                    with contextlib.suppress(OSError):  # it has just ended
+                        if job != but and Path(f"/proc/{pid}/fd/1").read_bytes().count(b"\n") >= LINES:
+                            return job, node
+        raise InterruptedError
+
+    def _processes(self, node: str) -> Iterator[tuple[int, str]]:
+        """Yield process and job of the stage's own processes on a node."""
+        for pid, environment in self.cluster.job_processes(node):
+            with contextlib.suppress(OSError):
+                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
+                if words[1:3] == ["-m", f"flexround.jobs.{STAGE}"]:
+                    yield pid, environment.get("SLURM_JOB_ID", "?")
+
+
+def snakemake(project: Path, environment: dict[str, str], arguments: list[str]) -> float:
+    """Run Snakemake in a project and return its minutes.
+
+    Raises:
+        Differs: it failed.
+    """
+    start, log = time.monotonic(), project.with_suffix(".log")
+    environment = environment | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
+    environment["PATH"] = os.pathsep.join((str(Path(sys.executable).parent), environment["PATH"]))
+    with open(log, "w") as file:
+        command = [sys.executable, "-m", "snakemake", *arguments]
+        code = subprocess.run(command, cwd=project, env=environment, stdout=file, stderr=file, check=False).returncode
+    if code != 0:
+        raise Differs(f"{project}: Snakemake ended with {code}; see {log}")
+    return (time.monotonic() - start) / 60
+
+
+def small_profile(project: Path) -> Path:
+    """Return a copy of the Slurm profile for two jobs at a time, with a GPU and little time for the stage."""
+    profile = yaml.safe_load((project / "profiles/slurm/profile.yaml").read_text())
+    profile |= {"jobs": 2, "latency-wait": 10, "slurm-init-seconds-before-status-checks": 5}
+    more = {"runtime": f"{MINUTES} * attempt", "gres": "gpu:a100:1"}
+    profile["set-resources"][STAGE] = profile["set-resources"].get(STAGE, {}) | more
+    directory = project / "profiles/small"
+    directory.mkdir(exist_ok=True)
+    (directory / "profile.yaml").write_text(yaml.safe_dump(profile))
+    return directory
+
+
+@contextlib.contextmanager
+def running(directory: Path) -> Iterator[Cluster]:
+    """Start a cluster, and end it."""
+    cluster = Cluster(directory)
+    cluster.up()
+    try:
+        yield cluster
+    finally:
+        cluster.down()
+
+
 def rehearse(given: argparse.Namespace, scratch: Path) -> None:
-    """Do both runs and print what came of them.
+    """Do both runs and print a summary.
 
     Raises:
         Differs: a run failed, a file differs, or a fault was not made or not survived.
@@ -177,31 +377,23 @@ def rehearse(given: argparse.Namespace, scratch: Path) -> None:
     """
     scale = Path(given.scale).resolve() if Path(given.scale).is_file() else given.scale
     common = [*given.targets, "--config", f"scale={scale}", *given.config]
-    cluster = Cluster(scratch / "cluster", given.cpus, given.memory_mb, 1)
-    cluster.up()
-    try:
-        project = copy(given.project, scratch / "slurm")
-        faults = Faults(cluster, given.stage, given.lines)
-        if not given.no_faults:
-            faults.start()
-        profile = ["--workflow-profile", str(small_profile(project, given.stage, given.minutes))]
-        minutes = snakemake(project, cluster.environment, [*profile, *common], scratch / "slurm.log")
+    with running(scratch / "cluster") as cluster:
+        project, faults = copy(given.project, scratch / "slurm"), Faults(cluster)
+        faults.start()
+        profile = ["--workflow-profile", str(small_profile(project))]
+        minutes = snakemake(project, cluster.environment, [*profile, *common])
         faults.ended.set()
         jobs = cluster.jobs()
-    finally:
-        cluster.down()
     states = collections.Counter(job["JobState"] for job in jobs)
     print(f"Slurm: {len(jobs)} jobs in {minutes:.1f} min: " + ", ".join(f"{n} {name}" for name, n in states.items()))
     print(*faults.made, sep="\n")
-    if not given.no_faults and not (states["NODE_FAIL"] and states["TIMEOUT"]):
-        raise Differs("a fault was not made: no job of the stage ran long enough; see --lines")
-    print(f"runs that went on after a block: {resumed(project)}")
-    if given.reference:
-        local = given.reference
-    else:
+    if not (states["NODE_FAIL"] and states["TIMEOUT"]):
+        raise Differs("a fault was not made: no job of the stage ran long enough")
+    logs = [path.read_text() for path in (project / "logs").rglob("*.log")]
+    print(f"runs that went on after a block: {sum('resuming after block' in text for text in logs)}")
+    if not (local := given.reference):
         local = copy(given.project, scratch / "local")
-        minutes = snakemake(local, dict(os.environ), ["--cores", "2", *common], scratch / "local.log")
-        print(f"local: {minutes:.1f} min")
+        print(f"local: {snakemake(local, dict(os.environ), ['--cores', '2', *common]):.1f} min")
     compare(hashes(local), found := hashes(project))
     print(f"{len(found)} files, all equal")
 
@@ -209,29 +401,25 @@ def rehearse(given: argparse.Namespace, scratch: Path) -> None:
 def main() -> None:
     """Rehearse as the command line says; exit with 1 and one line if something is wrong."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("targets", nargs="*", default=TARGETS, help="of Snakemake")
+    parser.add_argument("targets", nargs="*", default=["results/table10.csv"], help="of Snakemake")
     parser.add_argument("--project", type=Path, default=ROOT, help="what is copied and run")
-    parser.add_argument("--scale", default=str(SCALE), help="a scale's name in that project, or a file")
+    scale = str(ROOT / "tests/slurm_scale.yaml")
+    parser.add_argument("--scale", default=scale, help="a scale's name in that project, or a file")
     parser.add_argument("--config", nargs="*", default=[], help="more for Snakemake's --config, e.g. seeds=1")
     parser.add_argument("--reference", type=Path, help="a finished run to compare with; none: one is made here")
-    parser.add_argument("--scratch", type=Path, help="for the copies, kept; none: a temporary directory")
-    parser.add_argument("--stage", default="reconstruct", help="whose jobs meet the faults")
-    parser.add_argument("--minutes", type=int, default=2, help="that a job of the stage has, times its attempt")
-    parser.add_argument(
-        "--lines", type=int, default=6, help="in a job's log when a fault comes: it has finished blocks"
-    )
-    parser.add_argument("--cpus", type=int, default=1, help="that each of the two nodes declares")
-    parser.add_argument("--memory-mb", type=int, default=8000, help="that each of the two nodes declares")
-    parser.add_argument("--no-faults", action="store_true")
+    parser.add_argument("--by-hand", action="store_true", help="start the cluster alone, until Enter is pressed")
     given = parser.parse_args()
-    scratch = (given.scratch or Path(tempfile.mkdtemp(prefix="slurm-"))).resolve()
-    scratch.mkdir(parents=True, exist_ok=True)
+    scratch = Path(tempfile.mkdtemp(prefix="slurm-"))  # it stays where something is wrong
     try:
-        rehearse(given, scratch)
+        if given.by_hand:
+            with running(scratch) as cluster:
+                print(f"export SLURM_CONF={cluster.directory}/slurm.conf PATH={cluster.directory}/bin:$PATH")
+                input("Enter ends it.")
+        else:
+            rehearse(given, scratch)
     except (Differs, SlurmError) as error:
         sys.exit(f"error: {error} (in {scratch})")
-    if not given.scratch:
-        shutil.rmtree(scratch)
+    shutil.rmtree(scratch)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ import re
 import subprocess
 import time
 
-import local_slurm
 import pytest
 import rehearse_slurm
 import yaml
@@ -19,7 +18,7 @@ RULES = {
     for name, body in re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", path.read_text(), re.MULTILINE)
 }
 PIN = re.compile(r"^([a-z0-9-]+)==(.*) \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
-needs_slurm = pytest.mark.skipif(bool(local_slurm.missing()), reason=f"not installed: {local_slurm.missing()}")
+needs_slurm = pytest.mark.skipif(bool(rehearse_slurm.missing()), reason=f"not installed: {rehearse_slurm.missing()}")
 
 
 # the pins
@@ -139,7 +138,7 @@ def test_a_rehearsal_compares_all_but_sources_and_what_is_measured(tmp_path):
 
 def test_the_small_profile_is_the_profile_but_for_its_size(tmp_path):
     project = rehearse_slurm.copy(ROOT, tmp_path)
-    small = yaml.safe_load((rehearse_slurm.small_profile(project, "reconstruct", 2) / "profile.yaml").read_text())
+    small = yaml.safe_load((rehearse_slurm.small_profile(project) / "profile.yaml").read_text())
     assert small.pop("jobs") == 2
     resources = small["set-resources"].pop("reconstruct")
     assert resources == {"slurm_partition": "gpu", "runtime": "2 * attempt", "gres": "gpu:a100:1"}
@@ -149,18 +148,16 @@ def test_the_small_profile_is_the_profile_but_for_its_size(tmp_path):
 
 
 def test_what_is_not_installed_is_named_before_anything_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(local_slurm, "NEEDED", ("sh", "no-such-daemon"))
-    with pytest.raises(local_slurm.SlurmError, match=r"not installed: no-such-daemon; .*apt install"):
-        local_slurm.Cluster(tmp_path / "slurm").up()
+    monkeypatch.setattr(rehearse_slurm, "NEEDED", ("sh", "no-such-daemon"))
+    with pytest.raises(rehearse_slurm.SlurmError, match=r"not installed: no-such-daemon; .*apt install"):
+        rehearse_slurm.Cluster(tmp_path / "slurm").up()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    cluster = local_slurm.Cluster(tmp_path_factory.mktemp("slurm"))
-    cluster.up()
-    yield cluster
-    cluster.down()
+    with rehearse_slurm.running(tmp_path_factory.mktemp("slurm")) as cluster:
+        yield cluster
 
 
 def until(condition):
@@ -199,5 +196,5 @@ def test_a_job_of_a_killed_node_is_queued_again_and_ends_on_the_other(cluster, t
 @pytest.mark.slurm
 @needs_slurm
 def test_a_second_cluster_in_the_same_directory_is_refused(cluster):
-    with pytest.raises(local_slurm.SlurmError, match="runs there already"):
-        local_slurm.Cluster(cluster.directory).up()
+    with pytest.raises(rehearse_slurm.SlurmError, match="runs there already"):
+        rehearse_slurm.Cluster(cluster.directory).up()
