@@ -1,10 +1,13 @@
-"""Kill every stage, Snakemake, the workers' server, pushes and pulls at random moments; then do the same again.
+"""Kill every stage, Snakemake, its workers' server, pushes and pulls at random moments, or fill the disk under stages.
 
-    PYTHONPATH=tests:worlds python bench/kills.py --stages 440 --workflow 20 --rehearsal 20 --storage 40  # an hour
+    make kills                                                 # an hour on two cores
+    python bench/kills.py --stages 40 --workflow 0 --storage 0 --only calibrate
+    make full-disk                                             # as root on Linux: it mounts a disk in memory
 
-Afterwards all results have the bits of an undisturbed run, nothing is left over, and nothing half-written was ever
-taken for a result. A stage is killed (SIGKILL) after a random time, or at a random call that changes the file system.
-What Snakemake does between two runs is done here, too: it deletes the declared outputs of a job that was killed.
+Then the same is done again. All results must have the bits of an undisturbed run, nothing may be left over, and nothing
+half-written may ever look whole. A stage is killed (SIGKILL) after a random time, or at a random call that changes the
+file system. With a full disk it must end with one message that names a file. Between two runs the declared outputs of a
+job are deleted, as Snakemake does.
 """
 
 import argparse
@@ -22,9 +25,11 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its small scales
 
 import published
 import stage_calls
@@ -34,9 +39,8 @@ from rehearse_slurm import hashes
 from safetensors.torch import load_file
 
 from flexround import artifacts, unfinished
-from flexround.errors import InputError
+from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.models import build
-from flexround.rehearsal import project as rehearsed
 from flexround.results import evaluated
 from flexround.settings.load import read_scale
 from flexround.stages import finetune
@@ -45,14 +49,18 @@ ROOT = Path(__file__).resolve().parents[1]
 IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), ("wikitext2", "gpt-neo-125m")
 CHANGES = ("replace", "fsync", "unlink", "link", "mkdir", "rename")  # of os, at which a stage is killed
 CHAIN = 3  # kills of one run, at most
+PLENTY = 2**31  # bytes of the disk in memory
+MORE = 1.2  # times a result's size: states and temporary files lie on the disk, too
+SNAKEMAKE = (sys.executable, "-m", "snakemake", "--cores", "2")
+TABLE = ("results/smoke/table10.csv", "--config", "scale=smoke.yaml")
 
 
 class Wrong(Exception):
-    """What no kill may lead to."""
+    """A state that no kill may lead to."""
 
 
 class Stage(NamedTuple):
-    """A job that is killed: what makes it again, and the files or the directory that its rule declares."""
+    """A job that is killed: how it is made again, and the files or the directory that its rule declares."""
 
     name: str
     run: Callable[[], object]
@@ -67,7 +75,7 @@ class Stage(NamedTuple):
 
 
 def stages(root: Path, wanted: str) -> list[Stage]:
-    """Make what a small scale and a streamed network have, and return the jobs with ``wanted`` in their name."""
+    """Make all that a small scale and a streamed network have; return the jobs with ``wanted`` in their name."""
     unfinished.WORTH_SECONDS = 0.0  # everything is worth being kept
     finetune.sources.verify = lambda *_: "0" * 64  # the streamed source is made here
     work = stage_calls.Work(ROOT / "tests/smoke.yaml", root)
@@ -88,12 +96,12 @@ def stages(root: Path, wanted: str) -> list[Stage]:
         files = ("metrics.json", "predictions.safetensors") if method == "evaluated" else ()
         outputs = tuple(out / file for file in files) or (out,)
         found.append(Stage(name, functools.partial(getattr(of, method), *arguments, again=True), outputs))
-    table = functools.partial(work.do, "tabulate", 10, out="results/smoke/table10.csv", again=True)
-    if wanted not in "tabulate":
-        return found
-    table()
-    outputs = tuple(root / f"results/smoke/table10.{suffix}" for suffix in ("csv", "tex", "html"))
-    return [*found, Stage("tabulate", table, outputs)]
+    if wanted in "tabulate":
+        table = functools.partial(work.do, "tabulate", 10, out="results/smoke/table10.csv", again=True)
+        table()
+        outputs = tuple(root / f"results/smoke/table10.{suffix}" for suffix in ("csv", "tex", "html"))
+        found.append(Stage("tabulate", table, outputs))
+    return found
 
 
 def streamed(root: Path) -> stage_calls.Work:
@@ -127,12 +135,22 @@ def forked(action: Callable[[], object], prepare: Callable[[], object] = lambda:
             os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
             prepare(), action()
             code = 0
+        except FlexRoundError as error:
+            os.write(1, str(error).encode())
+            code = USER_ERROR
         except BaseException:
             traceback.print_exc()
         finally:
             sys.stderr.flush()
             os._exit(code)
     return pid
+
+
+def ended(pid: int) -> tuple[int, str]:
+    """Wait for a fork; return its exit code and what it printed."""
+    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    output.seek(0)
+    return code, output.read().decode()
 
 
 def counted(after: int) -> Iterator[int]:
@@ -163,9 +181,15 @@ def measured(stage: Stage) -> tuple[float, int]:
             Path(file.name).write_text(str(next(calls)))
 
         start = time.monotonic()
-        if os.waitpid(forked(run), 0)[1]:
-            raise Wrong(f"{stage.name}: fails undisturbed")
+        again(stage, run)
         return time.monotonic() - start, int(Path(file.name).read_text())
+
+
+def again(stage: Stage, run: Callable[[], object] | None = None) -> None:
+    """Run a stage that must succeed."""
+    code, text = ended(forked(run or stage.run))
+    if code:
+        raise Wrong(f"{stage.name}: fails undisturbed: {text[-4000:]}")
 
 
 def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool:
@@ -173,15 +197,21 @@ def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool
     if rng.random() < 0.5:
         pid = forked(stage.run)
         time.sleep(rng.uniform(0, seconds))
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        slay(pid)
     else:
         pid = forked(stage.run, functools.partial(counted, rng.randint(1, changes)))
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    return ended(pid)[0] == -signal.SIGKILL
+
+
+def slay(*processes: int) -> None:
+    """Kill processes."""
+    for pid in processes:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(pid, signal.SIGKILL)
 
 
 def check_whole(stage: Stage) -> None:
-    """Refuse a half-written result that has what makes it one: its manifest, or its metrics."""
+    """Refuse a half-written result that looks whole by its manifest or its metrics."""
     for path in stage.outputs:
         try:
             if (path / "manifest.json").exists():
@@ -207,26 +237,70 @@ def check_equal(root: Path, expected: dict[str, str], name: str) -> None:
         raise Wrong(f"{name}: left over: {left[0]}")
 
 
-def kill_stages(root: Path, kills: int, rng: random.Random, wanted: str, end: float) -> Iterator[str]:
-    """Kill stages so many times, one after the other; yield the name of each that was at work when it was killed."""
+def kill_stages(root: Path, rng: random.Random, wanted: str = "") -> Iterator[str]:
+    """Kill stages, one after the other, for ever; yield the name of each that was at work when it was killed."""
     root.mkdir()
     jobs = stages(root, wanted)
     sizes = {stage.name: measured(stage) for stage in jobs}
-    expected, done = hashes(root), 0
+    expected = hashes(root)
     for stage in itertools.cycle(jobs):
         stage.remove()
+        killed = 0
         for _ in range(rng.randint(1, CHAIN)):
-            if kill(stage, *sizes[stage.name], rng):
-                done += 1
-                yield stage.name
+            killed += kill(stage, *sizes[stage.name], rng)
             check_whole(stage)
             stage.remove()
-        if os.waitpid(forked(stage.run), 0)[1]:
-            output.seek(0)
-            raise Wrong(f"{stage.name}: fails after a kill: {output.read().decode()[-4000:]}")
+        again(stage)
         check_equal(root, expected, stage.name)
-        if done >= kills or time.monotonic() > end:
-            return
+        yield from [stage.name] * killed
+
+
+def mount(*arguments: object) -> None:
+    """Mount; only root may."""
+    done = subprocess.run(["mount", *map(str, arguments)], stderr=subprocess.PIPE, text=True, check=False)
+    if done.returncode:
+        sys.exit(done.stderr.strip())
+
+
+@contextlib.contextmanager
+def disk(place: Path) -> Iterator[Path]:
+    """Mount a disk in memory at ``place``."""
+    mount("-t", "tmpfs", "-o", f"size={PLENTY}", "tmpfs", place)
+    try:
+        yield place
+    finally:
+        subprocess.run(["umount", "--lazy", place], check=True)
+
+
+def used(place: Path) -> int:
+    """Return the bytes that are taken on a disk."""
+    found = os.statvfs(place)
+    return (found.f_blocks - found.f_bfree) * found.f_frsize
+
+
+def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str]:
+    """Run stages on a disk with too little room, for ever; yield the name of each that ended for it."""
+    root = place / "work"
+    root.mkdir()
+    jobs = stages(root, wanted)
+    expected = hashes(root)
+    for stage in itertools.cycle(jobs):
+        before = used(place)
+        stage.remove()
+        room = rng.uniform(0, MORE) * (before - used(place)) + os.sysconf("SC_PAGE_SIZE")
+        mount("-o", f"remount,size={used(place) + int(room)}", place)
+        code, text = ended(forked(stage.run))
+        mount("-o", f"remount,size={PLENTY}", place)
+        if code not in (0, USER_ERROR) or "Traceback" in text:
+            raise Wrong(f"{stage.name}: exit code {code}: {text[-2000:]}")
+        if code and not any(part in text for part in (str(place), "results/", ".state")):
+            raise Wrong(f"{stage.name}: the message names no file: {text[-500:]}")
+        check_whole(stage)
+        stage.remove()
+        again(stage)
+        check_equal(root, expected, stage.name)
+        if code:
+            yield stage.name
 
 
 def finished(process: subprocess.Popen[str], what: str) -> None:
@@ -236,158 +310,93 @@ def finished(process: subprocess.Popen[str], what: str) -> None:
         raise Wrong(f"{what}: {text[-2000:]}")
 
 
-class Workflow(NamedTuple):
-    """A project, what Snakemake makes in it, and how often it is killed before it may end."""
-
-    project: published.Clone
-    options: tuple[str, ...]
-    chain: int
-
-    def start(self, *arguments: str) -> subprocess.Popen[str]:
-        """Start Snakemake in a session of its own."""
-        return self.project.start(sys.executable, "-m", "snakemake", "--cores", "2", *arguments, *self.options)
-
-    def remove(self) -> None:
-        """Delete all results but the sources, and what Snakemake remembers."""
-        results = [path for path in (self.project.root / "results").iterdir() if path.name != "sources"]
-        for path in (*results, self.project.root / ".snakemake"):
-            shutil.rmtree(path) if path.is_dir() else path.unlink()
-
-
-def small(root: Path) -> Workflow:
-    """Return a small table."""
-    project = published.copied(root / "project")
-    return Workflow(project, ("results/smoke/table10.csv", "--config", "scale=smoke.yaml"), 1)
+def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:
+    """Kill Snakemake or the workers' server at random moments, make a table again and compare all results, for ever."""
+    project, start = published.copied(root), time.monotonic()
+    finished(project.start(*SNAKEMAKE, *TABLE), "undisturbed")
+    expected, seconds = hashes(root), time.monotonic() - start
+    while True:
+        for path in (root / "results", root / ".snakemake"):
+            shutil.rmtree(path)
+        victim = rng.choice(["Snakemake", "the workers' server"])
+        process = project.start(*SNAKEMAKE, "--rerun-incomplete", *TABLE)
+        time.sleep(rng.uniform(0.1, 1) * seconds)
+        found = [process.pid] if victim == "Snakemake" else list(servers(root))
+        slay(*found)
+        process.communicate()
+        finished(project.start(*SNAKEMAKE, "--unlock", *TABLE), f"unlock after {victim}")
+        finished(project.start(*SNAKEMAKE, "--rerun-incomplete", *TABLE), f"again after {victim}")
+        check_equal(root, expected, victim)
+        if found:
+            yield victim
 
 
-def rehearsal(root: Path) -> Workflow:
-    """Return tables 10 (images) and 20 (LLaMA, streamed) of the paper's scale, rehearsed: docs/rehearsal.md."""
-    directory = root / "rehearsal"
-    rehearsed.build(directory, "paper")
-    project = published.Clone(directory)
-    project.environment["HF_HUB_OFFLINE"] = "1"
-    goals = ("results/table10.csv", "results/table20.csv")
-    return Workflow(project, (*goals, "--config", f"scale={rehearsed.scale.NAME}", "seeds=1"), 4)
-
-
-def kill_workflow(made: Workflow, kills: int, rng: random.Random, end: float) -> Iterator[str]:
-    """Kill Snakemake or the workers' server at random moments, make the tables again and compare all results."""
-    done, start = 0, time.monotonic()
-    finished(made.start(), "undisturbed")
-    expected, seconds = hashes(made.project.root), time.monotonic() - start
-    while done < kills and time.monotonic() < end:
-        made.remove()
-        for _ in range(rng.randint(1, made.chain)):
-            victim = rng.choice(["Snakemake", "the workers' server"])
-            process = made.start("--rerun-incomplete")
-            time.sleep(rng.uniform(0.1, 1) * seconds / made.chain)
-            found = [process.pid] if victim == "Snakemake" else list(servers(made.project.root))
-            for pid in found:
-                with contextlib.suppress(ProcessLookupError):
-                    os.kill(pid, signal.SIGKILL)
-            process.communicate()
-            if found:
-                done += 1
-                yield victim
-            finished(made.start("--unlock"), f"unlock after {victim}")
-        finished(made.start("--rerun-incomplete"), f"again after {victim}")
-        check_equal(made.project.root, expected, victim)
-
-
-def kill_storage(root: Path, kills: int, rng: random.Random, end: float) -> Iterator[str]:
-    """Kill pushes and pulls of a published scale at random moments, do them again and compare all files."""
-    project = published.publish(root / "project")
-    remote = published.remote(project)
-    undisturbed: dict[str, tuple[float, dict[str, str]]] = {}
-    done = 0
-    for what in itertools.cycle(("push", "pull")):
-        if what == "push":
-            place = project
-            shutil.rmtree(remote)
-        else:
-            place = published.cloned(project, root)
-        command = (*published.MAKE, what, f"REMOTE={remote}")
-        for _ in range(rng.randint(1, CHAIN) if what in undisturbed else 0):
-            if kill_command(place, command, rng.uniform(0, undisturbed[what][0])):
-                done += 1
-                yield what
-        start = time.monotonic()
-        finished(place.start(*command), f"{what} after a kill")
-        found = contents(remote) if what == "push" else hashes(place.root)
-        compare(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
-        if place is not project:
-            shutil.rmtree(place.root)
-        if done >= kills or time.monotonic() > end:
-            return
-
-
-def kill_command(project: published.Clone, command: tuple[str, ...], seconds: float) -> bool:
-    """Start a command and kill it and all that it started after so many seconds; return whether it was at work."""
-    process = project.start(*command)
-    time.sleep(seconds)
-    working = process.poll() is None
-    with contextlib.suppress(ProcessLookupError):
-        os.killpg(process.pid, signal.SIGKILL)
-    process.communicate()
-    return working
-
-
-def contents(directory: Path) -> dict[str, str]:
-    """Return file -> sha256 of a remote."""
-    files = (path for path in directory.rglob("*") if path.is_file())
-    return {str(path.relative_to(directory)): artifacts.sha256(path) for path in files}
-
-
-def servers(root: Path) -> Iterable[int]:
+def servers(root: Path) -> Iterator[int]:
     """Yield the processes of workers' servers that belong to a project."""
     for path in Path("/proc").glob("[0-9]*"):
         with contextlib.suppress(OSError):
-            environment = (path / "environ").read_bytes()
-            if (
-                b"flexround.jobs.server" in (path / "cmdline").read_bytes()
-                and str(root / "src").encode() in environment
-            ):
+            is_server = b"flexround.jobs.server" in (path / "cmdline").read_bytes()
+            if is_server and str(root / "src").encode() in (path / "environ").read_bytes():
                 yield int(path.name)
 
 
+def kill_storage(root: Path, rng: random.Random) -> Iterator[str]:
+    """Kill pushes and pulls of a published scale at random moments, do them again and compare all files, for ever."""
+    project = published.publish(root / "project")
+    remote = published.remote(project)
+    undisturbed: dict[str, tuple[float, dict[str, str]]] = {}
+    for what in itertools.cycle(("push", "pull")):
+        if what == "push":
+            shutil.rmtree(remote)
+        place = project if what == "push" else published.cloned(project, root)
+        command = (*published.MAKE, what, f"REMOTE={remote}")
+        killed = 0
+        for _ in range(rng.randint(1, CHAIN) if what in undisturbed else 0):
+            process = place.start(*command)
+            time.sleep(rng.uniform(0, undisturbed[what][0]))
+            killed += process.poll() is None
+            with contextlib.suppress(ProcessLookupError):
+                os.killpg(process.pid, signal.SIGKILL)  # and all that it started
+            process.communicate()
+        start = time.monotonic()
+        finished(place.start(*command), f"{what} after a kill")
+        files = (path for path in remote.rglob("*") if path.is_file())
+        found = {str(path): artifacts.sha256(path) for path in files} if what == "push" else hashes(place.root)
+        compare(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
+        if place is not project:
+            shutil.rmtree(place.root)
+        yield from [what] * killed
+
+
 def main() -> None:
-    """Kill, compare, and print how often what was killed."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    arguments.add_argument("--stages", type=int, default=440, help="kills of stages")
-    arguments.add_argument("--workflow", type=int, default=20, help="kills of Snakemake and of the workers' server")
-    arguments.add_argument("--rehearsal", type=int, default=20, help="the same in a rehearsal of the paper's scale")
-    arguments.add_argument("--storage", type=int, default=40, help="kills of pushes and pulls")
-    arguments.add_argument("--only", default="", help="stages whose name has this in it")
-    arguments.add_argument("--seconds", type=float, default=3600, help="after which no more is begun, of each kind")
-    arguments.add_argument("--seed", type=int, default=0, help="of the random moments")
-    given = arguments.parse_args()
+    """Kill or fill, compare, and print how often which job was hit."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--stages", type=int, default=440, help="kills of stages")
+    parser.add_argument("--workflow", type=int, default=20, help="kills of Snakemake and of the workers' server")
+    parser.add_argument("--storage", type=int, default=40, help="kills of pushes and pulls")
+    parser.add_argument("--full-disk", type=int, default=0, help="in place of kills: stages that meet a full disk")
+    parser.add_argument("--only", default="", help="stages whose name has this in it")
+    parser.add_argument("--seed", type=int, default=0, help="of the random moments")
+    given = parser.parse_args()
     rng, start, done = random.Random(given.seed), time.monotonic(), collections.Counter[str]()
-    with tempfile.TemporaryDirectory() as directory:
+    with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
+        root = Path(directory)
+        if given.full_disk:
+            kinds = [(given.full_disk, fill_disk(stack.enter_context(disk(root)), rng, given.only))]
+        else:
+            kinds = [
+                (given.stages, kill_stages(root / "stages", rng, given.only)),
+                (given.workflow, kill_workflow(root / "project", rng)),
+                (given.storage, kill_storage(root / "storage", rng)),
+            ]
         try:
-            if given.stages:
-                end = time.monotonic() + given.seconds
-                done.update(shown(kill_stages(Path(directory) / "stages", given.stages, rng, given.only, end)))
-            if given.workflow:
-                end = time.monotonic() + given.seconds
-                done.update(shown(kill_workflow(small(Path(directory)), given.workflow, rng, end)))
-            if given.rehearsal:
-                end = time.monotonic() + given.seconds
-                killed = shown(kill_workflow(rehearsal(Path(directory)), given.rehearsal, rng, end))
-                done.update(f"{name}, rehearsal" for name in killed)
-            if given.storage:
-                end = time.monotonic() + given.seconds
-                done.update(shown(kill_storage(Path(directory) / "storage", given.storage, rng, end)))
+            for name in itertools.chain(*(itertools.islice(names, count) for count, names in kinds)):
+                print(f"hit: {name}", file=sys.stderr, flush=True)
+                done[name] += 1
         except Wrong as error:
             sys.exit(f"WRONG: {error}")
     print(*(f"{name}: {count}" for name, count in done.items()), sep="\n")
-    print(f"{done.total()} kills, nothing wrong; {time.monotonic() - start:.0f} s")
-
-
-def shown(names: Iterable[str], what: str = "killed") -> Iterator[str]:
-    """Yield names and say each."""
-    for name in names:
-        print(f"{what}: {name}", file=sys.stderr, flush=True)
-        yield name
+    print(f"{done.total()} times, nothing wrong; {time.monotonic() - start:.0f} s")
 
 
 if __name__ == "__main__":

@@ -1,9 +1,9 @@
 """Samples of the benches of kills and of full disks: they notice what they are there for."""
 
 import contextlib
+import itertools
 import random
 
-import full_disk
 import kills
 import pytest
 
@@ -11,22 +11,24 @@ from flexround import artifacts, unfinished
 from flexround.stages import finetune
 
 
-def test_killed_stages_leave_what_an_undisturbed_run_does(tmp_path, monkeypatch):
+@pytest.fixture
+def rng(monkeypatch):
     for owner, name in ((unfinished, "WORTH_SECONDS"), (finetune.sources, "verify")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # the bench sets them for good
-    found = list(kills.kill_stages(tmp_path / "work", 4, random.Random(1), "calibrate", float("inf")))
-    assert len(found) >= 4
+    return random.Random(1)
 
 
-def test_stages_that_meet_a_full_disk_say_so_and_leave_what_an_undisturbed_run_does(tmp_path, monkeypatch):
-    for owner, name in ((unfinished, "WORTH_SECONDS"), (finetune.sources, "verify")):
-        monkeypatch.setattr(owner, name, getattr(owner, name))  # the bench sets them for good
+def test_killed_stages_leave_what_an_undisturbed_run_does(tmp_path, rng):
+    assert list(itertools.islice(kills.kill_stages(tmp_path / "work", rng, "calibrate"), 4)) == ["calibrate"] * 4
+
+
+def test_stages_that_meet_a_full_disk_say_so_and_leave_what_an_undisturbed_run_does(tmp_path, rng):
     with contextlib.ExitStack() as stack:
         try:
-            disk = stack.enter_context(full_disk.Disk(tmp_path))
+            disk = stack.enter_context(kills.disk(tmp_path))
         except SystemExit as end:
             pytest.skip(f"only root may mount: {end}")
-        assert list(full_disk.fill(disk, 2, random.Random(1), "calibrate")) == ["calibrate"] * 2
+        assert list(itertools.islice(kills.fill_disk(disk, rng, "calibrate"), 2)) == ["calibrate"] * 2
 
 
 def test_a_half_written_result_that_looks_whole_is_noticed(tmp_path):
