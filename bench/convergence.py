@@ -11,7 +11,6 @@ on after the runs that are there.
 import argparse
 import itertools
 import logging
-from collections import Counter
 from pathlib import Path
 
 import torch
@@ -28,22 +27,21 @@ from flexround.stages import evaluate, reconstruct
 
 METHODS = ("adaround", "adaquant", "adaquant-flexround", "flexround")
 RESULTS = Path("results")
-SAMPLES = {  # task, checkpoint -> recipes
-    "mini": {
-        ("imagenet", "resnet18-brecq"): [
-            *(f"b-{method}-w{bits}" for bits in (4, 3, 2) for method in METHODS),
-            *(f"{setting}-{method}-{bits}" for setting in "bq" for bits in ("w4a4", "w3a3") for method in METHODS[::3]),
-        ],
-        ("imagenet", "resnet50-brecq"): ["b-adaround-w3", "b-flexround-w3"],
-        ("imagenet", "mobilenetv2-torchvision"): ["b-adaround-w3", "b-flexround-w3"],
-        ("glue-mrpc", "bert-base"): ["q-adaround-w8a8", "q-flexround-w8a8"],
-        ("squad", "bert-base"): ["q-adaround-w8a8", "q-flexround-w8a8"],
-        ("wikitext2", "gpt-neo-125m"): ["q-adaround-w8a8", "q-flexround-w8a8"],
-        ("ptb", "opt-125m"): ["q-adaround-w8a8", "q-flexround-w8a8"],
-        ("webnlg", "gpt2-medium"): ["q-adaround-w8a8", "q-flexround-w8a8"],
-        ("commonsense", "llama-7b"): ["q-adaround-w8a8", "q-flexround-w8a8", "b-adaround-w4", "b-flexround-w4"],
-        ("wikitext2-lora", "llama-7b"): ["b-adaround-w3", "b-flexround-w3"],
-    }
+TEXTS = ["q-adaround-w8a8", "q-flexround-w8a8"]
+SAMPLES = {  # of mini: task, checkpoint -> recipes
+    ("imagenet", "resnet18-brecq"): [
+        *(f"b-{method}-w{bits}" for bits in (4, 3, 2) for method in METHODS),
+        *(f"{setting}-{method}-{bits}" for setting in "bq" for bits in ("w4a4", "w3a3") for method in METHODS[::3]),
+    ],
+    ("imagenet", "resnet50-brecq"): ["b-adaround-w3", "b-flexround-w3"],
+    ("imagenet", "mobilenetv2-torchvision"): ["b-adaround-w3", "b-flexround-w3"],
+    ("glue-mrpc", "bert-base"): TEXTS,
+    ("squad", "bert-base"): TEXTS,
+    ("wikitext2", "gpt-neo-125m"): TEXTS,
+    ("ptb", "opt-125m"): TEXTS,
+    ("webnlg", "gpt2-medium"): TEXTS,
+    ("commonsense", "llama-7b"): [*TEXTS, "b-adaround-w4", "b-flexround-w4"],
+    ("wikitext2-lora", "llama-7b"): ["b-adaround-w3", "b-flexround-w3"],
 }
 
 
@@ -55,7 +53,7 @@ def finished(scale: str) -> list[Run]:
 
 
 def ratios(runs: list[Run]) -> None:
-    """Print a line for each rounding, its largest ratio of hard to soft error and where, then all above the limit."""
+    """Print the largest ratio of hard to soft error of each rounding, then all blocks above the limit."""
     every: dict[str, list[convergence.Unit]] = {}
     for run in runs:
         rounding = artifacts.read_json(Path(layout.quantized_dir(run)) / "manifest.json")["recipe"]["rounding"]
@@ -70,39 +68,34 @@ def ratios(runs: list[Run]) -> None:
 
 def twice(run: Run, out: Path) -> None:
     """Make a run again with twice the iterations and evaluate it, below ``out``."""
-    evaluated = out / Path(layout.evaluated_dir(run)).relative_to("results")
+    directories = (Path(layout.quantized_dir(run)), Path(layout.evaluated_dir(run)))
+    network, evaluated = (out / directory.relative_to("results") for directory in directories)
     if (evaluated / "metrics.json").exists():
         return
     job = jobfile.read(ReconstructJob, layout.job_file(layout.quantized_dir(run)))
-    longer = {"iters": 2 * job.hyper.iters, "a_iters": 2 * job.hyper.a_iters}
-    network = out / Path(layout.quantized_dir(run)).relative_to("results")
-    changes = {"hyper": job.hyper.model_copy(update=longer), "out": network}
-    work = _written(job.model_copy(update=changes), out / "job.json")
-    limits = {"cache_mb": None, "gpu_cache_mb": None, "state_gb": 32.0, "preflight": False, "gpus": 0}
-    reconstruct.run(argparse.Namespace(job=work, state=out / "state", **limits))
+    hyper = job.hyper.model_copy(update={"iters": 2 * job.hyper.iters, "a_iters": 2 * job.hyper.a_iters})
     test = jobfile.read(EvaluateJob, layout.job_file(layout.evaluated_dir(run)))
-    work = _written(test.model_copy(update={"network": network, "out": evaluated}), out / "job.json")
-    evaluate.run(argparse.Namespace(job=work, state=out / "state", gpus=0))
+    limits = {"cache_mb": None, "gpu_cache_mb": None, "state_gb": 32.0, "preflight": False}
+    for stage, changed in (
+        (reconstruct, job.model_copy(update={"hyper": hyper, "out": network})),
+        (evaluate, test.model_copy(update={"network": network, "out": evaluated})),
+    ):
+        artifacts.write_json(out / "job.json", changed.model_dump(mode="json"))
+        stage.run(argparse.Namespace(job=out / "job.json", state=out / "state", gpus=0, **limits))
 
 
-def _written(job: jobfile.Job, path: Path) -> Path:
-    """Write a job file; return its path."""
-    artifacts.write_json(path, job.model_dump(mode="json"))
-    return path
-
-
-def compare(run: Run, out: Path) -> dict[str, bool]:
+def compare(run: Run, out: Path) -> list[bool]:
     """Print how far twice the iterations move each metric; return whether that is within the cell's standard error."""
     metrics = artifacts.read_json(Path(layout.evaluated_dir(run)) / "metrics.json")["metrics"]
     before, after = read_run(run, RESULTS, metrics), read_run(run, out, metrics)
-    within = {}
+    within = []
     for name, one in before.items():
         moved, error = after[name].value - one.value, one.stderr or 0.0
-        within[name] = abs(moved) <= error
+        within.append(abs(moved) <= error)
+        difference = paired.standard_error(after[name], one)
         print(
-            f"{run.task}/{run.checkpoint}/{run.recipe} {name}: {one.value:.2f} -> {after[name].value:.2f} "
-            f"({moved:+.2f}, standard error of the cell {error:.2f}, of the difference "
-            f"{paired.standard_error(after[name], one):.2f}){'' if within[name] else ' MOVED'}",
+            f"{run} {name}: {one.value:.2f} -> {after[name].value:.2f} ({moved:+.2f}, standard error of the cell "
+            f"{error:.2f}, of the difference {difference:.2f}){'' if within[-1] else ' MOVED'}",
             flush=True,
         )
     return within
@@ -110,28 +103,25 @@ def compare(run: Run, out: Path) -> dict[str, bool]:
 
 def main() -> None:
     """Print both checks."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--scale", default="mini")
-    parser.add_argument("--tasks", nargs="+", help="of the sample; all if not given")
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--scale", default="mini", help="of another scale than mini the first check alone is made")
     parser.add_argument("--ratios-only", action="store_true", help="make nothing again")
-    parser.add_argument("--out", type=Path, help="of the reruns; results/SCALE-twice if not given")
-    arguments = parser.parse_args()
+    given = parser.parse_args()
     logging.basicConfig(level=logging.WARNING)
     torch.set_num_threads(1)
     memory.keep_freed_memory()
-    runs = finished(arguments.scale)
+    runs = finished(given.scale)
     ratios(runs)
-    if arguments.ratios_only:
+    if given.ratios_only or given.scale != "mini":
         return
-    out = arguments.out or RESULTS / f"{arguments.scale}-twice"
-    counts: Counter[bool] = Counter()
-    for (task, checkpoint), recipes in SAMPLES[arguments.scale].items():
-        for recipe in recipes if task in (arguments.tasks or [task]) else []:
-            run = Run(arguments.scale, task, checkpoint, recipe, 0)
+    out = RESULTS / "mini-twice"
+    within: list[bool] = []
+    for (task, checkpoint), recipes in SAMPLES.items():
+        for run in (Run("mini", task, checkpoint, recipe, 0) for recipe in recipes):
             if run in runs:
                 twice(run, out)
-                counts.update(compare(run, out).values())
-    print(f"{counts[True]} cells within their standard error, {counts[False]} not")
+                within += compare(run, out)
+    print(f"{sum(within)} cells within their standard error, {len(within) - sum(within)} not")
 
 
 if __name__ == "__main__":

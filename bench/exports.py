@@ -4,10 +4,8 @@ Needs the checkpoints and data of the scale real (`make results/real1.csv`, `rea
 current directory.
 """
 
-import functools
 import time
 from collections import Counter
-from collections.abc import Callable
 from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
@@ -24,138 +22,104 @@ from flexround.models.build import full_precision
 from flexround.settings.load import load_params
 from flexround.tasks import protocol
 
-ROOT = Path("results/real")
 ITERS = 200
 
 
-def task_and_model(task: str, checkpoint: str, scale: str = "real") -> tuple[Any, nn.Module]:
-    """Return a task of a scale and its full-precision network."""
-    params, directory = load_params(scale), Path("results", scale, "checkpoints", task, checkpoint)
-    built = protocol.build(params.scale.tasks[task])
-    return built, full_precision(params.checkpoint(checkpoint), built.head, directory)
+def load(task: str, checkpoint: str, scale: str = "real") -> tuple[Any, nn.Module, Path, Path]:
+    """Return a task of a scale, its full-precision network, and the directories of its data and of the network."""
+    params, root = load_params(scale), Path("results", scale)
+    network, built = root / "checkpoints" / task / checkpoint, protocol.build(params.scale.tasks[task])
+    return built, full_precision(params.checkpoint(checkpoint), built.head, network), root / "data" / task, network
 
 
-def correct(
-    run: Callable[[Tensor], np.ndarray], images: Tensor, labels: np.ndarray, batch: int = 100
-) -> tuple[float, float]:
-    """Return percent of images (N, 3, H, W) that ``run`` puts into their class, and seconds an image."""
-    start, hits = time.perf_counter(), 0
-    for first in range(0, len(images), batch):
-        hits += int((run(images[first : first + batch]).argmax(-1) == labels[first : first + batch]).sum())
-    return 100 * hits / len(images), (time.perf_counter() - start) / len(images)
+class Session(nn.Module):
+    """An ONNX file in onnxruntime, in the place of a network; ``shown`` says its size and its operations in integers.
 
+    Args:
+        file: the ONNX file.
+        integers: the operation in integers that is counted.
+        floats: the same operations in floating point.
+        config: of a classifier of transformers, whose output this one then has.
+    """
 
-def answer(session: onnxruntime.InferenceSession, x: Tensor) -> np.ndarray:
-    """Return what a session gives for inputs (N, ...)."""
-    return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
+    def __init__(self, file: Path, integers: str, floats: tuple[str, ...], config: Any = None) -> None:
+        super().__init__()
+        optimized, options = file.with_name("optimized.onnx"), onnxruntime.SessionOptions()
+        options.intra_op_num_threads = 1
+        options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
+        options.optimized_model_filepath = str(optimized)
+        self.session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
+        kinds = Counter(node.op_type for node in onnx.load(optimized).graph.node)
+        total, self.config = kinds[integers] + sum(kinds[name] for name in floats), config
+        self.shown = f"{file.stat().st_size / 1e6:.2f} MB, {kinds[integers]} of {total} operations in integers"
+
+    def forward(self, *inputs: Tensor, **named: Tensor) -> Any:
+        """Return what the file gives for inputs (N, ...), or for token ids, types and masks, int64 (N, T) each."""
+        given = named or {self.session.get_inputs()[0].name: inputs[0]}
+        logits = torch.from_numpy(self.session.run(None, {name: value.numpy() for name, value in given.items()})[0])
+        return transformers.modeling_outputs.SequenceClassifierOutput(logits=logits) if self.config else logits
 
 
 @torch.no_grad()
 def images(checkpoint: str) -> None:
     """Compare a ResNet with its ONNX file."""
-    task, model = task_and_model("cifar10", checkpoint)
-    data = ROOT / "data/cifar10"
+    task, model, data, _ = load("cifar10", checkpoint)
     shown = task.normalise(np.load(data / "val_images.npy"), "cpu").contiguous()
-    labels = np.load(data / "val_labels.npy")
+    labels = torch.from_numpy(np.load(data / "val_labels.npy"))
     drawn = task.normalise(task.calibration(data, 512, 0)["images"], "cpu").contiguous()
     quantized = flexround.quantize(model, drawn, "q-flexround-w8a8", iters=ITERS, batch=16, lr=8e-3, progress=False)
     with TemporaryDirectory() as scratch:
         path = quantized.export("onnx", f"{scratch}/onnx", shown[:2]) / "model.onnx"
-        plain = f"{scratch}/plain.onnx"
-        torch.onnx.export(
-            model.eval(),
-            (shown[:2],),
-            plain,
-            dynamo=True,
-            verbose=False,
-            external_data=False,
-            dynamic_shapes=({0: torch.export.Dim("batch")},),
-        )
-        for name, file in (("float32", plain), ("W8A8", path)):
-            options = onnxruntime.SessionOptions()
-            options.intra_op_num_threads = 1
-            options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-            options.optimized_model_filepath = f"{scratch}/optimized.onnx"
-            session = onnxruntime.InferenceSession(file, options, providers=["CPUExecutionProvider"])
-            kinds = Counter(node.op_type for node in onnx.load(f"{scratch}/optimized.onnx").graph.node)
-            found = correct(functools.partial(answer, session), shown, labels)
-            print(
-                f"{checkpoint} {name}: {found[0]:.2f} %, {1e3 * found[1]:.3f} ms an image, "
-                f"{Path(file).stat().st_size / 1e6:.2f} MB, {kinds['QLinearConv']} convolutions in integers of "
-                f"{kinds['QLinearConv'] + kinds['Conv'] + kinds['FusedConv']}",
-                flush=True,
-            )
-    ours = correct(lambda x: quantized(x).numpy(), shown, labels)
-    print(f"{checkpoint} ours, W8A8 simulated: {ours[0]:.2f} %, {1e3 * ours[1]:.3f} ms an image", flush=True)
+        plain, free = Path(scratch, "plain.onnx"), ({0: torch.export.Dim("batch")},)
+        options = {"dynamo": True, "verbose": False, "external_data": False, "dynamic_shapes": free}
+        torch.onnx.export(model.eval(), (shown[:2],), plain, **options)
+        files = {"float32 in onnxruntime": plain, "W8A8 in onnxruntime": path}
+        cases = {name: Session(file, "QLinearConv", ("Conv", "FusedConv")) for name, file in files.items()}
+    for name, run in (cases | {"W8A8 simulated here": quantized}).items():
+        start = time.perf_counter()
+        found = torch.cat([run(part).argmax(-1) for part in shown.split(100)])
+        seconds = (time.perf_counter() - start) / len(shown)
+        right = 100 * (found == labels).float().mean()
+        speed = f"{1e3 * seconds:.3f} ms an image, {getattr(run, 'shown', '')}"
+        print(f"{checkpoint} {name}: {right:.2f} %, {speed}", flush=True)
 
 
 @torch.no_grad()
 def language() -> None:
     """Compare stories260K with what transformers reads."""
-    task, model = task_and_model("tinystories", "stories260k")
-    data, network = ROOT / "data/tinystories", ROOT / "checkpoints/tinystories/stories260k"
+    task, model, data, network = load("tinystories", "stories260k")
     drawn = task.inputs(task.calibration(data, 128, 0), network).x[:, 0]
-    cases: tuple[tuple[str, dict[str, Any]], ...] = (
-        ("b-flexround-w4", {"w_scheme": "symmetric"}),
-        ("q-flexround-w8a8", {}),
-    )
-    for recipe, more in cases:
+    for recipe, more in (("b-flexround-w4", {"w_scheme": "symmetric"}), ("q-flexround-w8a8", {})):
         quantized = flexround.quantize(model, drawn, recipe, iters=ITERS, batch=2, lr=2e-3, progress=False, **more)
         with TemporaryDirectory() as scratch:
             directory = quantized.export("compressed-tensors", f"{scratch}/out")
-            again = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
+            theirs = transformers.AutoModelForCausalLM.from_pretrained(directory, dtype=torch.float32)
             size = sum(path.stat().st_size for path in directory.glob("*.safetensors")) / 1e6
-        values = [
+        here, there = (
             task.evaluate(each, data, torch.device("cpu"), 8, network, "validation").metrics["ppl"]
-            for each in (quantized.model, again)
-        ]
-        print(f"stories260K {recipe}: perplexity {values[0]:.5f} ours, {values[1]:.5f} transformers; {size:.3f} MB")
-
-
-class Session(nn.Module):
-    """An onnxruntime session in the place of a classifier of transformers."""
-
-    def __init__(self, session: onnxruntime.InferenceSession, config: transformers.PretrainedConfig) -> None:
-        super().__init__()
-        self.session, self.config = session, config
-
-    def forward(self, **inputs: Tensor) -> transformers.modeling_outputs.SequenceClassifierOutput:
-        """Return the logits for token ids, types and masks, int64 (N, T) each."""
-        (logits,) = self.session.run(None, {name: value.numpy() for name, value in inputs.items()})
-        return transformers.modeling_outputs.SequenceClassifierOutput(logits=torch.from_numpy(logits))
+            for each in (quantized.model, theirs)
+        )
+        print(f"stories260K {recipe}: perplexity {here:.5f} ours, {there:.5f} transformers; {size:.3f} MB")
 
 
 @torch.no_grad()
 def sentences(name: str) -> None:
     """Compare mini's BERT-base on a task of GLUE with its ONNX file."""
-    task, model = task_and_model(name, "bert-base", "mini")
-    data, network = Path("results/mini/data", name), Path("results/mini/checkpoints", name, "bert-base")
+    task, model, data, network = load(name, "bert-base", "mini")
     drawn = task.inputs(task.calibration(data, 256, 0), network)
-    rows = {
-        "input_ids": drawn.x[:, 0],
-        "token_type_ids": drawn.x[:, 1],
-        "attention_mask": torch.ones_like(drawn.x[:, 0]) if drawn.mask is None else drawn.mask.long(),
-    }
+    mask = torch.ones_like(drawn.x[:, 0]) if drawn.mask is None else drawn.mask.long()
+    rows = {"input_ids": drawn.x[:, 0], "token_type_ids": drawn.x[:, 1], "attention_mask": mask}
     quantized = flexround.quantize(model, rows, "q-flexround-w8a8", iters=ITERS, batch=32, lr=1e-2, progress=False)
     with TemporaryDirectory() as scratch:
-        path = (
-            quantized.export("onnx", f"{scratch}/onnx", {key: value[:2] for key, value in rows.items()}) / "model.onnx"
-        )
-        options = onnxruntime.SessionOptions()
-        options.intra_op_num_threads = 1
-        options.optimized_model_filepath = f"{scratch}/optimized.onnx"
-        session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-        kinds = Counter(node.op_type for node in onnx.load(f"{scratch}/optimized.onnx").graph.node)
-        size = path.stat().st_size / 1e6
-    cases = {"float32": model, "W8A8, ours": quantized.model, "W8A8, onnxruntime": Session(session, model.config)}
-    for case, each in cases.items():
+        few = {key: value[:2] for key, value in rows.items()}
+        path = quantized.export("onnx", f"{scratch}/onnx", few) / "model.onnx"
+        floats = ("MatMul", "FusedMatMul", "Gemm", "FusedGemm")
+        theirs = Session(path, "MatMulIntegerToFloat", floats, model.config)
+    for case, each in {"float32": model, "W8A8, ours": quantized.model, "W8A8, onnxruntime": theirs}.items():
         start = time.perf_counter()
         metrics = task.evaluate(each, data, torch.device("cpu"), 50, network, "validation").metrics
         print(f"{name} {case}: {metrics}, {time.perf_counter() - start:.1f} s", flush=True)
-    print(
-        f"{name}: {size:.2f} MB, {kinds['MatMulIntegerToFloat']} products in integers of "
-        f"{kinds['MatMulIntegerToFloat'] + kinds['MatMul'] + kinds['FusedMatMul'] + kinds['Gemm'] + kinds['FusedGemm']}"
-    )
+    print(f"{name}: {theirs.shown}")
 
 
 if __name__ == "__main__":

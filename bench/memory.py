@@ -1,33 +1,117 @@
-"""Peak memory while reconstructing: does it grow with depth? Equal blocks, so only a leak can make it grow."""
+"""Peak memory while reconstructing: does it grow with the number of equal blocks? Then only a leak can be the cause.
+
+    python bench/memory.py                          # a network in memory; --depth 16
+    python bench/memory.py --streamed               # a LLaMA-shaped network of 7.9 GB, read block by block
+
+The streamed network has random weights, a shard for each layer; it is quantized with few samples and iterations.
+"""
 
 import argparse
+import json
+import resource
 import sys
 import tempfile
+import time
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 import torch
 import toy
+from safetensors.torch import save_file
+from torch import nn
 
 from flexround import memory
+from flexround.models import llama, transformer
+from flexround.models.shards import INDEX, Shards
+from flexround.models.tensors import weightless
+from flexround.quant.flexround import FlexRound
+from flexround.reconstruct import result
+from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.state import State
+from flexround.reconstruct.weights import Streamed
+from flexround.settings.schema import Hyper
+
+SCALE = 0.02  # deviation of the weights
+SETTINGS = toy.HYPER | {
+    **{"w_scheme": "asymmetric", "w_granularity": "channel", "w_init": "minmax"},
+    **{"a_scheme": "asymmetric", "a_init": "minmax", "a_init_samples": 2},
+    **{"stem_bits": "low", "head_bits": "low", "head_input_bits": "low"},
+}
+
+
+def shell(given: argparse.Namespace) -> nn.Module:
+    """Return the network without weights."""
+    sizes = {"hidden_size": given.hidden, "intermediate_size": given.intermediate, "vocab_size": given.vocabulary}
+    sizes |= {"num_hidden_layers": given.depth, "num_attention_heads": given.heads}
+    with weightless():
+        return transformer.llama("causal-lm", max_position_embeddings=given.length, **sizes)
+
+
+def write(model: nn.Module, directory: Path) -> int:
+    """Write random weights, a shard for each layer and one for the rest; return their bytes."""
+    shards: dict[str, list[str]] = {}
+    for name in model.state_dict():
+        parts = name.split(".")
+        shards.setdefault(parts[2] if "layers" in parts else "rest", []).append(name)
+    shapes = {name: value.shape for name, value in model.state_dict().items()}
+    generator, files = torch.Generator().manual_seed(0), {}
+    for shard, names in shards.items():
+        tensors = {name: SCALE * torch.randn(shapes[name], generator=generator) for name in names}
+        tensors |= {name: torch.ones(shapes[name]) for name in names if "norm" in name}
+        save_file(tensors, directory / f"model-{shard}.safetensors")
+        files |= dict.fromkeys(names, f"model-{shard}.safetensors")
+    (directory / INDEX).write_text(json.dumps({"weight_map": files}))
+    return sum(path.stat().st_size for path in directory.iterdir())
+
+
+def streamed(directory: Path, given: argparse.Namespace) -> list[float]:
+    """Write and quantize the streamed network; return the peak memory after each block in MB."""
+    size = write(shell(given), directory)
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**10
+    print(f"files {size / 2**20:.0f} MB; peak MB after writing them {peak:.0f}")
+    cpu, shards = torch.device("cpu"), Shards(directory, shell(given))
+    blocks = llama.blocks(shards.model)
+    settings = Hyper.model_validate(SETTINGS | {"samples": 4, "batch": 2, "iters": 2})
+    weights, recipe = Streamed(shards, blocks, cpu), toy.recipe("Q", "flexround", 8, 8)
+    job = Reconstruction(shards.model, blocks, weights, recipe, settings, FlexRound, ("streaming", 0), cpu)
+    ids = torch.randint(given.vocabulary, (4, 1, given.length), generator=torch.Generator().manual_seed(0))
+    with State(directory / "state/run", "f" * 16).opened() as state:
+        host = None if given.cache_mb is None else given.cache_mb * 2**20
+        records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state, host)
+        result.publish(directory / "out", state, {})
+    return [record["peak_mb"] for record in records]
+
+
+def resident(directory: Path, given: argparse.Namespace) -> list[float]:
+    """Quantize a network in memory; return the peak memory after each block in MB."""
+    net = toy.model(depth=given.depth, channels=32)
+    job = toy.job(toy.recipe(given.setting, "flexround", 4, 4), net=net, iters=20, samples=1024, batch=32)
+    _, records, _ = toy.run(job, directory, x=toy.samples(1024, 32))
+    return [record["peak_mb"] for record in records[1:]]  # without the stem
 
 
 def main() -> None:
-    """Print the peak after each block and its growth after the second residual block."""
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--depth", type=int, default=16)
-    parser.add_argument("--setting", choices=["B", "Q"], default="Q")
-    arguments = parser.parse_args()
+    """Print the peaks and their growth after the second block."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--setting", choices=["B", "Q"], default="Q", help="of the network in memory")
+    parser.add_argument("--depth", type=int, help="blocks; 16 in memory, 38 streamed if not given")
+    parser.add_argument("--streamed", action="store_true")
+    sizes = {"hidden": 2048, "intermediate": 5632, "heads": 16, "vocabulary": 32000, "length": 256}
+    for name, value in sizes.items():
+        parser.add_argument(f"--{name}", type=int, default=value, help="of the streamed network")
+    parser.add_argument("--cache-mb", type=int, help="memory for its caches; 0 puts them into files")
+    given = parser.parse_args()
+    given.depth = given.depth or (38 if given.streamed else 16)
     torch.set_num_threads(1)
     memory.keep_freed_memory()  # as every stage does
-    net = toy.model(depth=arguments.depth, channels=32)
-    job = toy.job(toy.recipe(arguments.setting, "flexround", 4, 4), net=net, iters=20, samples=1024, batch=32)
+    start = time.perf_counter()
     with tempfile.TemporaryDirectory() as directory:
-        _, records, _ = toy.run(job, directory, x=toy.samples(1024, 32))
-    peaks = [record["peak_mb"] for record in records]
+        peaks = (streamed if given.streamed else resident)(Path(directory), given)
     print("peak MB after each block:", " ".join(f"{peak:.0f}" for peak in peaks))
-    print(f"growth after the second residual block: {100 * (peaks[-1] / peaks[2] - 1):.1f} %")
+    growth = 100 * (peaks[-1] / peaks[1] - 1)
+    print(f"growth after the second block: {growth:.1f} %; {time.perf_counter() - start:.0f} s")
 
 
 if __name__ == "__main__":

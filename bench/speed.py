@@ -1,0 +1,284 @@
+"""Seconds of an iteration beside plain PyTorch, of the step search, and of the start of a job.
+
+    python bench/speed.py                          # iterations; --rounding adaround: the arithmetic of BRECQ and QDrop
+    python bench/speed.py search
+    python bench/speed.py start
+
+Iterations are those of all units of the real torchvision networks at 64 px and of one layer of BERT-base at 128 tokens,
+batch 32, and of one LLaMA layer of hidden size 1024 at 256 tokens, batch 2. Weights are random; the time does not
+depend on them. Plain is forward, backward and Adam on the weights of the same units and on one fixed batch. B learns
+rounded weights and draws its batches from a cache; Q also learns steps of activations, mixes inputs and drops
+quantization. Each figure is wall seconds, then CPU seconds, which other work on the machine disturbs less. One layer of
+LLaMA-7B is run where it is named only (8 GB).
+"""
+
+import argparse
+import copy
+import json
+import os
+import resource
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor, nn
+
+from flexround import imports, memory
+from flexround.jobs import server
+from flexround.models import bert, llama, mobilenetv2, resnet, transformer
+from flexround.models.blocks import Block
+from flexround.quant.grid import Scheme
+from flexround.quant.rounding import Rounding
+from flexround.quant.search import initial_grid, mean_error
+from flexround.reconstruct.cache import Batches, Store
+from flexround.reconstruct.optimise import ReconstructionError
+from flexround.settings.load import load_params
+from flexround.surgery import place
+from flexround.surgery.fold_bn import fold_batch_norm
+
+KEEP = 0.5
+LLAMA = Scheme(8, symmetric=False, axis=0)  # of the weights, as the paper has them; 4 bit symmetric else
+SCHEMES = {"llama": LLAMA, "llama-7b": LLAMA}
+HEAVY = {"llama-7b"}  # not run unless named
+Draw = Callable[[], tuple[Tensor, Tensor, Tensor | None]]
+
+
+def images(_: int | None) -> Tensor:
+    """Return 128 random images."""
+    return torch.randn(128, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+
+
+def tokens(rows: int, length: int) -> Tensor:
+    """Return random token ids of type 0."""
+    ids = torch.randint(30_000, (rows, 1, length), generator=torch.Generator().manual_seed(0))
+    return torch.cat([ids, torch.zeros_like(ids)], dim=1)
+
+
+def folded(factory: Callable[[], nn.Module]) -> nn.Module:
+    """Return a network with its batch norms folded."""
+    model = factory().eval()
+    fold_batch_norm(model)
+    return model
+
+
+def llama_layer(hidden: int, intermediate: int, heads: int) -> nn.Module:
+    """Return a LLaMA with one layer."""
+    sizes = {"hidden_size": hidden, "intermediate_size": intermediate, "num_attention_heads": heads}
+    sizes |= {"vocab_size": 64}  # plain training would learn the embedding too
+    return transformer.llama("causal-lm", num_hidden_layers=1, **sizes)
+
+
+# factory, blocks, inputs of a length, batch
+NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable, int]] = {
+    "resnet18": (lambda: folded(resnet.resnet18), resnet.blocks, images, 32),
+    "resnet50": (lambda: folded(resnet.resnet50), resnet.blocks, images, 32),
+    "mobilenetv2": (lambda: folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 32),
+    # all twelve layers are alike
+    "bert-base": (
+        lambda: transformer.bert("classification", num_hidden_layers=1),
+        bert.blocks,
+        lambda length: tokens(128, length or 128),
+        32,
+    ),
+    # the size at which the authors' code was timed
+    "llama": (lambda: llama_layer(1024, 2816, 16), llama.blocks, lambda length: tokens(8, length or 256) % 64, 2),
+    "llama-7b": (lambda: llama_layer(4096, 11008, 32), llama.blocks, lambda length: tokens(2, length or 16) % 64, 1),
+}
+
+
+def measure(step: Callable[[], None], repeats: int) -> Tensor:
+    """Return the median wall and CPU seconds of a call, shape (2,)."""
+    for _ in range(3):
+        step()
+    times = []
+    for _ in range(repeats):
+        start = time.perf_counter(), time.process_time()
+        step()
+        times.append([time.perf_counter() - start[0], time.process_time() - start[1]])
+    return torch.tensor(times).median(dim=0).values
+
+
+def stepper(block: Block, draw: Draw, parameters: Sequence[nn.Parameter], precision: torch.dtype) -> Callable[[], None]:
+    """Return one iteration: batch, forward, reconstruction error, backward, Adam."""
+    adam = torch.optim.Adam(parameters, fused=True)
+
+    def step() -> None:
+        adam.zero_grad(set_to_none=True)
+        x, target, mask = draw()
+        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+            prediction = block(x, mask)
+        ReconstructionError(2.0)(prediction.float(), target).backward()
+        adam.step()
+
+    return step
+
+
+def quantize_weights(
+    block: Block, rounding: Callable[..., Rounding], scheme: Scheme, fused: bool
+) -> list[nn.Parameter]:
+    """Put a rounding on each weight of a block; return the learned parameters."""
+    block.module.requires_grad_(False)
+    learned = []
+    for layer in place.weight_layers(block):
+        weight = layer.weight.detach()
+        grid = place.weight_grid(block.name, weight, scheme, "minmax", 2.4)
+        made = rounding(weight, grid, place.weight_axes(layer))
+        made.fuse(fused)
+        place.attach_rounding(layer, made)
+        learned += [parameter for parameter in made.parameters() if parameter.requires_grad]
+    return learned
+
+
+def quantize_activations(block: Block, x: Tensor, batch: int) -> list[nn.Parameter]:
+    """Put LSQ steps with dropping at a block's sites; return the steps."""
+    for site in block.sites:
+        place.attach_quantizer(site, place.Observer(Scheme(4), "minmax", 2.4))
+    with torch.no_grad():
+        block(x[:batch].clone())
+    learned = []
+    for site in block.sites:
+        quantizer = place.attached_quantizer(site).quantizer
+        quantizer.keep_probability, quantizer.generator = KEEP, torch.Generator().manual_seed(0)
+        place.attach_quantizer(site, quantizer)
+        learned.append(quantizer.raw_step.requires_grad_(True))
+    return learned
+
+
+def one_batch(x: Tensor, target: Tensor, batch: int) -> Draw:
+    """Return a source of always the same batch."""
+    store = Store(x.device)
+    inputs, outputs = store.copy(x[:batch]), store.copy(target[:batch])
+    return lambda: (inputs.clone(), outputs, None)  # a block may begin with an in-place operation
+
+
+def drawn(x: Tensor, target: Tensor, keep: float, batch: int) -> Draw:
+    """Return a source of random batches, mixed with probability 1 - ``keep``."""
+    rows, masks = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
+    return Batches(x, x, target, None, False, batch, keep, replacement=True, rows=rows, masks=masks).draw
+
+
+def iterations(given: argparse.Namespace) -> None:
+    """Print one line per network."""
+    rounding = imports.load(load_params("paper").rounding_target(given.rounding))
+    precision = getattr(torch, given.precision)
+    for name in given.networks:
+        factory, cut, inputs, batch = NETWORKS[name]
+        scheme = SCHEMES.get(name, Scheme(4))
+        model = factory()
+        totals = {kind: torch.zeros(2) for kind in ("plain", "B", "Q")}
+        store = Store(torch.device("cpu"))
+        x = store.copy(inputs(given.tokens))
+        for index, block in enumerate(cut(model)):
+            with torch.no_grad():
+                x = store.copy(block.before(x))
+                target = store.copy(block(x.clone()))
+            for kind, total in totals.items():
+                variant = cut(copy.deepcopy(model))[index]
+                if kind == "plain":
+                    learned = [p for p in variant.module.parameters() if p.ndim > 1]
+                    draw = one_batch(x, target, batch)
+                else:
+                    learned = quantize_weights(variant, rounding, scheme, given.fused)
+                    draw = drawn(x, target, KEEP if kind == "Q" else 1.0, batch)
+                if kind == "Q":
+                    learned += quantize_activations(variant, x, batch)
+                total += measure(stepper(variant, draw, learned, precision), given.repeats)
+                del variant, learned, draw  # a large one would not fit beside the next
+            x = target
+        figures = []
+        for kind, total in totals.items():
+            (wall, cpu), (times, cpu_times) = total.tolist(), (total / totals["plain"]).tolist()
+            figures.append(f"{kind} {1e3 * wall:.1f} ms, CPU {1e3 * cpu:.1f} ms = {times:.2f} x, CPU {cpu_times:.2f} x")
+        print(name, *figures, sep="   ", flush=True)
+
+
+def search() -> None:
+    """Print seconds of the step search of a million weights with its error, then those of a LLaMA-7B layer."""
+    x = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0)) + 0.3
+    small = x[:20_000]
+    for bits in (8, 4, 3, 2):
+        scheme, start = Scheme(bits, symmetric=False), time.perf_counter()
+        initial_grid(x, scheme)
+        seconds = time.perf_counter() - start
+        oracle, fast = (mean_error(small, initial_grid(small, scheme, m), None, 2.4) for m in ("mse-exact", "mse"))
+        print(f"{bits} bit: {seconds:.3f} s for 1 M weights; error {(fast / oracle).item():.4f} x the oracle's (20 k)")
+    layer = 4 * [(4096, 4096)] + 2 * [(11008, 4096)] + [(4096, 11008)]
+    weights = [0.02 * torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in layer]
+    start = time.perf_counter()
+    for weight in weights:
+        initial_grid(weight, LLAMA)
+    count = sum(weight.numel() for weight in weights) / 1e6
+    print(f"8 bit per channel, {count:.0f} M weights: {time.perf_counter() - start:.1f} s")
+
+
+PRELOADED = {
+    "images": "flexround.mini.tasks.digits, flexround.mini.models, flexround.models.resnet",
+    "texts": "flexround.mini.tasks.glue, flexround.mini.tasks.commonsense, flexround.models.transformer",
+}
+STAGE = """
+import json, os, time
+import flexround.stages.evaluate, flexround.stages.reconstruct, {modules}
+def run(arguments):
+    print(json.dumps([time.time() - float(os.environ["BEGUN"]), time.process_time()]))
+"""
+JOB = """
+from flexround.jobs import command
+parser = command.described("a probe")
+if __name__ == "__main__":
+    command.main("probe_stage_{kind}", parser())
+"""
+
+
+def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float, float]:
+    """Return wall and CPU seconds, of client and job, of the fastest of several starts."""
+    found = []
+    for _ in range(repeats):
+        before = resource.getrusage(resource.RUSAGE_CHILDREN)
+        begun = os.environ | environment | {"BEGUN": repr(time.time())}
+        command = [sys.executable, "-m", f"probe_job_{kind}", "none.json"]
+        done = subprocess.run(command, env=begun, capture_output=True, text=True, check=True)
+        after = resource.getrusage(resource.RUSAGE_CHILDREN)
+        client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
+        wall, cpu = json.loads(done.stdout)
+        found.append((wall, client if environment else client + cpu))  # without a worker they are one process
+    return min(found)
+
+
+def start(repeats: int) -> None:
+    """Print seconds from a job's command to the first line of its stage, with the warm worker and without."""
+    with tempfile.TemporaryDirectory() as directory:
+        for kind, modules in PRELOADED.items():
+            Path(directory, f"probe_stage_{kind}.py").write_text(STAGE.format(modules=modules))
+            Path(directory, f"probe_job_{kind}.py").write_text(JOB.format(kind=kind))
+        os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
+        server.start()
+        time.sleep(30)  # all is imported
+        for kind in PRELOADED:
+            for name, environment in (("warm", {}), ("alone", {"FLEXROUND_WORKERS": "0"})):
+                wall, cpu = starts(kind, environment, repeats)
+                print(f"{kind}, {name}: {wall:.2f} s, {cpu:.2f} CPU s")
+
+
+def main() -> None:
+    """Measure as the command line says."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("what", nargs="?", default="iterations", choices=["iterations", "search", "start"])
+    parser.add_argument("--threads", type=int, default=2)
+    parser.add_argument("--repeats", type=int, default=7)
+    parser.add_argument("--rounding", default="flexround", help="of params/recipes.yaml, or MODULE:CLASS")
+    parser.add_argument("--networks", nargs="+", default=[name for name in NETWORKS if name not in HEAVY])
+    parser.add_argument("--tokens", type=int, help="length of a text")
+    parser.add_argument("--precision", default="float32", help="of the products, by autocast")
+    parser.add_argument("--fused", action="store_true", help="compile the fake quantization")
+    given = parser.parse_args()
+    torch.set_num_threads(given.threads)
+    memory.keep_freed_memory()  # as every stage does
+    {"iterations": lambda: iterations(given), "search": search, "start": lambda: start(given.repeats)}[given.what]()
+
+
+if __name__ == "__main__":
+    main()
