@@ -217,7 +217,7 @@ def search() -> None:
 
 PRELOADED = {
     "images": "flexround.mini.tasks.digits, flexround.mini.models, flexround.models.resnet",
-    "texts": "flexround.mini.tasks.glue, flexround.mini.tasks.commonsense, flexround.models.transformer",
+    "texts": "flexround.tasks.glue.task, flexround.tasks.commonsense.task, flexround.models.transformer",
 }
 STAGE = """
 import json, os, time

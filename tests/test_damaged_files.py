@@ -351,7 +351,11 @@ READERS = {
     "their authors' questions": asked(write_authors, "arc_easy", "piqa", "boolq"),
     "a known sha256": Reader(lambda d: (d / "a.txt").write_text("one\n"), read_pinned, pinned=True),
     "settings": Reader(write_settings, read_settings, ("own.yaml", *(f"params/{name}.yaml" for name in SETTINGS))),
-    "data": Reader(lambda d: DIGITS.prepare(d, d), lambda d: DIGITS.calibration(d, 8, 0), pinned=True),
+    "data": Reader(
+        lambda d: DIGITS.prepare(d, d),
+        lambda d: (artifacts.read_manifest(d)["files"], DIGITS.calibration(d, 8, 0)),
+        pinned=True,
+    ),
     "samples": Reader(write_samples, read_samples, pinned=True),
     "full precision": Reader(
         write_weights, lambda d: build.full_precision(RESNET, DIGITS.head, d).state_dict(), pinned=True
@@ -487,7 +491,7 @@ def test_a_damaged_file_is_refused_by_name_or_read(reader, tmp_path):
                 found, message = whole, str(error)
             except SystemExit as end:
                 found, message = whole, place if end.code else ""
-        assert any(part in message for part in (place, *Path(name).parts)), f"names no file: {message}"
+        assert any(part in message for part in (place, Path(name).stem, *Path(name).parts)), message
         assert found == whole or not reader.pinned, "other data where a sha256 is recorded"
 
     check()
@@ -509,6 +513,11 @@ def test_a_state_dict_whose_names_are_numbers(tmp_path):
     torch.save({1: torch.ones(2)}, tmp_path / "a.pth")
     with pytest.raises(InputError, match="entry 1"):
         read_foreign(tmp_path / "a.pth")
+
+
+def test_text_that_utf_8_cannot_hold_is_refused_when_it_is_written(tmp_path):
+    with pytest.raises(InputError, match=r"a\.jsonl: .* is no text in UTF-8"):
+        artifacts.write_text(tmp_path / "a.jsonl", "a \ud800 b")
 
 
 def test_a_csv_with_short_lines_long_lines_or_letters_in_numbers_is_refused(tmp_path):

@@ -138,8 +138,16 @@ def write_bytes(path: Path, data: bytes) -> None:
 
 
 def write_text(path: Path, text: str) -> None:
-    """Write ``text`` atomically as UTF-8 with LF line ends."""
-    write_bytes(path, text.encode())
+    """Write ``text`` atomically as UTF-8 with LF line ends.
+
+    Raises:
+        InputError: half a surrogate pair, which JSON can hold and UTF-8 can't.
+    """
+    try:
+        write_bytes(path, text.encode())
+    except UnicodeEncodeError as error:
+        part = text[max(error.start - 20, 0) : error.end + 20]
+        raise InputError(f"{path}: {part!r} is no text in UTF-8; mend the file that it was read from") from error
 
 
 def write_json(path: Path, value: Any) -> None:
