@@ -51,7 +51,7 @@ from flexround.models import build
 from flexround.models.checkpoints import read_foreign
 from flexround.models.shards import Shards
 from flexround.reconstruct.state import State
-from flexround.rehearsal import project, scale
+from flexround.rehearsal import project, scale, tokenizers
 from flexround.results import evaluated
 from flexround.results.claims import specs
 from flexround.results.render import job_costs, run_facts, table_layout
@@ -69,11 +69,12 @@ from flexround.tasks.images.task import ImageNet
 from flexround.tasks.language import files as language
 from flexround.tasks.language import llama2c
 from flexround.tasks.squad import files as squad
+from flexround.tasks.text import encode
 from flexround.tasks.text import files as text_files
 from flexround.tools import stored, verify
 
 CASES = int(os.environ.get("CASES", 10))  # of each reader
-SECONDS = 20  # after which a reader hangs
+SECONDS = 120  # after which a reader hangs, on a busy machine too
 DEEP = b"[" * 100_000 + b"]" * 100_000
 WHOLE = {"empty": b"", "deep": DEEP, "not UTF-8": b"\xff\xfe\n", "another kind": report_case.PIXEL, "missing": None}
 NONSENSE = (
@@ -513,6 +514,15 @@ def test_a_state_dict_whose_names_are_numbers(tmp_path):
     torch.save({1: torch.ones(2)}, tmp_path / "a.pth")
     with pytest.raises(InputError, match="entry 1"):
         read_foreign(tmp_path / "a.pth")
+
+
+@pytest.mark.parametrize("form", ["single", "pair"])
+def test_a_tokenizer_whose_template_names_a_token_that_it_lacks(tmp_path, form):
+    content = json.loads(tokenizers.tokenizer("bert").to_str())
+    content["post_processor"][form][0]["SpecialToken"]["id"] = "[NONE]"
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+    with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
+        encode.load(tmp_path / "tokenizer.json")
 
 
 def test_text_that_utf_8_cannot_hold_is_refused_when_it_is_written(tmp_path):

@@ -40,7 +40,8 @@ def load(path: Path) -> tokenizers.Tokenizer:
         raise InputError(f"{path}: missing; put the tokenizer of the model there")
     try:
         found = tokenizers.Tokenizer.from_file(str(path))
-        found.encode("a", "b")  # one whose parts don't fit together is read, and ends in a panic when it is used
+        # One whose parts don't fit together is read, and ends in a panic when it is used.
+        found.encode("a"), found.encode("a", "b")
     except BaseException as error:  # tokenizers raises nothing more special, and panics are no Exceptions
         if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
             raise
