@@ -30,6 +30,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its small scales
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "worlds"))
 
 import published
 import stage_calls
