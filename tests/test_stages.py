@@ -35,7 +35,6 @@ JOBS = (
 )
 TOOLS = (
     "evidence",
-    "networks",
     "paper",
     "plan",
     "records",
@@ -244,7 +243,7 @@ def section(rule, name):
 
 
 def test_the_snakefile_is_short():
-    assert len((ROOT / "Snakefile").read_text().splitlines()) < 70
+    assert len((ROOT / "Snakefile").read_text().splitlines()) < 75
 
 
 def test_every_rule_is_read_here_and_every_job_has_one():
