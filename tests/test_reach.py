@@ -183,7 +183,7 @@ def test_a_llamas_reconstruction_depends_on_nothing_foreign(jobs):
     files = of(jobs, "reconstruct", "commonsense", "llama-7b")
     assert {"reconstruct/engine.py", "quant/flexround.py", "models/llama.py", "stages/reconstruct.py"} <= files
     foreign = ("models/bert.py", "models/resnet.py", "models/mobilenetv2.py", "tasks/commonsense/harness.py")
-    assert not files & {*foreign, "tasks/glue/task.py", "tasks/images/task.py", "quant/adaround.py", "mini/world.py"}
+    assert not files & {*foreign, "tasks/glue/task.py", "tasks/images/task.py", "quant/adaround.py", "mini/digits.py"}
     assert not [name for name in files if name.startswith(("results/", "tools/", "regress/"))]
     assert len(files) <= 65, f"{len(files)} files"
 
@@ -194,10 +194,6 @@ def test_an_evaluation_depends_on_its_own_task_and_not_on_how_networks_are_made(
     assert not files & {"reconstruct/engine.py", "reconstruct/phases.py", "quant/flexround.py", "quant/search.py"}
     assert not [name for name in files if name.startswith(("tasks/text", "tasks/glue", "tasks/commonsense"))]
     assert "tasks/commonsense/harness.py" in of(jobs, "evaluate", "commonsense", "llama-7b")
-
-
-def test_the_toy_world_is_reached_where_data_are_made_of_it(jobs):
-    assert "mini/world.py" in below("data", jobs.scale.tasks["commonsense"].module)
 
 
 ROUNDINGS = ("rtn", "adaround", "flexround", "adaquant", "gptq", "signround", "lrq")
