@@ -1,4 +1,4 @@
-"""Where everything lies: the one place that knows paths. Shared by the Snakefile and the stages."""
+"""The paths of jobs and their results, shared by the Snakefile and the stages."""
 
 import dataclasses
 from pathlib import Path, PurePath

@@ -1,1 +1,1 @@
-"""One command line per Snakemake rule: read the inputs, call the package, write the outputs."""
+"""The work of each Snakemake rule: read the inputs, call the package, write the outputs."""

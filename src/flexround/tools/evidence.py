@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.set_defaults(scale="real")
     arguments.add_argument("--table", type=Path, default=Path("results/reference/real1.csv"), help="CSV of the table")

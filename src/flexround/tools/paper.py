@@ -15,7 +15,7 @@ log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.add_argument("--root", type=Path, default=Path(), help="directory with results")
     arguments.add_argument("--out", type=Path, required=True, help="the PDF; its source is written beside it as .tex")
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage; nothing is computed that isn't there.
+    """Run the program; nothing is computed that isn't there.
 
     Raises:
         InputError: pdflatex or one of its packages is missing.

@@ -23,7 +23,7 @@ COUNTED = ("data", "finetune", "gate", "calibrate", "reconstruct", "evaluate")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
     arguments.add_argument("--scale", default="paper", help="name of a file in params/scales, or a path to one")
     wanted = arguments.add_mutually_exclusive_group(required=True)

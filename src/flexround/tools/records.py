@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.add_argument("action", choices=["save", "restore"], help="to results/SCALE/records, or from there")
     return arguments

@@ -25,7 +25,7 @@ COLUMNS = (*Key._fields, "n_seeds", "sd", "tolerance", "source")
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--rounding", help="name of a scale that differs from it in the number of threads alone, if there is one"

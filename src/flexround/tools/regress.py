@@ -16,7 +16,7 @@ from flexround.tools import cli
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--all", action="store_true", help="every tableN.csv of the scale, not the runs of params/regress.yaml"

@@ -18,7 +18,7 @@ FAILED = 1
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.set_defaults(scale="paper")
     arguments.add_argument("--table", type=int, help="number in the paper; none: all tables and figures")

@@ -14,7 +14,7 @@ log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.add_argument("--root", type=Path, default=Path(), help="directory with results and logs")
     arguments.add_argument("--own", metavar="FILE", help="your recipes and rows, as in --config own=FILE")
@@ -23,7 +23,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage; nothing is computed that isn't there.
+    """Run the program; nothing is computed that isn't there.
 
     Raises:
         InputError: a result that isn't what it should be.

@@ -17,7 +17,7 @@ log = logging.getLogger(__name__)
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--tables", type=Path, default=Path("results/reference"), help="directory of the tables' CSV files"

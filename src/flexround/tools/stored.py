@@ -49,7 +49,7 @@ class Listing(BaseModel):
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line of this stage."""
+    """Return the command line of this program."""
     arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     arguments.add_argument(
         "--cache", type=Path, default=Path(".dvc/cache"), help="what dvc cache dir says (.dvc/cache)"

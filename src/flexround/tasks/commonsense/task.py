@@ -9,11 +9,10 @@ import itertools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Annotated, ClassVar
+from typing import ClassVar
 
 import numpy as np
 import torch
-from pydantic import Field
 from tokenizers import Tokenizer
 from torch import nn
 
@@ -32,7 +31,6 @@ from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 
 log = logging.getLogger(__name__)
-Block = Annotated[int, Field(ge=2)]
 JOINED = 1000  # documents that the authors' code joins before it cuts them; what is left of them is dropped
 
 

@@ -1,7 +1,7 @@
 """The eight GLUE tasks, from GLUE's files (tables 4, 14, 15, 16)."""
 
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 import torch
@@ -19,7 +19,6 @@ from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.options import TextOptions, TrainSettings
 
-Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
 # Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
 METRICS = {name: {"acc": ("acc", "validation")} for name in glue_files.SENTENCES} | {
     "cola": {"matthews": ("matthews", "validation")},

@@ -1,4 +1,4 @@
-"""What scales may set of image tasks: of their data and of their training. No torch here."""
+"""The options and training settings that a scale may give an image task. No torch here."""
 
 from pathlib import Path
 from typing import Annotated, Literal

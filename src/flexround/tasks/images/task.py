@@ -24,9 +24,7 @@ from flexround.tasks.images.transforms import decode_all, flip, random_resized_c
 from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
 
 log = logging.getLogger(__name__)
-Triple = tuple[float, float, float]
 MEMORY = 1 << 30  # bytes up to which a training set is decoded once and kept
-FULL_SCALE = (0.08, 1.0)  # share of the image's area that a random crop covers
 ROOT_FILE = "train_root.txt"
 
 

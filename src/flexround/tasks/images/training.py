@@ -6,12 +6,11 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any, Protocol
+from typing import Any, Protocol
 
 import numpy as np
 import torch
 from PIL import Image
-from pydantic import Field
 from torch import nn
 from tqdm import tqdm
 
@@ -22,7 +21,6 @@ from flexround.tasks.images.transforms import decode_all, random_resized_crop, r
 from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
-NotNegative = Annotated[float, Field(ge=0)]
 
 
 class TrainingImages(Protocol):
