@@ -4,6 +4,7 @@ A plugin of Snakemake's (``logger: [flexround]`` in a profile). Dry runs look as
 everything in any case.
 """
 
+import contextlib
 import difflib
 import json
 import logging
@@ -213,10 +214,14 @@ def suggestion(text: str) -> str:
 
 def making(table: str) -> list[str]:
     """Return the scales of the project that can make a table."""
-    from flexround.settings.load import load_params  # as in corrected()
+    from flexround.errors import FlexRoundError  # as in corrected()
+    from flexround.settings.load import load_params
     from flexround.settings.plan import Plan
 
-    plans = [Plan(load_params(path.stem)) for path in sorted(Path("params/scales").glob("*.yaml"))]
+    plans = []
+    for path in sorted(Path("params/scales").glob("*.yaml")):
+        with contextlib.suppress(FlexRoundError):  # a broken scale makes nothing
+            plans.append(Plan(load_params(path.stem)))
     made = {
         plan.scale.name: [f"{plan.scale.shows.tables}{number}" for number in plan.complete_tables()] for plan in plans
     }
