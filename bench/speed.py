@@ -28,7 +28,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround import imports, memory
-from flexround.jobs import server
+from flexround.jobs import codefile, server
 from flexround.models import bert, llama, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.quant.grid import Scheme
@@ -239,7 +239,7 @@ def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float,
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begun = os.environ | environment | {"BEGUN": repr(time.time())}
-        command = [sys.executable, "-m", f"probe_job_{kind}", "none.json"]
+        command = [sys.executable, "-m", f"probe_job_{kind}", f"{os.environ['PLACE']}/{kind}.json"]
         done = subprocess.run(command, env=begun, capture_output=True, text=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -254,6 +254,14 @@ def start(repeats: int) -> None:
         for kind, modules in PRELOADED.items():
             Path(directory, f"probe_stage_{kind}.py").write_text(STAGE.format(modules=modules))
             Path(directory, f"probe_job_{kind}.py").write_text(JOB.format(kind=kind))
+            begun = [f"flexround.stages.{stage}:run" for stage in ("evaluate", "reconstruct")] + modules.split(", ")
+            record = Path(directory, kind, "sha256")
+            record.parent.mkdir()
+            texts = codefile.contents(*begun)  # each job compares its code with such a file
+            for path, text in zip((record, record.with_name(codefile.SOURCES)), texts, strict=True):
+                path.write_text(text)
+            Path(directory, f"{kind}.json").write_text(json.dumps({"code": str(record)}))
+        os.environ["PLACE"] = directory
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))
         server.start()
         time.sleep(30)  # all is imported
