@@ -10,13 +10,14 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexround.errors import NumericalError, SettingsError
-from flexround.models.blocks import Block, Site, identity
+from flexround.models.blocks import Block, identity
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Grid, Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
+from flexround.reconstruct import ends
 from flexround.reconstruct.cache import Batches, Store, forward, on
-from flexround.reconstruct.inputs import called, layer_inputs
+from flexround.reconstruct.inputs import layer_inputs
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
@@ -122,10 +123,10 @@ class Phase:
         if hyper.a_granularity == "token" and x.ndim == IMAGES:
             raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
         masks = None if self.job.mask is None else self.job.mask[: len(x)].to(device)
-        parts, ends = self._parts(block, x, masks), self.ends(index, x)
+        parts, special = self._parts(block, x, masks), ends.of(self.job, index, x)
         of_parts = [None if masks is None else masks[rows] for rows in parts]
         for site in block.sites:
-            scheme = Scheme(self.job.activation_bits(ends.get(site)), hyper.a_scheme == "symmetric")
+            scheme = Scheme(self.job.activation_bits(special.get(site)), hyper.a_scheme == "symmetric")
             kept = of_parts if hyper.mask_padding else [None] * len(parts)
             observer = place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept)
             place.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
@@ -138,33 +139,6 @@ class Phase:
             if isinstance(found := place.attached_quantizer(site), place.Observer):
                 place.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
         return outputs[0] if len(parts) == 1 else torch.cat(outputs)
-
-    def ends(self, index: int, x: Tensor) -> dict[nn.Module | Site, End]:
-        """Return the network's first and last layer, and the sites of what the first gives and the last reads.
-
-        Blocks quantize outputs or the inputs of layers: then what the first layer gives is what the second reads.
-
-        Args:
-            index: of the block whose layers and sites are looked at.
-            x: (n, ...) the block's input.
-        """
-        blocks, block, last = self.job.blocks, self.job.blocks[index], len(self.job.blocks) - 1
-        ends: dict[nn.Module | Site, End] = {}
-        outputs = [site for site in block.sites[-1:] if site.where == "output"]
-        if index in (0, last - 1):
-            ends |= dict.fromkeys(outputs, "stem" if index == 0 else "head")
-        calls = called(self.job, block, x) if index in (0, 1, last) else []
-        stem = head = None
-        if calls and index == last:
-            ends[calls[-1][0]], head = "head", calls[-1][1]
-        if calls and index == 0:
-            ends[calls[0][0]], stem = "stem", calls[1][1] if len(calls) > 1 else None
-        elif calls and index == 1 and len(place.weight_layers(blocks[0])) == 1:
-            stem = calls[0][1] if all(site.where == "input" for site in blocks[0].sites) else None
-        for layer, seen in calls:
-            if seen is head or seen is stem:
-                ends[Site(layer, "input")] = "head" if seen is head else "stem"
-        return ends
 
     def _parts(self, block: Block, x: Tensor, masks: Tensor | None) -> list[slice]:
         """Return the rows of ``x`` (n, ...) that go through a block at once: all, or batches if they are too large."""
@@ -223,8 +197,8 @@ class WeightPhase(Phase):
         full, target = carry.pop("full"), carry.pop("target")
         quantized = self.before(block, carry.pop("quantized"))
         layers = place.weight_layers(block)
-        ends = self.ends(index, quantized)
-        roundings = [self._rounding(layer, ends.get(layer)) for layer in layers]
+        special = ends.of(job, index, quantized)
+        roundings = [self._rounding(layer, special.get(layer)) for layer in layers]
         originals = self._bake_nearest(layers, roundings)
         if job.joint:
             self.calibrate_sites(index, quantized[: job.hyper.a_init_samples])
