@@ -406,6 +406,23 @@ def test_a_failed_call_leaves_nothing_attached(monkeypatch):
     assert {value.dtype for value in model.state_dict().values()} == {torch.bfloat16}
 
 
+class Flat(nn.Sequential):
+    def forward(self, x):
+        return super().forward(x).flatten(1)
+
+
+def test_a_block_may_change_what_its_module_gives():
+    def blocks(model):
+        last = flexround.Block("last", model[2], before=torch.relu, call=lambda module, x, _: module(x).flatten(1))
+        return [flexround.Block("first", model[0]), last]
+
+    model, x = Flat(nn.Conv2d(3, 4, 3), nn.ReLU(), nn.Conv2d(4, 4, 3)).eval(), torch.randn(16, 3, 8, 8)
+    found = flexround.quantize(model, x, "b-flexround-w4", blocks=blocks, **FEW)
+    assert [record["learned"] for record in found.report] == [True, True]
+    with pytest.raises(InputError, match=r"Flat can't take one of shape \(1, 1, 8, 8\)"):
+        flexround.quantize(model, x[:, :1], "b-flexround-w4", blocks=blocks, **FEW)
+
+
 def test_what_is_not_learned_is_said_once():
     words_said = "not learned, at round-to-nearest: stem; in floating point: down.0.weight, down.2.conv1.weight"
     with pytest.warns(UserWarning, match=words_said) as said:

@@ -162,22 +162,22 @@ def _blocks(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor
 
 
 def _differs(model: nn.Module, blocks: Sequence[Block], x: Tensor) -> bool:
-    """Whether the blocks give something else for ``x`` (n, ...) than the last of them gives in the network.
+    """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
 
-    Types of tokens are left out, and a last block that the network doesn't call can't be compared.
+    Types of tokens are left out, and a last module that the network doesn't call can't be compared.
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
     with _catching(blocks[-1].module) as caught:
-        model(first_input(x))
-    if not caught:
+        output = model(first_input(x))
+    wanted = [of for of in (*map(_first, caught[:1]), _first(output)) if isinstance(of, Tensor)]
+    if not caught or not wanted:
         return False
-    wanted = _first(caught[0])
     try:
         found = protocol.run(blocks, x)
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
-    return found.shape != wanted.shape or bool((found - wanted).abs().max() > CLOSE * wanted.abs().max())
+    return all(found.shape != of.shape or bool((found - of).abs().max() > CLOSE * of.abs().max()) for of in wanted)
 
 
 def _watched(

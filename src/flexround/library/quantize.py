@@ -287,7 +287,8 @@ def _given(model: nn.Module, x: Tensor) -> Any:
 
 
 def _apart(x: Tensor, y: Tensor) -> float:
-    """Return the largest difference between two outputs of one shape, of the largest output; 0 for NaN."""
+    """Return the largest difference between two outputs of one shape and any type, of the largest; 0 for NaN."""
+    x, y = x.double(), y.double()
     return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
 
 
@@ -317,6 +318,7 @@ def _cut(
     else:
         found = cut.automatic(model, x) if blocks is None else cut.named(model, list(blocks), x)
         log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
+    _given(model, x[:1])
     cut.check(model, found, inputs.x, device)
     return found
 
