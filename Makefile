@@ -115,15 +115,15 @@ endif
 pull: remote ## fetch published results, all or ENTRIES="glue squad" (docs/storage.md), from REMOTE=directory or URL
 	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
 	dvc fetch $(PULLED)
-	python -m flexround.tools.stored --cache $$(dvc cache dir) $(PULLED)
+	python -m flexround.tools.dvc_cache --cache $$(dvc cache dir) $(PULLED)
 	dvc checkout $(PULLED)
-	python -m flexround.tools.records --scale $(call quoted,$(SCALE)) restore
+	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
 push: remote verify ## publish results that are complete, current and whole; then commit dvc.lock
 	@snakemake --dry-run --config scale=$(call quoted,$(SCALE)) | tee /dev/stderr | grep -q "Nothing to be done" \
 		|| { echo "not published: make what is listed above first (snakemake --cores all)" >&2; exit 1; }
-	python -m flexround.tools.records --scale $(call quoted,$(SCALE)) save
+	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) save
 	dvc commit --force --no-relink
 	dvc push
 

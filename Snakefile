@@ -11,16 +11,16 @@ from flexround import clone
 from flexround.errors import FlexRoundError
 from flexround.jobs import resolve, server
 from flexround.jobs.resolve import Fatal, Jobs
-from flexround.jobs.shown import Shown
-from flexround.settings import additions, layout, upgrades
+from flexround.jobs.tables import Shown
+from flexround.settings import layout, upgrades, user_rows
 from flexround.settings.plan import Plan
 from snakemake.exceptions import WorkflowError
 from snakemake.logging import logger
 
 try:
     clone.check(FOUND, Path(workflow.basedir))
-    PARAMS = additions.configured(str(config.get("scale", "mini")), config.get("own"))
-    additions.claim(PARAMS.scale.name, str(config.get("scale", "mini")))
+    PARAMS = user_rows.configured(str(config.get("scale", "mini")), config.get("own"))
+    user_rows.claim(PARAMS.scale.name, str(config.get("scale", "mini")))
     PLAN = Plan(PARAMS, config.get("seeds"), dict(config), config.get("checkpoints"))
 except FlexRoundError as error:
     raise WorkflowError(str(error))

@@ -15,9 +15,10 @@ from pathlib import Path
 
 import torch
 
-from flexround import artifacts, memory
+from flexround.io import artifacts
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, ReconstructJob
+from flexround.machine import memory
 from flexround.regress import convergence
 from flexround.results import paired
 from flexround.results.evaluated import read_run

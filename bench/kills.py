@@ -29,9 +29,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its small scales
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "worlds"))
-
 import published
 import stage_calls
 import test_streaming
@@ -39,12 +36,14 @@ import yaml
 from rehearse_slurm import hashes
 from safetensors.torch import load_file
 
-from flexround import artifacts, unfinished
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
+from flexround.io import artifacts, resume, sources
 from flexround.models import build
 from flexround.results import evaluated
 from flexround.settings.load import read_scale
-from flexround.stages import finetune
+
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its small scales
+sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "worlds"))
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), ("wikitext2", "gpt-neo-125m")
@@ -77,8 +76,8 @@ class Stage(NamedTuple):
 
 def stages(root: Path, wanted: str) -> list[Stage]:
     """Make all that a small scale and a streamed network have; return the jobs with ``wanted`` in their name."""
-    unfinished.WORTH_SECONDS = 0.0  # everything is worth being kept
-    finetune.sources.verify = lambda *_: "0" * 64  # the streamed source is made here
+    resume.WORTH_SECONDS = 0.0  # everything is worth being kept
+    sources.verify = lambda *_: "0" * 64  # the streamed source is made here
     work = stage_calls.Work(ROOT / "tests/smoke.yaml", root)
     texts = streamed(root) if any(wanted in name for name in ("reconstruct, streamed", "evaluate texts")) else work
     jobs = [

@@ -14,14 +14,12 @@ import tempfile
 import time
 from pathlib import Path
 
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
-
 import torch
 import toy
 from safetensors.torch import save_file
 from torch import nn
 
-from flexround import memory
+from flexround.machine import memory
 from flexround.models import llama, transformer
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import weightless
@@ -32,6 +30,8 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 SCALE = 0.02  # deviation of the weights
 SETTINGS = toy.HYPER | {

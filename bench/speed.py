@@ -27,18 +27,19 @@ from pathlib import Path
 import torch
 from torch import Tensor, nn
 
-from flexround import imports, memory
+from flexround import imports
 from flexround.jobs import codefile, server
+from flexround.machine import memory
 from flexround.models import bert, llama, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
+from flexround.models.surgery import attach
+from flexround.models.surgery.fold_bn import fold_batch_norm
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
 from flexround.quant.search import initial_grid, mean_error
 from flexround.reconstruct.cache import Batches, Store
 from flexround.reconstruct.optimise import ReconstructionError
 from flexround.settings.load import load_params
-from flexround.surgery import place
-from flexround.surgery.fold_bn import fold_batch_norm
 
 KEEP = 0.5
 LLAMA = Scheme(8, symmetric=False, axis=0)  # of the weights, as the paper has them; 4 bit symmetric else
@@ -123,12 +124,12 @@ def quantize_weights(
     """Put a rounding on each weight of a block; return the learned parameters."""
     block.module.requires_grad_(False)
     learned = []
-    for layer in place.weight_layers(block):
+    for layer in attach.weight_layers(block):
         weight = layer.weight.detach()
-        grid = place.weight_grid(block.name, weight, scheme, "minmax", 2.4)
-        made = rounding(weight, grid, place.weight_axes(layer))
+        grid = attach.weight_grid(block.name, weight, scheme, "minmax", 2.4)
+        made = rounding(weight, grid, attach.weight_axes(layer))
         made.fuse(fused)
-        place.attach_rounding(layer, made)
+        attach.attach_rounding(layer, made)
         learned += [parameter for parameter in made.parameters() if parameter.requires_grad]
     return learned
 
@@ -136,14 +137,14 @@ def quantize_weights(
 def quantize_activations(block: Block, x: Tensor, batch: int) -> list[nn.Parameter]:
     """Put LSQ steps with dropping at a block's sites; return the steps."""
     for site in block.sites:
-        place.attach_quantizer(site, place.Observer(Scheme(4), "minmax", 2.4))
+        attach.attach_quantizer(site, attach.Observer(Scheme(4), "minmax", 2.4))
     with torch.no_grad():
         block(x[:batch].clone())
     learned = []
     for site in block.sites:
-        quantizer = place.attached_quantizer(site).quantizer
+        quantizer = attach.attached_quantizer(site).quantizer
         quantizer.keep_probability, quantizer.generator = KEEP, torch.Generator().manual_seed(0)
-        place.attach_quantizer(site, quantizer)
+        attach.attach_quantizer(site, quantizer)
         learned.append(quantizer.raw_step.requires_grad_(True))
     return learned
 

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 import flexround
-from flexround.results import published
+from flexround.results import paper_numbers
 from flexround.results.render import table_page
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import Params, load_params
@@ -39,7 +39,7 @@ def tables() -> dict[str, str]:
         params = load_params(path.stem)
         for number in Plan(params).complete_tables():
             scales.setdefault(params.scale.shows.tables, {}).setdefault(number, []).append(params)
-    bold = published.load_bold()
+    bold = paper_numbers.load_bold()
     pages = {
         f"tables/{series}{number}": table_page.page(number, made_at, bold, ROOT)
         for series, of_series in scales.items()

@@ -17,19 +17,20 @@ import torch
 import torchvision
 from torch import nn
 
-from flexround import artifacts, imports
+from flexround import imports
+from flexround.io import artifacts
+from flexround.machine.seeding import derive
 from flexround.mini import models
 from flexround.models import gpt2, mobilenetv2, resnet, transformer
 from flexround.models.blocks import run
+from flexround.models.surgery.preprocess import prepare
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.result import unflatten
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
-from flexround.seeding import derive
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
-from flexround.surgery.preprocess import prepare
 from flexround.tasks.commonsense.options import CommonsenseOptions
 from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.text.task import TOKENIZER

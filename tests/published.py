@@ -14,7 +14,7 @@ import numpy as np
 import table_runs
 import yaml
 
-from flexround.artifacts import read_json, write_json, write_manifest
+from flexround.io.artifacts import read_json, write_json, write_manifest
 from flexround.results import cells, table_csv
 from flexround.settings import layout
 from flexround.settings.dependents import served

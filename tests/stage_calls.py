@@ -7,10 +7,10 @@ from pathlib import Path
 
 import small
 
-from flexround import artifacts
+from flexround.io import artifacts
 from flexround.jobs import resolve
 from flexround.jobs.resolve import Jobs
-from flexround.jobs.shown import Shown
+from flexround.jobs.tables import Shown
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run

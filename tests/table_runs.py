@@ -10,9 +10,9 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from flexround import artifacts
+from flexround.io import artifacts
 from flexround.metrics import of
-from flexround.results import cells, evaluated, published, sample_sizes, settings_table, table_csv
+from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params
 from flexround.settings.schema import Recipe, ScaleFacts, TrainRule
@@ -59,7 +59,7 @@ def scale(comparable: bool = False) -> ScaleFacts:
     return ScaleFacts(name="big" if comparable else "mini", description="a test", comparable=comparable)
 
 
-def numbers(table: Table, value: float = 70.0) -> dict[published.Key, float]:
+def numbers(table: Table, value: float = 70.0) -> dict[paper_numbers.Key, float]:
     """Return the same published value for each cell of the table."""
     return {cell.key: value for cell in cells.collect(table, RECIPES, "none", 1, Path("nowhere"))}
 
@@ -108,7 +108,7 @@ def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray]) -> str:
     for run, metrics in runs.items():
         write_run(root, run, scores[run.recipe], metrics)
     found = cells.collect(table, dict.fromkeys(scores, Recipe()), "mini", 1, root)
-    return table_csv.to_csv(found, published.load(), table, scale())
+    return table_csv.to_csv(found, paper_numbers.load(), table, scale())
 
 
 def make(
@@ -135,17 +135,17 @@ def complete(root: Path, name: str = "mini") -> None:
         write(root, recipe, hits(count), name=name)
 
 
-def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Cell], dict[published.Key, float]]:
+def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Cell], dict[paper_numbers.Key, float]]:
     """Return the cells and published numbers of figure 7 at a scale."""
     at = params.scale.figures
-    points, sizes, seeds = published.load_figure7(), at.sample_sizes, at.sample_size_seeds
+    points, sizes, seeds = paper_numbers.load_figure7(), at.sample_sizes, at.sample_size_seeds
     return sample_sizes.collect(params.figures.sample_size, points, params.scale.name, sizes, seeds, root)
 
 
 def settings_csv(number: int, params: Params) -> str:
     """Return the CSV of a shipped table of settings."""
     table = params.tables[number]
-    return settings_table.to_csv(table, settings_table.resolve(table, params), params.scale, published.load())
+    return settings_table.to_csv(table, settings_table.resolve(table, params), params.scale, paper_numbers.load())
 
 
 def settings_params(

@@ -17,7 +17,8 @@ import toy
 from safetensors import SafetensorError
 from torch import nn
 
-from flexround.artifacts import (
+from flexround.errors import InputError, NumericalError
+from flexround.io.artifacts import (
     atomic_write,
     link,
     read_formatted,
@@ -28,13 +29,12 @@ from flexround.artifacts import (
     write_manifest,
     write_text,
 )
-from flexround.errors import InputError, NumericalError
+from flexround.models.surgery import attach
 from flexround.quant.grid import nearest_codes
 from flexround.quant.rtn import RTN
 from flexround.reconstruct import packing, result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.state import State
-from flexround.surgery import place
 
 # writing
 
@@ -208,7 +208,7 @@ import resource, sys
 from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
-from flexround import artifacts
+from flexround.io import artifacts
 from flexround.errors import InputError
 resource.setrlimit(resource.RLIMIT_FSIZE, (4096, 4096))
 array = np.zeros(100_000, np.uint8)
@@ -461,8 +461,8 @@ def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
     """8 bit: signed codes reach -128 and 127, unsigned ones 0 and 255 whatever the zero point."""
     weight = torch.linspace(-1, 3, 4000).view(4, 1000)
     for symmetric, ends in ((True, (-128, 127)), (False, (0, 255))):
-        scheme = place.Scheme(8, symmetric, 0 if granularity == "channel" else None)
-        grid = place.weight_grid("w", weight, scheme, "minmax", 2.0)
+        scheme = attach.Scheme(8, symmetric, 0 if granularity == "channel" else None)
+        grid = attach.weight_grid("w", weight, scheme, "minmax", 2.0)
         stored = result.Stored(grid, result.store_codes("w", nearest_codes(weight, grid), grid, grid))
         assert stored.codes.max() == ends[1]
         if not symmetric:
@@ -476,7 +476,7 @@ def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
 def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change):
     """They would wrap, be cut, or be another network than the one that was learned."""
     weight = torch.linspace(-1, 3, 40).view(4, 10)
-    grid = place.weight_grid("w", weight, place.Scheme(4, symmetric, None), "minmax", 2.0)
+    grid = attach.weight_grid("w", weight, attach.Scheme(4, symmetric, None), "minmax", 2.0)
     codes = nearest_codes(weight, grid)
     codes[2, 3] += change
     with pytest.raises(NumericalError, match=r"layer\.1: 1 of 40 codes are no integers from"):

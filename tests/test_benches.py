@@ -7,13 +7,12 @@ import random
 import kills
 import pytest
 
-from flexround import artifacts, unfinished
-from flexround.stages import finetune
+from flexround.io import artifacts, resume, sources
 
 
 @pytest.fixture
 def rng(monkeypatch):
-    for owner, name in ((unfinished, "WORTH_SECONDS"), (finetune.sources, "verify")):
+    for owner, name in ((resume, "WORTH_SECONDS"), (sources, "verify")):
         monkeypatch.setattr(owner, name, getattr(owner, name))  # the bench sets them for good
     return random.Random(1)
 

@@ -11,11 +11,11 @@ from torch import nn
 from flexround.errors import InputError, SettingsError
 from flexround.models import gpt2, llama, opt, transformer
 from flexround.models.blocks import run
+from flexround.models.surgery import attach
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Axes
-from flexround.surgery import place
 
 OPT = {
     "vocab_size": 50,
@@ -182,8 +182,8 @@ def test_linears_and_nothing_else_read_quantized_tensors(kind):
     for block in blocks:
         for site in block.sites:
             marks.append(Mark())
-            place.attach_quantizer(site, marks[-1])
-    linears = [module for block in blocks for module in place.weight_layers(block)]
+            attach.attach_quantizer(site, marks[-1])
+    linears = [module for block in blocks for module in attach.weight_layers(block)]
     for name, module in model.base_model.named_modules():
         if module in linears or not list(module.children()):
             module.register_forward_pre_hook(
@@ -204,11 +204,11 @@ def test_linears_and_nothing_else_read_quantized_tensors(kind):
 @torch.no_grad()
 def test_the_residual_is_not_quantized(kind):
     block = cut(make(kind))[0]
-    for linear in place.weight_layers(block):  # without the branches only the residual is left
+    for linear in attach.weight_layers(block):  # without the branches only the residual is left
         for parameter in linear.parameters():
             parameter.zero_()
     for site in block.sites:
-        place.attach_quantizer(site, Mark())
+        attach.attach_quantizer(site, Mark())
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
     expected = x
     if kind == "opt-post":
@@ -219,9 +219,9 @@ def test_the_residual_is_not_quantized(kind):
 def input_steps(kind, hidden, mask, kept):
     block = cut(make(kind))[0]
     for site in block.sites:
-        place.attach_quantizer(site, place.Observer(Scheme(8, False), "minmax", 2.4, [kept]))
+        attach.attach_quantizer(site, attach.Observer(Scheme(8, False), "minmax", 2.4, [kept]))
     block(hidden, mask)
-    return torch.stack([place.attached_quantizer(site).quantizer.grid.step for site in block.sites])
+    return torch.stack([attach.attached_quantizer(site).quantizer.grid.step for site in block.sites])
 
 
 @pytest.mark.parametrize("kind", KINDS)
@@ -248,9 +248,9 @@ def test_blocks_run_by_autocast(kind):
         with torch.autocast("cpu", torch.bfloat16):
             low = block(block.before(low), mask)
             for site in block.sites:
-                place.attach_quantizer(site, place.Observer(Scheme(8, False), "mse", 2.4, [mask]))
+                attach.attach_quantizer(site, attach.Observer(Scheme(8, False), "mse", 2.4, [mask]))
             block(full, mask)
-        assert all(place.attached_quantizer(site).quantizer.raw_step.dtype == torch.float32 for site in block.sites)
+        assert all(attach.attached_quantizer(site).quantizer.raw_step.dtype == torch.float32 for site in block.sites)
     error = ((low.float() - full)[mask].norm() / full[mask].norm()).item()
     assert 0 < error < 0.02
 
@@ -272,19 +272,19 @@ def test_a_transposed_layer_learns_what_the_linear_with_the_same_weights_learns(
     x = torch.randn(4, 5, generator=torch.Generator().manual_seed(1))
     layers, outputs = both_layouts(), []
     for layer in layers:
-        axes = place.weight_axes(layer)
+        axes = attach.weight_axes(layer)
         scheme = Scheme(4, False, axes.output if per_channel else None)
         weight = layer.weight.detach()
-        learned = rounding(weight, place.weight_grid("layer", weight, scheme, "mse", 2.4), axes)
-        place.attach_rounding(layer, learned)
-        assert place.weight_axes(layer) == axes
+        learned = rounding(weight, attach.weight_grid("layer", weight, scheme, "mse", 2.4), axes)
+        attach.attach_rounding(layer, learned)
+        assert attach.weight_axes(layer) == axes
         optimizer = torch.optim.Adam(learned.parameters(), lr=0.05)
         for _ in range(5):
             optimizer.zero_grad()
             (layer(x) - x.sum(1, keepdim=True)).square().sum().backward()
             optimizer.step()
         outputs.append((learned.step(), learned.codes(weight), *learned.parameters()))
-    assert place.weight_axes(layers[0]) == Axes(output=1)
+    assert attach.weight_axes(layers[0]) == Axes(output=1)
     for one, two in zip(*outputs, strict=True):
         assert torch.allclose(one, two.T if two.ndim else two, rtol=1e-4, atol=1e-5)
 

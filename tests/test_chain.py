@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 from stage_calls import Work
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.settings import layout
 from flexround.tools import verify
 

@@ -11,7 +11,7 @@ from PIL import Image
 from flexround.errors import InputError, SettingsError
 from flexround.models import blocks as protocol
 from flexround.models import cifar_resnet
-from flexround.surgery.fold_bn import fold_batch_norm
+from flexround.models.surgery.fold_bn import fold_batch_norm
 from flexround.tasks.images.cifar10 import Cifar10, Cifar10Options
 
 

@@ -14,8 +14,8 @@ from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill
 from visible_text import offline, visible
 
 from flexround.errors import SettingsError
-from flexround.jobs.shown import Shown
-from flexround.results import cells, published
+from flexround.jobs.tables import Shown
+from flexround.results import cells, paper_numbers
 from flexround.results.claims import specs, verdicts
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
@@ -43,7 +43,7 @@ def judged(root: Path, one: specs.Claim, seeds: int = 1) -> list[dict[str, str]]
 @functools.cache
 def paper_places() -> dict[str, verdicts.Place]:
     """Return the paper's tables and figure 7 without any run."""
-    printed, params = published.load(), load_params("paper")
+    printed, params = paper_numbers.load(), load_params("paper")
     every = params.recipes.recipes
     places = {
         f"table {table.number}": verdicts.Place(cells.collect(table, every, "paper", 1, Path("nowhere")), printed)
@@ -127,7 +127,7 @@ def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: 
     scores = {"full-precision": hits(400), "q-adaround-w8a8": hits(500), "q-flexround-w8a8": hits(450)}
     fill(tmp_path, OF_RUNS["table05"], scores)
     found = cells.collect(OF_RUNS["table05"], dict.fromkeys(scores, RECIPES["bare"]), "mini", 1, tmp_path)
-    place = {"table 5": verdicts.Place(found, published.load())}
+    place = {"table 5": verdicts.Place(found, paper_numbers.load())}
     better = claim([("q-flexround-w8a8", "q-adaround-w8a8")], places=["table 5"])
     near = claim([("q-flexround-w8a8", "full-precision")], places=["table 5"], within={"perplexity": 10})
     first, *_ = lines = _lines(verdicts.compare({"a": better, "b": near}, place))

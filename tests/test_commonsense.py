@@ -16,8 +16,8 @@ import transformers
 from safetensors.numpy import load_file
 from tokenizers import Tokenizer, processors
 
-from flexround import artifacts
 from flexround.errors import InputError, SettingsError
+from flexround.io import artifacts
 from flexround.models import transformer
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from flexround.results import reference
+from flexround.results import published_results
 from flexround.results.summary import summarise
 from flexround.settings.load import load_params
 from flexround.settings.plan import CONFIG_KEYS
@@ -109,8 +109,14 @@ def test_dvc_says_which_settings_and_numbers_differ(clone):
 def test_the_published_summaries_are_those_of_the_published_tables():
     for scale in ("mini", "real"):
         params = load_params(scale)
-        tables = [ROOT / reference.DIRECTORY / f"{table.name}.csv" for _, table in sorted(params.tables.items())]
-        published = ROOT / reference.DIRECTORY / reference.published_name(params.scale, reference.SUMMARY)
+        tables = [
+            ROOT / published_results.DIRECTORY / f"{table.name}.csv" for _, table in sorted(params.tables.items())
+        ]
+        published = (
+            ROOT
+            / published_results.DIRECTORY
+            / published_results.published_name(params.scale, published_results.SUMMARY)
+        )
         assert json.loads(published.read_text()) == summarise(tables), scale
 
 
@@ -119,7 +125,9 @@ def test_every_published_table_with_measurements_is_plotted():
         next(iter(plot)) for plot in yaml.safe_load((ROOT / "dvc.yaml").read_text())["plots"] if isinstance(plot, dict)
     ]
     tables = [
-        path for path in (ROOT / reference.DIRECTORY).glob("*.csv") if re.fullmatch(r"(table|real)\d+", path.stem)
+        path
+        for path in (ROOT / published_results.DIRECTORY).glob("*.csv")
+        if re.fullmatch(r"(table|real)\d+", path.stem)
     ]
     measured = [path for path in tables if any(row["n_examples"] for row in csv.DictReader(path.open()))]
     assert sorted(plots) == sorted(str(path.relative_to(ROOT)) for path in measured)

@@ -39,11 +39,11 @@ from pyarrow import parquet
 from safetensors.torch import save_file
 from test_choices import write_lines
 
-from flexround import artifacts, sources, unfinished
 from flexround.errors import FlexRoundError, InputError
+from flexround.io import artifacts, resume, sources
 from flexround.jobs import jobfile
 from flexround.jobs.resolve import Jobs
-from flexround.jobs.shown import Shown, TabulateJob
+from flexround.jobs.tables import Shown, TabulateJob
 from flexround.library import quantized
 from flexround.library.quantize import quantize
 from flexround.mini.tasks.digits import Digits, DigitsOptions
@@ -55,7 +55,7 @@ from flexround.rehearsal import project, scale, tokenizers
 from flexround.results import evaluated
 from flexround.results.claims import specs
 from flexround.results.render import job_costs, run_facts, table_layout
-from flexround.settings import additions, load
+from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Source
@@ -71,7 +71,7 @@ from flexround.tasks.language import llama2c
 from flexround.tasks.squad import files as squad
 from flexround.tasks.text import encode
 from flexround.tasks.text import files as text_files
-from flexround.tools import stored, verify
+from flexround.tools import dvc_cache, verify
 
 CASES = int(os.environ.get("CASES", 10))  # of each reader
 SECONDS = 120  # after which a reader hangs, on a busy machine too
@@ -214,7 +214,7 @@ def write_settings(d):
 def read_settings(d):
     """Read all settings of a scale and resolve runs of it, as Snakemake does before it starts a job."""
     with mock.patch.object(load, "PARAMS", d / "params"):
-        plan = Plan(additions.configured("real", str(d / "own.yaml")))
+        plan = Plan(user_rows.configured("real", str(d / "own.yaml")))
         specs.load(d / "params/claims-real.yaml")
     runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
     for run in [*runs, *(run for number in plan.complete_figures() for run in plan.figure_runs(number))][:30]:
@@ -275,13 +275,13 @@ def absent():
 
 
 def write_part(d):
-    for _ in interrupted(unfinished.kept(d / "kept")):
-        unfinished.save("epoch", {"model": {"a": torch.arange(5)}, "optimizer": {"b": torch.ones(3)}}, done=3)
+    for _ in interrupted(resume.kept(d / "kept")):
+        resume.save("epoch", {"model": {"a": torch.arange(5)}, "optimizer": {"b": torch.ones(3)}}, done=3)
 
 
 def read_part(d):
-    for _ in interrupted(unfinished.kept(d / "kept")):
-        found = unfinished.load("epoch")
+    for _ in interrupted(resume.kept(d / "kept")):
+        found = resume.load("epoch")
     return found
 
 
@@ -374,7 +374,7 @@ READERS = {
     "job of a reconstruction": job_file(Jobs, "reconstruct", jobfile.ReconstructJob, report_case.RUN),
     "job of an evaluation": job_file(Jobs, "evaluate", jobfile.EvaluateJob, report_case.RUN),
     "job of a table": job_file(Shown, "tabulate", TabulateJob, 3),
-    "dvc.lock": Reader(write_lock, lambda d: stored.run(Namespace(cache=Path(".dvc/cache"), entries=[]))),
+    "dvc.lock": Reader(write_lock, lambda d: dvc_cache.run(Namespace(cache=Path(".dvc/cache"), entries=[]))),
     "verified results": Reader(write_results, lambda d: verify.run(Namespace(scale="real"))),
     "the report's files of a run": Reader(report_case.fill_root, read_report, RUN_FILES),
     "table CSV": Reader(

@@ -14,16 +14,16 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from flexround import devices, precision
-from flexround.devices import lease, lease_one
 from flexround.errors import InputError
+from flexround.machine import devices, precision
+from flexround.machine.devices import lease, lease_one
 
 ROOT = Path(__file__).resolve().parent.parent
 
 HOLDER = """
 import sys
 from pathlib import Path
-from flexround import devices
+from flexround.machine import devices
 devices.POLL_SECONDS = 0.01
 print("started", flush=True)
 with devices.lease_one(sys.argv[2].split(","), Path(sys.argv[1])) as index:
@@ -222,7 +222,7 @@ RANK = r"""
 import os, sys, time
 from types import SimpleNamespace
 import torch
-from flexround import devices, precision
+from flexround.machine import devices, precision
 devices.POLL_SECONDS = 0.01
 precision.repeatable = lambda: None
 torch.cuda.is_available = lambda: True
@@ -256,7 +256,7 @@ def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path):
 
 REPEATABLE = """
 import json, torch
-from flexround import precision, provenance
+from flexround.machine import precision, provenance
 before = precision.facts()
 precision.repeatable()
 torch.backends.cuda.matmul.allow_tf32  # the old switches, which libraries read, can still be read
@@ -278,7 +278,7 @@ def test_what_makes_a_gpu_repeat_itself_is_set_and_recorded():
 
 PAGE_FAULTS = """
 import resource, torch
-from flexround import memory
+from flexround.machine import memory
 torch.set_num_threads(1)
 memory.keep_freed_memory()
 def faults():
@@ -303,7 +303,7 @@ def test_memory_that_is_freed_and_taken_again_is_not_returned_in_between():
 
 RESIDENT = """
 import torch
-from flexround import memory
+from flexround.machine import memory
 memory.keep_freed_memory()
 def resident():
     return next(int(line.split()[1]) for line in open("/proc/self/status") if line.startswith("VmRSS"))

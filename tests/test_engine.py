@@ -11,8 +11,10 @@ from torch import nn
 from torch.nn.utils import parametrize
 
 from flexround.errors import InputError, NumericalError
+from flexround.machine import memory
 from flexround.models.blocks import Block, Site
 from flexround.models.blocks import run as run_blocks
+from flexround.models.surgery import attach
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Axes
@@ -20,7 +22,6 @@ from flexround.reconstruct import engine, phases
 from flexround.reconstruct.cache import Batches, Store
 from flexround.reconstruct.optimise import Annealing, ReconstructionError
 from flexround.reconstruct.weights import Resident
-from flexround.surgery import place
 
 LEARNED = ["adaround", "adaquant", "flexround", "adaquant-flexround", "lrq"]
 LR = {
@@ -134,10 +135,10 @@ def test_ablations_leave_what_they_switch_off(tmp_path):
 @pytest.mark.parametrize(("setting", "stem"), [("B", 8), ("Q", "low")])
 def test_activation_sites_have_the_settings_bits_and_one_sided_grids(tmp_path, setting, stem):
     _, _, model = reconstruct(tmp_path, toy.recipe(setting, "flexround", 3, 4), stem_output_bits=stem)
-    tops = [q.grid.qmax for block in toy.blocks(model) for q in place.quantizers(block)]
+    tops = [q.grid.qmax for block in toy.blocks(model) for q in attach.quantizers(block)]
     low = 2**4 - 1
     assert tops == [255 if stem == 8 else low, low, low, low, 255]
-    assert all(q.grid.qmin == 0 for block in toy.blocks(model) for q in place.quantizers(block))
+    assert all(q.grid.qmin == 0 for block in toy.blocks(model) for q in attach.quantizers(block))
 
 
 def test_b_learns_steps_on_full_precision_inputs_after_the_weights_and_q_jointly(tmp_path):
@@ -235,7 +236,7 @@ def test_memory_does_not_grow_from_block_to_block(tmp_path, monkeypatch, setting
         stores = {each.untyped_storage() for each in gc.get_objects() if type(each) in (torch.Tensor, nn.Parameter)}
         bytes_after.append(sum({store.data_ptr(): store.nbytes() for store in stores}.values()))
 
-    monkeypatch.setattr(engine.memory, "return_freed_memory", measure)
+    monkeypatch.setattr(memory, "return_freed_memory", measure)
     toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4), net=toy.model(depth=6), iters=3, a_iters=3), tmp_path)
     after_body = torch.tensor(bytes_after[1:7])  # without the stem and the head, whose activations have other sizes
     activation = 64 * 8 * 8 * 8 * 4
@@ -334,10 +335,10 @@ def test_transposed_conv1d_of_transformers_is_recognised_and_learned_along_its_o
     from transformers.pytorch_utils import Conv1D
 
     layer = Conv1D(7, 5)
-    assert place.weight_axes(layer) == Axes(output=1)
+    assert attach.weight_axes(layer) == Axes(output=1)
     scheme = Scheme(4, axis=1)
-    grid = place.weight_grid("c_attn", layer.weight, scheme, "mse", 2.4)
+    grid = attach.weight_grid("c_attn", layer.weight, scheme, "mse", 2.4)
     assert grid.step.shape == (1, 7)
-    place.attach_rounding(layer, FlexRound(layer.weight.detach(), grid, Axes(output=1)))
+    attach.attach_rounding(layer, FlexRound(layer.weight.detach(), grid, Axes(output=1)))
     layer(torch.ones(2, 5)).sum().backward()
-    assert place.attached_rounding(layer).d3.grad.shape == (1, 7)
+    assert attach.attached_rounding(layer).d3.grad.shape == (1, 7)

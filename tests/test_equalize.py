@@ -9,8 +9,8 @@ from torch import nn
 
 from flexround.errors import InputError
 from flexround.models.groups import EqualizationGroup
-from flexround.surgery.equalize import absorb_high_biases, equalize
-from flexround.surgery.fold_bn import FoldedStatistics
+from flexround.models.surgery.equalize import absorb_high_biases, equalize
+from flexround.models.surgery.fold_bn import FoldedStatistics
 
 
 def pair(activation: bool) -> tuple[nn.Sequential, EqualizationGroup, dict[str, FoldedStatistics]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from table_runs import OF_RUNS, figure7
 
-from flexround.results import cells, published
+from flexround.results import cells, paper_numbers
 from flexround.results.claims import errata, specs, verdicts
 from flexround.settings.load import load_params
 
@@ -36,7 +36,7 @@ SHARED = {(1, 2), (1, 11), (2, 11), (4, 15), (7, 19), (15, 16)}  # with the rows
 def paper() -> errata.Paper:
     every = load_params("paper").recipes.recipes
     found = [c for table in OF_RUNS.values() for c in cells.collect(table, every, "paper", 1, Path("nowhere"))]
-    return errata.printed(found, published.load(), published.load_bold())
+    return errata.printed(found, paper_numbers.load(), paper_numbers.load_bold())
 
 
 @pytest.fixture(scope="module")

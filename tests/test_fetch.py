@@ -19,8 +19,8 @@ import pytest
 from safetensors.numpy import save
 from stage_calls import call
 
-from flexround import download, sources
 from flexround.errors import InputError
+from flexround.io import download, sources
 from flexround.jobs.jobfile import FetchJob
 from flexround.settings.layout import ROOT
 from flexround.settings.load import read_sources
@@ -230,7 +230,7 @@ def test_a_broken_off_snapshot_is_not_taken_for_a_whole_one(hub, out):
 def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out, monkeypatch):
     hub.slow = "model-2.safetensors"
     with monkeypatch.context() as patch:
-        patch.setattr("flexround.hub.LIMIT", 8)
+        patch.setattr("flexround.io.hub.LIMIT", 8)
         with pytest.raises(InputError, match="it took longer than 8 s; what came is kept"):
             sources.fetch("net", hub_source(), out)
     assert not (out / "hub/net").exists()

@@ -7,7 +7,7 @@ import pytest
 from matplotlib.figure import Figure
 
 from flexround.errors import InputError
-from flexround.results.published import load_figure7
+from flexround.results.paper_numbers import load_figure7
 from flexround.results.render.figure_style import save
 from flexround.results.render.figures import Accuracies, Shifts, figure3, figure4, figure5, figure6, figure7
 

@@ -3,8 +3,8 @@
 import pytest
 from stage_calls import Work
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 

@@ -7,8 +7,8 @@ import pytest
 import real_files
 from pydantic import ValidationError
 
-from flexround import git, sources
 from flexround.errors import InputError
+from flexround.io import git, sources
 from flexround.settings.schema import Source
 
 FILES = {"zoo/w.th": b"weights\r\n", "zoo/other.th": b"x", "train/ant/1.jpg": b"one", "train/bee/2.jpg": b"two"}

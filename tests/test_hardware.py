@@ -14,9 +14,10 @@ import pytest
 import torch
 from stage_calls import Work
 
-from flexround import hardware, unfinished
 from flexround.errors import InputError
+from flexround.io import resume
 from flexround.jobs import ranks
+from flexround.machine import hardware
 from flexround.tasks.images import task as image_task
 from flexround.tasks.images import training
 
@@ -166,7 +167,7 @@ def test_a_fine_tune_without_memory_names_its_settings_and_goes_on_at_its_epoch(
     scale = tmp_path / "smoke.yaml"
     scale.write_text((TESTS / "smoke.yaml").read_text().replace("epochs: 1,", "epochs: 3,"))
     work = Work(scale, tmp_path)
-    monkeypatch.setattr(unfinished, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(resume, "WORTH_SECONDS", 0.0)
     epochs, train_epoch = [], training._train_epoch
 
     def short(*arguments):

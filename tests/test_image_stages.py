@@ -7,8 +7,8 @@ import torch
 import yaml
 from stage_calls import Work
 
-from flexround.artifacts import read_manifest
 from flexround.errors import InputError
+from flexround.io.artifacts import read_manifest
 from flexround.mini.models import resnet18
 from flexround.settings import schema
 from flexround.settings.load import load_params, scale_path

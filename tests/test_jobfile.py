@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from stage_calls import Work
 
-from flexround import artifacts
 from flexround.errors import InputError, SettingsError
+from flexround.io import artifacts
 from flexround.jobs import codefile, execution, jobfile, resolve
 from flexround.jobs.jobfile import CalibrateJob, DataJob, EvaluateJob, FinetuneJob, GateJob, ReconstructJob, SelectJob
 from flexround.settings import reach

@@ -13,8 +13,8 @@ import torch
 from safetensors.numpy import load_file
 from tokenizers import models, pre_tokenizers, processors
 
-from flexround import artifacts
 from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.io import artifacts
 from flexround.models import transformer
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling, LanguageOptions

@@ -9,9 +9,9 @@ from tensors import randn
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from flexround.models.surgery import attach
 from flexround.quant.rtn import RTN
 from flexround.reconstruct.inputs import layer_inputs, unfolded
-from flexround.surgery import place
 
 LAYERS = {
     "linear": (nn.Linear(6, 5), (4, 3, 6)),
@@ -27,7 +27,7 @@ LAYERS = {
 @pytest.mark.parametrize("kind", LAYERS)
 def test_rows_times_weight_are_the_layers_output(kind):
     layer, shape = LAYERS[kind]
-    x, axes = randn(*shape), place.weight_axes(layer)
+    x, axes = randn(*shape), attach.weight_axes(layer)
     rows = unfolded(layer, x)
     weight = layer.weight.transpose(0, axes.output).flatten(1).unflatten(0, (len(rows), -1))
     products = torch.einsum("gnf,gof->ngo", rows, weight).flatten(1) + layer.bias

@@ -19,7 +19,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.library import code_digest, cut, memory_state, samples
+from flexround.library import auto_blocks, code_digest, memory_state, samples
 from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache
@@ -64,7 +64,7 @@ def test_a_network_of_one_s_own_is_quantized_saved_and_loaded(tmp_path, kind, da
 def test_the_cut_is_as_fine_as_the_network_allows(kind, x, names):
     model = made(kind)
     x = torch.stack([x, torch.zeros_like(x)], 1) if not x.is_floating_point() else x
-    assert [block.name for block in cut.automatic(model, x)] == names
+    assert [block.name for block in auto_blocks.automatic(model, x)] == names
     assert not any("forward" in module.__dict__ for module in model.modules()), "nothing stays replaced"
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
@@ -75,7 +75,7 @@ def test_blocks_by_name_and_by_function():
     assert [record["block"] for record in coarse.report] == ["stem", "stage", "down", "head"]
 
     def blocks(network):
-        return cut.named(network, ["stem", "stage", "down", "head"], x)
+        return auto_blocks.named(network, ["stem", "stage", "down", "head"], x)
 
     assert torch.equal(flexround.quantize(model, x, "b-rtn-w4", blocks=blocks, **FEW)(x), coarse(x))
     with pytest.raises(InputError, match="no module 'stages'"):

@@ -12,8 +12,8 @@ from own_networks import FEW, Pictures, llama, made, pictures, words
 from torch import nn
 
 import flexround
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.reconstruct import packing
 
 PART, CONV = "weights-001.safetensors", "weight/stage.0.conv1"

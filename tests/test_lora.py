@@ -8,9 +8,9 @@ import torch
 from flexround.errors import InputError
 from flexround.jobs.jobfile import FinetuneJob
 from flexround.models import transformer
+from flexround.models.surgery.lora import merge_checkpoint
 from flexround.settings.schema import Checkpoint, Source, Task
 from flexround.stages import finetune
-from flexround.surgery.lora import merge_checkpoint
 from synthetic import tokenizers
 
 WIDTH, LAYERS, RANK = 8, 3, 2

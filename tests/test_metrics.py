@@ -5,7 +5,7 @@ from table_runs import OF_RUNS
 
 from flexround import metrics
 from flexround.errors import SettingsError
-from flexround.results import published
+from flexround.results import paper_numbers
 
 
 @pytest.mark.parametrize(
@@ -26,7 +26,7 @@ def test_unit_and_direction(name: str, unit: str, higher_is_better: bool, relati
 def test_every_metric_of_the_tables_and_of_the_paper_is_known() -> None:
     cells = [cell for table in OF_RUNS.values() for cell in table.cells()]
     names = {metric for cell in cells for metric in cell.metrics}
-    names |= {key.metric for key in published.load()} - {published.SETTING}
+    names |= {key.metric for key in paper_numbers.load()} - {paper_numbers.SETTING}
     assert len(names) > 20
     assert [metrics.of(name).name for name in sorted(names)] == sorted(names)
 

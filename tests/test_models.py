@@ -14,8 +14,8 @@ from flexround.mini import models as mini
 from flexround.models import mobilenetv2, resnet
 from flexround.models.blocks import Block, run
 from flexround.models.groups import EqualizationGroup
+from flexround.models.surgery import attach
 from flexround.settings import load
-from flexround.surgery import place
 from flexround.tasks import protocol
 
 load_params = functools.cache(load.load_params)
@@ -169,8 +169,8 @@ def test_layers_read_quantized_tensors_and_nothing_else_is_quantized(case):
             # A quantizer becomes a child of its site's module, and a Sequential would run it as one more layer.
             assert not isinstance(site.module, nn.Sequential)
             marks.append(Mark())
-            place.attach_quantizer(site, marks[-1])
-    layers = [layer for block in blocks for layer in place.weight_layers(block)]
+            attach.attach_quantizer(site, marks[-1])
+    layers = [layer for block in blocks for layer in attach.weight_layers(block)]
     for layer in layers[1:] if case.image else layers:
         layer.register_forward_pre_hook(lambda _, arguments: read.append(arguments[0]))
     run(blocks, case.x, case.mask)

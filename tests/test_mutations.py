@@ -10,6 +10,7 @@ import golden
 import numpy as np
 import pytest
 
+from flexround.models.surgery import attach, equalize, preprocess
 from flexround.quant import search
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.adaround import AdaRound
@@ -17,7 +18,6 @@ from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Axes
 from flexround.reconstruct import optimise, phases
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.surgery import equalize, place, preprocess
 from flexround.tasks.commonsense import harness
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.text import task as text
@@ -97,9 +97,9 @@ MUTATIONS = {  # defect -> where it is planted, as what, and a golden number tha
     "AdaRound without its regulariser": (AdaRound, "regularizer", nothing, "b-adaround-w3/hard"),
     "first layer not 8 bit": (Reconstruction, "weight_bits", first_layer_low, "b-rtn-w3/bits_first"),
     "dropped activations are zero": (ActivationQuantizer, "quantize", dropped_to_zero, "q-flexround-w4a8/error"),
-    "wrong zero point": (place, "initial_grid", zero_point_off_by_one, "q-rtn-w4a8/zero"),
+    "wrong zero point": (attach, "initial_grid", zero_point_off_by_one, "q-rtn-w4a8/zero"),
     "BN not folded": (preprocess, "fold_batch_norm", nothing, "b-rtn-w3/error"),
-    "s3 along the input of Conv1D": (place, "weight_axes", axes_of_linear, "q-flexround-w8a8/moved"),
+    "s3 along the input of Conv1D": (attach, "weight_axes", axes_of_linear, "q-flexround-w8a8/moved"),
     "calibrated on the dev set": (text, "read_lines", dev_set, "questions/calibration/from_train"),
     "BLEU without lower-casing": (bleu, "post_process", case_counts, "metrics/bleu_all"),
     "acc instead of acc_norm": (harness, "ask", acc_alone, "questions/hellaswag"),

@@ -9,8 +9,8 @@ import torch
 from safetensors.torch import load_file, save_file
 
 import networks
-from flexround import artifacts, sources
 from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.io import artifacts, sources
 from flexround.models.checkpoints import read_foreign
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params

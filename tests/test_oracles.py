@@ -19,10 +19,11 @@ import yaml
 from stage_calls import Work
 from test_workflow import Project
 
-from flexround import artifacts, metrics
-from flexround.jobs.shown import Shown
+from flexround import metrics
+from flexround.io import artifacts
+from flexround.jobs.tables import Shown
 from flexround.reconstruct import packing
-from flexround.results import reference
+from flexround.results import published_results
 from flexround.results.claims import specs
 from flexround.results.render import claims_page, html, latex, terminal
 from flexround.settings import layout
@@ -150,12 +151,12 @@ def test_the_same_renderings_of_what_is_published(scale, check):
     plan = Plan(load_params(scale))
     facts, found = Shown(plan).facts, {}
     for table in plan.params.tables.values():
-        text = reference.find_published(ROOT, plan.scale, f"{table.name}.csv").read_text()
+        text = published_results.find_published(ROOT, plan.scale, f"{table.name}.csv").read_text()
         found[f"{table.name}.csv"] = sha256(text)
         for suffix, module in (("tex", latex), ("html", html), ("txt", terminal)):
             found[f"{table.name}.{suffix}"] = sha256(module.render(text, table, facts))
-    names = (reference.published_name(plan.scale, name) for name in ("claims.csv", "errata.csv"))
-    claims, errata = ((ROOT / reference.DIRECTORY / name).read_text() for name in names)
+    names = (published_results.published_name(plan.scale, name) for name in ("claims.csv", "errata.csv"))
+    claims, errata = ((ROOT / published_results.DIRECTORY / name).read_text() for name in names)
     judged = specs.load(PARAMS / plan.scale.shows.claims).claims
     found |= {"claims.csv": sha256(claims), "errata.csv": sha256(errata)}
     found["claims.html"] = sha256(claims_page.render(claims, errata, judged, facts))

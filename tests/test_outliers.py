@@ -8,8 +8,8 @@ import torch
 from safetensors.torch import load_file
 
 from flexround import imports
-from flexround.artifacts import read_manifest
 from flexround.errors import SettingsError
+from flexround.io.artifacts import read_manifest
 from flexround.mini import outliers
 from flexround.models import transformer
 from flexround.settings.load import load_params

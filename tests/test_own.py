@@ -15,11 +15,11 @@ from stage_calls import Work
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
 from flexround.jobs.resolve import Jobs
-from flexround.jobs.shown import Shown
+from flexround.jobs.tables import Shown
 from flexround.models import blocks as protocol
-from flexround.results import cells, published, table_csv
+from flexround.results import cells, paper_numbers, table_csv
 from flexround.results.render import html, latex, terminal
-from flexround.settings import additions, reach
+from flexround.settings import reach, user_rows
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -48,7 +48,7 @@ def merged(mini, home, **changes):
     """Return the settings with the example, changed."""
     file = home / "my_rounding.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
-    return additions.merge(mini, additions.read(file), file)
+    return user_rows.merge(mini, user_rows.read(file), file)
 
 
 def mistakes(mini, home, **changes):
@@ -112,7 +112,7 @@ def made(mini, home):
     for run in Plan(params).table_runs(2):
         table_runs.write_run(home / "results", run, scores[run.recipe], table_runs.METRICS)
     found = cells.collect(table, params.recipes.recipes, "mini", 1, home / "results")
-    return table_csv.to_csv(found, published.load(), table, params.scale), table, params.scale
+    return table_csv.to_csv(found, paper_numbers.load(), table, params.scale), table, params.scale
 
 
 def test_the_csv_has_its_numbers_without_published_ones(made):
@@ -213,7 +213,7 @@ def test_a_syntax_error_in_the_users_module_is_named_with_its_line(mini, home):
 
 def test_a_file_that_is_not_there_is_one_message(mini, home):
     with pytest.raises(SettingsError, match=r"nothing.yaml: missing"):
-        additions.read(home / "nothing.yaml")
+        user_rows.read(home / "nothing.yaml")
 
 
 # networks

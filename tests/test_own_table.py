@@ -8,7 +8,7 @@ import pytest
 from table_runs import hits, write_run
 from visible_text import visible
 
-from flexround.results import cells, published, settings_table, table_csv
+from flexround.results import cells, paper_numbers, settings_table, table_csv
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.render import document, html, latex, report_page, terminal
 from flexround.settings import load
@@ -57,7 +57,7 @@ def root(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     for recipe, count in (("q-adaround-w4a4", 700), ("q-flexround-w4a4", 740)):
         run = Run("mini", "imagenet", "resnet18-brecq", recipe, 0)
         write_run(root / "results", run, hits(count), ["top1"], seconds=1.0, environment=ENVIRONMENT)
-    table, settings, numbers = params.tables[25], params.tables[26], published.load()
+    table, settings, numbers = params.tables[25], params.tables[26], paper_numbers.load()
     found = cells.collect(table, params.recipes.recipes, "mini", 1, root / "results")
     texts = {
         25: table_csv.to_csv(found, numbers, table, scale),
@@ -113,4 +113,4 @@ def test_claims_compare_it_and_errata_leave_it_out(root: Path, plan: Plan) -> No
     comparisons = verdicts.compare({"ours": claim}, {"table 25": verdicts.Place(found, {})})
     (line,) = csv.DictReader(verdicts.to_csv(comparisons, {}).splitlines())
     assert (line["margin"], line["published_margin"], line["verdict"]) == ("4.00", "", "holds")
-    assert errata.find(errata.printed(found, published.load(), frozenset()), comparisons, {}) == []
+    assert errata.find(errata.printed(found, paper_numbers.load(), frozenset()), comparisons, {}) == []

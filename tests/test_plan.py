@@ -289,7 +289,7 @@ def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, t
     monkeypatch.chdir(tmp_path)
     rule = NeedRule(when={"stage": "reconstruct"}, set=Needs(gpu_mb=500, mem_mb=1000, runtime=1))
     scale = paper.scale.model_copy(update={"needs": (rule,)})
-    monkeypatch.setattr(stage.additions, "configured", lambda *_: paper.params._replace(scale=scale))
+    monkeypatch.setattr(stage.user_rows, "configured", lambda *_: paper.params._replace(scale=scale))
     with pytest.raises(SettingsError) as caught:
         stage.run(stage.parser().parse_args(["--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq"]))
     message = str(caught.value)

@@ -7,8 +7,8 @@ import real_files
 import torch
 from stage_calls import Work
 
-from flexround import sources
 from flexround.errors import InputError
+from flexround.io import sources
 from flexround.models import cifar_resnet
 from flexround.results.render import by_bits, document, report_page
 from flexround.settings.layout import ROOT

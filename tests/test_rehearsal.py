@@ -14,8 +14,9 @@ import torch
 from PIL import Image
 from pyarrow import parquet
 
-from flexround import imports, sources
+from flexround import imports
 from flexround.errors import USER_ERROR, InputError, SettingsError
+from flexround.io import sources
 from flexround.models import build
 from flexround.models.checkpoints import read_foreign
 from flexround.rehearsal import data, project, scale, workflow

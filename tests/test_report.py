@@ -13,8 +13,8 @@ from table_runs import hits, write_run
 from visible_text import offline, visible
 
 from flexround.errors import SettingsError
-from flexround.results import reference
-from flexround.results.published import DECIMALS
+from flexround.results import published_results
+from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import (
     findings,
     job_costs,
@@ -439,8 +439,8 @@ def test_runs_of_no_table_are_named_and_tables_that_a_scale_cannot_make_are_not_
 def test_what_was_computed_comes_before_what_is_published(tmp_path):
     scale = load_params("mini").scale
     shutil.copytree(ROOT / "results/reference", tmp_path / "results/reference")
-    assert reference.find(tmp_path, scale, "table3.csv").published
+    assert published_results.find(tmp_path, scale, "table3.csv").published
     (tmp_path / "results/mini").mkdir()
     (tmp_path / "results/mini/table3.csv").touch()
-    assert reference.find(tmp_path, scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
-    assert not reference.find(tmp_path, scale, "table99.csv").published
+    assert published_results.find(tmp_path, scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
+    assert not published_results.find(tmp_path, scale, "table99.csv").published

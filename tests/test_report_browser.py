@@ -9,7 +9,7 @@ import pytest
 from browser import CHROMIUM, Browser
 from report_case import PLAN, fill_root
 
-from flexround.results import published
+from flexround.results import paper_numbers
 from flexround.results.render import report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
@@ -276,7 +276,7 @@ def test_full_precision_stands_beside_all_bits(cloned):
 def test_the_paper_can_be_compared_too(opened):
     choose(opened, "numbers", "published")
     values = "[...document.querySelectorAll('#compare tbody tr td:nth-child(3)')].map((cell) => cell.textContent)"
-    printed = {f"{value:.2f}" for key, value in published.load().items() if "FlexRound" in key.method}
+    printed = {f"{value:.2f}" for key, value in paper_numbers.load().items() if "FlexRound" in key.method}
     assert set(opened.evaluate(values)) <= printed
     assert "standard errors" not in opened.evaluate("document.querySelector('#compare output').textContent")
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flexround.errors import SettingsError
-from flexround.settings import additions, load
+from flexround.settings import load, user_rows
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params, read_scale
 from flexround.settings.plan import Plan
@@ -147,14 +147,14 @@ def test_a_scale_among_the_projects_has_the_name_of_its_file(tmp_path, monkeypat
 def test_results_are_of_one_file_until_it_is_gone(write, tmp_path):
     one, other = (write(f"{place}/mine.yaml", "name: mine\nextends: mini") for place in ("one", "other"))
     for path in (one, one):
-        additions.claim("mine", path, tmp_path)
+        user_rows.claim("mine", path, tmp_path)
     arguments = ["--scale", other, "--root", str(tmp_path), "--out", str(tmp_path / "report.html")]
     with pytest.raises(SettingsError, match=f"^{other}: name: results/mine is of {one}, which has this name too"):
         report.run(report.parser().parse_args(arguments))
     shutil.copytree(tmp_path, tmp_path / "copy")
-    additions.claim("mine", str(tmp_path / "copy/one/mine.yaml"), tmp_path / "copy")
+    user_rows.claim("mine", str(tmp_path / "copy/one/mine.yaml"), tmp_path / "copy")
     Path(one).unlink()
-    additions.claim("mine", other, tmp_path)
+    user_rows.claim("mine", other, tmp_path)
 
 
 def test_a_scale_in_the_folder_of_scales_is_known_by_its_name(write, tmp_path, monkeypatch):

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from flexround import artifacts, sources
 from flexround.errors import InputError
+from flexround.io import artifacts, sources
 from flexround.results import table_csv
 from flexround.settings.layout import ROOT
 from flexround.settings.schema import Source

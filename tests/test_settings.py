@@ -5,7 +5,7 @@ import hashlib
 
 import pytest
 
-from flexround.settings import additions
+from flexround.settings import user_rows
 from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.load import hyper, load_params
 from flexround.settings.schema import Defaults, Hyper, HyperRule, Recipe, Recipes
@@ -109,7 +109,7 @@ def test_adaquants_rates_are_constant_and_the_combination_is_decided_by_group(na
 
 
 def test_the_rows_of_equal_iterations_differ_from_the_papers_in_nothing_else():
-    params = additions.configured("paper", str(ROOT / "examples/equal_iterations.yaml"))
+    params = user_rows.configured("paper", str(ROOT / "examples/equal_iterations.yaml"))
     rows = [row for number in (2, 3) for row in params.tables[number].rows() if row.recipe.endswith("-equal")]
     assert len(rows) == 7
     for row in rows:

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 from test_settings_mistakes import MINE, complaints, edit, into  # noqa: F401 (a fixture)
 
 from flexround.errors import SettingsError
-from flexround.settings import additions, code, definitions, limits, plain, validation, values
+from flexround.settings import code, definitions, limits, user_rows, validation, values, yaml_safety
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -47,7 +47,7 @@ def refused(call, *arguments):
 def hyper(**changes):
     """Validate hyper-parameters as those of a run."""
     values = toy.HYPER | changes
-    plain.check_values(values)
+    yaml_safety.check_values(values)
     limits.check_ranges(values, "file")
     return validation.given(Hyper, values, "file")
 
@@ -125,7 +125,7 @@ def test_any_file_is_read_or_refused(tmp_path, content):
     path = tmp_path / "file.yaml"
     path.write_bytes(content)
     try:
-        plain.check_values(read_yaml(path))
+        yaml_safety.check_values(read_yaml(path))
     except SettingsError as error:
         found = str(error)
     else:
@@ -296,7 +296,7 @@ def test_what_rules_give_a_network_together_is_checked_before_anything_runs(task
 def test_a_scale_of_ones_own_has_its_values_checked_with_the_rest(tmp_path):
     wrong = {"name": "mine", "extends": "mini", "tasks": {"squad": {"options": {"n_best": 0}}}}
     (tmp_path / "mine.yaml").write_text(yaml.safe_dump(wrong))
-    lines = refused(additions.configured, str(tmp_path / "mine.yaml"), None)
+    lines = refused(user_rows.configured, str(tmp_path / "mine.yaml"), None)
     assert lines == ["scale mine: tasks.squad: options: n_best = 0: Input should be greater than or equal to 1"]
 
 

@@ -8,7 +8,7 @@ import pytest
 from table_runs import OF_RUNS, SETTINGS, settings_csv, settings_params
 
 from flexround.errors import SettingsError
-from flexround.results import published
+from flexround.results import paper_numbers
 from flexround.results.render import html, latex, terminal
 from flexround.results.settings_table import keyed, resolve, shown
 from flexround.settings.layout import Run
@@ -33,7 +33,7 @@ def test_the_papers_scale_uses_what_the_paper_prints(number):
 
 @pytest.mark.parametrize(("number", "cells"), [(13, 5), (14, 13), (17, 24), (18, 24)])
 def test_cells_are_the_published_ones_in_their_order(number, cells):
-    assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in published.load() if key.table == number]
+    assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in paper_numbers.load() if key.table == number]
     assert len(SETTINGS[number].settings) == cells
 
 
@@ -227,7 +227,7 @@ def test_the_gates_of_llama_hold_the_published_perplexities(name):
         "ptb-lora": (23, "PTB", name),
     }
     for task, place in places.items():
-        gate, found = load_params("paper").gate(task, name.lower()), published.load().items()
+        gate, found = load_params("paper").gate(task, name.lower()), paper_numbers.load().items()
         (value,) = (v for k, v in found if (k.table, k.section, k.column) == place and k.method.startswith("Half"))
         assert gate.metric == "ppl"
         assert (gate.min, gate.max) == (round(0.95 * value, 2), round(1.05 * value, 2))
@@ -268,7 +268,7 @@ def test_tolerances_are_what_their_comments_say(number, smallest):
     for (section, metric), error in ERRORS.items():
         keys = {
             key: v
-            for key, v in published.load().items()
+            for key, v in paper_numbers.load().items()
             if (key.table, key.section, key.metric) == (number, section, metric)
         }
         if keys and (metric != "acc" or section == smallest):
@@ -278,7 +278,7 @@ def test_tolerances_are_what_their_comments_say(number, smallest):
 
 @pytest.mark.parametrize("number", [7, 19, 20, 21, 22, 23, 24])
 def test_tolerances_of_llama_are_what_their_comments_say(number):
-    values = {key: value for key, value in published.load().items() if key.table == number}
+    values = {key: value for key, value in paper_numbers.load().items() if key.table == number}
     expected = {}
     if number < 23:
         lowest = min(value for key, value in values.items() if key.column == "OBQA")

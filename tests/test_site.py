@@ -7,13 +7,13 @@ from pathlib import Path
 
 import pytest
 
-from flexround.results import published
+from flexround.results import paper_numbers
 from flexround.results.render import table_page
 from flexround.settings.load import load_params
 
 ROOT = Path(__file__).resolve().parent.parent
 MINI, PAPER, REAL = (load_params(name) for name in ("mini", "paper", "real"))
-BOLD = published.load_bold()
+BOLD = paper_numbers.load_bold()
 
 
 @pytest.fixture(scope="module")

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from stage_calls import Work, call
 
-from flexround import artifacts, unfinished
 from flexround.errors import InputError
+from flexround.io import artifacts, resume
 from flexround.jobs import resolve
 from flexround.stages import evaluate, finetune, reconstruct
 
@@ -37,7 +37,7 @@ def kept(monkeypatch):
         names.append(rest[0] if rest else directory.name)
         raise Stop
 
-    monkeypatch.setattr(unfinished, "kept", stop)
+    monkeypatch.setattr(resume, "kept", stop)
     monkeypatch.setattr(reconstruct, "State", stop)
     monkeypatch.setattr(reconstruct, "_prepared", lambda *_: (None, None))
     return names

@@ -21,8 +21,8 @@ from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 from stage_calls import Work, call
 
-from flexround import artifacts
 from flexround.errors import FlexRoundError, InputError, SettingsError
+from flexround.io import artifacts
 from flexround.stages import select as choose
 from flexround.tasks import protocol
 from flexround.tools import cli
@@ -37,13 +37,13 @@ TOOLS = (
     "evidence",
     "paper",
     "plan",
-    "records",
+    "snakemake_records",
     "reference",
     "regress",
     "rehearse",
     "report",
     "status",
-    "stored",
+    "dvc_cache",
     "verify",
 )
 PROGRAMS = (*(f"jobs.{name}" for name in JOBS), *(f"tools.{name}" for name in TOOLS))
@@ -95,7 +95,7 @@ def test_every_job_has_a_stage_and_every_program_is_known_here():
         "ranks",
         "jobfile",
         "resolve",
-        "shown",
+        "tables",
     } == set(JOBS)
     assert modules("tools") - {"cli", "workload"} == set(TOOLS)
     for name in JOBS:

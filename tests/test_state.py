@@ -16,8 +16,8 @@ import pytest
 import torch
 import toy
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.jobs import reconstruct
 from flexround.reconstruct import engine, state
 from flexround.reconstruct.state import PROGRESS, State, cadence
@@ -313,7 +313,7 @@ def test_old_caches_stay_until_the_progress_names_the_new_ones(tmp_path, monkeyp
         seen.append(path)
         write(path, content)
 
-    monkeypatch.setattr(state.artifacts, "write_formatted", watched)
+    monkeypatch.setattr(artifacts, "write_formatted", watched)
     toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4)), tmp_path)
     assert len(seen) > 3
 

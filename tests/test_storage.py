@@ -15,13 +15,13 @@ import pytest
 import yaml
 from published import TABLE, Clone, cloned, publish, remote
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.tools import records
+from flexround.tools import snakemake_records
 from flexround.tools.verify import KINDS
 
 RUN = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
@@ -132,7 +132,7 @@ def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(publ
 def test_a_wrong_byte_in_the_cache_is_named(published, pulled):
     copy = pulled.root / ".dvc/cache" / stored(published, HEAVY).relative_to(remote(published))
     with damaged(copy):
-        done = pulled.stage("stored", check=False)
+        done = pulled.stage("dvc_cache", check=False)
     assert done.returncode == 1
     assert [line for line in done.stdout.splitlines() if ": damaged" in line] == [
         f"{HEAVY}: damaged, its copy {copy.relative_to(pulled.root / '.dvc/cache')} has another md5"
@@ -156,7 +156,7 @@ def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, tmp_p
     victim.write_text("somebody's file")
     lock = copy.root / "dvc.lock"
     lock.write_text(re.sub(before, lambda _: after, lock.read_text(), count=1))
-    done = copy.stage("stored", check=False)
+    done = copy.stage("dvc_cache", check=False)
     assert done.returncode == 2
     assert "error: dvc.lock" in done.stderr
     assert "Traceback" not in done.stderr
@@ -215,7 +215,7 @@ def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monke
     recorded = Path(".snakemake/metadata") / base64.urlsafe_b64encode(b"results/smoke/table3.csv").decode()
     artifacts.write_text(recorded, "{}")
     with pytest.raises(InputError, match=r"^results/smoke/data/a and 2 more: Snakemake has no record of making them"):
-        records.save(results, results / "records")
+        snakemake_records.save(results, results / "records")
     assert not (results / "records").exists()
 
 

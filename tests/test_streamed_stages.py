@@ -14,8 +14,8 @@ from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
 from torch import nn
 
-from flexround import artifacts
 from flexround.errors import SettingsError
+from flexround.io import artifacts, sources
 from flexround.models import build
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Scheme
@@ -23,7 +23,6 @@ from flexround.quant.search import initial_grid
 from flexround.reconstruct import network
 from flexround.settings import schema
 from flexround.settings.load import read_scale
-from flexround.stages import finetune
 
 SCALE = Path(__file__).with_name("lm_scale.yaml")
 NAMES = ("wikitext2", "gpt-neo-125m")
@@ -53,7 +52,7 @@ def work(tmp_path, scale, monkeypatch):
     model = build.architecture(first.params.checkpoint("gpt-neo-125m"), {"head": "causal-lm"})
     (directory / "config.json").write_text(json.dumps(model.config.to_dict()))
     shutil.copy(trained / "tokenizer.json", directory)
-    monkeypatch.setattr(finetune.sources, "verify", lambda *_: "0" * 64)
+    monkeypatch.setattr(sources, "verify", lambda *_: "0" * 64)
     return stage_calls.Work(scale, tmp_path)
 
 

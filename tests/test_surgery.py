@@ -11,10 +11,10 @@ from flexround.errors import InputError, SettingsError
 from flexround.mini import models as mini
 from flexround.models import mobilenetv2, resnet
 from flexround.models.groups import EqualizationGroup
-from flexround.surgery.equalize import absorb_high_biases, equalize
-from flexround.surgery.fold_bn import FoldedStatistics, fold_batch_norm
-from flexround.surgery.preprocess import prepare
-from flexround.surgery.relu6 import replace_relu6, restore_relu6
+from flexround.models.surgery.equalize import absorb_high_biases, equalize
+from flexround.models.surgery.fold_bn import FoldedStatistics, fold_batch_norm
+from flexround.models.surgery.preprocess import prepare
+from flexround.models.surgery.relu6 import replace_relu6, restore_relu6
 
 CLE = ("replace_relu6", "cross_layer_equalization")
 

@@ -28,7 +28,7 @@ from table_runs import (
 from visible_text import offline, visible
 
 from flexround.errors import InputError, SettingsError
-from flexround.jobs.shown import Shown, TabulateJob
+from flexround.jobs.tables import Shown, TabulateJob
 from flexround.results.render import html, latex, table_layout, terminal
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan

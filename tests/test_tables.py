@@ -12,7 +12,7 @@ from safetensors.numpy import save_file
 from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, write, write_arrays
 
 from flexround.errors import InputError, SettingsError
-from flexround.results import cells, evaluated, published
+from flexround.results import cells, evaluated, paper_numbers
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
 
@@ -26,7 +26,7 @@ def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
     """But for rows below the paper's, which have none."""
     table = OF_RUNS[name]
     recipes = {row.recipe: Recipe() for group in table.groups for row in group.rows}
-    expected = [key for key in published.load() if key.table == table.number]
+    expected = [key for key in paper_numbers.load() if key.table == table.number]
     last = max(key.row for key in expected)
     found = [cell.key for cell in cells.collect(table, recipes, "none", 1, Path("nowhere")) if cell.key.row <= last]
     assert f"table{table.number:02d}" == name
@@ -38,11 +38,11 @@ def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
 
 @pytest.mark.parametrize("again", [False, True])
 def test_a_published_number_that_stands_twice_is_refused_with_its_line(tmp_path: Path, again: bool) -> None:
-    lines = published.TABLES.read_text().splitlines(keepends=True)
+    lines = paper_numbers.TABLES.read_text().splitlines(keepends=True)
     (tmp_path / "published.csv").write_text("".join([*lines, lines[-1]] if again else lines))
-    message = rf"published\.csv: line {len(published.load()) + 2}: Key\(table=24, .* is there twice; restore"
+    message = rf"published\.csv: line {len(paper_numbers.load()) + 2}: Key\(table=24, .* is there twice; restore"
     with pytest.raises(InputError, match=message) if again else contextlib.nullcontext():
-        published.load(tmp_path / "published.csv")
+        paper_numbers.load(tmp_path / "published.csv")
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
@@ -94,10 +94,10 @@ def test_lora_tables_show_what_section_and_column_say(number: int) -> None:
 
 
 def test_all_published_numbers_are_read() -> None:
-    numbers = published.load()
+    numbers = paper_numbers.load()
     assert len(numbers) == 1116
     assert {key.table for key in numbers} == set(range(1, 25))
-    assert len(published.load_figure7()) == 14
+    assert len(paper_numbers.load_figure7()) == 14
 
 
 # collecting

@@ -8,7 +8,7 @@ from scipy import stats
 from sklearn.metrics import f1_score
 
 from flexround.errors import NumericalError
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from flexround.tasks.squad import metric as squad_metric
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text.metrics import METRICS, averaged, replicates, scored

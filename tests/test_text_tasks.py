@@ -13,8 +13,8 @@ import stage_calls
 import torch
 from safetensors.numpy import load_file
 
-from flexround import artifacts
 from flexround.errors import InputError, SettingsError
+from flexround.io import artifacts
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.load import load_params

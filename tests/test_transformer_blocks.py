@@ -7,7 +7,7 @@ from torch import nn
 from flexround.errors import SettingsError
 from flexround.models import bert, gpt_neo, transformer
 from flexround.models.blocks import run
-from flexround.surgery.place import attach_quantizer, weight_layers
+from flexround.models.surgery.attach import attach_quantizer, weight_layers
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
 BERT = SMALL | {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}

@@ -10,9 +10,9 @@ import torch
 import toy
 from torch.utils._python_dispatch import TorchDispatchMode
 
+from flexround.models.surgery import attach
 from flexround.reconstruct import optimise, phases
 from flexround.reconstruct.cache import Batches, Store, gathered
-from flexround.surgery import place
 
 CPU, META = torch.device("cpu"), torch.device("meta")
 ITERATIONS = 5
@@ -59,13 +59,13 @@ def copies(monkeypatch, caches, rounding="flexround", mask=None):
             phase.learn(0, carry)
     block = made.blocks[0]
     block.module.to(META)
-    for quantizer in place.quantizers(block):
+    for quantizer in attach.quantizers(block):
         quantizer.generator = Generator()
     x, target = toy.samples().to(caches), torch.zeros(64, 8, 8, 8).to(caches)
     batches = Batches(x, x, target, mask, True, 16, 0.5, True, torch.Generator(), Generator())
     learned = [parameter for parameter in block.module.parameters() if parameter.requires_grad]
     groups = [optimise.ParameterGroup(learned, 1e-3, "cosine")]
-    regularizers = [place.attached_rounding(layer).regularizer for layer in place.weight_layers(block)]
+    regularizers = [attach.attached_rounding(layer).regularizer for layer in attach.weight_layers(block)]
     adam = torch.optim.Adam
     monkeypatch.setattr(torch.optim, "Adam", lambda params, fused: adam(params))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())

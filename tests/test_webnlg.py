@@ -14,8 +14,8 @@ import torch
 from safetensors.numpy import load_file
 from tensors import randn
 
-from flexround import artifacts
 from flexround.errors import InputError, SettingsError
+from flexround.io import artifacts
 from flexround.models import transformer
 from flexround.tasks.text import encode
 from flexround.tasks.text import task as text

@@ -414,7 +414,7 @@ PARSING = """
 import sys
 sys.path.insert(0, "src")
 from flexround.jobs.resolve import Jobs
-from flexround.jobs.shown import Shown
+from flexround.jobs.tables import Shown
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 plan = Plan(load_params("mini"))

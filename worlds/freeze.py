@@ -5,7 +5,7 @@ python worlds/freeze.py
 
 from pathlib import Path
 
-from flexround import sources
+from flexround.io import sources
 from flexround.settings.load import load_params
 from networks import pin, size
 from synthetic import files, glue

@@ -11,8 +11,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from flexround import artifacts, sources
 from flexround.errors import NumericalError, SettingsError
+from flexround.io import artifacts, sources
 from flexround.models import build
 from flexround.models.shards import WHOLE
 from flexround.settings import layout

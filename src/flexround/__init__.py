@@ -1,6 +1,6 @@
 """FlexRound (ICML 2023), reproduced: quantization, reconstruction, tables.
 
-Dependencies point one way: stages -> tasks, results, reconstruct -> surgery -> models, quant.
+Dependencies point one way: stages -> tasks, results, reconstruct -> models -> quant.
 
 From Python: ``flexround.quantize(model, samples, "b-flexround-w4")``, see docs/library.md. Nothing slow is imported
 until it is used.

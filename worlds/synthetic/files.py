@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow
 from pyarrow import parquet
 
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from flexround.tasks.commonsense.choices import KINDS
 from synthetic import articles, choices, triples
 from synthetic import glue as glue_rows

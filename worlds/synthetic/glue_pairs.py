@@ -11,7 +11,7 @@ from typing import Self
 
 from numpy.random import PCG64, Generator
 
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from synthetic import language
 from synthetic.world import ORDERS, RELATIONS, VALUES, Entity, Fact, World, kind_of, pick, shuffled
 

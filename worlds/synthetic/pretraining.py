@@ -8,9 +8,9 @@ import torch
 from torch import nn
 from torch.nn import functional
 
-from flexround.artifacts import copy_existing, read_manifest, write_manifest, write_text
 from flexround.errors import SettingsError
-from flexround.seeding import derive
+from flexround.io.artifacts import copy_existing, read_manifest, write_manifest, write_text
+from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
 from flexround.tasks.commonsense.choices import answered
 from flexround.tasks.protocol import Evaluation, Split

@@ -15,8 +15,8 @@ import torch
 import torchvision
 from torch import Tensor, nn
 
+from flexround.machine.seeding import derive
 from flexround.models.mobilenetv2 import equalization_groups
-from flexround.seeding import derive
 
 CEILING = 6.0  # of ReLU6
 HIGH = {"beta": 2.0, "gamma": 0.5}  # four deviations above zero, eight below the ceiling

@@ -13,9 +13,9 @@ from flexround.mini import models
 from flexround.models import build
 from flexround.models.checkpoints import load_into, read_foreign
 from flexround.models.mobilenetv2 import equalization_groups
+from flexround.models.surgery import preprocess
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
-from flexround.surgery import preprocess
 from synthetic import unevenness
 from synthetic.pretraining_digits import PretrainingDigits
 

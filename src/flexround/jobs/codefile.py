@@ -8,8 +8,8 @@ millisecond, and reads the code only where one of them differs: the edit may be 
 import json
 from pathlib import Path
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 

@@ -14,9 +14,9 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
-from flexround import hardware, memory
 from flexround.errors import FlexRoundError
 from flexround.jobs import codefile, command
+from flexround.machine import hardware, memory
 
 MODULES = "FLEXROUND_MODULES"  # environment variable: directories of the user's own modules
 BUG, USER_ERROR, INTERRUPTED = 1, 2, 130

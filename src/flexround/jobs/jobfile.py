@@ -9,8 +9,8 @@ from typing import Any, Literal, TypeVar
 
 from pydantic import Field
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.settings.layout import Run
 from flexround.settings.schema import Checkpoint, Count, Gate, Hyper, Recipe, Source, Strict, Task
 from flexround.settings.validation import validate

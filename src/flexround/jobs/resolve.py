@@ -13,11 +13,11 @@ from collections.abc import Callable, Iterable
 from pathlib import Path
 from typing import Any
 
-from flexround import artifacts
 from flexround.errors import FlexRoundError, InputError
+from flexround.io import artifacts
 from flexround.jobs import codefile, jobfile
 from flexround.jobs.jobfile import Job
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from flexround.settings import layout
 from flexround.settings.layout import CODE, ROOT, Run
 from flexround.settings.load import Params

@@ -12,10 +12,13 @@ import transformers
 import yaml
 from torch import Tensor, nn
 
-from flexround import artifacts, imports, precision
+from flexround import imports
 from flexround.errors import InputError, SettingsError
+from flexround.io import artifacts
 from flexround.library import code_digest, families, settings
 from flexround.library.quantized import facts, write_record
+from flexround.machine import precision
+from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
@@ -25,7 +28,6 @@ from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
-from flexround.seeding import derive
 from flexround.settings.validation import parsed
 from flexround.tasks.language.task import CHUNK
 from flexround.tasks.language.task import blocks as text_blocks

@@ -29,7 +29,7 @@ from flexround.reconstruct.result import Stored
 PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one in an int8
 BYTE = 8  # bits
 FORMAT = "compressed-tensors"
-SITE = "input_quantizer"  # attribute of surgery.place
+SITE = "input_quantizer"  # the attribute that surgery.attach sets
 
 
 @torch.no_grad()

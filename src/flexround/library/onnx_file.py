@@ -14,8 +14,8 @@ import torch.ao.quantization.fx._decomposed  # registers the operators that beco
 from onnx import helper, numpy_helper
 from torch import Tensor, nn
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.library.quantized import Quantized
 from flexround.models.tensors import put
 from flexround.quant.activation import ActivationQuantizer

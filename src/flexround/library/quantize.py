@@ -15,14 +15,19 @@ import torch
 from torch import Tensor, nn
 from tqdm import tqdm
 
-from flexround import imports, precision
+from flexround import imports
 from flexround.errors import InputError
-from flexround.library import code_digest, cut, families, samples, settings
+from flexround.library import auto_blocks, code_digest, families, samples, settings
 from flexround.library.families import Family
 from flexround.library.memory_state import HeardState, Listener, MemoryState
 from flexround.library.quantized import Quantized, sites
+from flexround.machine import precision
+from flexround.machine.seeding import derive
 from flexround.models import blocks as protocol
 from flexround.models.blocks import Block
+from flexround.models.surgery import attach
+from flexround.models.surgery.attach import weight_axes, weight_layers
+from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, result
@@ -30,11 +35,7 @@ from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
-from flexround.seeding import derive
 from flexround.settings.schema import Hyper, Recipe
-from flexround.surgery import place
-from flexround.surgery.place import weight_axes, weight_layers
-from flexround.surgery.preprocess import prepare
 from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)
@@ -121,7 +122,7 @@ def quantize(
             quantized = _run(work, inputs, state, progress, sources, limits)
     said = left(work, quantized.report)
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
-        said.insert(0, f"{type(network).__name__} is one block, all layers are learned together; {cut.HINT}")
+        said.insert(0, f"{type(network).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
     if said:
         warnings.warn("; ".join(said), stacklevel=2)
     return quantized
@@ -226,7 +227,7 @@ def _stripped(model: nn.Module) -> Iterator[None]:
     try:
         yield
     except BaseException:
-        place.strip(model)
+        attach.strip(model)
         raise
 
 
@@ -259,7 +260,7 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
     """
     known = family.blocks is not None
     before = None if known else _given(model, x)
-    if isinstance(before, Tensor) and _apart(_given(model, x), before) > cut.CLOSE:
+    if isinstance(before, Tensor) and _apart(_given(model, x), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
@@ -279,10 +280,11 @@ def _given(model: nn.Module, x: Tensor) -> Any:
         InputError: its own error, of the sample's shape for example.
     """
     try:
-        return model(cut.first_input(x))
+        return model(auto_blocks.first_input(x))
     except Exception as error:  # of any kind: it is the user's code
         raise InputError(
-            f"samples: {type(model).__name__} can't take one of shape {tuple(cut.first_input(x).shape)}: {error}"
+            f"samples: {type(model).__name__} can't take one of shape "
+            f"{tuple(auto_blocks.first_input(x).shape)}: {error}"
         ) from error
 
 
@@ -301,7 +303,7 @@ def _cut(
     Raises:
         InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
-    x = inputs.x[: cut.TRIED].to(device)
+    x = inputs.x[: auto_blocks.TRIED].to(device)
     if callable(blocks):
         found = list(blocks(model))
         if not found or not all(isinstance(block, Block) for block in found):
@@ -316,10 +318,10 @@ def _cut(
             ) from error
         return found
     else:
-        found = cut.automatic(model, x) if blocks is None else cut.named(model, list(blocks), x)
+        found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
         log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
     _given(model, x[:1])
-    cut.check(model, found, inputs.x, device)
+    auto_blocks.check(model, found, inputs.x, device)
     return found
 
 
@@ -335,7 +337,7 @@ def _ends(
 
     ``x`` (1, ...) is a sample. Values that are ``own`` stay.
     """
-    calls = cut.called(model, x)
+    calls = auto_blocks.called(model, x)
     for keys, block, end in ((STEM, parts[0], 0), (HEAD, parts[-1], -1)):
         if calls and calls[end] not in weight_layers(block):
             changed = dict.fromkeys((key for key in keys if key not in own and getattr(values, key) != "low"), "low")

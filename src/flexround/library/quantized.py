@@ -11,16 +11,17 @@ import torch
 from pydantic import AliasPath, BaseModel, Field, StrictInt
 from torch import Tensor, nn
 
-from flexround import artifacts, provenance
 from flexround.errors import InputError, SettingsError, look_up
+from flexround.io import artifacts
 from flexround.library.architecture import described
+from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
+from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import packing, result
 from flexround.reconstruct.network import STRUCTURAL
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
-from flexround.surgery.preprocess import prepare
 
 RECORD = "record.json"
 EXPORTS = {

@@ -4,8 +4,8 @@ from pathlib import Path
 
 from safetensors.torch import save_model
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.library.quantized import Quantized
 
 

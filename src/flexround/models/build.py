@@ -9,7 +9,8 @@ import torch
 from safetensors.torch import load_file
 from torch import nn
 
-from flexround import artifacts, imports
+from flexround import imports
+from flexround.io import artifacts
 from flexround.models.blocks import Block
 from flexround.models.checkpoints import load_into
 from flexround.models.shards import CPU, WHOLE, Shards

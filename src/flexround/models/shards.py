@@ -12,8 +12,8 @@ from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.models.checkpoints import check_finite, check_names, check_shape
 from flexround.models.tensors import places, put
 

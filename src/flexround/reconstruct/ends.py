@@ -3,9 +3,9 @@
 from torch import Tensor, nn
 
 from flexround.models.blocks import Site
+from flexround.models.surgery import attach
 from flexround.reconstruct.inputs import called
 from flexround.reconstruct.reconstruction import End, Reconstruction
-from flexround.surgery import place
 
 
 def of(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, End]:
@@ -29,7 +29,7 @@ def of(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, End
         ends[calls[-1][0]], head = "head", calls[-1][1]
     if calls and index == 0:
         ends[calls[0][0]], stem = "stem", calls[1][1] if len(calls) > 1 else None
-    elif calls and index == 1 and len(place.weight_layers(blocks[0])) == 1:
+    elif calls and index == 1 and len(attach.weight_layers(blocks[0])) == 1:
         stem = calls[0][1] if all(site.where == "input" for site in blocks[0].sites) else None
     for layer, seen in calls:
         if seen is head or seen is stem:

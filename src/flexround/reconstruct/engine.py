@@ -14,8 +14,8 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexround import hardware, memory
 from flexround.errors import SHOWN
+from flexround.machine import hardware, memory
 from flexround.models.tensors import matrices, places, within
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase

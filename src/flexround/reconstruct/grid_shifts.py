@@ -5,8 +5,8 @@ from pathlib import Path
 
 import numpy as np
 
-from flexround import artifacts
 from flexround.errors import InputError, suggest
+from flexround.io import artifacts
 from flexround.reconstruct import packing
 
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block
+from flexround.models.surgery import attach
 from flexround.reconstruct.cache import on
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.surgery import place
 
 
 class _Reached(Exception):
@@ -58,7 +58,7 @@ def called(job: Reconstruction, block: Block, x: Tensor) -> list[tuple[nn.Module
         calls.append((layer, next(iter([*arguments, *keywords.values()]))))
 
     with contextlib.ExitStack() as hooks:
-        for layer in place.weight_layers(block):
+        for layer in attach.weight_layers(block):
             hooks.callback(layer.register_forward_pre_hook(look, with_kwargs=True).remove)
         with job.products():
             block(on(job.device, x[:1]), None if job.mask is None else job.mask[:1].to(job.device))

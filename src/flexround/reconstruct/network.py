@@ -12,11 +12,11 @@ from flexround.errors import SettingsError
 from flexround.models import build
 from flexround.models.blocks import Block
 from flexround.models.shards import CPU
+from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import result
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint
-from flexround.surgery.preprocess import prepare
 
 STRUCTURAL = ("replace_relu6", "restore_relu6")  # surgery that changes modules, not only values
 

@@ -11,6 +11,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexround.errors import NumericalError, SettingsError
 from flexround.models.blocks import Block, identity
+from flexround.models.surgery import attach
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.fused import compiler_works
 from flexround.quant.grid import Grid, Scheme, nearest_codes
@@ -21,7 +22,6 @@ from flexround.reconstruct.inputs import layer_inputs
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
-from flexround.surgery import place
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
 IMAGES = 4  # dimensions of a batch
@@ -128,16 +128,16 @@ class Phase:
         for site in block.sites:
             scheme = Scheme(self.job.activation_bits(special.get(site)), hyper.a_scheme == "symmetric")
             kept = of_parts if hyper.mask_padding else [None] * len(parts)
-            observer = place.Observer(scheme, hyper.a_init, hyper.a_init_p, kept)
-            place.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
+            observer = attach.Observer(scheme, hyper.a_init, hyper.a_init_p, kept)
+            attach.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
         outputs: list[Tensor] = []
         while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
             for rows, mask in zip(parts, of_parts, strict=True):
-                with torch.no_grad(), self.job.products(), contextlib.suppress(place.Observed):
+                with torch.no_grad(), self.job.products(), contextlib.suppress(attach.Observed):
                     outputs.append(block(on(device, x[rows]), mask))
         for site in block.sites:
-            if isinstance(found := place.attached_quantizer(site), place.Observer):
-                place.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
+            if isinstance(found := attach.attached_quantizer(site), attach.Observer):
+                attach.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
         return outputs[0] if len(parts) == 1 else torch.cat(outputs)
 
     def _parts(self, block: Block, x: Tensor, masks: Tensor | None) -> list[slice]:
@@ -149,11 +149,11 @@ class Phase:
 
     def steps(self, block: Block) -> Result:
         """Return the grids of a block's activation quantizers as they are now."""
-        return {site_key(self.names, site): Stored(place.attached_quantizer(site).stored()) for site in block.sites}
+        return {site_key(self.names, site): Stored(attach.attached_quantizer(site).stored()) for site in block.sites}
 
     def step_group(self, block: Block) -> list[ParameterGroup]:
         """Return the activation steps of a block as a parameter group (always annealed, as in BRECQ and QDrop)."""
-        steps = [step for quantizer in place.quantizers(block) for step in quantizer.parameters()]
+        steps = [step for quantizer in attach.quantizers(block) for step in quantizer.parameters()]
         for step in steps:
             step.requires_grad_(True)
         return [ParameterGroup(steps, self.job.hyper.a_lr, "cosine")] if steps else []
@@ -172,7 +172,7 @@ class Phase:
 
     def freeze_steps(self, block: Block) -> None:
         """End the learning of a block's steps and the dropping."""
-        for quantizer in place.quantizers(block):
+        for quantizer in attach.quantizers(block):
             for step in quantizer.parameters():
                 step.requires_grad_(False)
                 step.grad = None
@@ -180,7 +180,7 @@ class Phase:
 
     def learns(self, index: int) -> bool:
         """Whether a block is learned; ``reconstruct_stem: false`` leaves out a first block of one layer, the stem."""
-        stem = index == 0 and len(self.job.blocks) > 1 and len(place.weight_layers(self.job.blocks[0])) == 1
+        stem = index == 0 and len(self.job.blocks) > 1 and len(attach.weight_layers(self.job.blocks[0])) == 1
         return self.job.hyper.reconstruct_stem or not stem
 
 
@@ -196,7 +196,7 @@ class WeightPhase(Phase):
         job, block = self.job, self.job.blocks[index]
         full, target = carry.pop("full"), carry.pop("target")
         quantized = self.before(block, carry.pop("quantized"))
-        layers = place.weight_layers(block)
+        layers = attach.weight_layers(block)
         special = ends.of(job, index, quantized)
         roundings = [self._rounding(layer, special.get(layer)) for layer in layers]
         originals = self._bake_nearest(layers, roundings)
@@ -230,12 +230,12 @@ class WeightPhase(Phase):
     def _rounding(self, layer: nn.Module, end: End | None) -> Rounding:
         """Make a layer's rounding at its initial grid."""
         job, hyper = self.job, self.job.hyper
-        axes = place.weight_axes(layer)
+        axes = attach.weight_axes(layer)
         assert axes is not None
         axis = axes.output if hyper.w_granularity == "channel" else None
         scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
         weight = layer.weight.detach()  # type: ignore[operator]
-        grid = place.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p)
+        grid = attach.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p)
         self.given[layer] = grid  # which the rounding may replace
         return job.rounding(weight, grid, axes, **job.recipe.options)
 
@@ -243,14 +243,14 @@ class WeightPhase(Phase):
         """Round all weights to nearest, where every rounding is measured from; return the originals."""
         originals = [layer.weight.detach().clone() for layer in layers]  # type: ignore[operator]
         for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
-            place.bake(layer, nearest_codes(weight, rounding.grid) * rounding.grid.step)
+            attach.bake(layer, nearest_codes(weight, rounding.grid) * rounding.grid.step)
         return originals
 
     def _attach(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding], originals: list[Tensor]) -> None:
         """Put the original weights back, below their roundings; ``originals`` is then empty, its memory free."""
         for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
-            place.bake(layer, weight)
-            place.attach_rounding(layer, rounding)
+            attach.bake(layer, weight)
+            attach.attach_rounding(layer, rounding)
         originals.clear()
 
     def _fit(self, block: Block, layers: Sequence[nn.Module], x: Tensor) -> None:
@@ -260,7 +260,7 @@ class WeightPhase(Phase):
             NumericalError: a rounding can't make use of it, with the layer.
         """
         for layer in layers:
-            rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
+            rounding, weight = attach.attached_rounding(layer), attach.original_weight(layer)
             if rounding.needs_inputs:
                 try:
                     rounding.fit(weight, layer_inputs(self.job, block, layer, x))
@@ -278,7 +278,7 @@ class WeightPhase(Phase):
         groups = _merge(groups)
         if job.joint:
             groups += self.step_group(block)
-            for number, quantizer in enumerate(place.quantizers(block)):
+            for number, quantizer in enumerate(attach.quantizers(block)):
                 quantizer.keep_probability = hyper.keep_probability
                 quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
         if not any(group.parameters for group in groups):
@@ -298,7 +298,7 @@ class WeightPhase(Phase):
         annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
         regularizers = [rounding.regularizer for rounding in roundings]
         loss = self.loss(hyper.loss_p)
-        with job.learning(), self.fused([*roundings, *place.quantizers(block)]) as fused:
+        with job.learning(), self.fused([*roundings, *attach.quantizers(block)]) as fused:
             losses, idle = optimise(
                 block,
                 batches,
@@ -318,10 +318,10 @@ class WeightPhase(Phase):
         """Replace each rounding by its codes times its step, in float32."""
         learned: Result = {}
         for layer in layers:
-            rounding, weight = place.attached_rounding(layer), place.original_weight(layer)
+            rounding, weight = attach.attached_rounding(layer), attach.original_weight(layer)
             name, codes, grid = self.names[layer], rounding.codes(weight), rounding.final_grid()
             given = self.given.pop(layer)
-            place.bake(layer, codes * grid.step)
+            attach.bake(layer, codes * grid.step)
             learned[weight_key(name)] = Stored(grid, store_codes(name, codes, grid, given), given.step)
         return learned
 
@@ -356,7 +356,7 @@ class StepPhase(Phase):
             )
             none = Annealing(0.0, 0.0, 1.0, 1.0)
             loss = self.loss(hyper.a_loss_p)
-            with job.learning(), self.fused(list(place.quantizers(block))):
+            with job.learning(), self.fused(list(attach.quantizers(block))):
                 losses, idle = optimise(
                     block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision
                 )

@@ -9,14 +9,14 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError, SettingsError
+from flexround.machine.precision import autocast, tensor_float
+from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
+from flexround.models.surgery import attach
 from flexround.models.tensors import places
-from flexround.precision import autocast, tensor_float
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.weights import Weights
-from flexround.seeding import derive
 from flexround.settings.schema import Hyper, Recipe
-from flexround.surgery import place
 
 End = Literal["stem", "head"]  # the network's first or last layer
 
@@ -65,7 +65,7 @@ class Reconstruction:
         for name, (module, leaf) in places(self.model).items():
             value = getattr(module, leaf)
             holders.setdefault(value.data_ptr() or id(value), {})[module] = name
-        layers = [layer for block in self.blocks for layer in place.weight_layers(block)]
+        layers = [layer for block in self.blocks for layer in attach.weight_layers(block)]
         for layer in layers:
             held = holders.get(layer.weight.data_ptr() or id(layer.weight), {})  # type: ignore[operator]
             if len(held) > 1:

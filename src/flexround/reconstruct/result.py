@@ -8,16 +8,16 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround import artifacts
 from flexround.errors import InputError, NumericalError
+from flexround.io import artifacts
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import CPU
+from flexround.models.surgery.attach import attach_quantizer
 from flexround.models.tensors import places, put
 from flexround.quant import activation
 from flexround.quant.grid import Grid
 from flexround.reconstruct import packing
 from flexround.reconstruct.state import State
-from flexround.surgery.place import attach_quantizer
 
 WEIGHT, ACTIVATION, PARAMETER = "weight", "activation", "parameter"
 

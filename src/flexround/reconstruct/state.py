@@ -20,8 +20,8 @@ import filelock
 import torch
 from torch import Tensor
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.reconstruct import packing
 from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, pieces
 

@@ -5,10 +5,10 @@ from pathlib import Path
 from typing import NamedTuple, TypeVar
 
 from flexround.errors import InputError
-from flexround.results import published
+from flexround.results import paper_numbers
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT
-from flexround.results.published import Key
+from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import number
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -107,7 +107,7 @@ def read_lines(path: Path, convert: Callable[[dict[str, str]], V]) -> dict[Key, 
     Raises:
         InputError: missing or damaged.
     """
-    return published.read(path, convert, missing="make the reference first, see docs/comparing.md")
+    return paper_numbers.read(path, convert, missing="make the reference first, see docs/comparing.md")
 
 
 def _number(line: dict[str, str]) -> Number:

@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround.artifacts import read_json
+from flexround.io.artifacts import read_json
 from flexround.settings import layout
 from flexround.settings.layout import Run
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import yaml
 
-from flexround import artifacts, sources
 from flexround.errors import InputError
+from flexround.io import artifacts, sources
 from flexround.rehearsal import data, networks, scale
 from flexround.settings import layout
 from flexround.settings.layout import PARAMS, ROOT

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.results.evaluated import Trial, directory, read_run
-from flexround.results.published import Key
+from flexround.results.paper_numbers import Key
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
 from flexround.settings.tables import Table

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 from flexround.results.cells import Cell
 from flexround.results.paired import LEVEL, Difference, difference
-from flexround.results.published import DECIMALS, Key
+from flexround.results.paper_numbers import DECIMALS, Key
 
 EXACT = 6  # decimals of a margin; the rest is floating-point error
 

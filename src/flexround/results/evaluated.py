@@ -12,8 +12,8 @@ from safetensors import SafetensorError
 from safetensors.numpy import load_file
 
 from flexround import metrics
-from flexround.artifacts import read_formatted, sha256
 from flexround.errors import InputError, SettingsError
+from flexround.io.artifacts import read_formatted, sha256
 from flexround.settings.layout import Run, evaluated_dir
 from flexround.settings.validation import validate
 

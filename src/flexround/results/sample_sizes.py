@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from flexround.results.cells import Cell, trials_of
-from flexround.results.published import Key, Point
+from flexround.results.paper_numbers import Key, Point
 from flexround.settings.layout import Run
 from flexround.settings.tables import SampleSize
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from flexround.errors import SettingsError, suggest
-from flexround.results.published import SETTING, Key
+from flexround.results.paper_numbers import SETTING, Key
 from flexround.results.table_csv import write
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, hyper

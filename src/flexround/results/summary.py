@@ -6,7 +6,7 @@ from typing import Any
 
 import pandas as pd
 
-from flexround.results.published import DECIMALS
+from flexround.results.paper_numbers import DECIMALS
 
 
 def summarise(tables: Iterable[Path]) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT, Lead, leads
-from flexround.results.published import DECIMALS, Key
+from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 

@@ -5,8 +5,8 @@ from collections import Counter
 from importlib import metadata
 from pathlib import Path
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 
 DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")
 

@@ -11,7 +11,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from flexround.errors import SettingsError, suggest
-from flexround.settings import plain
+from flexround.settings import yaml_safety
 
 S = TypeVar("S", bound=BaseModel)
 EXPONENT = re.compile(r"[-+]?\d+(\.\d*)?[eE][-+]?\d+$")  # a number in YAML 1.2; 1.1 wants a point and a sign
@@ -57,9 +57,9 @@ def read_yaml(path: Path) -> Any:
 
 def parsed(text: str) -> Any:
     """Return what a text in YAML says; raise YAMLError for a syntax error, SettingsError for what ``plain`` refuses."""
-    plain.check_structure(text)
+    yaml_safety.check_structure(text)
     document = yaml.load(text, _Loader)
-    plain.check_values(document)
+    yaml_safety.check_values(document)
     return document
 
 

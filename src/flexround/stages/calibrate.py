@@ -6,8 +6,9 @@ import logging
 
 from safetensors.numpy import save_file
 
-from flexround import artifacts, provenance
+from flexround.io import artifacts
 from flexround.jobs import jobfile
+from flexround.machine import provenance
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)

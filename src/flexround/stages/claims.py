@@ -6,9 +6,9 @@ import itertools
 import sys
 from collections import Counter
 
-from flexround.artifacts import write_text
+from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
-from flexround.jobs.shown import ClaimsJob
+from flexround.jobs.tables import ClaimsJob
 from flexround.results import cells, sample_sizes
 from flexround.results.claims import errata, verdicts
 from flexround.results.render import claims_page

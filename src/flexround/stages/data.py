@@ -4,7 +4,7 @@ import argparse
 import logging
 from pathlib import Path
 
-from flexround import artifacts
+from flexround.io import artifacts
 from flexround.jobs import jobfile
 from flexround.settings import layout
 from flexround.tasks import protocol

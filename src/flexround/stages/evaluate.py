@@ -10,10 +10,11 @@ from typing import Any
 import torch
 from safetensors.numpy import save_file
 
-from flexround import artifacts, hardware, precision, provenance, unfinished
-from flexround.devices import lease
+from flexround.io import artifacts, resume
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
+from flexround.machine import hardware, precision, provenance
+from flexround.machine.devices import lease
 from flexround.reconstruct import network
 from flexround.tasks import protocol
 from flexround.tasks.protocol import Evaluation, Split
@@ -30,8 +31,8 @@ def run(arguments: argparse.Namespace) -> None:
         recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}
         weights, data = provenance.inputs(job.network, False, **recipe), provenance.inputs(job.data, False)
         smaller = f"evaluated: bfloat16 (now {job.checkpoint.evaluated}) in the checkpoint's settings"
-        state = arguments.state / "evaluate" / unfinished.fingerprint(job, weights | data, device)
-        with unfinished.kept(state), hardware.enough(str(job.run), smaller):
+        state = arguments.state / "evaluate" / resume.fingerprint(job, weights | data, device)
+        with resume.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
         facts = {
             "place": str(job.out),

@@ -6,7 +6,7 @@ Writes ``SOURCE.json``, which says what is there, with the commit of what was do
 import argparse
 import logging
 
-from flexround import artifacts, sources
+from flexround.io import artifacts, sources
 from flexround.jobs import jobfile
 
 log = logging.getLogger(__name__)

@@ -3,9 +3,9 @@
 import argparse
 import itertools
 
-from flexround import provenance
 from flexround.jobs import jobfile
-from flexround.jobs.shown import RESULTS, Bits, FigureJob, Shift, Sizes
+from flexround.jobs.tables import RESULTS, Bits, FigureJob, Shift, Sizes
+from flexround.machine import provenance
 from flexround.reconstruct import network
 from flexround.reconstruct.grid_shifts import weight_codes
 from flexround.results import cells

@@ -10,17 +10,19 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import nn
 
-from flexround import artifacts, hardware, imports, provenance, sources, unfinished
-from flexround.devices import lease, require
+from flexround import imports
+from flexround.io import artifacts, resume, sources
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import FinetuneJob
+from flexround.machine import hardware, provenance
+from flexround.machine.devices import lease, require
 from flexround.models import build
 from flexround.models.checkpoints import load_into, load_known, read_foreign
 from flexround.models.shards import Shards
 from flexround.models.shards import save as save_shards
+from flexround.models.surgery.lora import merge_checkpoint
 from flexround.models.tensors import linears
 from flexround.settings import layout
-from flexround.surgery.lora import merge_checkpoint
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -51,8 +53,8 @@ def run(arguments: argparse.Namespace) -> None:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
             facts["inputs"] |= provenance.inputs(job.data)
-            state = arguments.state / "finetune" / unfinished.fingerprint(job, facts, device)
-            with unfinished.kept(state):  # until the result is there
+            state = arguments.state / "finetune" / resume.fingerprint(job, facts, device)
+            with resume.kept(state):  # until the result is there
                 with hardware.enough("/".join(job.names), SMALLER):
                     facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
                 finish(job, model, facts)

@@ -7,11 +7,12 @@ throw away networks that took GPU days.
 import argparse
 import logging
 
-from flexround import artifacts, provenance
-from flexround.devices import lease
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import GateJob
+from flexround.machine import provenance
+from flexround.machine.devices import lease
 from flexround.stages.evaluate import measured
 
 log = logging.getLogger(__name__)

@@ -10,11 +10,13 @@ from typing import Any
 import torch
 from safetensors.numpy import load_file
 
-from flexround import artifacts, imports, provenance, unfinished
-from flexround.devices import lease
+from flexround import imports
 from flexround.errors import InputError
+from flexround.io import artifacts, resume
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import ReconstructJob
+from flexround.machine import provenance
+from flexround.machine.devices import lease
 from flexround.reconstruct import cache, network, result
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
@@ -45,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
         budget = arguments.state_gb * 1e9
-        with State(directory, unfinished.fingerprint(job, weights | samples, device), budget, PACE).opened() as state:
+        with State(directory, resume.fingerprint(job, weights | samples, device), budget, PACE).opened() as state:
             records = reconstruct(work, x, state, *limits)
             for clause in left(work, records):
                 log.warning("%s: %s", job.run, clause)

@@ -3,10 +3,11 @@
 import argparse
 import logging
 
-from flexround import artifacts, provenance
-from flexround.devices import lease
+from flexround.io import artifacts
 from flexround.jobs import jobfile
 from flexround.jobs.jobfile import SelectJob
+from flexround.machine import provenance
+from flexround.machine.devices import lease
 from flexround.stages.evaluate import measured
 
 log = logging.getLogger(__name__)

@@ -2,9 +2,9 @@
 
 import argparse
 
-from flexround.artifacts import write_json
+from flexround.io.artifacts import write_json
 from flexround.jobs import jobfile
-from flexround.jobs.shown import SummaryJob
+from flexround.jobs.tables import SummaryJob
 from flexround.results.summary import summarise
 
 

@@ -3,9 +3,9 @@
 import argparse
 import sys
 
-from flexround.artifacts import write_text
+from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
-from flexround.jobs.shown import TabulateJob
+from flexround.jobs.tables import TabulateJob
 from flexround.results import cells, settings_table, table_csv
 from flexround.results.render import html, latex, terminal
 

@@ -10,7 +10,7 @@ from torch import nn
 
 from flexround import imports, metrics
 from flexround.errors import InputError, SettingsError, suggest
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from flexround.settings import schema
 from flexround.settings.validation import validate
 

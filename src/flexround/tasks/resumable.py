@@ -8,7 +8,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround import unfinished
+from flexround.io import resume
 
 log = logging.getLogger(__name__)
 NAME = "training"
@@ -46,7 +46,7 @@ class Progress:
 
     def epoch_done(self, epoch: int, facts: Mapping[str, float]) -> None:
         """Keep what was reached after ``epoch`` epochs, and its ``facts``, if that took long enough."""
-        if not self._together(unfinished.worth(self.since)):
+        if not self._together(resume.worth(self.since)):
             return
         states = {name: self._all(generator) for name, generator in self.generators.items()}
         if self.rank == 0:
@@ -58,13 +58,13 @@ class Progress:
             groups = {"weights": self._weights(), "generators": states, **moments}
             rates = [group["lr"] for group in self.optimizer.param_groups]
             others = {name: other.state_dict() for name, other in self.others.items()}
-            unfinished.save(NAME, groups, epoch=epoch, facts=dict(facts), rates=rates, others=others)
+            resume.save(NAME, groups, epoch=epoch, facts=dict(facts), rates=rates, others=others)
         self.since = time.monotonic()
 
     @torch.no_grad()
     def go_on(self) -> tuple[int, dict[str, float]]:
         """Put back what was kept; return the number of epochs done, and the facts of the last one."""
-        if not (found := unfinished.load(NAME)):
+        if not (found := resume.load(NAME)):
             return 0, {}
         groups, kept = found
         for name, value in self._weights().items():

@@ -5,8 +5,8 @@ import logging
 import os
 from pathlib import Path
 
-from flexround.artifacts import read_text, write_bytes, write_text
 from flexround.errors import InputError, look_up
+from flexround.io.artifacts import read_text, write_bytes, write_text
 from flexround.results.render import evidence_table, status_table
 from flexround.settings.load import load_params
 from flexround.tools import cli

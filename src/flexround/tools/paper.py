@@ -5,7 +5,7 @@ import logging
 import os
 from pathlib import Path
 
-from flexround.artifacts import write_text
+from flexround.io.artifacts import write_text
 from flexround.results.render import document
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan

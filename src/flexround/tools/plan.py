@@ -10,7 +10,7 @@ from typing import NamedTuple
 
 from flexround.errors import SettingsError, suggest
 from flexround.results.render import overview
-from flexround.settings import additions, cost, layout
+from flexround.settings import cost, layout, user_rows
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Stage
@@ -37,7 +37,7 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    plan = Plan(additions.configured(arguments.scale, None), arguments.seeds, checkpoints=arguments.checkpoints)
+    plan = Plan(user_rows.configured(arguments.scale, None), arguments.seeds, checkpoints=arguments.checkpoints)
     tables, figures = plan.complete_tables(), plan.complete_figures()
     if not arguments.all:
         tables, figures = ([n] if n is not None else [] for n in (arguments.table, arguments.figure))

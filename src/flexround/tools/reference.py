@@ -6,15 +6,15 @@ import io
 import logging
 from pathlib import Path
 
-from flexround.artifacts import write_bytes, write_json, write_text
 from flexround.errors import InputError
+from flexround.io.artifacts import write_bytes, write_json, write_text
 from flexround.regress import checked_runs, compare, tolerances
 from flexround.regress.compare import Number, tolerances_file
 from flexround.regress.tolerances import Allowed, Pool
 from flexround.results import cells
 from flexround.results.cells import Cell
-from flexround.results.published import DECIMALS, Key
-from flexround.results.reference import SHARED, SUMMARY, published_name
+from flexround.results.paper_numbers import DECIMALS, Key
+from flexround.results.published_results import SHARED, SUMMARY, published_name
 from flexround.results.summary import summarise
 from flexround.settings.load import Params, load_params
 from flexround.settings.tables import Table

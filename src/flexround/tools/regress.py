@@ -10,7 +10,7 @@ from pathlib import Path
 from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Moved, Number
 from flexround.results import cells
-from flexround.results.published import Key
+from flexround.results.paper_numbers import Key
 from flexround.settings.load import Params, load_params
 from flexround.tools import cli
 

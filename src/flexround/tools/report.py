@@ -4,9 +4,9 @@ import argparse
 import logging
 from pathlib import Path
 
-from flexround.artifacts import write_text
+from flexround.io.artifacts import write_text
 from flexround.results.render import report_page
-from flexround.settings import additions
+from flexround.settings import user_rows
 from flexround.settings.plan import Plan
 from flexround.tools import cli
 
@@ -29,8 +29,8 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: a result that isn't what it should be.
         SettingsError: the scale's settings, or the file of one's own, are wrong.
     """
-    plan = Plan(additions.configured(arguments.scale, arguments.own))
-    additions.claim(plan.scale.name, arguments.scale, arguments.root)
+    plan = Plan(user_rows.configured(arguments.scale, arguments.own))
+    user_rows.claim(plan.scale.name, arguments.scale, arguments.root)
     write_text(arguments.out, report_page.render(arguments.root, plan, arguments.own))
     log.info("%s: %.1f MB", arguments.out, arguments.out.stat().st_size / 1e6)
 

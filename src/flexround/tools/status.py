@@ -5,8 +5,8 @@ import logging
 import sys
 from pathlib import Path
 
-from flexround.artifacts import atomic_write, read_text, write_text
 from flexround.errors import InputError
+from flexround.io.artifacts import atomic_write, read_text, write_text
 from flexround.results.render import leads, status_table
 from flexround.results.render.figure_style import PNG_DPI, style
 from flexround.results.render.overview import standing

@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flexround.artifacts import read_json, sha256
 from flexround.errors import InputError
+from flexround.io.artifacts import read_json, sha256
 from flexround.regress import compare
-from flexround.results import cells, evaluated, published
+from flexround.results import cells, evaluated, paper_numbers
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings.dependents import served
 from flexround.settings.load import Params, load_params
@@ -115,7 +115,7 @@ def _untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
         path, seeds = root / f"{table.name}.csv", dict[str, int]()
         if not table.groups or not path.exists():
             continue
-        for line in published.read(path, dict).values():
+        for line in paper_numbers.read(path, dict).values():
             seeds[line["task"]] = max(seeds.get(line["task"], 1), int(line["n_seeds"]))
         with contextlib.suppress(InputError):
             collected = cells.collect(table, params.recipes.recipes, params.scale.name, seeds, root.parent)

@@ -7,10 +7,10 @@ from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
 from flexround.models import blocks, build
+from flexround.models.surgery import attach
 from flexround.models.tensors import weightless
 from flexround.settings.cost import Block, Network
 from flexround.settings.schema import Checkpoint
-from flexround.surgery import place
 from flexround.tasks.protocol import Task
 
 
@@ -46,6 +46,6 @@ def _count(block: blocks.Block, x: Tensor) -> tuple[Block, Tensor]:
     weights = {value.untyped_storage()._cdata: value.numel() for value in block.module.parameters()}
     kept = {value.untyped_storage()._cdata: value.untyped_storage().nbytes() for value in saved}
     bytes_kept = sum(size for storage, size in kept.items() if storage not in weights)
-    layers = [layer.weight.numel() for layer in place.weight_layers(block)]  # type: ignore[operator]
+    layers = [layer.weight.numel() for layer in attach.weight_layers(block)]  # type: ignore[operator]
     sizes = sum(weights.values()), sum(layers), len(layers), bytes_kept, max(x.numel(), out.numel())
     return Block(counter.get_total_flops(), *sizes), out.detach()

@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from flexround.artifacts import write_manifest
+from flexround.io.artifacts import write_manifest
 from flexround.mini import digits
 from flexround.mini.tasks.options import DigitsOptions
 from flexround.tasks.images.arrays import ArrayTask

@@ -7,7 +7,7 @@ from typing import NamedTuple
 from flexround import metrics
 from flexround.results.cells import Cell
 from flexround.results.claims.verdicts import Comparison
-from flexround.results.published import DECIMALS, Key
+from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.results.table_csv import number, write
 from flexround.settings.layout import FULL_PRECISION
 

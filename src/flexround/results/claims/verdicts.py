@@ -9,7 +9,7 @@ from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim
 from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL
-from flexround.results.published import Key
+from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
 from flexround.settings.layout import Run
 

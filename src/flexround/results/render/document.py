@@ -12,9 +12,9 @@ from typing import Any
 
 from pydantic import TypeAdapter
 
-from flexround.artifacts import read_json, read_text, write_bytes
 from flexround.errors import InputError
-from flexround.results import reference
+from flexround.io.artifacts import read_json, read_text, write_bytes
+from flexround.results import published_results
 from flexround.results.render import jinja, latex
 from flexround.results.render.latex import escape
 from flexround.results.render.table_layout import scale_note
@@ -92,7 +92,7 @@ def _made(path: Path) -> str | None:
 
 def _published(root: Path, plan: Plan, table: Table) -> str | None:
     """Return the fragment of a table as it is published, which its caption says; None if there is none of the scale."""
-    path = reference.find_published(root, plan.scale, f"{table.name}.csv")
+    path = published_results.find_published(root, plan.scale, f"{table.name}.csv")
     if path is None:
         return None
     said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "

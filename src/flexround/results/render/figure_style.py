@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.figure import Figure
 
-from flexround.artifacts import atomic_write
+from flexround.io.artifacts import atomic_write
 
 # Okabe and Ito's palette
 BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"

@@ -10,7 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flexround.errors import InputError
-from flexround.results.published import Point
+from flexround.results.paper_numbers import Point
 from flexround.results.render.figure_style import BLUE, ORANGE, guide, method_line, new_figure, style
 
 PAPER_SHARE = {"MobileNetV2": 12.8, "ResNet-18": 1.5}  # section 3.2, % of weights moved by more than one step

@@ -6,8 +6,8 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround.artifacts import read_json
 from flexround.errors import InputError, SettingsError
+from flexround.io.artifacts import read_json
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan

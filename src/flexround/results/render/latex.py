@@ -5,7 +5,7 @@ import itertools
 import textwrap
 
 from flexround.errors import SettingsError
-from flexround.results.published import DECIMALS
+from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import jinja
 from flexround.results.render.table_layout import Entry, Heading, Layout, LayoutRow, absent, legend, parse, scale_note
 from flexround.settings.schema import ScaleFacts

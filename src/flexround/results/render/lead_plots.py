@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE
-from flexround.results.published import DECIMALS
+from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render.leads import GOLDEN, REACH, SPREAD, multiple, places
 from flexround.results.render.plots import LINE, Choice, Plot, Sheets, named_lines, place_of
 from flexround.results.render.table_layout import Entry

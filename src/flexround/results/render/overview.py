@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.results.render.table_layout import Layout, parse, plain
 from flexround.results.table_csv import NOT_RUN
 from flexround.settings.tables import Table

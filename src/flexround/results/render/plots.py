@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 from flexround.results import sample_sizes
 from flexround.results.evaluated import read_run
 from flexround.results.paired import Z
-from flexround.results.published import DECIMALS, SETTING, Point, load_figure7
+from flexround.results.paper_numbers import DECIMALS, SETTING, Point, load_figure7
 from flexround.results.render import origins, words
 from flexround.results.render.overview import Standing
 from flexround.results.render.table_layout import Entry

@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround import artifacts
 from flexround.errors import InputError, suggest
+from flexround.io import artifacts
 from flexround.results.claims import specs
 from flexround.results.claims.verdicts import VERDICTS
 

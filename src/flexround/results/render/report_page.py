@@ -11,10 +11,11 @@ from typing import Any, NamedTuple
 from markupsafe import Markup
 from plotly.offline import get_plotlyjs
 
-from flexround import artifacts, metrics
-from flexround.results import reference
+from flexround import metrics
+from flexround.io import artifacts
+from flexround.results import published_results
 from flexround.results.paired import Z
-from flexround.results.published import DECIMALS
+from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import (
     findings,
     html,
@@ -54,9 +55,9 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     """
     directory = root / "results" / plan.scale.name
     tables = [table for _, table in sorted(plan.params.tables.items())]
-    standings = [standing(table, *reference.find(root, plan.scale, f"{table.name}.csv")) for table in tables]
+    standings = [standing(table, *published_results.find(root, plan.scale, f"{table.name}.csv")) for table in tables]
     runs = {s.table.number: _table_runs(s, root) for s in standings}
-    claims = reference.find(root, plan.scale, "claims.csv")
+    claims = published_results.find(root, plan.scale, "claims.csv")
     judged = report_claims.read(claims.path, PARAMS / plan.scale.shows.claims)
     verdicts = report_claims.total(judged)
     compared = leads.comparisons(artifacts.read_text(claims.path)) if claims.path.exists() else []
@@ -95,7 +96,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         more=more,
         of_blocks=plots.BLOCKS,
         words=words.of,
-        errata=_list(reference.find(root, plan.scale, "errata.csv").path),
+        errata=_list(published_results.find(root, plan.scale, "errata.csv").path),
         costs={number: _seconds(root, plan, of_table) for number, of_table in runs.items()},
         total=_seconds(root, plan, itertools.chain(*runs.values())),
         stages=list(job_costs.STAGES.values()),

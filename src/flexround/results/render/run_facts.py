@@ -6,8 +6,8 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flexround import artifacts
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.results.render import job_costs
 from flexround.results.table_csv import number
 from flexround.settings import layout

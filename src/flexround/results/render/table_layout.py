@@ -7,7 +7,7 @@ from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
 from flexround.errors import InputError
-from flexround.results.published import SETTING
+from flexround.results.paper_numbers import SETTING
 from flexround.results.table_csv import COLUMNS, NOT_RUN
 from flexround.settings.schema import ScaleFacts
 

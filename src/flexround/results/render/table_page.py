@@ -5,10 +5,10 @@ from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
-from flexround import artifacts
-from flexround.results import reference
+from flexround.io import artifacts
+from flexround.results import published_results
 from flexround.results.claims.verdicts import VERDICTS
-from flexround.results.published import Key
+from flexround.results.paper_numbers import Key
 from flexround.results.render import html, report_claims, words
 from flexround.results.render.overview import family
 from flexround.results.render.table_layout import Entry, Layout, absent, legend, parse, plain, scale_note
@@ -35,7 +35,7 @@ def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Pat
         InputError: published results of another version.
     """
     table = scales[0].tables[number]
-    paths = [reference.find_published(root, params.scale, f"{table.name}.csv") for params in scales]
+    paths = [published_results.find_published(root, params.scale, f"{table.name}.csv") for params in scales]
     layouts = [parse(artifacts.read_text(path)) if path else None for path in paths]
     parts = [f"# {table.title} ({family(table)})", escape(plain(table.caption).strip())]
     if (first := next(filter(None, layouts), None)) and any(entry["published"] for entry in first.entries):
@@ -100,7 +100,7 @@ def _rows(layout: Layout, table: Table, shown: Callable[[Entry], str]) -> str:
 
 def _claims(table: Table, scale: Scale, root: Path) -> list[str]:
     """Return what the paper claims of a table, how our published results judge it, and each comparison."""
-    path = reference.find_published(root, scale, "claims.csv")
+    path = published_results.find_published(root, scale, "claims.csv")
     judged = report_claims.read(path, PARAMS / scale.shows.claims) if path else []
     parts = []
     for claim in judged:

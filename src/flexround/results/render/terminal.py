@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flexround.results.published import SETTING
+from flexround.results.paper_numbers import SETTING
 from flexround.results.render import words
 from flexround.results.render.table_layout import Entry, Layout, LayoutRow, absent, legend, optional, parse, scale_note
 from flexround.settings.schema import ScaleFacts

@@ -24,7 +24,7 @@ from lm_eval.models.huggingface import HFLM
 from lm_eval.tasks import TaskManager
 from transformers import PreTrainedTokenizerFast
 
-from flexround import unfinished
+from flexround.io import resume
 from flexround.settings.layout import PARAMS
 from flexround.tasks.commonsense import choices, shared_prefix
 from flexround.tasks.commonsense.choices import Row, Version
@@ -141,16 +141,16 @@ def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
         shots: examples before each question.
     """
     part = f"{name}-{shots}"
-    if found := unfinished.load(part):
+    if found := resume.load(part):
         groups, kept = found
         scores = {metric: values.numpy() for metric, values in groups["scores"].items()}
         return Answers(scores, groups["drawn"]["examples"].numpy(), kept["facts"])
     since = time.monotonic()
     answers = _ask(model, name, data, shots)
-    if unfinished.worth(since):
+    if resume.worth(since):
         scored = {metric: torch.from_numpy(values) for metric, values in answers.scores.items()}
         drawn = {"examples": torch.from_numpy(answers.examples)}
-        unfinished.save(part, {"scores": scored, "drawn": drawn}, facts=answers.facts)
+        resume.save(part, {"scores": scored, "drawn": drawn}, facts=answers.facts)
     return answers
 
 

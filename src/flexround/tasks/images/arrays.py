@@ -4,7 +4,7 @@ from pathlib import Path
 
 import numpy as np
 
-from flexround.artifacts import read_manifest
+from flexround.io.artifacts import read_manifest
 from flexround.tasks.images.options import FULL_SCALE
 from flexround.tasks.images.task import ImageTask
 from flexround.tasks.images.training import ArrayImages, TrainingImages

@@ -7,8 +7,8 @@ from typing import IO
 import numpy as np
 from PIL import Image
 
-from flexround.artifacts import write_manifest
 from flexround.errors import InputError
+from flexround.io.artifacts import write_manifest
 from flexround.tasks.images.arrays import ArrayTask
 from flexround.tasks.images.options import Cifar10Options
 from flexround.tasks.images.task import save_array

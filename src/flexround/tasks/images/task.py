@@ -13,9 +13,9 @@ import torch
 from PIL import Image
 from torch import nn
 
-from flexround.artifacts import atomic_write, read_manifest, write_manifest, write_text
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.seeding import derive
+from flexround.io.artifacts import atomic_write, read_manifest, write_manifest, write_text
+from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
 from flexround.tasks.images import folder
 from flexround.tasks.images.options import ImageNetOptions, ImageOptions

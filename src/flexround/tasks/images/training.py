@@ -15,7 +15,7 @@ from torch import nn
 from tqdm import tqdm
 
 from flexround.errors import NumericalError
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from flexround.tasks.images.options import FinetuneSettings
 from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
 from flexround.tasks.resumable import Progress

@@ -10,7 +10,7 @@ from typing import Literal
 import numpy as np
 
 from flexround.errors import InputError
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 
 SHARDS = 1024
 RELEASED = 0.01  # of the first shard, what the authors' code reads

@@ -17,8 +17,8 @@ import torch
 from tokenizers import decoders, models, normalizers, processors
 from torch import Tensor
 
-from flexround.artifacts import write_text
 from flexround.errors import InputError
+from flexround.io.artifacts import write_text
 from flexround.models.checkpoints import load_into
 from flexround.tasks.text import encode
 from flexround.tasks.text.task import TOKENIZER

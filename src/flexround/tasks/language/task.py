@@ -17,9 +17,9 @@ from tokenizers import Tokenizer
 from torch import nn
 from torch.nn import functional
 
-from flexround.artifacts import read_manifest
 from flexround.errors import InputError
-from flexround.seeding import derive
+from flexround.io.artifacts import read_manifest
+from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
 from flexround.tasks.language import files as language_files
 from flexround.tasks.language.options import LanguageOptions

@@ -10,8 +10,8 @@ from peft.tuners.lora import LoraLayer
 from torch import Tensor, nn
 
 from flexround.errors import SettingsError
+from flexround.machine.seeding import derive
 from flexround.models.tensors import linears
-from flexround.seeding import derive
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.options import AdapterTrainSettings, LoraSettings
 

@@ -14,7 +14,7 @@ from scipy.stats import pearsonr, spearmanr
 from sklearn.metrics import f1_score, matthews_corrcoef
 
 from flexround.errors import NumericalError
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 
 log = logging.getLogger(__name__)
 

@@ -10,10 +10,10 @@ import numpy as np
 import torch
 from torch import nn
 
-from flexround.artifacts import read_manifest, write_manifest, write_text
 from flexround.errors import InputError, SettingsError
+from flexround.io.artifacts import read_manifest, write_manifest, write_text
+from flexround.machine.seeding import derive
 from flexround.models.pretrained import load_pretrained
-from flexround.seeding import derive
 from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
 from flexround.tasks.text import encode
 from flexround.tasks.text.encode import Encoded

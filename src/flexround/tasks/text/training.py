@@ -20,7 +20,7 @@ from torch.utils.data import DataLoader
 from tqdm import tqdm
 
 from flexround.errors import NumericalError
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from flexround.tasks.resumable import Progress
 from flexround.tasks.text.options import TrainSettings
 

@@ -12,7 +12,7 @@ import sacrebleu
 from sacrebleu.metrics import BLEU
 
 from flexround.errors import InputError
-from flexround.seeding import derive
+from flexround.machine.seeding import derive
 from flexround.tasks.text.metrics import REPLICATES, Scored, resampled
 
 REFERENCES = 6

@@ -17,8 +17,8 @@ import test_lora_training
 import torch
 from safetensors.torch import load_file
 
-from flexround import unfinished
 from flexround.errors import InputError
+from flexround.io import resume
 from flexround.models import transformer
 from flexround.tasks.commonsense import harness
 from flexround.tasks.text import lora_training
@@ -33,7 +33,7 @@ class KilledError(BaseException):
 
 @pytest.fixture(autouse=True)
 def everything_is_worth_it(monkeypatch):
-    monkeypatch.setattr(unfinished, "WORTH_SECONDS", 0.0)
+    monkeypatch.setattr(resume, "WORTH_SECONDS", 0.0)
 
 
 def text_trainer(**settings):
@@ -85,10 +85,10 @@ def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, mak
     train = make()
     facts, weights, calls = train()
     assert calls == 12
-    with pytest.raises(KilledError), unfinished.kept(tmp_path / "state"):
+    with pytest.raises(KilledError), resume.kept(tmp_path / "state"):
         train(died_at=8)  # of 4 epochs of 3 steps: in the third one
     assert (tmp_path / "state/training").is_dir()
-    with unfinished.kept(tmp_path / "state"):
+    with resume.kept(tmp_path / "state"):
         found, resumed, calls = train()
     assert calls == 6
     assert found == facts
@@ -98,10 +98,10 @@ def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, mak
 
 def test_a_training_that_was_killed_after_its_end_is_not_done_again(tmp_path):
     train = text_trainer()
-    with contextlib.suppress(KilledError), unfinished.kept(tmp_path / "state"):
+    with contextlib.suppress(KilledError), resume.kept(tmp_path / "state"):
         facts, weights, _ = train()
         raise KilledError
-    with unfinished.kept(tmp_path / "state"):
+    with resume.kept(tmp_path / "state"):
         found, again, calls = train()
     assert (calls, found) == (0, facts)
     assert all(torch.equal(value, weights[name]) for name, value in again.items())
@@ -125,9 +125,9 @@ def test_images_go_on_at_their_epoch(tmp_path, small_digits, monkeypatch):
         return train_epoch(*arguments)
 
     monkeypatch.setattr(training, "_train_epoch", dying)
-    with pytest.raises(KilledError), unfinished.kept(tmp_path / "state"):
+    with pytest.raises(KilledError), resume.kept(tmp_path / "state"):
         train()
-    with unfinished.kept(tmp_path / "state"):
+    with resume.kept(tmp_path / "state"):
         found, resumed = train()
     assert epochs == [0, 1, 2, 3, 3, 4, 5]
     assert found == facts
@@ -138,9 +138,9 @@ LAUNCHED = """
 import os, sys
 from pathlib import Path
 import numpy as np, torch
-from flexround import unfinished
+from flexround.io import resume
 from flexround.tasks.text import training as text_training
-unfinished.WORTH_SECONDS = 0.0
+resume.WORTH_SECONDS = 0.0
 torch.manual_seed(0)
 model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
 arrays = {"x": np.random.default_rng(0).normal(size=(32, 5)).astype(np.float32)}
@@ -151,7 +151,7 @@ def loss(network, batch, _):
     if len(calls) == int(sys.argv[1]):
         os._exit(9)
     return network(batch["x"]).square().mean()
-with unfinished.kept(Path(sys.argv[2])):
+with resume.kept(Path(sys.argv[2])):
     text_training.train(model, arrays, loss, settings)
     if torch.distributed.get_rank() == 0:
         torch.save([len(calls), model.state_dict()], sys.argv[3])
@@ -182,9 +182,9 @@ def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatc
         return ask(model, name, data, shots)
 
     monkeypatch.setattr(harness, "_ask", dying)
-    with pytest.raises(KilledError), unfinished.kept(tmp_path / "state"):
+    with pytest.raises(KilledError), resume.kept(tmp_path / "state"):
         test_commonsense.evaluated(place)
-    with unfinished.kept(tmp_path / "state"):
+    with resume.kept(tmp_path / "state"):
         resumed = test_commonsense.evaluated(place)
     asked.remove("died")
     assert len(asked) == len(set(asked)) == 14, "each data set once, with each number of shots"
@@ -195,7 +195,7 @@ def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatc
 
 def test_stages_keep_their_work_where_they_are_told_until_it_is_done(tmp_path, monkeypatch):
     work, seen = stage_calls.Work(stage_calls.Path(__file__).with_name("lm_scale.yaml"), tmp_path), []
-    save = unfinished.save
+    save = resume.save
 
     def watched(name, groups, **facts):
         save(name, groups, **facts)
@@ -203,7 +203,7 @@ def test_stages_keep_their_work_where_they_are_told_until_it_is_done(tmp_path, m
         if len(seen) == 1:
             raise KilledError
 
-    monkeypatch.setattr(unfinished, "save", watched)
+    monkeypatch.setattr(resume, "save", watched)
     with pytest.raises(KilledError):
         work.weights("corpus", "gpt-neo-125m", state=stage_calls.Path("kept"))
     assert seen == [("training", "finetune")]
@@ -215,53 +215,53 @@ def test_what_decides_the_bits_decides_where_work_is_kept(tmp_path, monkeypatch)
     code = tmp_path / "code"
     code.write_text("one")
     job = SimpleNamespace(code=code, model_dump_json=lambda: "{}")
-    names = [unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu"))]
-    assert names == [unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu"))]
-    names.append(unfinished.fingerprint(job, {"data": "2"}, torch.device("cpu")))
+    names = [resume.fingerprint(job, {"data": "1"}, torch.device("cpu"))]
+    assert names == [resume.fingerprint(job, {"data": "1"}, torch.device("cpu"))]
+    names.append(resume.fingerprint(job, {"data": "2"}, torch.device("cpu")))
     code.write_text("two")
-    names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu")))
+    names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
     job.model_dump_json = lambda: "{1}"
-    names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu")))
+    names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
     threads = torch.get_num_threads()
     torch.set_num_threads(threads + 1)
-    names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu")))
+    names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
     torch.set_num_threads(threads)
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "0.1")
-        names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cpu")))
+        names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
     for gpu in ("A100", "H100"):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=gpu: name)
-        names.append(unfinished.fingerprint(job, {"data": "1"}, torch.device("cuda", 0)))
+        names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cuda", 0)))
     assert len(set(names)) == 8
 
 
 def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):
     value = torch.arange(3)
-    unfinished.save("part", {"group": {"x": value}})
-    assert unfinished.load("part") is None, "no stage says where"
-    with contextlib.suppress(KilledError), unfinished.kept(tmp_path / "state"):
-        assert unfinished.load("part") is None
+    resume.save("part", {"group": {"x": value}})
+    assert resume.load("part") is None, "no stage says where"
+    with contextlib.suppress(KilledError), resume.kept(tmp_path / "state"):
+        assert resume.load("part") is None
         for number in range(2):
-            unfinished.save("part", {"group": {"x": value + number}}, number=number)
+            resume.save("part", {"group": {"x": value + number}}, number=number)
         raise KilledError
     file = tmp_path / "state/part/group.safetensors"
     assert [path.name for path in (tmp_path / "state").iterdir()] == ["part"]
     assert torch.equal(load_file(file)["x"], value + 1)
-    with unfinished.kept(tmp_path / "state"):
-        assert unfinished.load("part")[1] == {"number": 1}
+    with resume.kept(tmp_path / "state"):
+        assert resume.load("part")[1] == {"number": 1}
         (tmp_path / "state/part").rename(tmp_path / "state/part.old")
-        assert unfinished.load("part")[1] == {"number": 1}, "killed between two renames"
+        assert resume.load("part")[1] == {"number": 1}, "killed between two renames"
         data = (tmp_path / "state/part.old/group.safetensors").read_bytes()
         (tmp_path / "state/part.old/group.safetensors").write_bytes(data[:-1] + b"x")
         with pytest.raises(InputError, match=r"group\.safetensors"):
-            unfinished.load("part")
+            resume.load("part")
         (tmp_path / "state/part.old/group.safetensors").write_bytes(data)
         manifest = tmp_path / "state/part.old/manifest.json"
         manifest.write_text(manifest.read_text().replace('"number": 1', '"number": 3'))
         with pytest.raises(InputError, match=r"manifest\.json: its content has the sha256") as caught:
-            unfinished.load("part")
+            resume.load("part")
         shutil.rmtree(re.search(r"delete (\S+) and run the same", str(caught.value))[1])
-        assert unfinished.load("part") is None, "the way out leads to a new start"
+        assert resume.load("part") is None, "the way out leads to a new start"
 
 
 def test_work_that_was_killed_while_it_was_removed_is_not_gone_on_with(tmp_path, monkeypatch):
@@ -271,17 +271,17 @@ def test_work_that_was_killed_while_it_was_removed_is_not_gone_on_with(tmp_path,
             raise KilledError
 
     state = tmp_path / "state"
-    with contextlib.suppress(KilledError), monkeypatch.context() as patch, unfinished.kept(state):
-        unfinished.save("part", {"group": {"x": torch.arange(3)}})
+    with contextlib.suppress(KilledError), monkeypatch.context() as patch, resume.kept(state):
+        resume.save("part", {"group": {"x": torch.arange(3)}})
         patch.setattr(shutil, "rmtree", killed_midway)
     assert list(tmp_path.rglob("group.safetensors")), "the rest of the removed work is there"
-    with unfinished.kept(state):
-        assert unfinished.load("part") is None
+    with resume.kept(state):
+        assert resume.load("part") is None
     assert not list(tmp_path.iterdir())
 
 
 def test_little_work_is_not_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(unfinished, "WORTH_SECONDS", 3600.0)
-    monkeypatch.setattr(unfinished, "save", lambda *_, **__: pytest.fail("it was kept"))
-    with unfinished.kept(tmp_path / "state"):
+    monkeypatch.setattr(resume, "WORTH_SECONDS", 3600.0)
+    monkeypatch.setattr(resume, "save", lambda *_, **__: pytest.fail("it was kept"))
+    with resume.kept(tmp_path / "state"):
         bert_trainer()()

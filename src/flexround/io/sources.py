@@ -11,9 +11,9 @@ import urllib.parse
 from collections.abc import Mapping
 from pathlib import Path
 
-from flexround import download, git, hub
-from flexround.artifacts import atomic_write, sha256, write_text
 from flexround.errors import InputError
+from flexround.io import download, git, hub
+from flexround.io.artifacts import atomic_write, sha256, write_text
 from flexround.settings.schema import Source
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from flexround.errors import InputError
 from flexround.models import blocks as protocol
 from flexround.models.blocks import Block, Site
-from flexround.surgery.place import weight_axes
+from flexround.models.surgery.attach import weight_axes
 
 TRIED = 2  # samples on which a cut is tried
 CLOSE = 1e-4  # of the largest output: how far the parts may be off the network

@@ -8,8 +8,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flexround.artifacts import write_text
 from flexround.errors import SettingsError, look_up, suggest
+from flexround.io.artifacts import write_text
 from flexround.settings import code, layout, limits, values
 from flexround.settings.layout import Run
 from flexround.settings.load import Params, check_bits, hyper, load_params

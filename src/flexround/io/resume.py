@@ -18,8 +18,8 @@ import torch
 from safetensors.torch import load_file, save_file
 from torch import Tensor
 
-from flexround import artifacts
-from flexround.seeding import derive
+from flexround.io import artifacts
+from flexround.machine.seeding import derive
 
 WORTH_SECONDS = 60.0  # of work that is kept; less is done again sooner than it is written
 _directory: contextvars.ContextVar[Path | None] = contextvars.ContextVar("unfinished", default=None)

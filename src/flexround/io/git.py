@@ -6,8 +6,8 @@ import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexround.download import LIMIT
 from flexround.errors import InputError
+from flexround.io.download import LIMIT
 
 # Precede those of the repository and of the user: each file is the bytes of its blob.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"

@@ -6,7 +6,7 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexround.download import LIMIT, DownloadError
+from flexround.io.download import LIMIT, DownloadError
 
 
 def snapshot(repository: str, kind: str, revision: str, files: Sequence[str], path: Path) -> tuple[Path, str]:
@@ -25,7 +25,7 @@ def snapshot(repository: str, kind: str, revision: str, files: Sequence[str], pa
     Raises:
         DownloadError: it can't be reached, or takes too long.
     """
-    command = [sys.executable, "-m", "flexround.hub", repository, kind, revision, str(path), *files]
+    command = [sys.executable, "-m", "flexround.io.hub", repository, kind, revision, str(path), *files]
     try:
         done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT)
     except subprocess.TimeoutExpired as error:

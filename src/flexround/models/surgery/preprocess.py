@@ -7,10 +7,10 @@ from torch import nn
 
 from flexround.errors import SettingsError, suggest
 from flexround.models.groups import EqualizationGroup
+from flexround.models.surgery.equalize import absorb_high_biases, equalize
+from flexround.models.surgery.fold_bn import fold_batch_norm
+from flexround.models.surgery.relu6 import replace_relu6, restore_relu6
 from flexround.settings.schema import Preprocess
-from flexround.surgery.equalize import absorb_high_biases, equalize
-from flexround.surgery.fold_bn import fold_batch_norm
-from flexround.surgery.relu6 import replace_relu6, restore_relu6
 
 _NEED_GROUPS = ("cross_layer_equalization", "absorb_high_biases")
 

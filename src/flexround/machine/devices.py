@@ -16,9 +16,9 @@ from typing import Any
 import filelock
 import torch
 
-from flexround import precision
 from flexround.errors import InputError
-from flexround.hardware import smi
+from flexround.machine import precision
+from flexround.machine.hardware import smi
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0

@@ -8,10 +8,10 @@ from pydantic import Field
 
 from flexround.jobs.jobfile import Job
 from flexround.jobs.resolve import Inputs, code, network, numbered, write
-from flexround.results import published, settings_table
+from flexround.results import paper_numbers, settings_table
 from flexround.results.claims import specs, verdicts
 from flexround.results.claims.specs import Claims
-from flexround.results.published import Key, Point
+from flexround.results.paper_numbers import Key, Point
 from flexround.settings import layout
 from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.plan import Plan
@@ -167,7 +167,7 @@ class Shown:
             selected=self.plan.selected,
             recipes=self._recipes(tables),
             numbers=self._numbers(),
-            bold=tuple(sorted(published.load_bold())) if self.scale.shows.published else (),
+            bold=tuple(sorted(paper_numbers.load_bold())) if self.scale.shows.published else (),
             budgets=self._budgets(),
             claims=specs.load(PARAMS / self.scale.shows.claims),
             sizes=self._sizes(),
@@ -187,7 +187,7 @@ class Shown:
 
     def _numbers(self) -> Numbers:
         """Return the published numbers of what the scale shows."""
-        return tuple(published.load().items()) if self.scale.shows.published else ()
+        return tuple(paper_numbers.load().items()) if self.scale.shows.published else ()
 
     def _recipes(self, tables: Iterable[Table]) -> dict[str, Recipe]:
         """Return the recipes of the rows of tables."""
@@ -216,7 +216,7 @@ class Shown:
         figures = self.scale.figures
         return Sizes(
             spec=self.params.figures.sample_size,
-            points=tuple(published.load_figure7()) if self.scale.shows.published else (),
+            points=tuple(paper_numbers.load_figure7()) if self.scale.shows.published else (),
             sizes=figures.sample_sizes,
             seeds=figures.sample_size_seeds,
         )

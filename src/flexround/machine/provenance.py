@@ -7,8 +7,9 @@ from typing import Any
 
 import torch
 
-from flexround import artifacts, precision
 from flexround.errors import InputError
+from flexround.io import artifacts
+from flexround.machine import precision
 
 RECORDED = (
     *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.models.groups import EqualizationGroup
-from flexround.surgery.fold_bn import FoldedStatistics
+from flexround.models.surgery.fold_bn import FoldedStatistics
 
 log = logging.getLogger(__name__)
 _TOLERANCE, _MAX_SWEEPS = 1e-5, 200

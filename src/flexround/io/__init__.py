@@ -1,0 +1,1 @@
+"""Files: stores of arrays, downloads, what a killed job left."""

@@ -1,0 +1,1 @@
+"""The machine: devices, memory, precision, seeds, and the facts that a result records about them."""
