@@ -4,7 +4,6 @@ from pathlib import Path
 
 import numpy as np
 
-from flexround.io.artifacts import read_manifest
 from flexround.tasks.images.options import FULL_SCALE
 from flexround.tasks.images.task import ImageTask
 from flexround.tasks.images.training import ArrayImages, TrainingImages
@@ -16,12 +15,10 @@ class ArrayTask(ImageTask):
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
         """Return random training images as they are, uint8 (samples, H, W, 3), and their int64 indices."""
-        read_manifest(data, verify=False)
         images = np.load(data / "train_images.npy", mmap_mode="r")
         indices = draw_indices(len(images), samples, seed)
         return {"images": images[indices], "indices": indices}
 
     def training_images(self, data: Path, whole: bool) -> TrainingImages:
         """Return the training set, in memory."""
-        read_manifest(data, verify=False)
         return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)

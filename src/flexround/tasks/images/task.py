@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.io.artifacts import atomic_write, read_manifest, write_manifest, write_text
+from flexround.io.artifacts import atomic_write, write_manifest, write_text
 from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
 from flexround.tasks.images import folder
@@ -67,7 +67,6 @@ class ImageTask(abc.ABC):
         """Return top-1 and top-5 accuracy on the validation images, streamed from the memory map."""
         if split != "validation":
             raise SettingsError("image tasks have no held-out part of their training set; evaluate on validation")
-        read_manifest(data, verify=False)
         images, labels = np.load(data / "val_images.npy", mmap_mode="r"), np.load(data / "val_labels.npy")
         model.eval()
         hits = []
@@ -151,7 +150,6 @@ class ImageNet(ImageTask):
 
     def _files(self, data: Path) -> FileImages:
         """Return the training images as files."""
-        read_manifest(data, verify=False)
         root = Path((data / ROOT_FILE).read_text().rstrip("\n")) if (data / ROOT_FILE).exists() else Path("train")
         if not root.is_dir():
             raise InputError(f"{root}: the training images are no longer there; run the data stage again")

@@ -18,7 +18,6 @@ from torch import nn
 from torch.nn import functional
 
 from flexround.errors import InputError
-from flexround.io.artifacts import read_manifest
 from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
 from flexround.tasks.language import files as language_files
@@ -121,7 +120,6 @@ class LanguageModelling(text.TextTask):
 
 def read_texts(data: Path, split: str) -> Iterator[str]:
     """Yield the texts of a split's rows, one by one from the file."""
-    read_manifest(data, verify=False)
     with open(data / f"{split}.jsonl", encoding="utf-8") as file:
         for line in file:
             yield json.loads(line)["text"]
