@@ -1,0 +1,398 @@
+"""The readers of data sets x what can be wrong with a file: whole files give the rows, others are refused by name."""
+
+import gzip
+import io
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pyarrow
+import pytest
+import real_files
+import report_case
+from pyarrow import parquet
+
+from flexround.errors import InputError
+from flexround.tasks.commonsense import files as choice_files
+from flexround.tasks.glue import files as glue
+from flexround.tasks.images import cifar10
+from flexround.tasks.language import c4
+from flexround.tasks.language import files as language
+from flexround.tasks.language.stories import Stories
+from flexround.tasks.squad import files as squad
+from flexround.tasks.webnlg import files as webnlg
+
+REAL = Path(__file__).parents[2] / "shared" / "realdata"
+SHARD = "00000-of-00001.parquet"
+EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
+CHOICES = {  # one example of each data set of multiple-choice questions, in the fields of the hub
+    "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},
+    "piqa": {"goal": "dry hair", "sol1": "use a towel", "sol2": "use a fork", "label": 0},
+    "hellaswag": {
+        "activity_label": "Roof repair",
+        "ctx_a": "A man sits on a roof.",
+        "ctx_b": "he",
+        "endings": ["sings.", "falls [step] asleep.", "eats.", "runs."],
+        "label": "3",
+    },
+    "winogrande": {"sentence": "Ann saw Bea so _ waved.", "option1": "Ann", "option2": "Bea", "answer": "2"},
+    "arc_easy": {"question": "How is rain?", "choices": EXAM, "answerKey": "B"},
+    "arc_challenge": {"question": "How is rain?", "choices": EXAM | {"label": ["1", "2"]}, "answerKey": "2"},
+    "openbookqa": {"question_stem": "Rain is", "choices": EXAM, "answerKey": "B"},
+}
+PLACES = {  # where the hub has the split that is evaluated
+    "boolq": f"data/validation-{SHARD}",
+    "piqa": "piqa_validation.parquet",
+    "hellaswag": f"data/validation-{SHARD}",
+    "winogrande": f"winogrande_xl/validation-{SHARD}",
+    "arc_easy": f"ARC-Easy/test-{SHARD}",
+    "arc_challenge": f"ARC-Challenge/test-{SHARD}",
+    "openbookqa": f"main/test-{SHARD}",
+}
+CONTEXT = "Zürich lies on a lake."
+WIKI = ["", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n"]
+
+
+def question(name="q1", text="a lake", start=15):
+    answers = {"text": [text], "answer_start": [start]}
+    return {"id": name, "title": "Towns", "context": CONTEXT, "question": "Where?", "answers": answers}
+
+
+def triples(category, facts, sentences):
+    """Return an entry of WebNLG."""
+    parts = ("subject", "property", "object")
+    return {
+        "category": category,
+        "modifiedtripleset": [dict(zip(parts, fact, strict=True)) for fact in facts],
+        "lexicalisations": [{"comment": comment, "lex": text} for comment, text in sentences],
+        "size": "1",
+    }
+
+
+AIRPORT = triples(
+    "Airport",
+    [("Aarhus", "leader", "Ann")],
+    [("good", "Ann leads Aarhus."), ("toFix", "Ann lead."), ("good", " ")],
+)
+ARTIST = triples(
+    "Artist", [("Björk", "born", "1965"), ("Björk", "from", '"Reykjavík"')], [("good", "A"), ("good", "B")]
+)
+BARE = triples("City", [("Aarhus", "country", "Denmark")], [("bad", "No."), ("good", "")])
+AIRPORT_ROW = {
+    "category": "Airport",
+    "seen": True,
+    "context": "Aarhus : leader : Ann",
+    "references": ["Ann leads Aarhus."],
+}
+ARTIST_ROW = {
+    "category": "Artist",
+    "seen": False,
+    "context": 'Björk : born : 1965 | Björk : from : "Reykjavík"',
+    "references": ["A", "B"],
+}
+
+
+class Case(NamedTuple):
+    """A reader: where its file lies, what is in it, what reads the folder of all, and the rows that are expected."""
+
+    file: str
+    content: Any
+    read: Callable[[Path], Any]
+    rows: Any
+
+
+def rte(*rows):
+    return [dict(zip(("sentence1", "sentence2", "label"), row, strict=True)) for row in rows]
+
+
+CASES = {
+    "glue": Case(
+        f"rte/train-{SHARD}",
+        rte(("Zürich", "b", 0), ("c", "d", 1)),
+        lambda d: glue.read(d, "rte", "train"),
+        [row | {"idx": index} for index, row in enumerate(rte(("Zürich", "b", 0), ("c", "d", 1)))],
+    ),
+    "squad": Case(
+        f"plain_text/validation-{SHARD}",
+        [question("q1") | {"more": 1}, question("q2", "Zürich", 0) | {"more": 2}],
+        lambda d: squad.read(d, "validation"),
+        [question("q1"), question("q2", "Zürich", 0)],
+    ),
+    "wikitext2": Case(
+        f"wikitext-2-raw-v1/test-{SHARD}",
+        [{"text": text or " \n"} for text in WIKI],
+        lambda d: language.read(d, "wikitext2", "test"),
+        [{"text": text} for text in WIKI],
+    ),
+    "ptb": Case(
+        "ptb.valid.txt",
+        " no it was n't black friday é \n but\u2028while the <unk> N % \n last",
+        lambda d: language.read(d, "ptb", "validation"),
+        [{"text": text} for text in ("no it was n't black friday é", "but\u2028while the <unk> N %", "last")],
+    ),
+    "webnlg": Case("train.json", [AIRPORT, BARE, ARTIST], lambda d: webnlg.read(d, "train"), [AIRPORT_ROW, ARTIST_ROW]),
+    "c4": Case(
+        "en/c4-train.00000-of-01024.json.gz",
+        [{"text": "Zürich", "url": "x"}, {"text": "b", "url": "x"}],
+        lambda d: sorted(row["text"] for row in c4.read(d, "paper", 1, 2)),
+        ["Zürich", "b"],
+    ),
+    "tinystories": Case(
+        "tiny.utf8",
+        "Once.\u2028\n<|endoftext|>\n Zürich. \n<|endoftext|>",
+        lambda d: Stories(Stories.Options(root="tiny.utf8", block_size=8)).rows(d),
+        {"train": [{"text": "Once."}], "validation": [{"text": "Zürich."}]},
+    ),
+    "cifar10": Case("test.tar", None, lambda d: cifar10.read(d / "test.tar", 3, None)[1].tolist(), [0, 0, 1, 1, 2, 2]),
+    **{
+        name: Case(
+            f"{name}/{PLACES[name]}",
+            [row | {"idx": 7}],
+            lambda d, name=name: choice_files.read(d, name, train=False),
+            [row],
+        )
+        for name, row in CHOICES.items()
+    },
+}
+
+
+def write(path, content):
+    """Write rows or a text in the format that the path's name says."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".parquet":
+        parquet.write_table(pyarrow.Table.from_pylist(content), path)
+    elif path.suffix == ".json":
+        entries = [{str(number): entry} for number, entry in enumerate(content, 1)]
+        path.write_text(json.dumps({"entries": entries}, ensure_ascii=False))
+    elif path.suffix == ".gz":
+        lines = [json.dumps(row, ensure_ascii=False) for row in content]
+        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
+    elif path.suffix == ".tar":
+        real_files.images(path, "test", 2, "abc")
+    else:
+        path.write_bytes(content.encode())
+
+
+def not_utf8(path):
+    """Return what the file would hold if its texts were Latin-1."""
+    if path.suffix == ".parquet":
+        table, buffer = parquet.read_table(path), io.BytesIO()
+        name = next(name for name in table.column_names if table.schema.field(name).type == pyarrow.string())
+        offsets = pyarrow.array([2 * number for number in range(len(table) + 1)], pyarrow.int32()).buffers()[1]
+        wrong = pyarrow.StringArray.from_buffers(len(table), offsets, pyarrow.py_buffer(b"\xff\xfe" * len(table)))
+        parquet.write_table(table.set_column(table.column_names.index(name), name, wrong), buffer)
+        return buffer.getvalue()
+    packed = path.suffix == ".gz"
+    text = (gzip.decompress(path.read_bytes()) if packed else path.read_bytes()).decode().encode("latin-1", "replace")
+    return gzip.compress(text) if packed else text
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_whole_files_give_the_rows(tmp_path, name):
+    case = CASES[name]
+    write(tmp_path / case.file, case.content)
+    assert case.read(tmp_path) == case.rows
+
+
+@pytest.mark.parametrize("damage", ["missing", "cut", "foreign", "not UTF-8"])
+@pytest.mark.parametrize("name", CASES)
+def test_damaged_files_are_refused_by_name(tmp_path, name, damage):
+    case, path = CASES[name], tmp_path / CASES[name].file
+    write(path, case.content)
+    whole = path.read_bytes()
+    if (name, damage) == ("tinystories", "missing"):
+        pytest.skip("refused by the stage alone")
+    if damage == "missing":
+        path.unlink()
+    elif damage == "cut" and path.suffix not in (".txt", ".utf8"):  # those two have no end to miss
+        path.write_bytes(whole[: len(whole) // 3])
+    elif damage == "not UTF-8" and path.suffix != ".tar":
+        path.write_bytes(not_utf8(path))
+    else:
+        path.write_bytes(report_case.PIXEL)
+    with pytest.raises(InputError) as caught:
+        case.read(tmp_path)
+    message = str(caught.value)
+    assert str(tmp_path) in message
+    if damage == "missing":
+        assert "missing" in message or "No such file" in message
+        assert "sources.yaml" in message or "Put " in message or path.suffix == ".tar"
+    else:
+        assert path.name in message
+        assert "fetch" in message
+
+
+@pytest.mark.parametrize("line_end", ["\n", "\r\n"])
+def test_texts_that_are_not_utf8_name_the_line(tmp_path, line_end):
+    (tmp_path / "ptb.train.txt").write_bytes(f"fine{line_end}Zürich{line_end}".encode("latin-1"))
+    with pytest.raises(InputError, match=r"ptb.train.txt, line 2: not UTF-8 \(invalid"):
+        language.read(tmp_path, "ptb", "train")
+
+
+@pytest.mark.parametrize("name", ["glue", "squad", "wikitext2", "piqa"])
+def test_shards_are_read_in_order_and_all_needed(tmp_path, name):
+    case = CASES[name]
+    folder, split = (tmp_path / case.file).parent, case.file.rpartition("/")[2].partition("-")[0].partition(".")[0]
+    rows = [*case.content, *case.content] if name == "piqa" else case.content
+    for number, row in enumerate(rows):
+        write(folder / f"{split}-{number:05}-of-{len(rows):05}.parquet", [row])
+    assert case.read(tmp_path) == (case.rows * 2 if name == "piqa" else case.rows)
+    (folder / f"{split}-00000-of-{len(rows):05}.parquet").unlink()
+    with pytest.raises(InputError, match=rf"{split}-00001-of-.*parquet: is one of {len(rows)} shards, but there are"):
+        case.read(tmp_path)
+
+
+@pytest.mark.parametrize("name", [name for name, case in CASES.items() if case.file.endswith(".parquet")])
+def test_parquet_without_rows_or_a_needed_column_is_refused(tmp_path, name):
+    case, path = CASES[name], tmp_path / CASES[name].file
+    columns = [column for column in case.content[0] if column not in ("more", "idx")]
+    write(path, case.content)
+    parquet.write_table(parquet.read_table(path).slice(0, 0), path)
+    with pytest.raises(InputError, match=r"parquet: no (examples|questions|text); fetch"):
+        case.read(tmp_path)
+    write(path, [{"another": 1} | {column: row[column] for column in columns[1:]} for row in case.content])
+    with pytest.raises(InputError, match=rf"no (column )?{columns[0]}; "):
+        case.read(tmp_path)
+
+
+def changed(name, **change):
+    """Return a case's rows with a change of the last one."""
+    *others, last = CASES[name].content
+    return [*others, last | change]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "message"),
+    [
+        ("glue", changed("glue", label=2), "example 1: label 2; the labels of rte are 0 to 1"),
+        ("glue", changed("glue", label=-1), "label -1 .-1 stands for a hidden label: this is a test split"),
+        ("glue", changed("glue", label=None), "label None"),
+        ("glue", changed("glue", sentence2=None), "example 1: sentence2 is None"),
+        ("squad", [question(), question("q2", start=14), question("q3", start=-7)], "2 questions .*answer.*is q2"),
+        ("squad", [question("q1", "", 3)], "1 questions have no answer"),
+        ("squad", [question("q1"), question("q2"), question("q2")], "1 questions have an id that occurs twice, .* q2"),
+        ("squad", changed("squad", answers={"txt": ["a"]}), "not in the layout of SQuAD 1.1"),
+        ("wikitext2", [{"text": "a"}, {"text": None}], "1: .*None"),
+        ("wikitext2", [{"text": " \n"}], "no text"),
+        ("ptb", " \n\n", "ptb.valid.txt: no text"),
+        ("c4", [{"url": "x"}], "line 1: not a document of C4"),
+        ("c4", [{"text": 3}], "line 1: its text is 3"),
+        ("c4", [], "no documents"),
+        ("tinystories", "Once.", "1 stories can't be split"),
+        ("piqa", changed("piqa", goal=None), "example 1: no goal; piqa has goal, sol1, sol2, label"),
+        ("piqa", changed("piqa", label=2), "example 1: not a question of piqa .*choice 2 of 2"),
+        ("piqa", changed("piqa", label=-1), "choice -1 of 2"),
+        ("piqa", changed("piqa", label="x"), "not a question of piqa .*invalid literal"),
+        ("piqa", changed("piqa", sol2=" "), "a choice is no text or empty"),
+        ("piqa", changed("piqa", sol1=3), "a choice is no text or empty"),
+        ("winogrande", changed("winogrande", sentence="no blank"), "example 1: not a question of winogrande"),
+        ("winogrande", changed("winogrande", answer=""), "not a question of winogrande"),
+        ("arc_easy", changed("arc_easy", answerKey="E"), "not a question of arc_easy"),
+        ("arc_easy", changed("arc_easy", choices={"text": ["dry"]}), "not a question of arc_easy"),
+        ("hellaswag", changed("hellaswag", ctx_b=1), "not a question of hellaswag"),
+        ("boolq", changed("boolq", answer="maybe"), "not a question of boolq"),
+        ("webnlg", [], "no entries with a good reference"),
+        ("webnlg", [*CASES["webnlg"].content, {}], "entry 4 is not in (a|the) layout"),
+        ("webnlg", changed("webnlg", modifiedtripleset=None), "entry 3 is not in (a|the) layout"),
+        ("webnlg", changed("webnlg", lexicalisations=[{}]), "entry 3 is not in (a|the) layout.*comment"),
+    ],
+)
+def test_rows_that_are_wrong_are_refused_by_file_and_number(tmp_path, name, content, message):
+    case = CASES[name]
+    write(tmp_path / case.file, content)
+    with pytest.raises(InputError, match=message) as caught:
+        case.read(tmp_path)
+    assert str(tmp_path) in str(caught.value)
+
+
+@pytest.mark.parametrize("label", [5.1, float("nan"), -0.5])
+def test_similarities_are_from_0_to_5(tmp_path, label):
+    path = tmp_path / "stsb/train.parquet"
+    write(path, rte(("a", "b", 3.8)))
+    assert glue.read(tmp_path, "stsb", "train")[0]["label"] == 3.8
+    write(path, rte(("a", "b", 3.8), ("c", "d", label)))
+    with pytest.raises(InputError, match=f"example 1: label {label}; the labels of stsb are 0 to 5"):
+        glue.read(tmp_path, "stsb", "train")
+
+
+def test_the_splits_of_mnli_are_not_mixed_up_and_keep_their_idx(tmp_path):
+    for split in glue.SPLITS["mnli"]:
+        write(tmp_path / f"mnli/{split}-{SHARD}", [{"premise": split, "hypothesis": "h", "label": 2, "idx": 7}])
+    for split in glue.SPLITS["mnli"]:
+        assert glue.read(tmp_path, "mnli", split) == [{"premise": split, "hypothesis": "h", "label": 2, "idx": 7}]
+
+
+def test_few_shot_examples_come_from_the_training_split(tmp_path):
+    row = CHOICES["piqa"]
+    write(tmp_path / "piqa/piqa_validation.parquet", [row])
+    with pytest.raises(InputError, match=r"the train split of piqa is missing.*set shots to \[0\]"):
+        choice_files.read(tmp_path, "piqa", train=True)
+    write(tmp_path / "piqa/piqa_train.parquet", [row, row])
+    assert len(choice_files.read(tmp_path, "piqa", train=True)) == 2
+
+
+@pytest.mark.parametrize(
+    ("document", "message"),
+    [
+        ({"entries": [{"1": ARTIST}] * 2}, "not in (a|the) layout.*'2'"),
+        ({"rows": []}, "not in (a|the) layout.*entries"),
+        ({"entries": [{"1": AIRPORT}, {"2": BARE}]}, r"entry 2 \(Aarhus : country : Denmark\) has no good reference"),
+    ],
+)
+def test_documents_of_webnlg_that_are_wrong(tmp_path, document, message):
+    (tmp_path / "test.json").write_text(json.dumps(document))
+    with pytest.raises(InputError, match=rf"test.json: {message}"):
+        webnlg.read(tmp_path, "test")
+
+
+def test_rows_of_webnlg_for_training_and_for_testing(tmp_path):
+    again = AIRPORT | {"lexicalisations": [{"comment": "good", "lex": "Aarhus is led by Ann."}]}
+    write(tmp_path / "test.json", [AIRPORT, ARTIST, again])
+    entries = webnlg.read(tmp_path, "test")
+    airport, artist = (entry["context"] for entry in entries[:2])
+    assert [tuple(row.values()) for row in webnlg.training_rows(entries)] == [
+        (airport, "Ann leads Aarhus."),
+        (artist, "A"),
+        (artist, "B"),
+        (airport, "Aarhus is led by Ann."),
+    ]
+    pooled = webnlg.unique_contexts(entries)
+    assert [row["references"] for row in pooled] == [["Ann leads Aarhus.", "Aarhus is led by Ann."], ["A", "B"]]
+    assert [(row["context"], row["seen"]) for row in pooled] == [(airport, True), (artist, False)]
+    assert entries[0]["references"] == ["Ann leads Aarhus."], "the entries are left as they were"
+
+
+def test_documents_of_c4(tmp_path):
+    texts = [[f"{shard} {index}" for index in range(300)] for shard in "ab"]
+    for number, of_shard in enumerate(texts):
+        write(tmp_path / f"en/c4-train.{number:05}-of-01024.json.gz", [{"text": text} for text in of_shard])
+    first, second = texts
+    assert c4.read(tmp_path, "release", 1, 5) == [{"text": text} for text in first[:3]]
+    drawn = [row["text"] for row in c4.read(tmp_path, "paper", 2, 200)]
+    assert len(set(drawn)) == 200
+    assert set(drawn) < {*first, *second}
+    assert drawn != sorted(drawn)
+    assert 60 < sum(text in first for text in drawn) < 140
+    assert len(c4.read(tmp_path, "paper", 1, 1000)) == 300
+    with pytest.raises(InputError, match=r"c4-train.00002-of-01024.json.gz: missing"):
+        c4.read(tmp_path, "paper", 3, 5)
+
+
+# real files
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+@pytest.mark.parametrize(("split", "count", "positive"), [("train", 2490, 1241), ("validation", 277, 131)])
+def test_real_rte(tmp_path, split, count, positive):
+    (tmp_path / "rte").symlink_to(REAL / "glue/RTE")
+    rows = glue.read(tmp_path, "rte", split)
+    assert (len(rows), sum(row["label"] for row in rows)) == (count, positive)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+def test_real_webnlg(tmp_path):
+    (tmp_path / "train.json").symlink_to(REAL / "webnlg_2017/lora_dev.json")
+    rows = webnlg.read(tmp_path, "train")  # of 872, one has no good reference
+    assert (len(rows), len(webnlg.unique_contexts(rows)), len(webnlg.training_rows(rows))) == (871, 870, 2258)
+    assert {row["category"] for row in rows} == set(webnlg.SEEN)
