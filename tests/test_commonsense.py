@@ -1,7 +1,6 @@
 """Common-sense reasoning: lm-eval's answers against plain loops, calibration on C4, and the whole chain."""
 
 import functools
-import gzip
 import json
 import math
 import random
@@ -22,7 +21,6 @@ from flexround.models import transformer
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.task import Commonsense
-from flexround.tasks.language import c4
 from flexround.tasks.text import task as text
 from synthetic import choices as mini
 from synthetic import files, tokenizers
@@ -258,42 +256,6 @@ def test_perplexities_are_those_of_plain_loops(place):
 # calibration
 
 
-def write_shard(root, number, texts):
-    path = root / f"en/c4-train.{number:05}-of-01024.json.gz"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    path.write_bytes(gzip.compress("".join(json.dumps({"text": one, "url": "x"}) + "\n" for one in texts).encode()))
-    return path
-
-
-def test_documents_of_c4(tmp_path):
-    first, second = ([f"{shard} {index}" for index in range(300)] for shard in "ab")
-    write_shard(tmp_path, 0, first)
-    write_shard(tmp_path, 1, second)
-    assert c4.read(tmp_path, "release", 1, 5) == [{"text": one} for one in first[:3]]
-    random_ones = [row["text"] for row in c4.read(tmp_path, "paper", 2, 200)]
-    assert len(set(random_ones)) == 200
-    assert set(random_ones) < {*first, *second}
-    assert random_ones != sorted(random_ones)
-    assert 60 < sum(one in first for one in random_ones) < 140
-    assert len(c4.read(tmp_path, "paper", 1, 1000)) == 300
-
-
-def test_damaged_and_missing_shards_are_named(tmp_path):
-    path = write_shard(tmp_path, 0, ["a"] * 300)
-    with pytest.raises(InputError, match=r"c4-train.00001-of-01024.json.gz: missing"):
-        c4.read(tmp_path, "paper", 2, 5)
-    whole = path.read_bytes()
-    path.write_bytes(whole[:-20])
-    with pytest.raises(InputError, match=r"json.gz: damaged or not whole"):
-        c4.read(tmp_path, "release", 1, 5)
-    path.write_bytes(gzip.compress(b'{"url": "x"}\n'))
-    with pytest.raises(InputError, match="line 1: not a document of C4"):
-        c4.read(tmp_path, "release", 1, 5)
-    path.write_bytes(gzip.compress(b""))
-    with pytest.raises(InputError, match="no documents"):
-        c4.read(tmp_path, "paper", 1, 5)
-
-
 @pytest.mark.parametrize("rule", ["paper", "release"])
 def test_calibration_samples_are_blocks_of_the_documents(place, monkeypatch, rule):
     monkeypatch.setattr("flexround.tasks.commonsense.task.JOINED", 12)
@@ -339,11 +301,6 @@ def test_too_few_examples_are_refused(place, prepared, tmp_path):
         build(place, shots=(0, 8)).prepare(tmp_path / "other", prepared / "files")
     files.commonsense(tmp_path, 4, 2, 3, 0)
     build(place, shots=(0,)).prepare(tmp_path / "other", tmp_path)
-
-
-def test_missing_data_are_named(tmp_path):
-    with pytest.raises(InputError, match="commonsense: the validation split of boolq is missing"):
-        Commonsense(Commonsense.Options()).prepare(tmp_path / "data", tmp_path)
 
 
 def test_no_settings_are_chosen_on_it(place):

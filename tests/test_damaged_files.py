@@ -3,7 +3,6 @@
 The files of the paper's scale are the stand-ins of a rehearsal. ``make fuzz`` tries 400 cases of each reader.
 """
 
-import bz2
 import contextlib
 import copy
 import fnmatch
@@ -17,7 +16,6 @@ import shutil
 import signal
 import tarfile
 import tempfile
-import zipfile
 from argparse import Namespace
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -25,7 +23,6 @@ from typing import Any, NamedTuple
 from unittest import mock
 
 import numpy as np
-import pyarrow
 import pytest
 import real_files
 import report_case
@@ -35,9 +32,7 @@ import toy
 import yaml
 from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
-from pyarrow import parquet
 from safetensors.torch import save_file
-from test_choices import write_lines
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
@@ -61,16 +56,11 @@ from flexround.settings.plan import Plan
 from flexround.settings.schema import Source
 from flexround.stages import finetune, reconstruct
 from flexround.tasks import protocol
-from flexround.tasks.commonsense import files as commonsense
-from flexround.tasks.glue import files as glue
 from flexround.tasks.images import cifar10
 from flexround.tasks.images.options import ImageNetOptions
 from flexround.tasks.images.task import ImageNet
-from flexround.tasks.language import files as language
 from flexround.tasks.language import llama2c
-from flexround.tasks.squad import files as squad
 from flexround.tasks.text import encode
-from flexround.tasks.text import files as text_files
 from flexround.tools import dvc_cache, verify
 
 CASES = int(os.environ.get("CASES", 10))  # of each reader
@@ -147,47 +137,6 @@ def read_images(d):
     task = ImageNet(ImageNetOptions(classes=2, train_count=2, val_count=2, resize=40, crop=32))
     task.prepare(d / "out", d)
     task.calibration(d / "out", 2, 0)
-
-
-def write_tsv(d):
-    lines = "".join(f"{number % 2}\t1\t2\tone {number}\ttwo\n" for number in range(9))
-    (d / "mrpc").mkdir()
-    for name in ("train.tsv", "dev.tsv"):
-        (d / "mrpc" / name).write_text(f"Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n{lines}")
-
-
-def squad_json():
-    question = {"id": "1", "question": "what is it", "answers": [{"text": "a lake", "answer_start": 14}]}
-    paragraph = {"context": "the water was a lake", "qas": [question, question | {"id": "2"}]}
-    return json.dumps({"data": [{"title": "t", "paragraphs": [paragraph]}]})
-
-
-def write_zip(d):
-    with zipfile.ZipFile(d / "dev-v1.1.json.zip", "w", zipfile.ZIP_DEFLATED) as archive:
-        archive.writestr("dev-v1.1.json", squad_json())
-
-
-def asked(write, *names):
-    return Reader(write, lambda d: [commonsense.read(d, name, train=False) for name in names])
-
-
-def write_posed(d):
-    for name, choices in {"boolq": ["no", "yes"], "piqa": ["a", "b"], "arc_easy": list("abcd")}.items():
-        query = "Passage: p\nQuestion: is it?" if name == "boolq" else "Question: q\n"
-        write_lines(d / f"{name}.jsonl", *[{"query": query, "choices": choices, "gold": 1}] * 2)
-    row = {"context_options": ["Ann saw Bob", "Ann saw Eve"], "continuation": "run.", "gold": 1}
-    write_lines(d / "winogrande.jsonl", row, row)
-    text = b"Act: he goes\n3\nup\ndown\nleft\nright\n"
-    (d / "hellaswag_val_full.txt.bz2").write_bytes(bz2.compress(4 * text))
-
-
-def write_authors(d):
-    choices = [{"text": text, "label": text.upper()} for text in "abcd"]
-    row = {"id": "1", "question": {"stem": "which", "choices": choices}, "answerKey": "B"}
-    write_lines(d / "arc_easy/ARC-Easy-Test.jsonl", row, row)
-    write_lines(d / "piqa/valid.jsonl", *[{"goal": "g", "sol1": "a", "sol2": "b"}] * 2)
-    (d / "piqa/valid-labels.lst").write_text("0\n1\n")
-    write_lines(d / "boolq/val.jsonl", *[{"passage": "p", "question": "is it", "label": True}] * 2)
 
 
 def write_llama2c(d):
@@ -340,17 +289,6 @@ READERS = {
         write_llama2c,
         lambda d: llama2c.import_files(real_files.llama(seed=1), d / "model.bin", d / "tokens.bin", d),
     ),
-    "GLUE's text": Reader(write_tsv, lambda d: [glue.read(d, "mrpc", split) for split in ("train", "validation")]),
-    "SQuAD's JSON": Reader(
-        lambda d: (d / "dev-v1.1.json").write_text(squad_json()), lambda d: squad.read(d, "validation")
-    ),
-    "SQuAD in a zip": Reader(write_zip, lambda d: squad.read(d, "validation")),
-    "WikiText-2's text": Reader(
-        lambda d: (d / "wiki.test.raw").write_text(" \n = A = \n \n" + " One two é . \n" * 50),
-        lambda d: language.read(d, "wikitext2", "test"),
-    ),
-    "posed questions": asked(write_posed, "boolq", "piqa", "winogrande", "arc_easy", "hellaswag"),
-    "their authors' questions": asked(write_authors, "arc_easy", "piqa", "boolq"),
     "a known sha256": Reader(lambda d: (d / "a.txt").write_text("one\n"), read_pinned, pinned=True),
     "settings": Reader(write_settings, read_settings, ("own.yaml", *(f"params/{name}.yaml" for name in SETTINGS))),
     "data": Reader(
@@ -500,15 +438,6 @@ def test_a_damaged_file_is_refused_by_name_or_read(reader, tmp_path):
 
 
 # what chance hardly finds
-
-
-def test_text_in_parquet_that_is_not_utf_8(tmp_path):
-    wrong = pyarrow.StringArray.from_buffers(
-        1, pyarrow.array([0, 2], pyarrow.int32()).buffers()[1], pyarrow.py_buffer(b"\xff\xfe")
-    )
-    parquet.write_table(pyarrow.table({"text": wrong}), tmp_path / "test.parquet")
-    with pytest.raises(InputError, match=r"test\.parquet: not a readable parquet file"):
-        text_files.read([tmp_path / "test.parquet"], ["text"])
 
 
 def test_a_state_dict_whose_names_are_numbers(tmp_path):

@@ -201,8 +201,6 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, damage):
     case, path = CASES[name], tmp_path / CASES[name].file
     write(path, case.content)
     whole = path.read_bytes()
-    if (name, damage) == ("tinystories", "missing"):
-        pytest.skip("refused by the stage alone")
     if damage == "missing":
         path.unlink()
     elif damage == "cut" and path.suffix not in (".txt", ".utf8"):  # those two have no end to miss
@@ -216,8 +214,8 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, damage):
     message = str(caught.value)
     assert str(tmp_path) in message
     if damage == "missing":
-        assert "missing" in message or "No such file" in message
-        assert "sources.yaml" in message or "Put " in message or path.suffix == ".tar"
+        assert "missing" in message or path.suffix == ".tar"
+        assert "params/sources.yaml" in message or path.suffix == ".tar"
     else:
         assert path.name in message
         assert "fetch" in message
@@ -249,10 +247,10 @@ def test_parquet_without_rows_or_a_needed_column_is_refused(tmp_path, name):
     columns = [column for column in case.content[0] if column not in ("more", "idx")]
     write(path, case.content)
     parquet.write_table(parquet.read_table(path).slice(0, 0), path)
-    with pytest.raises(InputError, match=r"parquet: no (examples|questions|text); fetch"):
+    with pytest.raises(InputError, match=r"parquet: no examples; fetch"):
         case.read(tmp_path)
     write(path, [{"another": 1} | {column: row[column] for column in columns[1:]} for row in case.content])
-    with pytest.raises(InputError, match=rf"no (column )?{columns[0]}; "):
+    with pytest.raises(InputError, match=rf"parquet: no column {columns[0]}; it has "):
         case.read(tmp_path)
 
 
@@ -273,7 +271,7 @@ def changed(name, **change):
         ("squad", [question("q1", "", 3)], "1 questions have no answer"),
         ("squad", [question("q1"), question("q2"), question("q2")], "1 questions have an id that occurs twice, .* q2"),
         ("squad", changed("squad", answers={"txt": ["a"]}), "not in the layout of SQuAD 1.1"),
-        ("wikitext2", [{"text": "a"}, {"text": None}], "1: .*None"),
+        ("wikitext2", [{"text": "a"}, {"text": None}], "example 1: text is None, no text"),
         ("wikitext2", [{"text": " \n"}], "no text"),
         ("ptb", " \n\n", "ptb.valid.txt: no text"),
         ("c4", [{"url": "x"}], "line 1: not a document of C4"),
@@ -293,9 +291,9 @@ def changed(name, **change):
         ("hellaswag", changed("hellaswag", ctx_b=1), "not a question of hellaswag"),
         ("boolq", changed("boolq", answer="maybe"), "not a question of boolq"),
         ("webnlg", [], "no entries with a good reference"),
-        ("webnlg", [*CASES["webnlg"].content, {}], "entry 4 is not in (a|the) layout"),
-        ("webnlg", changed("webnlg", modifiedtripleset=None), "entry 3 is not in (a|the) layout"),
-        ("webnlg", changed("webnlg", lexicalisations=[{}]), "entry 3 is not in (a|the) layout.*comment"),
+        ("webnlg", [*CASES["webnlg"].content, {}], "entry 4 is not in the layout"),
+        ("webnlg", changed("webnlg", modifiedtripleset=None), "entry 3 is not in the layout"),
+        ("webnlg", changed("webnlg", lexicalisations=[{}]), "entry 3 is not in the layout.*comment"),
     ],
 )
 def test_rows_that_are_wrong_are_refused_by_file_and_number(tmp_path, name, content, message):
@@ -335,8 +333,8 @@ def test_few_shot_examples_come_from_the_training_split(tmp_path):
 @pytest.mark.parametrize(
     ("document", "message"),
     [
-        ({"entries": [{"1": ARTIST}] * 2}, "not in (a|the) layout.*'2'"),
-        ({"rows": []}, "not in (a|the) layout.*entries"),
+        ({"entries": [{"1": ARTIST}] * 2}, "not in the layout.*'2'"),
+        ({"rows": []}, "not in the layout.*entries"),
         ({"entries": [{"1": AIRPORT}, {"2": BARE}]}, r"entry 2 \(Aarhus : country : Denmark\) has no good reference"),
     ],
 )

@@ -281,9 +281,22 @@ def test_a_model_that_ends_at_once_is_refused(place):
 # the real files
 
 
+def as_released(entry, number):
+    """Turn an entry of the compact layout of the real files into the challenge's."""
+    triples = [
+        dict(zip(("subject", "property", "object"), t.split(" | "), strict=True)) for t in entry["modifiedtripleset"]
+    ]
+    sentences = [{"comment": each["comment"], "lex": each["text"]} for each in entry["lexicalisations"]]
+    return {str(number): entry | {"modifiedtripleset": triples, "lexicalisations": sentences}}
+
+
 @pytest.mark.skipif(not (REAL / "webnlg_2017").exists(), reason="no real data")
 def test_the_real_files_with_the_real_tokenizer(tmp_path):
-    task = WebNLG(WebNLGOptions(root=REAL / "webnlg_2017"))
+    for split in ("train", "test"):
+        entries = json.loads((REAL / f"webnlg_2017/{split}.json").read_text())
+        released = {"entries": [as_released(entry, number) for number, entry in enumerate(entries, 1)]}
+        artifacts.write_text(tmp_path / f"real/{split}.json", json.dumps(released))
+    task = WebNLG(WebNLGOptions(root="real"))
     task.prepare(tmp_path / "data", tmp_path)
     tokenizer = encode.tokenizer_file(REAL / "tokenizers/gpt2")
     artifacts.write_text(tmp_path / "tokenizer.json", tokenizer.to_str())

@@ -28,7 +28,7 @@ from flexround.io import resume
 from flexround.settings.layout import PARAMS
 from flexround.tasks.commonsense import choices, shared_prefix
 from flexround.tasks.commonsense.choices import Row, Version
-from flexround.tasks.commonsense.files import read_lines
+from flexround.tasks.text import task as text
 
 DEFINITIONS = PARAMS / "lm_eval"
 VERSION = lm_eval.__version__
@@ -124,11 +124,11 @@ def draw(questions: int, available: int, shots: int, version: Version) -> np.nda
     return drawn
 
 
-def read(name: str, test: str, train: str | None = None, **_: Any) -> dict[str, Dataset]:
-    """Pose the questions of prepared files; lm-eval calls this with a definition's ``dataset_kwargs``."""
-    files = {"test": test} | ({"train": train} if train else {})
+def read(name: str, data: str, splits: dict[str, str], **_: Any) -> dict[str, Dataset]:
+    """Pose the questions of prepared data; lm-eval calls this with a definition's ``dataset_kwargs``."""
     pose = choices.KINDS[name].pose
-    return {split: Dataset.from_list([pose(row) for row in read_lines(Path(file))]) for split, file in files.items()}
+    prepared = {split: text.read_rows(Path(data), own) for split, own in splits.items()}
+    return {split: Dataset.from_list([pose(row) for row in rows]) for split, rows in prepared.items()}
 
 
 def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
@@ -155,8 +155,9 @@ def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
 
 
 def _ask(model: Model, name: str, data: Path, shots: int) -> Answers:
-    files = {"test": str(data / f"{name}.jsonl")} | ({"train": str(data / f"{name}-train.jsonl")} if shots else {})
-    changed = {"task": name, "num_fewshot": shots, "dataset_kwargs": {"name": name, **files}}
+    splits = {"test": name} | ({"train": f"{name}-train"} if shots else {})
+    arguments = {"name": name, "data": str(data), "splits": splits}
+    changed: dict[str, Any] = {"task": name, "num_fewshot": shots, "dataset_kwargs": arguments}
     changed |= {} if shots else {"fewshot_split": None}
     task: Any = _manager().load({"group": "one", "task": [changed]})["tasks"][name]
     task.dataset = {split: list(rows) for split, rows in task.dataset.items()}  # decoded once, lm-eval reads them twice

@@ -21,7 +21,7 @@ def read(root: Path, rule: Rule, shards: int, count: int) -> list[dict[str, str]
     """Read documents.
 
     Args:
-        root: directory of the shards, or of their directory ``en``; JSON lines with or without gzip.
+        root: the data set; its shards lie in ``root/en``.
         rule: ``paper``, random documents in random order; ``release``, the first 1 % of the first shard in its order.
         shards: of ``paper``: the documents come from the first shards, all of which must be there.
         count: of ``paper``: number of documents; all of them where there are fewer.
@@ -49,17 +49,16 @@ def read(root: Path, rule: Rule, shards: int, count: int) -> list[dict[str, str]
 
 def _find(root: Path, number: int) -> Path:
     """Return the file of a shard."""
-    name = f"c4-train.{number:05}-of-{SHARDS:05}.json"
-    for path in (root / "en" / f"{name}.gz", root / "en" / name, root / f"{name}.gz", root / name):
-        if path.is_file():
-            return path
-    raise InputError(f"{root}/en/{name}.gz: missing; params/sources.yaml says where to get C4")
+    path = root / f"en/c4-train.{number:05}-of-{SHARDS:05}.json.gz"
+    if not path.is_file():
+        raise InputError(f"{path}: missing; params/sources.yaml says where to get C4")
+    return path
 
 
 def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
     """Yield the lines of a shard with their numbers from 1."""
     try:
-        with gzip.open(path) if path.suffix == ".gz" else open(path, "rb") as file:
+        with gzip.open(path) as file:
             yield from enumerate(file, start=1)
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged or not whole ({error}); fetch it again") from error

@@ -1,4 +1,4 @@
-"""Files of data sets: text, and splits as the Hugging Face hub stores them, ``SPLIT.parquet`` or in shards."""
+"""Files of data sets: text in UTF-8, and splits in parquet as the Hugging Face hub stores them, whole or in shards."""
 
 import itertools
 import re
@@ -10,17 +10,72 @@ from pyarrow import ArrowException, parquet
 
 from flexround.errors import InputError
 
+WHERE = "params/sources.yaml says where to get the data"
 
-def find(directories: Iterable[Path], *names: str) -> list[Path]:
-    """Return the files of a split in order, from the first directory that has one of its names; none if none does.
+
+def read(
+    what: str,
+    folders: Sequence[Path],
+    names: Sequence[str],
+    columns: Sequence[str],
+    texts: Sequence[str] = (),
+    hint: str = WHERE,
+) -> tuple[Path, list[dict[str, Any]]]:
+    """Read the rows of a split from ``NAME.parquet`` or its shards ``NAME-*.parquet``.
+
+    Args:
+        what: the split, for messages.
+        folders: the places to look in; the first one that has the split counts.
+        names: the names that the split may have there, best first.
+        columns: needed of every file.
+        texts: those of the columns that must hold text in every row.
+        hint: what to do where the split is missing.
+
+    Returns:
+        The place of the split, for messages, and its rows with all their columns.
 
     Raises:
-        InputError: some shards are missing.
+        InputError: the split or one of its shards is missing; a file is damaged or lacks a column; there are no rows,
+            or one without text.
     """
-    for directory, name in itertools.product(directories, names):
-        if (whole := directory / f"{name}.parquet").is_file():
+    files = _find(folders, names)
+    if not files:
+        name = names[0]
+        raise InputError(f"{folders[0]}: {what} is missing. Put {name}.parquet or {name}-*.parquet there; {hint}")
+    rows = [row for path in files for row in _rows(path, columns)]
+    if not rows:
+        raise InputError(f"{files[0]}: no examples; fetch the data again")
+    for index, row in enumerate(rows):
+        for column in texts:
+            if not isinstance(row[column], str):
+                raise InputError(
+                    f"{files[0]}: example {index}: {column} is {row[column]!r}, no text; fetch the data again"
+                )
+    return files[0], rows
+
+
+def decoded(path: Path) -> str:
+    """Return the text of a UTF-8 file, its line ends and byte order mark as they are.
+
+    Raises:
+        InputError: it is missing, or not UTF-8.
+    """
+    try:
+        data = path.read_bytes()
+        return data.decode()
+    except FileNotFoundError as error:
+        raise InputError(f"{path} is missing; {WHERE}") from error
+    except UnicodeDecodeError as error:
+        line = data.count(b"\n", 0, error.start) + 1
+        raise InputError(f"{path}, line {line}: not UTF-8 ({error.reason}); fetch it again or convert it") from error
+
+
+def _find(folders: Iterable[Path], names: Iterable[str]) -> list[Path]:
+    """Return the files of a split in order, from the first folder that has one of its names; none if none does."""
+    for folder, name in itertools.product(folders, names):
+        if (whole := folder / f"{name}.parquet").is_file():
             return [whole]
-        shards = sorted(directory.glob(f"{name}-*.parquet"))
+        shards = sorted(folder.glob(f"{name}-*.parquet"))
         for shard in shards:
             total = re.search(r"-of-(\d+)(?:-\w+)?\.parquet$", shard.name)
             if total and int(total[1]) != len(shards):
@@ -31,43 +86,13 @@ def find(directories: Iterable[Path], *names: str) -> list[Path]:
     return []
 
 
-def read(paths: list[Path], needed: Sequence[str]) -> list[dict[str, Any]]:
-    """Read the rows of files that ``find`` found, with all their columns.
-
-    Raises:
-        InputError: a damaged file, or one without a column that is needed.
-    """
-    rows: list[dict[str, Any]] = []
-    for path in paths:
-        try:
-            table = parquet.read_table(path)
-            found = table.to_pylist()
-        except (ArrowException, OSError, ValueError) as error:  # texts are decoded when they are taken out
-            raise InputError(f"{path}: not a readable parquet file ({error}); fetch it again") from error
-        check_columns(path, needed, table.column_names)
-        rows += found
-    return rows
-
-
-def decoded(path: Path) -> str:
-    """Return the text of a UTF-8 file, its line ends and byte order mark as they are.
-
-    Raises:
-        InputError: it is not UTF-8.
-    """
-    data = path.read_bytes()
+def _rows(path: Path, columns: Sequence[str]) -> list[dict[str, Any]]:
+    """Return the rows of a parquet file that has the needed columns."""
     try:
-        return data.decode()
-    except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 ({error.reason}); fetch it again or convert it") from error
-
-
-def check_columns(path: Path, needed: Sequence[str], there: Sequence[str]) -> None:
-    """Check that a file has the columns that are needed.
-
-    Raises:
-        InputError: it lacks some.
-    """
-    if lacking := [name for name in needed if name not in there]:
-        raise InputError(f"{path}: no column {', '.join(lacking)}; it has {', '.join(there)}")
+        table = parquet.read_table(path)
+        rows = table.to_pylist()
+    except (ArrowException, OSError, ValueError) as error:  # texts are decoded when they are taken out
+        raise InputError(f"{path}: not a readable parquet file ({error}); fetch it again") from error
+    if lacking := [name for name in columns if name not in table.column_names]:
+        raise InputError(f"{path}: no column {', '.join(lacking)}; it has {', '.join(table.column_names)}")
+    return rows

@@ -1,8 +1,6 @@
 """WebNLG 2017 from its JSON files: sets of triples, and the sentences that put them into words.
 
-Two layouts are read: the challenge's, also used by microsoft/LoRA (``{"entries": [{"1": entry}, ...]}``, triples as
-objects, sentences as ``lex``), and the compact one (a list of entries, triples as ``"s | p | o"``, sentences as
-``text``).
+The layout is the challenge's, which microsoft/LoRA uses: ``{"entries": [{"1": entry}, {"2": entry}, ...]}``.
 """
 
 import json
@@ -10,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from flexround.errors import InputError
+from flexround.tasks.text import files as text_files
 
 Rows = list[dict[str, Any]]
 SEEN = (  # categories of the training set; microsoft/LoRA, examples/NLG/src/format_converting_webnlg.py
@@ -23,12 +22,12 @@ def read(root: Path, split: str) -> Rows:
 
     Args:
         root: directory of the data set.
-        split: ``train``, ``dev`` or ``test``.
+        split: ``train`` or ``test``.
 
     Returns:
         Rows with ``category``, ``seen`` (whether it is one of the training set's), ``context``, which is
         ``"subject : property : object"`` of all triples joined by ``" | "``, and ``references``, the sentences that are
-        marked good and not blank. Entries of ``train`` and ``dev`` without one are left out; the release has a few.
+        marked good and not blank. Entries of ``train`` without one are left out; the release has a few.
 
     Raises:
         InputError: a missing or damaged file, text that is not UTF-8, another layout, no entries; an entry of ``test``
@@ -41,7 +40,7 @@ def read(root: Path, split: str) -> Rows:
             row = _row(entry)
         except (KeyError, TypeError, ValueError, AttributeError) as error:
             raise InputError(
-                f"{place}: entry {number} is not in a layout of WebNLG 2017 ({error!r}); fetch the file again"
+                f"{place}: entry {number} is not in the layout of WebNLG 2017 ({error!r}); fetch the file again"
             ) from error
         if row["references"]:
             rows.append(row)
@@ -67,34 +66,23 @@ def unique_contexts(entries: Rows) -> Rows:
 
 
 def _entries(place: Path) -> list[Any]:
-    """Return the entries of a file in either layout."""
+    """Return the entries of a file."""
+    text = text_files.decoded(place)
     try:
-        document = json.loads(place.read_text(encoding="utf-8"))
-        if isinstance(document, list):
-            return document
-        return [entry[str(number)] for number, entry in enumerate(document["entries"], 1)]
-    except FileNotFoundError as error:
-        raise InputError(f"{place} is missing; params/sources.yaml says where to get the data") from error
+        return [entry[str(number)] for number, entry in enumerate(json.loads(text)["entries"], 1)]
     except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON in UTF-8 ({error}); fetch it again") from error
+        raise InputError(f"{place}: not JSON ({error}); fetch it again") from error
     except (KeyError, TypeError) as error:
-        raise InputError(f"{place}: not in a layout of WebNLG 2017 ({error!r}); fetch it again") from error
+        raise InputError(f"{place}: not in the layout of WebNLG 2017 ({error!r}); fetch it again") from error
 
 
 def _row(entry: Any) -> dict[str, Any]:
     """Return one entry as a row."""
-    sentences = [text.get("lex", text.get("text")) for text in entry["lexicalisations"] if text["comment"] == "good"]
+    sentences = [text["lex"] for text in entry["lexicalisations"] if text["comment"] == "good"]
+    triples = [[triple[part] for part in ("subject", "property", "object")] for triple in entry["modifiedtripleset"]]
     return {
         "category": entry["category"],
         "seen": entry["category"] in SEEN,
-        "context": " | ".join(" : ".join(_triple(triple)) for triple in entry["modifiedtripleset"]),
+        "context": " | ".join(" : ".join(triple) for triple in triples),
         "references": [sentence for sentence in sentences if sentence.strip()],
     }
-
-
-def _triple(triple: Any) -> tuple[str, str, str]:
-    """Return the subject, property and object of a triple in either layout."""
-    if isinstance(triple, str):
-        subject, relation, thing = triple.split(" | ")
-        return subject, relation, thing
-    return triple["subject"], triple["property"], triple["object"]
