@@ -116,7 +116,7 @@ def streamed(root: Path) -> stage_calls.Work:
     (directory / "config.json").write_text(json.dumps(model.config.to_dict()))
     shutil.copy(trained / "tokenizer.json", directory)
     checkpoint = settings["checkpoints"][TEXTS[1]]
-    checkpoint |= {"source": TEXTS[1], "streamed": True, "loader": "flexround.tasks.text.task:import_directory"}
+    checkpoint |= {"source": TEXTS[1], "streamed": True, "loader": "flexround.models.pretrained:import_directory"}
     del checkpoint["pretrain"]
     (root / "streamed.yaml").write_text(yaml.safe_dump(settings | {"train": []}))
     return stage_calls.Work(root / "streamed.yaml", root)

@@ -42,7 +42,7 @@ from flexround.jobs.tables import Shown, TabulateJob
 from flexround.library import quantized
 from flexround.library.quantize import quantize
 from flexround.mini.tasks.digits import Digits, DigitsOptions
-from flexround.models import build
+from flexround.models import build, llama2c, tokenizer_files
 from flexround.models.checkpoints import read_foreign
 from flexround.models.shards import Shards
 from flexround.reconstruct.state import State
@@ -59,8 +59,6 @@ from flexround.tasks import protocol
 from flexround.tasks.images import cifar10
 from flexround.tasks.images.options import ImageNetOptions
 from flexround.tasks.images.task import ImageNet
-from flexround.tasks.language import llama2c
-from flexround.tasks.text import encode
 from flexround.tools import dvc_cache, verify
 
 CASES = int(os.environ.get("CASES", 10))  # of each reader
@@ -452,7 +450,7 @@ def test_a_tokenizer_whose_template_names_a_token_that_it_lacks(tmp_path, form):
     content["post_processor"][form][0]["SpecialToken"]["id"] = "[NONE]"
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
-        encode.load(tmp_path / "tokenizer.json")
+        tokenizer_files.load(tmp_path / "tokenizer.json")
 
 
 def test_text_that_utf_8_cannot_hold_is_refused_when_it_is_written(tmp_path):

@@ -14,6 +14,7 @@ import pytest
 import tokenizers
 
 from flexround.errors import InputError, SettingsError
+from flexround.models import tokenizer_files
 from flexround.tasks.text import encode
 from synthetic import tokenizers as mini
 
@@ -117,9 +118,9 @@ def test_real_vocabularies_equal_transformers(name, whole, length, tmp_path):
         reference.pad_token = reference.eos_token
     assert len(reference) == {"bert_uncased": 30522, "gpt2": 50257}[name]
 
-    tokenizer = encode.tokenizer_file(directory)
+    tokenizer = tokenizer_files.tokenizer_file(directory)
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = encode.load(tmp_path / "tokenizer.json")
+    tokenizer = tokenizer_files.load(tmp_path / "tokenizer.json")
     for second in (SECOND, None):
         expected = reference(
             FIRST,
@@ -139,12 +140,12 @@ def test_real_vocabularies_equal_transformers(name, whole, length, tmp_path):
 
 def test_missing_and_damaged_files_are_named(tmp_path, wordpiece):
     with pytest.raises(InputError, match=r"none\.json: missing"):
-        encode.load(tmp_path / "none.json")
+        tokenizer_files.load(tmp_path / "none.json")
     (tmp_path / "tokenizer.json").write_text(wordpiece.to_str()[:200])
     with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
-        encode.load(tmp_path / "tokenizer.json")
+        tokenizer_files.load(tmp_path / "tokenizer.json")
     with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
-        encode.tokenizer_file(tmp_path)
+        tokenizer_files.tokenizer_file(tmp_path)
 
 
 def test_a_tokenizer_whose_parts_do_not_fit_together_is_refused(tmp_path, wordpiece):
@@ -152,51 +153,51 @@ def test_a_tokenizer_whose_parts_do_not_fit_together_is_refused(tmp_path, wordpi
     del content["post_processor"]["special_tokens"]["[SEP]"]
     (tmp_path / "tokenizer.json").write_text(json.dumps(content))
     with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer: .*; delete it"):
-        encode.load(tmp_path / "tokenizer.json")
+        tokenizer_files.load(tmp_path / "tokenizer.json")
 
 
 def test_directories_without_tokenizer_or_padding_are_refused(tmp_path):
     with pytest.raises(InputError, match=r"no tokenizer; it needs tokenizer\.json"):
-        encode.tokenizer_file(tmp_path)
+        tokenizer_files.tokenizer_file(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
     with pytest.raises(InputError, match="transformers can't read the tokenizer"):
-        encode.tokenizer_file(tmp_path)
+        tokenizer_files.tokenizer_file(tmp_path)
     tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match=r"none of the padding tokens \[PAD\]"):
-        encode.tokenizer_file(tmp_path)
+        tokenizer_files.tokenizer_file(tmp_path)
 
 
 def test_limits_of_the_model(wordpiece):
     tokens = wordpiece.get_vocab_size()
     model = SimpleNamespace(config=SimpleNamespace(max_position_embeddings=32, vocab_size=tokens))
     encode.check_positions(model, 32)
-    encode.check_vocabulary(model, wordpiece, Path("there"))
+    tokenizer_files.check_vocabulary(model, wordpiece, Path("there"))
     with pytest.raises(InputError, match="length=33: the model has 32 positions"):
         encode.check_positions(model, 33)
     model.config.vocab_size -= 1
     with pytest.raises(InputError, match=f"there: has {tokens} tokens, the model's vocab_size is {tokens - 1}"):
-        encode.check_vocabulary(model, wordpiece, Path("there"))
+        tokenizer_files.check_vocabulary(model, wordpiece, Path("there"))
 
 
 def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
     vocabulary = {"<unk>": 0, "<s>": 1, "</s>": 2, "a": 3}
     plain = tokenizers.Tokenizer(tokenizers.models.WordLevel(vocabulary, "<unk>"))
     plain.save(str(tmp_path / "tokenizer.json"))
-    tokenizer = encode.tokenizer_file(tmp_path)
+    tokenizer = tokenizer_files.tokenizer_file(tmp_path)
     assert tokenizer.padding["pad_id"] == 2
     model = SimpleNamespace(config=SimpleNamespace(model_type="llama", bos_token_id=1))
     with pytest.raises(InputError, match=r"there: the tokenizer adds the tokens \[\] to a text.*begin of text, \[1\]"):
-        encode.check_begin(model, tokenizer, Path("there"))
+        tokenizer_files.check_begin(model, tokenizer, Path("there"))
     for template in ("<s> $A", "<s> $A </s>"):
         tokenizer.post_processor = tokenizers.processors.TemplateProcessing(
             single=template, special_tokens=[("<s>", 1), ("</s>", 2)]
         )
         if template == "<s> $A":
-            encode.check_begin(model, tokenizer, Path("there"))
+            tokenizer_files.check_begin(model, tokenizer, Path("there"))
     with pytest.raises(InputError, match=r"adds the tokens \[1, 2\]"):
-        encode.check_begin(model, tokenizer, Path("there"))
+        tokenizer_files.check_begin(model, tokenizer, Path("there"))
     model.config.model_type = "opt"
-    encode.check_begin(model, tokenizer, Path("there"))
+    tokenizer_files.check_begin(model, tokenizer, Path("there"))
 
 
 def test_wordpiece_is_bert_s(wordpiece):

@@ -15,10 +15,9 @@ from tokenizers import models, pre_tokenizers, processors
 
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.io import artifacts
-from flexround.models import transformer
+from flexround.models import tokenizer_files, transformer
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling, LanguageOptions
-from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 
@@ -249,7 +248,7 @@ def test_from_the_data_to_a_quantized_evaluation(tmp_path):
     assert math.exp(stored["predictions/validation/loss"].mean()) == pytest.approx(low["metrics"]["ppl"])
     model, task = work.model("wikitext2", "gpt-neo-125m"), work.task("wikitext2")
     rows = text.read_rows(work.data("wikitext2"), "validation")
-    tokenizer = encode.load(work.weights("wikitext2", "gpt-neo-125m") / "tokenizer.json")
+    tokenizer = tokenizer_files.load(work.weights("wikitext2", "gpt-neo-125m") / "tokenizer.json")
     ids = [token for row in rows for token in tokenizer.encode(row["text"]).ids]
     ids = torch.tensor(ids[: len(ids) // 32 * 32]).view(-1, task.input_shape[1])
     with torch.no_grad():

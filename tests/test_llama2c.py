@@ -8,8 +8,7 @@ import real_files
 import torch
 
 from flexround.errors import InputError
-from flexround.tasks.language import llama2c
-from flexround.tasks.text import encode
+from flexround.models import llama2c, tokenizer_files
 
 
 @pytest.fixture
@@ -27,7 +26,7 @@ def test_the_loaded_model_computes_what_the_written_one_does(files, tmp_path, sh
     ids = torch.arange(20)[None] * 7 % len(real_files.TOKENS)
     with torch.no_grad():
         torch.testing.assert_close(model(ids).logits, written(ids).logits, rtol=0, atol=0)
-    assert encode.load(tmp_path / "out/tokenizer.json").encode("").ids == [llama2c.BEGIN]
+    assert tokenizer_files.load(tmp_path / "out/tokenizer.json").encode("").ids == [llama2c.BEGIN]
 
 
 def greedy(text):

@@ -169,7 +169,7 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
         "change": Source(**common, file="adapter.pt"),
     }
     model = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
-    loader = "flexround.tasks.text.task:import_directory"
+    loader = "flexround.models.pretrained:import_directory"
     checkpoint = Checkpoint(model=model, source="base", loader=loader, adapter="change")
     imported = transformer.gpt2("causal-lm", seed=2, **SIZES | {"vocab_size": 300})
     (tmp_path / "out").mkdir()

@@ -11,8 +11,7 @@ from safetensors.torch import save_file
 
 from flexround.errors import InputError
 from flexround.models import transformer
-from flexround.models.pretrained import load_pretrained
-from flexround.tasks.text import task as text
+from flexround.models.pretrained import import_directory, load_pretrained
 
 SMALL = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
 BERT = SMALL | {"num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
@@ -136,10 +135,10 @@ def test_a_llama_needs_a_tokenizer_that_begins_its_texts(tmp_path):
     tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 1, "</s>": 2}, "<s>"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match="its begin of text"):
-        text.import_directory(target, tmp_path, tmp_path / "out")
+        import_directory(target, tmp_path, tmp_path / "out")
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
-    text.import_directory(target, tmp_path, tmp_path / "out")
+    import_directory(target, tmp_path, tmp_path / "out")
     assert unchanged(target, snapshot(source))
     assert tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")).encode("").ids == [1]
 

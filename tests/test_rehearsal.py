@@ -17,14 +17,13 @@ from pyarrow import parquet
 from flexround import imports
 from flexround.errors import USER_ERROR, InputError, SettingsError
 from flexround.io import sources
-from flexround.models import build
+from flexround.models import build, tokenizer_files
 from flexround.models.checkpoints import read_foreign
 from flexround.rehearsal import data, project, scale, workflow
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
 from flexround.settings.plan import Plan
 from flexround.tasks import protocol
-from flexround.tasks.text import encode
 
 REAL = Path(__file__).resolve().parents[2] / "shared/realdata"
 PAPER = load_params("paper")
@@ -123,7 +122,7 @@ def test_a_directory_is_imported_with_the_tokens_that_its_tokenizer_adds(name, b
     model = build.architecture(checkpoint, protocol.named(small.scale, IMPORTED[name]).head)
     path = directory / "results/sources" / small.sources[checkpoint.source].file
     imports.load(checkpoint.loader)(model, path, tmp_path)
-    tokenizer = encode.load(tmp_path / "tokenizer.json")
+    tokenizer = tokenizer_files.load(tmp_path / "tokenizer.json")
     tokenizer.no_padding()
     added = {"bert": ["[CLS]", "[SEP]"], "opt": ["</s>"], "llama": ["<s>"]}.get(name.partition("-")[0], [])
     assert tokenizer.encode("").tokens == added

@@ -33,7 +33,7 @@ def scale(tmp_path):
     """Write a scale whose network is streamed from a source and not trained."""
     settings = read_scale(str(SCALE))
     checkpoint = settings["checkpoints"]["gpt-neo-125m"]
-    checkpoint |= {"source": "gpt-neo-125m", "streamed": True, "loader": "flexround.tasks.text.task:import_directory"}
+    checkpoint |= {"source": "gpt-neo-125m", "streamed": True, "loader": "flexround.models.pretrained:import_directory"}
     del checkpoint["pretrain"]
     settings["train"] = []
     path = tmp_path / "streamed.yaml"

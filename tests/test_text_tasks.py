@@ -15,12 +15,11 @@ from safetensors.numpy import load_file
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.models import build
+from flexround.models import build, tokenizer_files
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.stages import finetune
 from flexround.tasks import protocol
-from flexround.tasks.text import encode
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from synthetic import files, pretraining
@@ -80,7 +79,7 @@ def test_the_evaluation_is_that_of_a_plain_loop(chain):
     stored = load_file(chain.evaluated("glue-cola", "bert-base") / "predictions.safetensors")
     model, tokenizer = (
         chain.model("glue-cola", "bert-base"),
-        encode.load(chain.weights("glue-cola", "bert-base") / "tokenizer.json"),
+        tokenizer_files.load(chain.weights("glue-cola", "bert-base") / "tokenizer.json"),
     )
     tokenizer.no_padding()
     rows = text.read_rows(chain.data("glue-cola"), "validation")
@@ -220,7 +219,7 @@ def test_two_processes_train_as_one(tmp_path):
 
 
 def test_hiding_follows_bert(chain):
-    tokenizer = encode.load(chain.data("corpus-masked") / "tokenizer.json")
+    tokenizer = tokenizer_files.load(chain.data("corpus-masked") / "tokenizer.json")
     ids = torch.randint(5, 700, (400, 50), generator=torch.Generator().manual_seed(0))
     ids[:, 0], ids[:, -1] = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[PAD]")
     hidden, labels = pretraining.hide(ids, tokenizer, torch.Generator().manual_seed(1))

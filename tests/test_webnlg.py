@@ -16,8 +16,7 @@ from tensors import randn
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.models import transformer
-from flexround.tasks.text import encode
+from flexround.models import tokenizer_files, transformer
 from flexround.tasks.text import task as text
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
@@ -298,7 +297,7 @@ def test_the_real_files_with_the_real_tokenizer(tmp_path):
         artifacts.write_text(tmp_path / f"real/{split}.json", json.dumps(released))
     task = WebNLG(WebNLGOptions(root="real"))
     task.prepare(tmp_path / "data", tmp_path)
-    tokenizer = encode.tokenizer_file(REAL / "tokenizers/gpt2")
+    tokenizer = tokenizer_files.tokenizer_file(REAL / "tokenizers/gpt2")
     artifacts.write_text(tmp_path / "tokenizer.json", tokenizer.to_str())
     rows = text.read_rows(tmp_path / "data", "test")
     assert len({row["context"] for row in rows}) == len(rows)
@@ -329,7 +328,7 @@ def test_from_the_data_to_a_quantized_evaluation(tmp_path):
     assert low["metrics"].keys() == low["n_examples"].keys()
     full = load_file(work.evaluated("webnlg", "gpt2-medium") / "predictions.safetensors")
     stored, model = full["predictions/validation/tokens"], work.model("webnlg", "gpt2-medium")
-    tokenizer = encode.load(weights / "tokenizer.json")
+    tokenizer = tokenizer_files.load(weights / "tokenizer.json")
     prompts = [[*tokenizer.encode(row["context"]).ids, 0] for row in text.read_rows(work.data("webnlg"), "test")]
     expected = beam.search(model, prompts, beam.Rules(beams=3, steps=20, positions=128, eos=(0,)))
     assert [[token for token in row if token >= 0] for row in stored.tolist()] == expected

@@ -11,6 +11,8 @@ from torch.nn import functional
 from flexround.errors import SettingsError
 from flexround.io.artifacts import copy_existing, read_manifest, write_manifest, write_text
 from flexround.machine.seeding import derive
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.commonsense.choices import answered
 from flexround.tasks.protocol import Evaluation, Split
@@ -58,12 +60,12 @@ class Corpus(TextTask):
         joint = "" if self.options.objective == "causal-lm" else " "
         lines = [f"{row['text']}{joint}{row['next']}" for row in text.read_rows(out, "train")]
         trained = tokenizers.train(lines, self.options.tokenizer, self.options.vocabulary)
-        write_text(out / text.TOKENIZER, trained.to_str(pretty=True))
-        write_manifest(out, ["train.jsonl", text.TOKENIZER], options=self.options.model_dump(mode="json"))
+        write_text(out / TOKENIZER, trained.to_str(pretty=True))
+        write_manifest(out, ["train.jsonl", TOKENIZER], options=self.options.model_dump(mode="json"))
 
     def encode(self, rows: Rows, network: Path) -> Encoded:
         """Return one input per line or pair; the mask leaves out the begin of text of a line that goes on."""
-        tokenizer = encode.load(network / text.TOKENIZER)
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
         first, second = ([row[name] for row in rows] for name in ("text", "next"))
         encoded = encode.encode(tokenizer, first, second, self.options.max_length)
         going_on = np.array([row.get("goes_on", False) for row in rows])
@@ -74,10 +76,10 @@ class Corpus(TextTask):
         """Pretrain ``model`` in place and put the tokenizer beside it; see ``TrainSettings``."""
         checked = validate(TrainSettings, settings, "train settings of the corpus")
         read_manifest(data)
-        copy_existing(data, network, [text.TOKENIZER])
-        tokenizer = encode.load(network / text.TOKENIZER)
+        copy_existing(data, network, [TOKENIZER])
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
         encode.check_positions(model, self.options.max_length)
-        encode.check_vocabulary(model, tokenizer, network / text.TOKENIZER)
+        tokenizer_files.check_vocabulary(model, tokenizer, network / TOKENIZER)
         rows = text.read_rows(data, "train")
         encoded = self.encode(rows, network)
         if self.options.packed:

@@ -19,6 +19,7 @@ from flexround.library import code_digest, families, settings
 from flexround.library.quantized import facts, write_record
 from flexround.machine import precision
 from flexround.machine.seeding import derive
+from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
@@ -31,7 +32,6 @@ from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
 from flexround.tasks.language.task import CHUNK
 from flexround.tasks.language.task import blocks as text_blocks
-from flexround.tasks.text import encode
 
 log = logging.getLogger(__name__)
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -148,7 +148,7 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
         content = text.read_text(encoding="utf-8")
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
-    tokenizer = encode.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
+    tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
     found = list(text_blocks(content.splitlines(keepends=True), tokenizer, length, CHUNK, str(text)))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
     if samples > len(ids):

@@ -1,4 +1,4 @@
-"""Hugging Face model directories: their weights into our models. Their tokenizers: ``tasks.encode``."""
+"""Hugging Face model directories: their weights into our models, and their tokenizers into our form."""
 
 import json
 import logging
@@ -9,8 +9,11 @@ import torch
 from torch import Tensor
 
 from flexround.errors import InputError
+from flexround.io.artifacts import write_text
+from flexround.models import tokenizer_files
 from flexround.models.checkpoints import load_into, read_foreign
 from flexround.models.shards import opened, read_index
+from flexround.models.tokenizer_files import TOKENIZER
 
 log = logging.getLogger(__name__)
 
@@ -21,6 +24,19 @@ _ARCHITECTURE = """
     layer_norm_epsilon rms_norm_eps rope_parameters attention_bias mlp_bias tie_word_embeddings attention_layers
     window_size
 """
+
+
+def import_directory(model: Any, directory: Path, out: Path) -> None:
+    """Load a Hugging Face directory into ``model``, and put its tokenizer into ``out`` in our form.
+
+    Raises:
+        InputError: missing or damaged files, another architecture, a tokenizer of another model.
+    """
+    tokenizer = tokenizer_files.tokenizer_file(directory)
+    tokenizer_files.check_vocabulary(model, tokenizer, directory)
+    tokenizer_files.check_begin(model, tokenizer, directory)
+    load_pretrained(model, directory)
+    write_text(out / TOKENIZER, tokenizer.to_str(pretty=True))
 
 
 def load_pretrained(model: Any, directory: Path) -> None:

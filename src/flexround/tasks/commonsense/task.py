@@ -17,6 +17,8 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from flexround.errors import InputError, SettingsError
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
 from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense import harness
 from flexround.tasks.commonsense.choices import KINDS
@@ -26,7 +28,6 @@ from flexround.tasks.language import files as language_files
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling
 from flexround.tasks.protocol import Evaluation, Inputs, Split
-from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 
@@ -128,11 +129,11 @@ class Commonsense(LanguageModelling):
 
     def _tokenizer(self, network: Path) -> Tokenizer:
         """Return the tokenizer of a network, which begins texts if the options say so."""
-        tokenizer = encode.load(network / text.TOKENIZER)
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
         added = tokenizer.encode("").ids
         if self.options.begin and len(added) != 1:
             raise InputError(
-                f"{network / text.TOKENIZER}: adds {len(added)} tokens to a text, LLaMA's one at its beginning; "
+                f"{network / TOKENIZER}: adds {len(added)} tokens to a text, LLaMA's one at its beginning; "
                 "convert it again with add_bos_token, or set the task's option begin to false"
             )
         return tokenizer

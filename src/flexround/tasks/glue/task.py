@@ -8,6 +8,8 @@ import torch
 from torch import nn
 
 from flexround.errors import NumericalError
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.glue import files as glue_files
 from flexround.tasks.glue.options import GlueOptions
@@ -47,7 +49,7 @@ class Glue(text.TextTask):
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return one input per row."""
         texts = [[row[column] for row in rows] for column in glue_files.SENTENCES[self.options.name]]
-        tokenizer = encode.load(network / text.TOKENIZER)
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
         return encode.encode(tokenizer, texts[0], texts[1] if len(texts) > 1 else None, self.options.max_length)
 
     def labels(self, rows: text.Rows) -> np.ndarray:

@@ -19,6 +19,8 @@ from torch.nn import functional
 
 from flexround.errors import InputError
 from flexround.machine.seeding import derive
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.language import files as language_files
 from flexround.tasks.language.options import LanguageOptions
@@ -88,13 +90,13 @@ class LanguageModelling(text.TextTask):
 
     def blocks(self, texts: Iterable[str], network: Path, what: str) -> Iterator[np.ndarray]:
         """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see the function ``blocks``."""
-        return blocks(texts, encode.load(network / text.TOKENIZER), self.options.block_size, CHUNK, what)
+        return blocks(texts, tokenizer_files.load(network / TOKENIZER), self.options.block_size, CHUNK, what)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
         checked = validate(AdapterTrainSettings, settings, f"train settings of {self.options.name}")
         encode.check_positions(model, self.options.block_size)
-        encode.check_vocabulary(model, encode.load(network / text.TOKENIZER), network / text.TOKENIZER)
+        tokenizer_files.check_vocabulary(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
         arrays = {"ids": self.encode(text.read_rows(data, "train"), network).ids}
 
         def loss(model: Any, batch: dict[str, torch.Tensor], _: torch.Generator) -> torch.Tensor:
@@ -112,7 +114,7 @@ class LanguageModelling(text.TextTask):
         take too much.
         """
         texts = (row["text"] for row in self.held_out(data)) if split == "heldout" else read_texts(data, split)
-        tokenizer, where = encode.load(network / text.TOKENIZER), f"{data}, {split} text"
+        tokenizer, where = tokenizer_files.load(network / TOKENIZER), f"{data}, {split} text"
         losses = text_losses(model, texts, tokenizer, self.options.block_size, device, batch, where)
         ppl = text_metrics.perplexity(losses)
         return text.evaluation({"ppl": ppl}, {"ppl": len(losses)}, {f"{split}/loss": losses})

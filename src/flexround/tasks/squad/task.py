@@ -7,6 +7,8 @@ import numpy as np
 import torch
 from torch import nn
 
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split
 from flexround.tasks.squad import files as squad_files
@@ -34,7 +36,7 @@ class Squad(text.TextTask):
 
     def features(self, rows: text.Rows, network: Path) -> spans.Features:
         """Return the windows of all rows."""
-        tokenizer = encode.load(network / text.TOKENIZER)
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
         return spans.features(tokenizer, rows, self.options.max_length, self.options.doc_stride)
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:

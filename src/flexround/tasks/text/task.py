@@ -13,15 +13,12 @@ from torch import nn
 from flexround.errors import InputError, SettingsError
 from flexround.io.artifacts import write_manifest, write_text
 from flexround.machine.seeding import derive
-from flexround.models.pretrained import load_pretrained
 from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
-from flexround.tasks.text import encode
 from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.metrics import Scored
 from flexround.tasks.text.options import TextOptions
 
 Rows = list[dict[str, Any]]
-TOKENIZER = "tokenizer.json"
 
 
 class TextTask(abc.ABC):
@@ -96,19 +93,6 @@ class TextTask(abc.ABC):
     def split_rows(self, data: Path, split: Split, name: str = "validation") -> Rows:
         """Return the rows that a split is evaluated on."""
         return self.held_out(data) if split == "heldout" else read_rows(data, name)
-
-
-def import_directory(model: nn.Module, directory: Path, out: Path) -> None:
-    """Load a Hugging Face directory into ``model``, and put its tokenizer into ``out`` in our form.
-
-    Raises:
-        InputError: missing or damaged files, another architecture, a tokenizer of another model.
-    """
-    tokenizer = encode.tokenizer_file(directory)
-    encode.check_vocabulary(model, tokenizer, directory)
-    encode.check_begin(model, tokenizer, directory)
-    load_pretrained(model, directory)
-    write_text(out / TOKENIZER, tokenizer.to_str(pretty=True))
 
 
 def sampled(samples: dict[str, np.ndarray]) -> Rows:

@@ -15,6 +15,8 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from flexround.errors import InputError, SettingsError
+from flexround.models import tokenizer_files
+from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.protocol import Evaluation, Split, draw_indices
 from flexround.tasks.text import encode, lora_training
@@ -83,7 +85,7 @@ class WebNLG(text.TextTask):
         """
         checked = validate(WebNLGTrainSettings, settings, "train settings of WebNLG")
         encode.check_positions(model, self.options.max_length)
-        encode.check_vocabulary(model, _load_tokenizer(network)[0], network / text.TOKENIZER)
+        tokenizer_files.check_vocabulary(model, _load_tokenizer(network)[0], network / TOKENIZER)
         arrays = vars(self.encode(webnlg_files.training_rows(text.read_rows(data, "train")), network))
 
         def loss(model: Any, batch: dict[str, Tensor], _: torch.Generator) -> Tensor:
@@ -123,11 +125,11 @@ class WebNLG(text.TextTask):
 
 def _load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
     """Return the tokenizer of a network, which neither pads nor cuts, and the id of its end of text."""
-    tokenizer = encode.load(network / text.TOKENIZER)
+    tokenizer = tokenizer_files.load(network / TOKENIZER)
     tokenizer.no_padding()
     tokenizer.no_truncation()
     if (end := tokenizer.token_to_id(END)) is None:
-        raise InputError(f"{network / text.TOKENIZER}: has no {END}, the separator; take a GPT-2 and its tokenizer")
+        raise InputError(f"{network / TOKENIZER}: has no {END}, the separator; take a GPT-2 and its tokenizer")
     return tokenizer, end
 
 

@@ -19,9 +19,9 @@ from torch import Tensor
 
 from flexround.errors import InputError
 from flexround.io.artifacts import write_text
+from flexround.models import tokenizer_files
 from flexround.models.checkpoints import load_into
-from flexround.tasks.text import encode
-from flexround.tasks.text.task import TOKENIZER
+from flexround.models.tokenizer_files import TOKENIZER
 
 UNKNOWN, BEGIN = 0, 1
 BYTES = 3  # the first of the 256 tokens of single bytes, <0x00> to <0xFF>
@@ -54,7 +54,7 @@ def import_files(model: Any, weights: Path, tokens: Path, out: Path) -> None:
     _check(model.config, header, weights)
     load_into(model, _state(header, content, weights), str(weights))
     made = tokenizer(tokens, header.vocabulary)
-    encode.check_begin(model, made, tokens)
+    tokenizer_files.check_begin(model, made, tokens)
     write_text(out / TOKENIZER, made.to_str(pretty=True))
 
 

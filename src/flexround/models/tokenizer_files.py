@@ -1,0 +1,97 @@
+"""Tokenizer files: read, converted from Hugging Face directories, and compared with the model they belong to."""
+
+from pathlib import Path
+from typing import Any
+
+import tokenizers
+from transformers import AutoTokenizer
+
+from flexround.errors import InputError
+
+TOKENIZER = "tokenizer.json"
+_PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have none and pad with their end of text
+
+
+def load(path: Path) -> tokenizers.Tokenizer:
+    """Read a ``tokenizer.json``.
+
+    Raises:
+        InputError: missing or damaged.
+    """
+    if not path.is_file():
+        raise InputError(f"{path}: missing; put the tokenizer of the model there")
+    try:
+        found = tokenizers.Tokenizer.from_file(str(path))
+        # One whose parts don't fit together is read, and ends in a panic when it is used.
+        found.encode("a"), found.encode("a", "b")
+    except BaseException as error:  # tokenizers raises nothing more special, and panics are no Exceptions
+        if not isinstance(error, Exception) and type(error).__name__ != "PanicException":
+            raise
+        raise InputError(f"{path}: not a tokenizer: {error}; delete it and fetch it again") from error
+    return found
+
+
+def find(directory: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a Hugging Face directory.
+
+    It comes from ``tokenizer.json`` or else, through transformers, from ``vocab.txt`` or ``vocab.json`` and
+    ``merges.txt``.
+
+    Raises:
+        InputError: no tokenizer, or a damaged one.
+    """
+    whole = directory / "tokenizer.json"
+    return load(whole) if whole.is_file() else _convert(directory)
+
+
+def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a Hugging Face directory; saved, its ``tokenizer.json`` is complete on its own.
+
+    The padding token becomes part of it; for GPT-2 and LLaMA that is the end of text, as in Hugging
+    Face's example scripts.
+
+    Raises:
+        InputError: no tokenizer, a damaged one, or one without a token to pad with.
+    """
+    tokenizer = find(directory)
+    tokenizer.no_truncation()
+    for token in _PADDING:
+        if (number := tokenizer.token_to_id(token)) is not None:
+            tokenizer.enable_padding(pad_id=number, pad_token=token)
+            return tokenizer
+    raise InputError(f"{directory}: the tokenizer has none of the padding tokens {', '.join(_PADDING)}; add one")
+
+
+def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
+    """Check that a transformers model has an embedding for every token; ``where`` is for the message.
+
+    Raises:
+        InputError: the tokenizer has more tokens.
+    """
+    tokens, rows = tokenizer.get_vocab_size(), model.config.vocab_size
+    if tokens > rows:
+        raise InputError(f"{where}: has {tokens} tokens, the model's vocab_size is {rows}; they don't belong together")
+
+
+def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
+    """Check that a LLaMA's tokenizer puts the begin of text, and nothing else, around each text.
+
+    Raises:
+        InputError: it adds something else or nothing.
+    """
+    begin, added = model.config.bos_token_id, tokenizer.encode("").ids
+    if model.config.model_type == "llama" and added != [begin]:
+        raise InputError(
+            f"{where}: the tokenizer adds the tokens {added} to a text; a LLaMA's adds its begin of text, [{begin}]: "
+            "convert it again with add_bos_token"
+        )
+
+
+def _convert(directory: Path) -> tokenizers.Tokenizer:
+    """Convert the files of a slow tokenizer; its class is found by the model's ``config.json``."""
+    if not any((directory / name).is_file() for name in ("vocab.txt", "vocab.json")):
+        raise InputError(f"{directory}: no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json and merges.txt")
+    try:
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True).backend_tokenizer
+    except Exception as error:  # whatever the class raises on other people's files
+        raise InputError(f"{directory}: transformers can't read the tokenizer: {error}") from error
