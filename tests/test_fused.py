@@ -8,11 +8,12 @@ import torch
 import toy
 
 from flexround.errors import SettingsError
-from flexround.quant import fused
+from flexround.quant import formula
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.adaquant import AdaQuant
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
+from flexround.quant.functions import StepQuantize
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.rounding import Axes, Rounding
 from flexround.reconstruct import phases
@@ -25,7 +26,7 @@ needs_compiler = pytest.mark.usefixtures("compiler")
 
 @pytest.fixture
 def compiler():
-    if not fused.compiler_works(CPU):  # asked when a test runs: it compiles something
+    if not formula.compiler_works(CPU):  # asked when a test runs: it compiles something
         pytest.skip("no C++ compiler")
 
 
@@ -172,8 +173,8 @@ def test_without_a_compiler_a_line_says_so_and_nothing_changes(tmp_path, monkeyp
 
     recipe = toy.recipe("B", "flexround", 3)
     plain, *_ = toy.run(toy.job(recipe, iters=5), tmp_path / "plain")
-    monkeypatch.setattr(fused, "_compiled", missing)
-    monkeypatch.setattr(phases, "compiler_works", fused.compiler_works.__wrapped__)
+    monkeypatch.setattr(formula, "_compiled", missing)
+    monkeypatch.setattr(phases, "compiler_works", formula.compiler_works.__wrapped__)
     again, records, _ = toy.run(toy.job(recipe, iters=5, fused=True), tmp_path / "again")
     assert "nothing can be compiled for cpu (no g++ here)" in caplog.text
     assert all(torch.equal(again[key], plain[key]) for key in plain)
@@ -193,10 +194,10 @@ def test_a_rounding_that_can_not_be_compiled_is_an_error_before_anything_runs():
 
 def test_a_network_may_have_activations_of_many_kinds(monkeypatch):
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # not to wait for C++
-    fused._compiled.cache_clear()
+    formula._compiled.cache_clear()
     step, low, high = torch.tensor(0.1), torch.tensor(-8.0), torch.tensor(7.0)
     for rank in range(1, 13):
         x = tensors.randn(*[2] * rank).requires_grad_()
-        fused.FusedStepQuantize.apply(x, step, low, high, None).sum().backward()
+        StepQuantize.apply(x, step, low, high, None, compiled=True).sum().backward()
         assert x.grad.shape == x.shape
-    fused._compiled.cache_clear()
+    formula._compiled.cache_clear()

@@ -6,7 +6,6 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import StepQuantize
-from flexround.quant.fused import FusedStepQuantize
 from flexround.quant.grid import MIN_STEP, Grid, Scheme, clip, code_range, grid_from_range
 
 BYTE = 8  # bits
@@ -61,11 +60,10 @@ class ActivationQuantizer(nn.Module):
 
     def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
         """Return the quantized ``x``, float32 of any shape, where ``kept`` (its shape) is one; None: everywhere."""
-        if self.fused is not None:
-            return FusedStepQuantize.apply(x, self.step(), *self.fused, kept)
-        if kept is None and not torch.is_grad_enabled():
+        if self.fused is None and kept is None and not torch.is_grad_enabled():
             return (x / self.step()).round_().clamp_(self.low, self.high).mul_(self.step())
-        return StepQuantize.apply(x, self.step(), self.low, self.high, kept)
+        bounds = self.fused or (self.low, self.high)
+        return StepQuantize.apply(x, self.step(), *bounds, kept, compiled=bool(self.fused))
 
 
 class TokenQuantizer(ActivationQuantizer):

@@ -5,7 +5,6 @@ from torch import Tensor, nn
 
 from flexround.quant.flexround import FlexRound
 from flexround.quant.functions import DivideRound
-from flexround.quant.fused import FusedDivideRound
 from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 
@@ -22,9 +21,7 @@ class AdaQuant(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊(W + V) / s1⌉, clipped to the grid, shape of ``weight``."""
-        if self.fused:
-            return FusedDivideRound.apply(weight + self.v, self.d1, None, None, None, *self.fused)
-        return DivideRound.apply(weight + self.v, self.d1, None, None, None, self.low, self.high)
+        return DivideRound.apply(weight + self.v, self.d1, None, None, None, *self.bounds, compiled=bool(self.fused))
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""

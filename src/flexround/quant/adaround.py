@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import GAMMA, ZETA, RectifiedSigmoidRound, RoundingRegularizer
-from flexround.quant.fused import FusedRectifiedSigmoidRound, FusedRoundingRegularizer
 from flexround.quant.grid import Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
@@ -24,9 +23,8 @@ class AdaRound(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the soft Ŵ, shape of ``weight``, which itself is not read: its floor was taken at the start."""
-        if self.fused:
-            return FusedRectifiedSigmoidRound.apply(self.alpha, self.floor, self.grid.step, *self.fused)
-        return RectifiedSigmoidRound.apply(self.alpha, self.floor, self.grid.step, self.low, self.high)
+        inputs = self.alpha, self.floor, self.grid.step, *self.bounds
+        return RectifiedSigmoidRound.apply(*inputs, compiled=bool(self.fused))
 
     @torch.no_grad()
     def codes(self, weight: Tensor) -> Tensor:
@@ -35,6 +33,5 @@ class AdaRound(Rounding):
 
     def regularizer(self, beta: float) -> Tensor:
         """Return the scalar Σ (1 - |2 h(α) - 1|^β)."""
-        if self.fused:  # beta changes: as a number it would be compiled in
-            return FusedRoundingRegularizer.apply(self.alpha, torch.tensor(beta, device=self.alpha.device))
-        return RoundingRegularizer.apply(self.alpha, beta)
+        exponent = torch.tensor(beta, device=self.alpha.device) if self.fused else beta
+        return RoundingRegularizer.apply(self.alpha, exponent, compiled=bool(self.fused))

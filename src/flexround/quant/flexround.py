@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import DivideRound
-from flexround.quant.fused import FusedDivideRound
 from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 
@@ -50,9 +49,7 @@ class FlexRound(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid, shape of ``weight``."""
-        if self.fused:
-            return FusedDivideRound.apply(weight, *self.logs(), *self.fused)
-        return DivideRound.apply(weight, *self.logs(), self.low, self.high)
+        return DivideRound.apply(weight, *self.logs(), *self.bounds, compiled=bool(self.fused))
 
     def logs(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Return (ln s1, ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight, and one number a channel."""

@@ -4,7 +4,6 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.functions import DivideRound
-from flexround.quant.fused import FusedDivideRound
 from flexround.quant.grid import Grid
 from flexround.quant.rounding import Axes, Rounding
 
@@ -44,9 +43,7 @@ class LRQ(Rounding):
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉, clipped to the grid, shape of ``weight``."""
         d2 = self.axes.undo_matrix(torch.addmm(self.column, self.left, self.right), weight)
-        if self.fused:
-            return FusedDivideRound.apply(weight, self.d1, d2, self.row, None, *self.fused)
-        return DivideRound.apply(weight, self.d1, d2, self.row, None, self.low, self.high)
+        return DivideRound.apply(weight, self.d1, d2, self.row, None, *self.bounds, compiled=bool(self.fused))
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""

@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from flexround.quant.grid import Grid, clip
+from flexround.quant.grid import Bound, Grid, clip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,7 @@ class Rounding(nn.Module):
     Attributes:
         fusable: of the class, whether ``forward`` heeds ``fused``.
         needs_inputs: of the class, whether ``fit`` is to be called before the block is learned.
-        fused: while learning, the bounds as tensors if ``forward`` shall run compiled (``quant/fused.py``), else None.
+        fused: while learning, the bounds as tensors if ``forward`` shall run compiled, else None.
     """
 
     fusable = False
@@ -79,6 +79,11 @@ class Rounding(nn.Module):
         """Have ``forward`` and ``regularizer`` run compiled from now on, or no longer."""
         low, high = (torch.as_tensor(bound).to(self.grid.step) for bound in (self.low, self.high))
         self.fused = (low, high) if on else None
+
+    @property
+    def bounds(self) -> tuple[Bound, Bound]:
+        """The least and the largest code, as the formula that runs takes them."""
+        return self.fused or (self.low, self.high)
 
     def step(self) -> Tensor:
         """Return the current step s1, shape of ``grid.step``."""

@@ -13,7 +13,7 @@ from flexround.errors import NumericalError, SettingsError
 from flexround.models.blocks import Block, identity
 from flexround.models.surgery import attach
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
-from flexround.quant.fused import compiler_works
+from flexround.quant.formula import compiler_works
 from flexround.quant.grid import Grid, Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import ends

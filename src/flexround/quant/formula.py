@@ -1,0 +1,135 @@
+"""A formula with analytic gradients as one autograd function, which runs operation by operation or compiled.
+
+Operation by operation it keeps what its gradients are made of. Compiled it is one pass over memory forward and one
+backward, and keeps its inputs alone: the backward pass computes the rest again.
+"""
+
+import functools
+import logging
+from collections.abc import Callable, Sequence
+from typing import Any, ClassVar
+
+import torch
+from torch import Tensor
+from torch.autograd import Function
+from torch.autograd.function import once_differentiable
+
+KINDS = 128  # of one formula: ranks, sizes of one, short and long sums, types, with a mask and without
+Gradients = tuple[Tensor | None, ...]
+
+log = logging.getLogger(__name__)
+
+
+class Formula:
+    """A function of tensors, numbers and Nones; a subclass says what its value and its gradients are.
+
+    Attributes:
+        multiplied: whether the value is a factor of a matrix product. Compiled, it then has the type that autocast
+            multiplies in, and its gradient is read so, which spares the casts.
+        value: ``(needs, *inputs)`` -> the value, then what ``gradients`` gets. ``needs`` says which inputs are to have
+            a gradient.
+        gradients: ``(grad, needs, shapes, compiled, *kept)`` -> the gradients of the first inputs, each of its own
+            shape; the others have none. ``shapes`` are those of the inputs, ``kept`` is what ``value`` returned behind
+            the value.
+    """
+
+    multiplied: ClassVar[bool] = False
+    value: ClassVar[Callable[..., tuple[Any, ...]]]
+    gradients: ClassVar[Callable[..., Gradients]]
+
+    @classmethod
+    def apply(cls, *inputs: Any, compiled: bool = False) -> Tensor:
+        """Return the value, differentiable; ``compiled`` takes tensors and Nones alone, as numbers are compiled in."""
+        return _Applied.apply(cls, compiled, *inputs)
+
+
+class _Applied(Function):
+    """The autograd function of all formulas."""
+
+    @staticmethod
+    def forward(ctx: Any, formula: Any, compiled: bool, *inputs: Any) -> Tensor:
+        """Return the value; keep what ``backward`` needs."""
+        ctx.formula, ctx.compiled, ctx.shapes = formula, compiled, _shapes(inputs)
+        if compiled:
+            ctx.save_for_backward(*inputs)
+            kind = _product_type(inputs[0]) if formula.multiplied else torch.float32
+            return _compiled(_valued(formula))(kind, *_plain(inputs))
+        value, *kept = formula.value(ctx.needs_input_grad[2:], *inputs)
+        ctx.save_for_backward(*kept)
+        return value
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, grad: Tensor) -> Gradients:
+        """Return the gradients of all inputs."""
+        needs = ctx.needs_input_grad[2:]
+        if ctx.compiled:
+            found = _compiled(_graded(ctx.formula))(grad, needs, *_plain(ctx.saved_tensors))
+        else:
+            found = ctx.formula.gradients(grad, needs, ctx.shapes, False, *ctx.saved_tensors)
+        return None, None, *found, *[None] * (len(needs) - len(found))
+
+
+@functools.cache
+def _valued(formula: Any) -> Callable[..., Tensor]:
+    """Return the function that is compiled for the value."""
+
+    def valued(kind: torch.dtype, *inputs: Tensor | None) -> Tensor:
+        return formula.value([False] * len(inputs), *inputs)[0].to(kind)
+
+    return valued
+
+
+@functools.cache
+def _graded(formula: Any) -> Callable[..., list[Tensor | None]]:
+    """Return the function that is compiled for the gradients, which have the types of the inputs."""
+
+    def graded(grad: Tensor, needs: Sequence[bool], *inputs: Tensor | None) -> list[Tensor | None]:
+        _, *kept = formula.value(needs, *inputs)
+        found = formula.gradients(grad, needs, _shapes(inputs), True, *kept)
+        return [None if one is None or x is None else one.to(x.dtype) for one, x in zip(found, inputs, strict=False)]
+
+    return graded
+
+
+@functools.cache
+def _compiled(function: Callable[..., Any]) -> Callable[..., Any]:
+    """Compile once for all sizes: the blocks of a network have few shapes but each would be compiled anew.
+
+    Ranks, sizes of one, sums short and long and types are compiled apart all the same: torch's limit of eight is too
+    low for the activations of a MobileNetV2, and a formula beyond it fails.
+    """
+    limits: dict[str, Any] = {"recompile_limit": KINDS, "isolate_recompiles": True}  # torch's types don't know them
+    return torch.compile(function, fullgraph=True, dynamic=True, **limits)
+
+
+@functools.cache
+def compiler_works(device: torch.device) -> bool:
+    """Say whether code can be compiled for a device, by compiling something; if not, log why in one line."""
+    try:
+        _compiled(_nothing)(torch.zeros(2, device=device))
+    except RuntimeError as error:
+        reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        log.warning("fused: nothing can be compiled for %s (%s); the operations run one by one", device, reason)
+        return False
+    return True
+
+
+def _shapes(inputs: Sequence[Any]) -> list[torch.Size | None]:
+    """Return the shapes of the tensors among the inputs."""
+    return [x.shape if isinstance(x, Tensor) else None for x in inputs]
+
+
+def _plain(inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
+    """Return the same values as plain tensors: the sizes of parameters would be compiled in."""
+    return [None if x is None else x.detach() for x in inputs]
+
+
+def _product_type(weight: Tensor) -> torch.dtype:
+    """Return the type in which autocast has a weight multiplied, else its own."""
+    kind = weight.device.type
+    return torch.get_autocast_dtype(kind) if torch.is_autocast_enabled(kind) else weight.dtype
+
+
+def _nothing(x: Tensor) -> Tensor:
+    return x + 1
