@@ -24,7 +24,6 @@ from flexround.models import llama, transformer
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import weightless
 from flexround.quant.flexround import FlexRound
-from flexround.reconstruct import result
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -80,7 +79,7 @@ def streamed(directory: Path, given: argparse.Namespace) -> list[float]:
     with State(directory / "state/run", "f" * 16).opened() as state:
         host = None if given.cache_mb is None else given.cache_mb * 2**20
         records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state, host)
-        result.publish(directory / "out", state, {})
+        state.publish(directory / "out")
     return [record["peak_mb"] for record in records]
 
 

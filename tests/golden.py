@@ -26,7 +26,6 @@ from flexround.models.blocks import run
 from flexround.models.surgery.preprocess import prepare
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.result import unflatten
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import Run
@@ -180,7 +179,7 @@ def engine(name, variant):
     with tempfile.TemporaryDirectory() as directory, State(Path(directory) / "run", "0" * 16).opened() as state:
         records = reconstruct(job, samples, state)
         for entry in state.entries:
-            stored |= unflatten(state.tensors(entry), entry["facts"]["grids"])
+            stored |= state.part(entry).quantized
     with torch.no_grad():
         error = (run(cut(model), samples) - expected).square().mean() / expected.var()
     weights = {key.partition("/")[2]: one for key, one in stored.items() if one.codes is not None}

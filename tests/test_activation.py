@@ -12,9 +12,9 @@ from flexround.errors import SettingsError
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, of_grid
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
+from flexround.reconstruct.codes import apply
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.result import apply, unflatten
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper
@@ -80,7 +80,7 @@ def test_a_network_learns_with_it_and_is_the_same_when_it_is_read_again(tmp_path
     job = Reconstruction(model, blocks, Resident(blocks), recipe, hyper, rounding, ("t",), torch.device("cpu"), mask)
     with State(tmp_path / "run", "f" * 16).opened() as state:
         records = reconstruct(job, x, state)
-        results = [unflatten(state.tensors(entry), entry["facts"]["grids"]) for entry in state.entries]
+        results = [state.part(entry).quantized for entry in state.entries]
     assert all("loss_before" not in record for record in records if record["phase"] == "steps"), "nothing is learned"
     again = cut(fresh)
     for result in results:

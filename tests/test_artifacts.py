@@ -32,7 +32,7 @@ from flexround.io.artifacts import (
 from flexround.models.surgery import attach
 from flexround.quant.grid import nearest_codes
 from flexround.quant.rtn import RTN
-from flexround.reconstruct import packing, result
+from flexround.reconstruct import codes
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.state import State
 
@@ -319,8 +319,8 @@ def test_another_format_is_refused_by_name(listed, given, named):
 def small_manifest(directory):
     """Write a manifest of every kind of value."""
     (directory / "a.bin").write_bytes(b"1234")
-    grids = {"a.bin": {"a": {"qmin": -8, "qmax": 7}}}
-    write_manifest(directory, ["a.bin"], grids=grids, rate=0.25, none=None, on=True, pair=(1, "x"))
+    recipe = {"a.bin": {"a": {"qmin": -8, "qmax": 7}}}
+    write_manifest(directory, ["a.bin"], recipe=recipe, rate=0.25, none=None, on=True, pair=(1, "x"))
     return directory / "manifest.json"
 
 
@@ -386,15 +386,15 @@ def quantized(directory, recipe, net=None, **hyper):
     job = toy.job(recipe, net=net, **{"iters": 8, "a_iters": 8} | hyper)
     with State(directory / "state", "f" * 16).opened() as state:
         reconstruct(job, toy.samples(), state)
-        result.publish(directory / "out", state, {"note": 1})
+        state.publish(directory / "out", note=1)
     return directory / "out", job.model
 
 
 def contents(directory):
-    """Return all tensors of a result, and the integer ranges of the quantized ones."""
-    manifest = read_manifest(directory)
-    tensors = {key: value for name in manifest["files"] for key, value in packing.read(directory / name).items()}
-    return tensors, {key: grid for grids in manifest["grids"].values() for key, grid in grids.items()}
+    """Return all tensors of a result, and the quantized ones."""
+    parts = [codes.read(path) for path in codes.files(directory)]
+    tensors = {key: value for part in parts for key, value in part.tensors().items()}
+    return tensors, {key: stored for part in parts for key, stored in part.quantized.items()}
 
 
 def blank(**size):
@@ -413,13 +413,13 @@ def test_a_stored_network_gives_the_same_bits(tmp_path, setting, scheme, granula
     options = {"w_scheme": scheme, "a_scheme": scheme, "w_granularity": granularity}
     out, model = quantized(tmp_path, recipe, **options)
     fresh = blank()
-    result.load(out, fresh, toy.blocks(fresh))
+    codes.load(out, fresh, toy.blocks(fresh))
     x = 2 * torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(3))
     with torch.no_grad():
         expected, outputs = model(x), fresh(x)
         assert not torch.equal(expected, toy.model()(x))
     assert torch.equal(expected, outputs)
-    loaded = result.unflatten(*contents(out))
+    _, loaded = contents(out)
     assert len([key for key in loaded if key.startswith("activation/")]) == 5
     for name, module in model.named_modules():
         if isinstance(module, nn.Conv2d | nn.Linear):
@@ -432,18 +432,18 @@ def test_a_stored_network_gives_the_same_bits(tmp_path, setting, scheme, granula
 @pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
 def test_what_is_stored_are_codes_in_their_range_with_steps_and_zero_points(tmp_path, scheme, granularity):
     out, _ = quantized(tmp_path, toy.recipe("B", "flexround", 3), w_scheme=scheme, w_granularity=granularity)
-    tensors, grids = contents(out)
-    assert len(grids) == 6
-    for key, grid in grids.items():
+    tensors, quantized_ones = contents(out)
+    assert len(quantized_ones) == 6
+    for key, stored in quantized_ones.items():
         name = key.partition("/")[2]
         weight = toy.model().get_submodule(name).weight
         bits = 8 if name in ("stem", "head") else 3
         low = -(2 ** (bits - 1)) if scheme == "symmetric" else 0
-        assert grid == {"qmin": low, "qmax": low + 2**bits - 1}
-        codes, step, zero_point = (tensors[f"{key}:{part}"] for part in ("codes", "step", "zero_point"))
-        assert codes.dtype == (torch.int8 if scheme == "symmetric" else torch.uint8)
-        assert codes.shape == weight.shape
-        assert grid["qmin"] <= codes.min() < codes.max() <= grid["qmax"]
+        assert (stored.grid.qmin, stored.grid.qmax) == (low, low + 2**bits - 1)
+        learned, step, zero_point = (tensors[f"{key}:{part}"] for part in ("codes", "step", "zero_point"))
+        assert learned.dtype == (torch.int8 if scheme == "symmetric" else torch.uint8)
+        assert learned.shape == weight.shape
+        assert low <= learned.min() < learned.max() <= low + 2**bits - 1
         shape = (len(weight), *[1] * (weight.ndim - 1)) if granularity == "channel" else ()
         assert step.shape == zero_point.shape == tensors[f"{key}:initial_step"].shape == shape
         assert step.dtype == torch.float32
@@ -452,7 +452,7 @@ def test_what_is_stored_are_codes_in_their_range_with_steps_and_zero_points(tmp_
         assert bool((zero_point == 0).all()) == (scheme == "symmetric")
         assert f"parameter/{name}.weight" not in tensors, "no full-precision weight beside its codes"
     assert {key for key in tensors if key.startswith("parameter/")} == {
-        f"parameter/{key.partition('/')[2]}.bias" for key in grids
+        f"parameter/{key.partition('/')[2]}.bias" for key in quantized_ones
     }
 
 
@@ -463,7 +463,7 @@ def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
     for symmetric, ends in ((True, (-128, 127)), (False, (0, 255))):
         scheme = attach.Scheme(8, symmetric, 0 if granularity == "channel" else None)
         grid = attach.weight_grid("w", weight, scheme, "minmax", 2.0)
-        stored = result.Stored(grid, result.store_codes("w", nearest_codes(weight, grid), grid, grid))
+        stored = codes.Stored(grid, codes.store_codes("w", nearest_codes(weight, grid), grid, grid))
         assert stored.codes.max() == ends[1]
         if not symmetric:
             assert stored.codes.min() == ends[0]
@@ -477,10 +477,10 @@ def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change
     """They would wrap, be cut, or be another network than the one that was learned."""
     weight = torch.linspace(-1, 3, 40).view(4, 10)
     grid = attach.weight_grid("w", weight, attach.Scheme(4, symmetric, None), "minmax", 2.0)
-    codes = nearest_codes(weight, grid)
-    codes[2, 3] += change
+    nearest = nearest_codes(weight, grid)
+    nearest[2, 3] += change
     with pytest.raises(NumericalError, match=r"layer\.1: 1 of 40 codes are no integers from"):
-        result.store_codes("layer.1", codes, grid, grid)
+        codes.store_codes("layer.1", nearest, grid, grid)
 
 
 class Own(RTN):
@@ -529,7 +529,7 @@ def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes
 def test_an_unlearned_result_is_stored_too(tmp_path):
     out, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), iters=0)
     fresh = blank()
-    result.load(out, fresh, toy.blocks(fresh))
+    codes.load(out, fresh, toy.blocks(fresh))
     with torch.no_grad():
         assert torch.equal(model(toy.samples()), fresh(toy.samples()))
 
@@ -555,7 +555,7 @@ def test_storing_twice_gives_the_same_bytes(stored):
 def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, named):
     model = blank(**size)
     with pytest.raises(InputError, match=f"another model; first differing tensors: .*{named}") as caught:
-        result.load(stored, model, toy.blocks(model))
+        codes.load(stored, model, toy.blocks(model))
     assert str(caught.value).startswith(f"{stored}: ")
 
 
@@ -566,14 +566,14 @@ def test_a_weight_without_a_place_is_refused(tmp_path):
     other = toy.model()
     other.body[1].conv2 = nn.Identity()
     with pytest.raises(InputError, match=r"another model; first differing tensors: .*body\.1\.conv2"):
-        result.load(out, other, toy.blocks(other))
+        codes.load(out, other, toy.blocks(other))
 
 
 def test_an_activation_without_a_place_is_refused(stored):
     model = blank()
     blocks = [dataclasses.replace(block, sites=block.sites[1:]) for block in toy.blocks(model)]
     with pytest.raises(InputError, match=r"another model; first differing tensors: .*(act|body)"):
-        result.load(stored, model, blocks)
+        codes.load(stored, model, blocks)
 
 
 @pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
@@ -590,7 +590,7 @@ def test_a_damaged_result_is_refused(stored, tmp_path, damage):
         victim.write_bytes(content[:-100])
     model = blank()
     with pytest.raises(InputError, match=r"weights-002\.safetensors: "):
-        result.load(tmp_path, model, toy.blocks(model))
+        codes.load(tmp_path, model, toy.blocks(model))
     assert all((parameter == 9).all() for parameter in model.parameters())
 
 
@@ -602,7 +602,7 @@ def test_a_network_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
         quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
     assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
-        result.parameters(net, ["head.bias"])
+        codes.part({}, net, ["head.bias"])
 
 
 def test_a_result_replaces_an_older_one_and_is_linked_not_written(tmp_path):
@@ -610,7 +610,7 @@ def test_a_result_replaces_an_older_one_and_is_linked_not_written(tmp_path):
     assert len(list(out.glob("steps-*"))) == 4
     with State(tmp_path / "state", "e" * 16).opened() as state:
         reconstruct(toy.job(toy.recipe("B", "rtn", 3), iters=0), toy.samples(), state)
-        result.publish(out, state, {})
+        state.publish(out)
         for name in read_manifest(out)["files"]:
             assert (out / name).samefile(state.directory / name)
     assert sorted(path.name for path in out.iterdir()) == sorted([*read_manifest(out)["files"], "manifest.json"])

@@ -45,6 +45,8 @@ from flexround.mini.tasks.digits import Digits, DigitsOptions
 from flexround.models import build, llama2c, tokenizer_files
 from flexround.models.checkpoints import read_foreign
 from flexround.models.shards import Shards
+from flexround.quant.grid import Grid
+from flexround.reconstruct.codes import Part, Stored
 from flexround.reconstruct.state import State
 from flexround.rehearsal import project, scale, tokenizers
 from flexround.results import evaluated
@@ -203,17 +205,17 @@ def interrupted(kept):
 
 
 def write_state(d):
-    tensors = {"weight/a:codes": torch.arange(-8, 8).to(torch.int8), "weight/a:step": torch.ones(1)}
+    grid = Grid(torch.ones(()), torch.zeros(()), -8, 7)
+    part = Part({"weight/a": Stored(grid, torch.arange(-8, 8).to(torch.int8), torch.ones(()))}, {})
     for state in interrupted(State(d / "run", "f" * 16).opened()):
         for block in range(3):
-            facts = {"grids": {"weight/a": {"qmin": -8, "qmax": 7}}, "record": {"seconds": 1.0}}
-            state.commit(f"weights/{block:03}", tensors, {"fp": torch.randn(4, 3)}, facts)
+            state.commit(f"weights/{block:03}", part, {"fp": torch.randn(4, 3)}, {"seconds": 1.0})
 
 
 def read_state(d):
     """Take over what a stopped job left; a damaged state is dropped, and all is done again."""
     for state in interrupted(State(d / "run", "f" * 16).opened()):
-        found = [(entry["position"], entry["facts"], state.tensors(entry)) for entry in state.entries]
+        found = [(entry["position"], entry["record"], state.part(entry).tensors()) for entry in state.entries]
     return found or absent()
 
 

@@ -19,11 +19,12 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.library import auto_blocks, code_digest, memory_state, samples
+from flexround.library import auto_blocks, code_digest, samples
 from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import WeightPhase
+from flexround.reconstruct.state import MemoryState, State
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
@@ -151,7 +152,7 @@ def test_an_interrupted_call_goes_on(tmp_path, monkeypatch):
     whole = flexround.quantize(model, x, "b-flexround-w4", **FEW)
     stopped = []
 
-    original = memory_state.HeardState.commit
+    original = State.commit
 
     def limited(self, *arguments):
         original(self, *arguments)
@@ -160,7 +161,7 @@ def test_an_interrupted_call_goes_on(tmp_path, monkeypatch):
         if len(stopped) == 4:
             raise KeyboardInterrupt
 
-    monkeypatch.setattr(memory_state.HeardState, "commit", limited)
+    monkeypatch.setattr(State, "commit", limited)
     with pytest.raises(KeyboardInterrupt):
         flexround.quantize(model, x, "b-flexround-w4", state=tmp_path, **FEW)
     assert list(tmp_path.rglob("progress.json"))
@@ -388,7 +389,7 @@ def test_a_quantized_network_is_not_quantized_again():
 def test_a_failed_call_leaves_nothing_attached(monkeypatch):
     model = made(Pictures)
     stopped = iter(range(3))
-    monkeypatch.setattr(memory_state.MemoryState, "commit", lambda *_: next(stopped))
+    monkeypatch.setattr(MemoryState, "commit", lambda *_: next(stopped))
     original = WeightPhase._harden
 
     def harden(self, layers):

@@ -2,6 +2,7 @@
 
 import copy
 import errno
+import json
 import os
 from pathlib import Path
 
@@ -14,7 +15,7 @@ from torch import nn
 import flexround
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.reconstruct import packing
+from flexround.reconstruct import codes
 
 PART, CONV = "weights-001.safetensors", "weight/stage.0.conv1"
 
@@ -47,7 +48,7 @@ def test_save_replaces_nothing_that_it_did_not_write(saved, quantized, name):
     ("module", "call", "good"),
     [
         (os, "replace", 1),
-        (packing, "encode", 1),
+        (codes, "encode", 1),
         (artifacts, "write_manifest", 0),
         (Path, "rename", 0),
         (Path, "rename", 1),
@@ -120,14 +121,23 @@ def part(function):
     return change
 
 
-def tensor(key, function):
-    """Return what changes a tensor of a file likewise."""
+def inside(key, edit_tensor=lambda value: value, edit_grids=lambda grids: None):
+    """Return what changes a tensor of a file, or its grids, likewise; its codes are not packed."""
 
     def change(directory):
-        found = packing.read(directory / PART)
-        part(lambda _: safetensors.torch.save(found | {key: function(found[key])}))(directory)
+        found = codes.read(directory / PART)
+        grids = {key: {"qmin": one.grid.qmin, "qmax": one.grid.qmax} for key, one in found.quantized.items()}
+        edit_grids(grids)
+        tensors = found.tensors()
+        tensors[key] = edit_tensor(tensors[key])
+        part(lambda _: safetensors.torch.save(tensors, {"grids": json.dumps(grids)}))(directory)
 
     return change
+
+
+def grids(edit):
+    """Return what changes the grids of a file."""
+    return inside(f"{CONV}:codes", edit_grids=edit)
 
 
 def pipe(name):
@@ -148,27 +158,23 @@ def pipe(name):
         (pipe(PART), f"{PART}: no file of its own beside"),
         (pipe("manifest.json"), r"manifest\.json: can't be read"),
         (pipe("record.json"), r"record\.json: can't be read"),
-        (
-            manifest(lambda content: content["grids"].update({"../secret": {}})),
-            r"grids of '\.\./secret', which is none",
-        ),
-        (manifest(lambda content: content.update(grids=[])), r"out: grids = \[\]"),
-        (manifest(lambda content: content["grids"][PART][CONV].pop("qmax")), f"{CONV}: 'qmax' is missing"),
-        (
-            manifest(lambda content: content["grids"][PART].pop(CONV)),
-            r"first differing tensors: stage\.0\.conv1\.weight",
-        ),
+        (part(lambda content: safetensors.torch.save(safetensors.torch.load(content))), f"{PART}: damaged: 'grids'"),
+        (part(lambda content: content.replace(b'"grids":"{', b'"grids":"[')), f"{PART}: damaged"),
+        (grids(lambda found: found[CONV].pop("qmax")), f"{PART}: damaged: 'qmax'"),
+        (grids(lambda found: found[CONV].update(qmax=15.5)), f"{PART}: damaged"),
+        (grids(lambda found: found.update({"weight/foreign": found[CONV]})), f"{PART}: damaged: .*weight/foreign"),
+        (grids(lambda found: found.pop(CONV)), r"first differing tensors: stage\.0\.conv1\.weight"),
         (manifest(lambda content: content.pop("recipe")), "out: recipe: this key is required and missing; Quantized"),
         (manifest(lambda content: content.update(architecture="x")), "out: architecture = 'x'"),
         (lambda directory: (directory / "record.json").write_text("{}"), "record.blocks: this key is required"),
         (part(lambda content: content[:-100]), f"{PART}: damaged"),
-        (part(lambda content: content.replace(b'\\"bits\\": 4', b'\\"bits\\": 5')), f"{PART}: damaged"),
-        (part(lambda content: content.replace(b'\\"bits\\"', b'\\"tibs\\"')), f"{PART}: damaged"),
-        (tensor(f"{CONV}:codes", lambda codes: codes + 100), f"{PART}: {CONV}: a code is no integer from 0 to 15"),
-        (tensor(f"{CONV}:codes", lambda codes: codes.float() + 0.5), f"{PART}: {CONV}: a code is no integer"),
-        (tensor(f"{CONV}:step", torch.neg), f"{PART}: {CONV}: a step is not positive"),
-        (tensor(f"{CONV}:zero_point", lambda point: point - 16), f"{PART}: {CONV}: a zero point is no integer"),
-        (tensor(f"{CONV}:step", lambda step: step / 0), f"{PART}: {CONV}:step holds NaN or Inf"),
+        (part(lambda content: content.replace(b'\\"qmax\\": 15', b'\\"qmax\\": 31')), f"{PART}: damaged"),
+        (part(lambda content: content.replace(b'\\"qmax\\"', b'\\"xamq\\"')), f"{PART}: damaged"),
+        (inside(f"{CONV}:codes", lambda codes: codes + 100), f"{PART}: {CONV}: a code is no integer from 0 to 15"),
+        (inside(f"{CONV}:codes", lambda codes: codes.float() + 0.5), f"{PART}: {CONV}: a code is no integer"),
+        (inside(f"{CONV}:step", torch.neg), f"{PART}: {CONV}: a step is not positive"),
+        (inside(f"{CONV}:zero_point", lambda point: point - 16), f"{PART}: {CONV}: a zero point is no integer"),
+        (inside(f"{CONV}:step", lambda step: step / 0), f"{PART}: {CONV}:step holds NaN or Inf"),
     ],
 )
 def test_what_save_did_not_write_is_one_message_and_the_model_stays_as_it_is(saved, change, message):

@@ -20,9 +20,8 @@ from stage_calls import Work
 from test_workflow import Project
 
 from flexround import metrics
-from flexround.io import artifacts
 from flexround.jobs.tables import Shown
-from flexround.reconstruct import packing
+from flexround.reconstruct import codes
 from flexround.results import published_results
 from flexround.results.claims import specs
 from flexround.results.render import claims_page, html, latex, terminal
@@ -259,7 +258,7 @@ def test_the_same_codes(mini, task, checkpoint, recipe, golden, monkeypatch):
     torch.set_num_threads(1)
     directory = _quantized(mini, mini.run(task, checkpoint, recipe))
     torch.set_num_threads(threads)
-    files = [packing.read(directory / file) for file in artifacts.read_manifest(directory)["grids"]]
+    files = [codes.read(path).tensors() for path in codes.files(directory)]
     tensors = {key: value.numpy() for of_file in files for key, value in of_file.items()}
     kinds = {"codes": {}, "step": {}, "zero_point": {}, "initial_step": {}, "parameter": {}}
     for key, array in sorted(tensors.items()):

@@ -56,7 +56,7 @@ def killed_after(count, action):
 
     def patched():
         os.replace = counted(os.replace)
-        state.packing.encode = counted(state.packing.encode)
+        state.codes.encode = counted(state.codes.encode)
         torch.optim.Adam.step = counted(torch.optim.Adam.step)
         action()
 
@@ -319,12 +319,12 @@ def test_old_caches_stay_until_the_progress_names_the_new_ones(tmp_path, monkeyp
 
 
 def test_every_change_of_the_progress_is_noticed_or_changes_nothing(tmp_path, monkeypatch):
-    """Also of ranges of codes, of which nothing else tells; then the run begins anew."""
+    """Also of the hash of a file, which guards the codes and their ranges; then the run begins anew."""
     directory = interrupted(tmp_path, 2, toy.recipe("Q", "flexround", 3, 4), monkeypatch)
     path = directory / PROGRESS
     content, rng, begun = path.read_bytes(), random.Random(1), 0
     expected = artifacts.read_formatted(path)
-    for position in (*rng.sample(range(len(content)), 400), content.index(b'"qmax": ') + 8):
+    for position in (*rng.sample(range(len(content)), 400), content.index(b'"sha256": "') + 11):
         flipped = bytearray(content)
         flipped[position] ^= 1 << (position % 8 if position % 8 < 7 else 0)
         path.write_bytes(flipped)

@@ -22,7 +22,7 @@ from flexround.models import shards as shards_module
 from flexround.models.blocks import Block
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
-from flexround.reconstruct import cache, engine, phases, result
+from flexround.reconstruct import cache, codes, engine, phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -87,7 +87,7 @@ def published(made, directory, **limits):
     """Reconstruct, and return the bytes of every file of the result."""
     with State(directory / "state/run", "f" * 16).opened() as state:
         engine.reconstruct(made, tokens(), state, **limits)
-        result.publish(directory / "out", state, {})
+        state.publish(directory / "out")
     return {path.name: path.read_bytes() for path in (directory / "out").iterdir()}
 
 
@@ -132,7 +132,7 @@ def test_a_stored_result_fills_a_model_without_weights(tmp_path, files):
     whole = model()
     published(job(whole, RECIPES[0]), tmp_path)
     loaded = shells()
-    result.load(tmp_path / "out", loaded, gpt_neo.blocks(loaded))
+    codes.load(tmp_path / "out", loaded, gpt_neo.blocks(loaded))
     ids = tokens()[:, 0]
     with torch.no_grad():
         assert torch.equal(loaded(ids).logits, whole(ids).logits)
@@ -242,7 +242,7 @@ def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, rec
         made = dataclasses.replace(job(model(), recipe, iters=0, a_iters=0), mask=mask)
         with State(directory, "f" * 16).opened() as state:
             engine.reconstruct(made, tokens(), state)
-            found = {key: value for entry in state.entries for key, value in state.tensors(entry).items()}
+            found = {key: value for entry in state.entries for key, value in state.part(entry).tensors().items()}
         return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
 
     whole = steps(tmp_path / "whole")

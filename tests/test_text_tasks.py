@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
 from flexround.models import build, tokenizer_files
+from flexround.reconstruct import codes
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.stages import finetune
@@ -58,12 +59,11 @@ def test_a_task_from_its_data_to_a_quantized_evaluation(chain, task, checkpoint)
     assert found["n_examples"] == METRICS[task]
     assert list(found["metrics"]) == sorted(METRICS[task])
     out = chain.quantized(task, checkpoint, "q-flexround-w8a8")
-    manifest = artifacts.read_manifest(out)
-    grids = {key: grid for of_file in manifest["grids"].values() for key, grid in of_file.items()}
-    weights = [key for key in grids if key.startswith("weight/")]
-    sites = [key for key in grids if not key.startswith("weight/")]
+    stored = {key: one for path in codes.files(out) for key, one in codes.read(path).quantized.items()}
+    weights = [key for key in stored if key.startswith("weight/")]
+    sites = [key for key in stored if not key.startswith("weight/")]
     assert (len(weights), len(sites)) == (12, 8), "six linears and four inputs in each of two layers"
-    assert all(grids[key]["qmax"] - grids[key]["qmin"] == 255 for key in weights + sites)
+    assert all(one.grid.qmax - one.grid.qmin == 255 for one in stored.values())
     quantized = chain.metrics(task, checkpoint, "q-flexround-w8a8")
     for metric in METRICS[task]:
         assert abs(quantized["metrics"][metric] - found["metrics"][metric]) < 12

@@ -128,7 +128,7 @@ def run(job, directory, fingerprint="f" * 16, x=None, budget=math.inf, pace=math
     """Reconstruct; return the result's tensors without the parameters stored as they are, the records and the model."""
     with State(Path(directory) / "run", fingerprint, budget, pace).opened() as state:
         records = reconstruct(job, samples() if x is None else x, state, **limits)
-        tensors = {key: value for entry in state.entries for key, value in state.tensors(entry).items()}
+        tensors = {key: value for entry in state.entries for key, value in state.part(entry).tensors().items()}
     return {key: value for key, value in tensors.items() if ":" in key}, records, job.model
 
 

@@ -277,11 +277,8 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
     manifest, again = read_formatted(path), remedy(path)
     try:
         files = {name: (facts["bytes"], facts["sha256"]) for name, facts in manifest["files"].items()}
-        unlisted = [name for name in manifest.get("grids", ()) if name not in files]
     except (AttributeError, KeyError, TypeError) as error:
         raise InputError(f"{path}: not a manifest; {again}") from error
-    if unlisted:
-        raise InputError(f"{path}: has grids of {unlisted[0]!r}, which is none of its files; {again}")
     for name, (expected, digest) in files.items():
         file = directory / name
         if not file.exists():

@@ -23,7 +23,7 @@ from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
-from flexround.reconstruct import cache, result
+from flexround.reconstruct import cache
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -98,7 +98,7 @@ def run(arguments: argparse.Namespace) -> None:
         device=device,
     )
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
-    limits = [cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)]
+    limits = cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)
     if arguments.preflight:
         print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, *limits)), indent=1))
         return
@@ -113,7 +113,7 @@ def run(arguments: argparse.Namespace) -> None:
             log.warning("%s", clause)
         with artifacts.new_directory(arguments.out) as new:
             companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
-            result.publish(new, state, {**facts(model, recipe, hyper, sources), "inputs": inputs}, companions)
+            state.publish(new, companions, **facts(model, recipe, hyper, sources), inputs=inputs)
             write_record(new, report, device)
     log.info("%s: done; flexround.load reads it", arguments.out)
 

@@ -24,7 +24,7 @@ from flexround.errors import InputError
 from flexround.library.quantized import Quantized
 from flexround.models.tensors import seeded
 from flexround.quant.activation import ActivationQuantizer
-from flexround.reconstruct.result import Stored
+from flexround.reconstruct.codes import Stored
 
 PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one in an int8
 BYTE = 8  # bits

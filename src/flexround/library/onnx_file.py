@@ -19,7 +19,7 @@ from flexround.io import artifacts
 from flexround.library.quantized import Quantized
 from flexround.models.tensors import put
 from flexround.quant.activation import ActivationQuantizer
-from flexround.reconstruct.result import Stored
+from flexround.reconstruct.codes import Stored
 
 FILE = "model.onnx"
 BYTE = 8  # bits

@@ -7,7 +7,6 @@ import itertools
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +18,6 @@ from flexround import imports
 from flexround.errors import InputError
 from flexround.library import auto_blocks, code_digest, families, samples, settings
 from flexround.library.families import Family
-from flexround.library.memory_state import HeardState, Listener, MemoryState
 from flexround.library.quantized import Quantized, sites
 from flexround.machine import precision
 from flexround.machine.seeding import derive
@@ -30,10 +28,10 @@ from flexround.models.surgery.attach import weight_axes, weight_layers
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct import cache, result
+from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.state import State
+from flexround.reconstruct.state import MemoryState, State
 from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper, Recipe
 from flexround.tasks.protocol import Inputs
@@ -144,13 +142,11 @@ def _run(
             bar.set_postfix_str(f"{record['block']}: error {record['error_hard']:.3g}")
             bar.update()
 
-        with _state(work, inputs, state, listener) as opened:
-            report = reconstruct(work, inputs.x, opened, *limits)
-            names = [f"{entry['position'].replace('/', '-')}.safetensors" for entry in opened.entries]
-            parts = dict(zip(names, map(opened.tensors, opened.entries), strict=True))
-            grids = {name: entry["facts"]["grids"] for name, entry in zip(names, opened.entries, strict=True)}
-    for name, of_part in parts.items():  # as it is stored, not as it was learned
-        result.apply(result.unflatten(of_part, grids[name]), work.model, work.blocks, work.device)
+        with _state(work, inputs, state).opened() as opened:
+            report = reconstruct(work, inputs.x, opened, *limits, listener)
+            parts = {entry["file"]: opened.part(entry) for entry in opened.entries}
+    for part in parts.values():  # as it is stored, not as it was learned
+        codes.apply(part.quantized, work.model, work.blocks, work.device)
     return Quantized(
         model=work.model,
         recipe=work.recipe,
@@ -158,24 +154,21 @@ def _run(
         sources=sources,
         report=report,
         parts=parts,
-        grids=grids,
         sites=sites(work.model, work.recipe, work.blocks),
     )
 
 
-def _state(
-    work: Reconstruction, inputs: Inputs, directory: str | Path | None, listener: Listener
-) -> AbstractContextManager[State]:
+def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -> State:
     """Return where finished blocks are kept."""
     if directory is None:
-        return nullcontext(MemoryState(listener))
+        return MemoryState()
     digest = hashlib.sha256()
     for tensor in (*work.model.state_dict().values(), inputs.x, *([] if inputs.mask is None else [inputs.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     made_by = code_digest.of("flexround.library.quantize:quantize", work.rounding)
     facts = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts, made_by, torch.__version__)
     machine = (str(work.device), torch.get_num_threads(), [block.name for block in work.blocks])
-    return HeardState(Path(directory), f"{derive(digest.hexdigest(), *facts, *machine):016x}", listener).opened()
+    return State(Path(directory), f"{derive(digest.hexdigest(), *facts, *machine):016x}")
 
 
 def _refuse(model: Any) -> None:

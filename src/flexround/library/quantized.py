@@ -3,12 +3,12 @@
 import copy
 import dataclasses
 import importlib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import AliasPath, BaseModel, Field, StrictInt
+from pydantic import AliasPath, BaseModel, Field
 from torch import Tensor, nn
 
 from flexround.errors import InputError, SettingsError, look_up
@@ -18,7 +18,7 @@ from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
-from flexround.reconstruct import packing, result
+from flexround.reconstruct import codes
 from flexround.reconstruct.network import STRUCTURAL
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
@@ -39,7 +39,6 @@ class _Saved(BaseModel):
     hyper: Hyper
     hyper_sources: dict[str, str]
     architecture: dict[str, str]
-    grids: dict[str, dict[str, dict[Literal["qmin", "qmax"], StrictInt]]]
     report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
 
 
@@ -54,8 +53,7 @@ class Quantized:
         sources: of each hyper-parameter, where its value comes from.
         report: a dict for each block and phase: ``block``, the mean squared errors ``error_rtn`` (round-to-nearest),
             ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output, ``seconds``, ``peak_mb``.
-        parts: stored tensors of each block, by the name of their file.
-        grids: integer ranges of the tensors of each file.
+        parts: what is stored of each block, by the name of its file.
         sites: module and ``input`` or ``output`` of each quantized activation.
     """
 
@@ -64,8 +62,7 @@ class Quantized:
     hyper: Hyper
     sources: dict[str, str]
     report: list[dict[str, Any]]
-    parts: dict[str, dict[str, Tensor]]
-    grids: dict[str, dict[str, Any]]
+    parts: dict[str, codes.Part]
     sites: Sites
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -75,14 +72,12 @@ class Quantized:
     def __repr__(self) -> str:
         """Return a line."""
         bits = f"W{self.recipe.w_bits}" + (f"A{self.recipe.a_bits}" if self.recipe.a_bits else "")
-        layers = sum(key.startswith(f"{result.WEIGHT}/") for grids in self.grids.values() for key in grids)
-        return f"Quantized({type(self.model).__name__}, {self.recipe.rounding} {bits}, {layers} layers)"
+        return f"Quantized({type(self.model).__name__}, {self.recipe.rounding} {bits}, {len(self.codes())} layers)"
 
-    def codes(self) -> dict[str, result.Stored]:
+    def codes(self) -> dict[str, codes.Stored]:
         """Return the integer codes, step and zero point of each quantized weight by the name of its module."""
-        kind = f"{result.WEIGHT}/"
-        stored = [result.unflatten(self.parts[name], self.grids[name]) for name in self.parts]
-        return {key.removeprefix(kind): one for each in stored for key, one in each.items() if key.startswith(kind)}
+        stored = [item for part in self.parts.values() for item in part.quantized.items()]
+        return {key.removeprefix(codes.WEIGHT): one for key, one in stored if key.startswith(codes.WEIGHT)}
 
     def save(self, directory: str | Path) -> Path:
         """Write the network as the suite stores its own: packed codes, steps, what is not quantized, a manifest.
@@ -95,10 +90,10 @@ class Quantized:
             InputError: the directory can't be written, or holds something else.
         """
         with artifacts.new_directory(Path(directory), _saved) as new:
-            for name, tensors in self.parts.items():
-                artifacts.write_bytes(new / name, packing.encode(tensors, self.grids[name]))
+            for name, part in self.parts.items():
+                artifacts.write_bytes(new / name, codes.encode(part))
             about = facts(self.model, self.recipe, self.hyper, self.sources)
-            artifacts.write_manifest(new, list(self.parts), grids=self.grids, **about)
+            artifacts.write_manifest(new, list(self.parts), **about)
             write_record(new, self.report, next(self.model.parameters()).device)
         return Path(directory)
 
@@ -149,19 +144,20 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
         raise InputError(f"{error}; Quantized.save writes it otherwise") from error
     if any(isinstance(module, ActivationQuantizer) for module in model.modules()):
         raise InputError(f"{type(model).__name__}: quantizes activations already; give load a new model")
-    recipe, grids, where = saved.recipe, content["grids"], torch.empty(0, device=device).device
+    recipe, where = saved.recipe, torch.empty(0, device=device).device
     outline = _without_values(model)
     prepare(outline.eval(), steps := [step for step in recipe.preprocess if step in STRUCTURAL])
     found = described(outline)
     for key in sorted(saved.architecture.keys() | found):
         if (theirs := saved.architecture.get(key)) != (own := found.get(key)):
             raise InputError(f"{directory}: made for another model: {key} is {theirs} there, {own} in the given model")
-    result.load(directory, outline, [_whole(outline, grids)], torch.device("meta"))  # finds whatever is wrong
+    quantized = {key for path in codes.files(directory) for key in codes.shapes(path)[1]}
+    codes.load(directory, outline, [_whole(outline, quantized)], torch.device("meta"))  # finds whatever is wrong
     prepare(model.eval(), steps)
-    result.load(directory, model, [whole := _whole(model, grids)], where, None)
-    parts = {name: packing.read(directory / name) for name in grids}
+    codes.load(directory, model, [whole := _whole(model, quantized)], where, None)
+    parts = {path.name: codes.read(path) for path in codes.files(directory)}
     found_sites = sites(model.to(where), recipe, [whole])
-    return Quantized(model, recipe, saved.hyper, saved.hyper_sources, saved.report, parts, grids, found_sites)
+    return Quantized(model, recipe, saved.hyper, saved.hyper_sources, saved.report, parts, found_sites)
 
 
 def _saved(directory: Path) -> bool:
@@ -182,12 +178,11 @@ def _without_values(model: nn.Module) -> nn.Module:
     return copy.deepcopy(model, memo)
 
 
-def _whole(model: nn.Module, grids: dict[str, Any]) -> Block:
+def _whole(model: nn.Module, quantized: Set[str]) -> Block:
     """Return a model as one block with those sites of a stored network that it has."""
     names = {module: name for name, module in model.named_modules()}
     possible = [Site(module, where) for module in names for where in ("input", "output")]
-    stored = {key for of_file in grids.values() for key in of_file}
-    return Block("network", model, tuple(site for site in possible if result.site_key(names, site) in stored))
+    return Block("network", model, tuple(site for site in possible if codes.site_key(names, site) in quantized))
 
 
 def facts(model: nn.Module, recipe: Recipe, hyper: Hyper, sources: dict[str, str]) -> dict[str, Any]:

@@ -7,7 +7,7 @@ the caches of one block boundary exist at a time. What is found for a block is w
 import logging
 import resource
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -17,10 +17,10 @@ from torch import Tensor
 from flexround.errors import SHOWN
 from flexround.machine import hardware, memory
 from flexround.models.tensors import matrices, places, within
-from flexround.reconstruct import cache
+from flexround.reconstruct import cache, codes
+from flexround.reconstruct.codes import Result, weight_key
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.result import Result, apply, check_finite, flatten, parameters, unflatten, weight_key
 from flexround.reconstruct.state import State
 
 log = logging.getLogger(__name__)
@@ -33,6 +33,7 @@ def reconstruct(
     state: State,
     host_bytes: int | None = None,
     gpu_bytes: int | None = None,
+    done_block: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
 
@@ -42,6 +43,7 @@ def reconstruct(
         state: opened state directory; finished blocks in it are not computed again.
         host_bytes: of the host's memory that caches may take; None for half of it.
         gpu_bytes: of the GPU's memory likewise.
+        done_block: called with the record of each block when it is done.
 
     Returns:
         One record per block and phase: errors, losses, seconds, peak memory in MB, where the caches lay, whether
@@ -74,18 +76,18 @@ def reconstruct(
                 what = f"block {job.blocks[index].name}, phase {phase.name}, activations {store}"
                 with hardware.enough(what, *_smaller(job, store, state.room)):
                     learned, carry, record = _timed(phase, index, carry, state)
-                tensors, grids = flatten(learned)
+                plain: list[str] = []
                 if isinstance(phase, WeightPhase):
                     plain = [name for name in inside[index] if weight_key(name.removesuffix(".weight")) not in learned]
                     record["floating"] = matrices(job.model, plain)
-                    tensors |= parameters(job.model, plain)
-            check_finite(tensors)
+                part = codes.part(learned, job.model, plain)
             if index + 1 == len(job.blocks):
                 carry = {}
-            state.commit(_position(phase, index), tensors, carry, {"grids": grids, "record": record})
+            state.commit(_position(phase, index), part, carry, record)
+            done_block(record)
             memory.return_freed_memory()
     state.join()
-    return [entry["facts"]["record"] for entry in state.entries if "record" in entry["facts"]]
+    return [entry["record"] for entry in state.entries if "record" in entry]
 
 
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
@@ -137,8 +139,8 @@ def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> 
     """Write what is in no block, before anything is computed."""
     quantized = {name for names in inside for name in names}
     with job.weights.surroundings():
-        rest = parameters(job.model, [name for name in places(job.model) if name not in quantized])
-    state.commit(REST, rest, {}, {"grids": {}})
+        rest = codes.part({}, job.model, [name for name in places(job.model) if name not in quantized])
+    state.commit(REST, rest, {})
 
 
 def _position(phase: Phase, index: int) -> str:
@@ -150,7 +152,7 @@ def _earlier(state: State, index: int) -> Result:
     earlier: Result = {}
     for entry in state.entries:
         if entry["position"].endswith(f"/{index:03d}"):
-            earlier |= unflatten(state.tensors(entry), entry["facts"]["grids"])
+            earlier |= state.part(entry).quantized
     return earlier
 
 
@@ -180,7 +182,7 @@ def _timed(
         torch.cuda.reset_peak_memory_stats(job.device)
     start = time.perf_counter()
     phase.full_precision(index, carry)
-    apply(_earlier(state, index), job.model, [job.blocks[index]], job.device)
+    codes.apply(_earlier(state, index), job.model, [job.blocks[index]], job.device)
     learned, carry, record = phase.learn(index, carry)
     wait(job.device)
     record["seconds"] = time.perf_counter() - start

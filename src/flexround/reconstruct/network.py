@@ -14,7 +14,7 @@ from flexround.models.blocks import Block
 from flexround.models.shards import CPU
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
-from flexround.reconstruct import result
+from flexround.reconstruct import codes
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint
 
@@ -78,7 +78,7 @@ def quantized(
     """
     model = build.architecture(checkpoint, head)
     prepare(model, [step for step in steps if step in STRUCTURAL])
-    result.load(directory, model, build.cut(checkpoint, model), device, kind)
+    codes.load(directory, model, build.cut(checkpoint, model), device, kind)
     return model.eval()
 
 

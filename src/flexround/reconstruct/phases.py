@@ -18,10 +18,10 @@ from flexround.quant.grid import Grid, Scheme, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import ends
 from flexround.reconstruct.cache import Batches, Store, forward, on
+from flexround.reconstruct.codes import Result, Stored, site_key, store_codes, weight_key
 from flexround.reconstruct.inputs import layer_inputs
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
-from flexround.reconstruct.result import Result, Stored, site_key, store_codes, weight_key
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
 IMAGES = 4  # dimensions of a batch

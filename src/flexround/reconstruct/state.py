@@ -11,7 +11,7 @@ import logging
 import math
 import shutil
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
@@ -22,8 +22,9 @@ from torch import Tensor
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.reconstruct import packing
+from flexround.reconstruct import codes
 from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, pieces
+from flexround.reconstruct.codes import Part
 
 log = logging.getLogger(__name__)
 PROGRESS = "progress.json"
@@ -45,8 +46,8 @@ class State:
         pace: bytes of activations that may be written in a second.
 
     Attributes:
-        entries: one dict per finished block: ``position`` (phase/block), ``file``, ``facts``, and ``sha256`` once it is
-            written.
+        entries: one dict per finished block: ``position`` (phase/block), ``file``, ``record`` of a block's work, and
+            ``sha256`` once it is written.
         carried: one dict per carried cache on disk: ``file``, its ``sha256``, ``shape``, ``dtype``.
     """
 
@@ -134,25 +135,23 @@ class State:
         if self._every > 1:
             log.info("activations, %.3g GB, are written after every %d blocks", carried / 1e9, self._every)
 
-    def commit(
-        self, position: str, tensors: dict[str, Tensor], carry: dict[str, Tensor], facts: dict[str, Any]
-    ) -> None:
+    def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
         """Record a finished block: its results and, when it is time, the activations that replace those carried so far.
 
         What is not written yet when a job is killed is computed again.
 
         Args:
             position: ``phase/block``, or another word.
-            tensors: on the CPU, any shape.
+            part: what was found; nobody will change it.
             carry: caches (N, ...) that nobody will change; what is a file in this directory stays that file. None after
                 the last block of a phase.
-            facts: reproducible values but for the record; ``grids`` has the integer ranges of codes.
+            record: of the block's work; None for what is in no block.
 
         Raises:
             InputError: no room on the disk, found now or when the block before was written.
         """
         self.join()
-        entry = {"position": position, "file": f"{position.replace('/', '-')}.safetensors", "facts": facts}
+        entry = _entry(position, record)
         self.entries.append(entry)
         self._since += 1
         kept = {name: file_of(value) for name, value in carry.items()}
@@ -162,9 +161,9 @@ class State:
         if in_files or not carry or (rested and self._since >= self._every):
             self._since, self._last = 0, time.monotonic()
             old = self._caches(kept.values())  # found now: the next block makes caches of its own while this is written
-            self._pending = self._writer.submit(self._write, entry, tensors, dict(carry), old)
+            self._pending = self._writer.submit(self._write, entry, part, dict(carry), old)
         else:
-            self._pending = self._writer.submit(self._write_results, entry, tensors)
+            self._pending = self._writer.submit(self._write_part, entry, part)
 
     def join(self) -> None:
         """Wait until everything is on disk; raise what went wrong there."""
@@ -177,15 +176,12 @@ class State:
         names = {path.name for path in kept if path is not None}
         return [path for path in self.directory.glob(f"*{SUFFIX}") if path.name not in names]
 
-    def _write_results(self, entry: dict[str, Any], tensors: dict[str, Tensor]) -> None:
-        content = packing.encode(tensors, entry["facts"]["grids"])
-        entry["sha256"] = _write(self.directory / entry["file"], [content])
+    def _write_part(self, entry: dict[str, Any], part: Part) -> None:
+        entry["sha256"] = _write(self.directory / entry["file"], [codes.encode(part)])
 
-    def _write(
-        self, entry: dict[str, Any], tensors: dict[str, Tensor], carry: dict[str, Tensor], old: list[Path]
-    ) -> None:
+    def _write(self, entry: dict[str, Any], part: Part, carry: dict[str, Tensor], old: list[Path]) -> None:
         """Write a block's results and the carried activations, then the list of all that is there; drop old caches."""
-        self._write_results(entry, tensors)
+        self._write_part(entry, part)
         stem = entry["position"].replace("/", "-")
         self.carried = {name: self._keep(f"{stem}.{name}{SUFFIX}", value) for name, value in carry.items()}
         progress = {"fingerprint": self.fingerprint, "entries": self.entries, "carried": self.carried}
@@ -204,11 +200,11 @@ class State:
         shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
         return {"file": path.name, "sha256": digest, "shape": shape, "dtype": kind}
 
-    def tensors(self, entry: dict[str, Any]) -> dict[str, Tensor]:
-        """Return the results of a finished block."""
+    def part(self, entry: dict[str, Any]) -> Part:
+        """Return what was found for a finished block."""
         if "sha256" not in entry:
             self.join()
-        return packing.read(self.directory / entry["file"])
+        return codes.read(self.directory / entry["file"])
 
     def carry(self, store: Store) -> dict[str, Tensor]:
         """Return the activations (N, ...) carried out of the last finished block."""
@@ -217,6 +213,63 @@ class State:
             file = mapped(self.directory / facts["file"], torch.Size(facts["shape"]), getattr(torch, facts["dtype"]))
             found[name] = file if store.directory == self.directory else store.copy(file)
         return found
+
+    def publish(self, directory: Path, companions: Sequence[str] = (), **facts: Any) -> None:
+        """Make the files of this finished state a stored network: one of every block and phase, and ``manifest.json``.
+
+        They are linked, not written again, and what a kill leaves behind can be published again.
+
+        Args:
+            directory: of the network.
+            companions: other files of the directory that belong to it.
+            **facts: for the manifest.
+
+        Raises:
+            InputError: the directory can't be written.
+        """
+        files = [entry["file"] for entry in self.entries]
+        for path in [directory / "manifest.json", *directory.glob(f"*{codes.SUFFIX}")]:
+            path.unlink(missing_ok=True)
+        for name in files:
+            artifacts.link(self.directory / name, directory / name)
+        artifacts.write_manifest(directory, [*files, *companions], **facts)
+
+
+class MemoryState(State):
+    """The finished blocks of one reconstruction, lost with the process; no file is written."""
+
+    def __init__(self) -> None:
+        super().__init__(Path(), "")
+        self._parts: dict[str, Part] = {}
+        self._last_carry: dict[str, Tensor] = {}
+
+    @property
+    def room(self) -> None:
+        """No disk is used."""
+
+    @contextlib.contextmanager
+    def opened(self) -> Iterator["State"]:
+        """Do nothing: there is no directory."""
+        yield self
+
+    def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
+        """Keep a finished block; arguments as of ``State.commit``."""
+        self.entries.append(_entry(position, record))
+        self._parts[position], self._last_carry = part, carry
+
+    def part(self, entry: dict[str, Any]) -> Part:
+        """Return what was found for a finished block."""
+        return self._parts[entry["position"]]
+
+    def carry(self, store: Store) -> dict[str, Tensor]:
+        """Return the activations carried out of the last finished block."""
+        return self._last_carry
+
+
+def _entry(position: str, record: dict[str, Any] | None) -> dict[str, Any]:
+    """Return what is known of a finished block."""
+    entry = {"position": position, "file": f"{position.replace('/', '-')}{codes.SUFFIX}"}
+    return entry if record is None else entry | {"record": record}
 
 
 def _write(path: Path, parts: Iterable[bytes | memoryview]) -> str:

@@ -6,8 +6,7 @@ import itertools
 from flexround.jobs import jobfile
 from flexround.jobs.tables import RESULTS, Bits, FigureJob, Shift, Sizes
 from flexround.machine import provenance
-from flexround.reconstruct import network
-from flexround.reconstruct.grid_shifts import weight_codes
+from flexround.reconstruct import codes, network
 from flexround.results import cells
 from flexround.results.render import by_bits, figure_style, figures
 from flexround.settings.layout import Run
@@ -40,9 +39,9 @@ def _shifts(shift: Shift) -> figures.Shifts:
         provenance.manifest(directory, verify=False)
     head = protocol.build(shift.task).head
     model = network.prepared(shift.checkpoint, head, shift.weights, shift.steps)
-    weight = model.get_submodule(shift.panel.module).weight.detach().numpy()  # type: ignore[operator]
-    codes = weight_codes(shift.quantized, shift.panel.module, weight)
-    return figures.Shifts(shift.panel.title, weight.ravel(), codes.learned, codes.nearest)
+    weight = model.get_submodule(shift.panel.module).weight.detach()  # type: ignore[operator]
+    learned, nearest = codes.learned_and_nearest(shift.quantized, shift.panel.module, weight)
+    return figures.Shifts(shift.panel.title, *(x.flatten().numpy() for x in (weight, learned, nearest)))
 
 
 def _by_bits(shown: Bits, scale: str) -> list[by_bits.Point]:

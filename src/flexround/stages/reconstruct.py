@@ -17,7 +17,7 @@ from flexround.jobs import jobfile
 from flexround.jobs.jobfile import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
-from flexround.reconstruct import cache, network, result
+from flexround.reconstruct import cache, network
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -41,7 +41,7 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus) as device:
         work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)
-        limits = [cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)]
+        limits = cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)
         if arguments.preflight:
             forecast = preflight(work, x, directory, *limits)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
@@ -61,7 +61,7 @@ def run(arguments: argparse.Namespace) -> None:
                 "inputs": weights | samples,
             }
             companions = artifacts.copy_existing(job.weights, job.out, protocol.COMPANIONS)
-            result.publish(job.out, state, facts, companions)
+            state.publish(job.out, companions, **facts)
             record = {"blocks": records, "environment": provenance.environment(device)}
             artifacts.write_json(job.out / "record.json", record)
 

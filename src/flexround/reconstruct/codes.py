@@ -1,0 +1,378 @@
+"""How a quantized network is stored: integer codes, steps and zero points, beside the tensors that stay as they are.
+
+Whoever reads or writes a file with codes does it here. A file holds a part of a network, such as one block; its tensors
+are
+
+* ``parameter/NAME``: a tensor of the state dict that is not quantized;
+* ``weight/MODULE:codes``, ``:step``, ``:zero_point``, ``:initial_step``: a quantized weight;
+* ``activation/MODULE/input:step``, ``:zero_point``, or ``output``: the grid of an activation.
+
+The metadata have the least and the largest code of each grid. Codes of fewer than eight bits lie in bit planes, which
+is lossless and takes bits / 8 of a byte each; the metadata then have their shape.
+"""
+
+import contextlib
+import dataclasses
+import json
+import math
+import operator
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from safetensors import SafetensorError, safe_open
+from safetensors.torch import save
+from torch import Tensor, nn
+
+from flexround.errors import InputError, NumericalError, suggest
+from flexround.io import artifacts
+from flexround.models.blocks import Block, Site
+from flexround.models.shards import CPU
+from flexround.models.surgery.attach import attach_quantizer
+from flexround.models.tensors import places, put
+from flexround.quant import activation
+from flexround.quant.grid import Grid, nearest_codes
+
+WEIGHT, ACTIVATION, PARAMETER = "weight/", "activation/", "parameter/"
+CODES = ":codes"
+BYTE = 8  # bits
+GRIDS = "grids"  # the only key of the metadata: several are written in an order that changes from run to run
+SUFFIX = ".safetensors"
+
+
+@dataclasses.dataclass(frozen=True)
+class Stored:
+    """One quantized tensor's grid, and a weight's codes.
+
+    Attributes:
+        grid: the final grid (learned step).
+        codes: stored codes ``c + zero_point`` of a weight, int8 (signed) or uint8, its shape; None for activations.
+        initial_step: a weight's step before learning, shape of ``grid.step``.
+    """
+
+    grid: Grid
+    codes: Tensor | None = None
+    initial_step: Tensor | None = None
+
+    def values(self) -> Tensor:
+        """Return the dequantized weight (codes - zero_point) * step, float32, shape of ``codes``."""
+        assert self.codes is not None
+        return (self.codes.float() - self.grid.zero_point) * self.grid.step
+
+
+Result = dict[str, Stored]  # key: "weight/<module>" or "activation/<module>/<input|output>"
+
+
+@dataclasses.dataclass(frozen=True)
+class Part:
+    """What a file holds: quantized tensors by key, and the other tensors of the state dict by name; all on the CPU."""
+
+    quantized: Result
+    parameters: dict[str, Tensor]
+
+    def tensors(self) -> dict[str, Tensor]:
+        """Return all tensors, any shape, by their keys in the file."""
+        tensors = {f"{PARAMETER}{name}": value for name, value in self.parameters.items()}
+        for key, stored in self.quantized.items():
+            parts = {
+                "step": stored.grid.step,
+                "zero_point": stored.grid.zero_point,
+                "codes": stored.codes,
+                "initial_step": stored.initial_step,
+            }
+            tensors |= {f"{key}:{part}": value for part, value in parts.items() if value is not None}
+        return tensors
+
+    def check_finite(self) -> None:
+        """Refuse NaN and Inf.
+
+        Raises:
+            InputError: naming the tensor.
+        """
+        for key, value in self.tensors().items():
+            if value.is_floating_point() and not torch.isfinite(value).all():
+                raise InputError(f"{key} holds NaN or Inf; look for them in the checkpoint")
+
+
+def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
+    """Return copies of what was found for some tensors of a model, and of its other tensors with these ``names``.
+
+    No two of them share memory, as tied tensors do, or an unlearned step and its initial value: a file refuses that.
+
+    Raises:
+        InputError: a value is NaN or Inf.
+    """
+    owners = places(model)
+    made = Part(
+        {key: _copied(stored) for key, stored in quantized.items()},
+        {name: _on_cpu(getattr(*owners[name])) for name in names},
+    )
+    made.check_finite()
+    return made
+
+
+def _copied(stored: Stored) -> Stored:
+    grid = stored.grid
+    grid = dataclasses.replace(grid, step=_on_cpu(grid.step), zero_point=_on_cpu(grid.zero_point))
+    if stored.codes is None or stored.initial_step is None:
+        return Stored(grid)
+    return Stored(grid, _on_cpu(stored.codes), _on_cpu(stored.initial_step))
+
+
+def _on_cpu(value: Tensor) -> Tensor:
+    return value.detach().cpu().contiguous().clone()
+
+
+def weight_key(name: str) -> str:
+    """Return the key of a module's weight."""
+    return f"{WEIGHT}{name}"
+
+
+def site_key(names: dict[nn.Module, str], site: Site) -> str:
+    """Return the key of an activation site."""
+    return f"{ACTIVATION}{names[site.module]}/{site.where}"
+
+
+def store_codes(name: str, codes: Tensor, grid: Grid, given: Grid) -> Tensor:
+    """Turn the zero-point-free codes of a module, any shape, into stored ones: int8 for signed grids, else uint8.
+
+    Raises:
+        NumericalError: the grid has other bits or another granularity than the one ``given`` to the rounding, which may
+            learn values of step and zero point alone; or a code is no integer of the grid.
+    """
+    found, wanted = ([of.qmin, of.qmax, list(of.step.shape), list(of.zero_point.shape)] for of in (grid, given))
+    if found != wanted:
+        raise NumericalError(
+            f"{name}: least and largest code and the shapes of step and zero point are {found} after learning, the "
+            f"recipe's are {wanted}; final_grid() of a rounding may change values of step and zero point alone"
+        )
+    stored = codes + grid.zero_point
+    wrong = ~((stored == stored.round()) & (stored >= grid.qmin) & (stored <= grid.qmax))
+    if wrong.any():
+        raise NumericalError(
+            f"{name}: {int(wrong.sum())} of {codes.numel()} codes are no integers from {grid.qmin} to {grid.qmax}, "
+            f"the first is {stored[wrong][0].item():g}; codes() of a rounding returns whole numbers within its bounds"
+        )
+    return stored.to(torch.int8 if grid.qmin < 0 else torch.uint8)
+
+
+# a file
+
+
+def pack(codes: Tensor, qmin: int, bits: int) -> Tensor:
+    """Return the bit planes, uint8 (bits, n / 8 rounded up), of n stored codes, int8 or uint8 of any shape."""
+    flat = (codes - qmin).to(torch.uint8).flatten().numpy()
+    return torch.from_numpy(np.stack([np.packbits(flat >> bit & 1) for bit in range(bits)]))
+
+
+def unpack(planes: Tensor, qmin: int, shape: Iterable[int]) -> Tensor:
+    """Undo :func:`pack`; return codes of ``shape``, int8 if ``qmin`` is negative, else uint8."""
+    shape = tuple(shape)
+    flat = np.zeros(math.prod(shape), np.uint8)
+    for bit, plane in enumerate(planes.numpy()):
+        flat |= np.unpackbits(plane, count=flat.size) << bit
+    codes = torch.from_numpy(flat).view(shape)
+    return codes.to(torch.int8) + qmin if qmin < 0 else codes
+
+
+def encode(content: Part) -> bytes:
+    """Return the bytes of a part's file."""
+    tensors, grids = content.tensors(), dict[str, dict[str, Any]]()
+    for key, stored in content.quantized.items():
+        low, high = stored.grid.qmin, stored.grid.qmax
+        grids[key] = {"qmin": low, "qmax": high}
+        bits = (high - low).bit_length()
+        if stored.codes is not None and bits < BYTE:
+            tensors[f"{key}{CODES}"] = pack(stored.codes, low, bits)
+            grids[key]["shape"] = list(stored.codes.shape)
+    return save(tensors, {GRIDS: json.dumps(grids, sort_keys=True)})
+
+
+def read(path: Path, only: str | None = None) -> Part:
+    """Return what a file holds, or ``only`` the quantized tensor of this key.
+
+    Raises:
+        InputError: the file is damaged, a tensor is missing or no quantizer's: steps are positive, codes and zero
+            points integers in range.
+    """
+    with _opened(path) as (file, grids):
+        quantized = {key: _stored(file, key, grids[key]) for key in ([only] if only else grids)}
+        names = [] if only else [key for key in file.keys() if key.startswith(PARAMETER)]  # noqa: SIM118 (no dict)
+        found = Part(quantized, {name.removeprefix(PARAMETER): file.get_tensor(name) for name in names})
+    try:
+        found.check_finite()
+        for key, stored in quantized.items():
+            _check_grid(key, stored)
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
+    return found
+
+
+def shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], list[str]]:
+    """Return the shapes of a file's tensors by their names in the state dict, and the keys of what is quantized.
+
+    Raises:
+        InputError: the file is damaged; no tensor is read.
+    """
+    with _opened(path) as (file, grids):
+        found: dict[str, tuple[int, ...]] = {}
+        for key in file.keys():  # noqa: SIM118 (it is no dict)
+            shape = tuple(file.get_slice(key).get_shape())
+            if key.startswith(PARAMETER):
+                found[key.removeprefix(PARAMETER)] = shape
+            elif key.startswith(WEIGHT) and key.endswith(CODES) and (grid := grids.get(key.removesuffix(CODES))):
+                found[f"{key.removeprefix(WEIGHT).removesuffix(CODES)}.weight"] = tuple(grid.get("shape", shape))
+    return found, list(grids)
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
+    """Open a file; yield it and the facts of its grids. Any damage that its reader meets is one message."""
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file, dict(json.loads((file.metadata() or {})[GRIDS]))
+    except (SafetensorError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
+        raise InputError(f"{path}: damaged: {error}; delete {path.parent} and run the same command again") from error
+
+
+def _stored(file: Any, key: str, facts: dict[str, Any]) -> Stored:
+    """Return a quantized tensor of an open file.
+
+    Raises:
+        ValueError, and what else such a file gives: a part is missing or doesn't fit.
+    """
+    low, high = operator.index(facts["qmin"]), operator.index(facts["qmax"])
+    grid = Grid(file.get_tensor(f"{key}:step"), file.get_tensor(f"{key}:zero_point"), low, high)
+    if not key.startswith(WEIGHT):
+        return Stored(grid)
+    codes, bits = file.get_tensor(f"{key}{CODES}"), (high - low).bit_length()
+    if "shape" in facts:
+        needed = (bits, math.ceil(math.prod(facts["shape"]) / BYTE))
+        if tuple(codes.shape) != needed:
+            raise ValueError(
+                f"the planes of {key}{CODES} have shape {tuple(codes.shape)}, its metadata ask for {needed}"
+            )
+        codes = unpack(codes, low, facts["shape"])
+    return Stored(grid, codes, file.get_tensor(f"{key}:initial_step"))
+
+
+def _check_grid(key: str, stored: Stored) -> None:
+    """Refuse what no reconstruction stores.
+
+    Raises:
+        InputError: a step that is not positive; a code or zero point that is no integer in range.
+    """
+    grid = stored.grid
+    if not (grid.step > 0).all():
+        raise InputError(f"{key}: a step is not positive")
+    for what, value in (("zero point", grid.zero_point), ("code", stored.codes)):
+        if value is not None and not ((value >= grid.qmin) & (value <= grid.qmax) & (value % 1 == 0)).all():
+            raise InputError(f"{key}: a {what} is no integer from {grid.qmin} to {grid.qmax}")
+
+
+# a network
+
+
+def files(directory: Path) -> list[Path]:
+    """Return the files of a stored network.
+
+    Raises:
+        InputError: as ``artifacts.read_manifest``.
+    """
+    return [directory / name for name in artifacts.read_manifest(directory)["files"] if name.endswith(SUFFIX)]
+
+
+def apply(
+    result: Result,
+    model: nn.Module,
+    blocks: Iterable[Block],
+    device: torch.device,
+    kind: torch.dtype | None = torch.float32,
+) -> None:
+    """Write a result into a model: weights of type ``kind``, or None for the type they have there; quantizers."""
+    modules = dict(model.named_modules())
+    names = {module: name for name, module in modules.items()}
+    sites = {site_key(names, site): site for block in blocks for site in block.sites}
+    for key, stored in result.items():
+        if key.startswith(WEIGHT):
+            module = modules[key.removeprefix(WEIGHT)]
+            put((module, "weight"), stored.values().to(device, kind or module.weight.dtype))
+        else:
+            grid = dataclasses.replace(stored.grid, step=stored.grid.step.to(device))
+            attach_quantizer(sites[key], activation.of_grid(grid))
+
+
+def load(
+    directory: Path,
+    model: nn.Module,
+    blocks: Iterable[Block],
+    device: torch.device = CPU,
+    kind: torch.dtype | None = torch.float32,
+) -> None:
+    """Read a stored network into ``model``, whose weights may be anything or nothing, whose structure must be the same.
+
+    Args:
+        directory: of the network; one of its files at a time is in the host's memory.
+        model: what is read is put onto ``device``, the rest stays where it is.
+        blocks: of the model.
+        device: of what is read.
+        kind: type of parameters; None for the types that the model's tensors have.
+
+    Raises:
+        InputError: damaged files, tensors that don't fit the model, or values that no reconstruction stores.
+    """
+    paths, blocks = files(directory), list(blocks)
+    if differing := _differing(paths, model, blocks):
+        raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(differing[:3])}")
+    owners = places(model)
+    for path in paths:
+        found = read(path)
+        for name, value in found.parameters.items():
+            there = getattr(*owners[name])
+            cast = value.is_floating_point() and (kind is None or isinstance(there, nn.Parameter))
+            put(owners[name], value.to(device, (kind or there.dtype) if cast else value.dtype))
+        apply(found.quantized, model, blocks, device, kind)
+
+
+def _differing(paths: Iterable[Path], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
+    """Return the tensors that the model or the stored network has alone, or in another shape."""
+    stored: dict[str, tuple[int, ...]] = {}
+    quantized: list[str] = []
+    for path in paths:
+        of_file, keys = shapes(path)
+        stored |= of_file
+        quantized += keys
+    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
+    names = {module: name for name, module in model.named_modules()}
+    sites = {site_key(names, site) for block in blocks for site in block.sites}
+    lost = [key for key in quantized if key.startswith(ACTIVATION) and key not in sites]
+    return sorted(name for name in stored.keys() | wanted if stored.get(name) != wanted.get(name)) + lost
+
+
+def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the codes of a weight after learning, and those of round-to-nearest with its *initial* step.
+
+    Args:
+        directory: of the quantized network.
+        module: name of the module in the network.
+        weight: its folded full-precision weight, any shape, which is that of the codes.
+
+    Raises:
+        InputError: no such quantized weight, or another shape.
+    """
+    of_files = {key: path for path in files(directory) for key in shapes(path)[1] if key.startswith(WEIGHT)}
+    key = weight_key(module)
+    if key not in of_files:
+        known = [name.removeprefix(WEIGHT) for name in of_files]
+        raise InputError(f"{directory}: quantized weight {suggest(module, known)}")
+    stored = read(of_files[key], key).quantized[key]
+    assert stored.codes is not None
+    assert stored.initial_step is not None
+    if stored.codes.shape != weight.shape:
+        raise InputError(
+            f"{directory}: {module} has shape {tuple(stored.codes.shape)}, the checkpoint's is {tuple(weight.shape)}"
+        )
+    initial = dataclasses.replace(stored.grid, step=stored.initial_step)
+    return stored.codes, nearest_codes(weight, initial) + stored.grid.zero_point
