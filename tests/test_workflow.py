@@ -194,7 +194,7 @@ def edited(project, name, old, new):
     ("name", "old", "new", "expected"),
     [
         ("tools/plan.py", "GIB = 2**30", "GIB = 1", {}),
-        ("quant/adaquant.py", "class AdaQuant(", "x = 1\n\nclass AdaQuant(", {}),
+        ("quant/gptq.py", "class GPTQ(", "x = 1\n\nclass GPTQ(", {}),
         ("reconstruct/engine.py", '"""', '"""Another docstring. ', {}),
         ("reconstruct/engine.py", "\n\n\n", "\n# a comment\n\n\n", {}),
         ("settings/load.py", "import fnmatch", "import fnmatch\n\nprint", {}),

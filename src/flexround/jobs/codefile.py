@@ -1,8 +1,8 @@
-"""The code file: hashes of the code that a job can reach. A job compares itself with the file. No torch here.
+"""The code file: digests of the code that a job can import. A job compares itself with the file. No torch here.
 
 The Snakefile writes the code file before the run. The file is an input of the rule, so an edit reruns the jobs that
-reach it. ``sources.json`` beside it has the sha256 of the whole files. A job compares these hashes, which takes a
-millisecond, and reads the code only where one of them differs: the edit may be a comment.
+can import what was edited. ``sources.json`` beside it has the sha256 of the whole files as well. A job compares these,
+which takes a millisecond, and reads the syntax tree of a file whose sha256 differs: the edit may be a comment.
 """
 
 import json
@@ -20,19 +20,23 @@ def contents(*starts: str, files: tuple[str, ...] = ()) -> tuple[str, str]:
     """Return the text of a code file, where a user's file has its name alone, since it may be moved, and of SOURCES.
 
     Args:
-        *starts: ``package.module:name`` of all code that the job starts with.
+        *starts: ``package.module`` or ``package.module:name`` of all code that the job starts with.
         files: other files of the project that the job reads, relative to the project.
 
     Raises:
         SettingsError: a file with a syntax error.
     """
-    found = sorted(reach.walked(*starts).items(), key=lambda item: item[0].path)
-    hashes = {str(module.path): module.sha256 for module, _ in found} | {name: _sha256(name) for name in files}
-    places = [
-        path.relative_to(ROOT) if (path := module.path).is_relative_to(ROOT) else path.name for module, _ in found
-    ]
-    text = "".join(f"{digest}  {place}\n" for place, (_, digest) in zip(places, found, strict=True))
-    return text, json.dumps({"starts": starts, "modules": [module.name for module, _ in found], "sha256": hashes})
+    modules = reach.closure(*starts)
+    lines = sorted({(str(_place(module.path)), module.digest) for module in modules})
+    digests = {str(module.path): (module.sha256, module.digest) for module in modules}
+    digests |= {name: (_sha256(name), _sha256(name)) for name in files}
+    sources = {"modules": [module.name for module in modules], "files": digests}
+    return "".join(f"{digest}  {place}\n" for place, digest in lines), json.dumps(sources)
+
+
+def _place(path: Path) -> Path | str:
+    """Return how a file of code is named: relative to the project, or by its name alone."""
+    return path.relative_to(ROOT) if path.is_relative_to(ROOT) else path.name
 
 
 def _sha256(name: str) -> str:
@@ -41,10 +45,10 @@ def _sha256(name: str) -> str:
 
 
 class Code:
-    """The code of a job that begins, as the code file of its run has it; ``modules`` are all that the job can reach."""
+    """The code of a job that begins, as it was planned; ``modules`` are all that the job can import."""
 
     def __init__(self, job: Path) -> None:
-        """Read the code file that a job file names. A job file may name none.
+        """Read what lies beside the code file that a job file names. A job file may name none.
 
         Raises:
             InputError: a file is missing or damaged.
@@ -52,33 +56,33 @@ class Code:
         content = artifacts.read_json(job)
         named = content.get("code") if isinstance(content, dict) else None
         path = Path(named) if isinstance(named, str) else None  # the stage says what is wrong with a job file
-        self.lines = set(artifacts.read_text(path).splitlines()) if path else set()
-        sources = artifacts.read_json(path.with_name(SOURCES)) if path else {}
-        self.starts, self.modules, self.sha256 = (sources.get(key, {}) for key in ("starts", "modules", "sha256"))
+        sources = artifacts.read_json(path.with_name(SOURCES)) if path else {"modules": [], "files": {}}
+        self.modules, self.files = sources["modules"], sources["files"]
         self.begun = self._times()
 
     def check(self, imported: bool = False) -> None:
-        """Compare the files with the code file, after the imports also with the times at which this object was made.
+        """Compare the files with the plan, after the imports also with the times at which this object was made.
 
         Raises:
-            InputError: code that the job can reach has changed, or may have been another while it was imported.
+            InputError: code that the job can import has changed, or may have been another while it was imported.
         """
-        changed = self._changed()
+        changed = [name for name, planned in self.files.items() if _edited(name, *planned)]
         if imported:
             changed += [name for name, time in self._times().items() if time != self.begun[name]]
         if changed:
             raise InputError(
-                f"{changed[0]}: the code has changed since this run was planned; run the same command again"
+                f"{_place(Path(changed[0]))}: the code has changed since this run was planned; "
+                "run the same command again"
             )
 
     def _times(self) -> dict[str, int]:
         """Return file -> the time at which the system last changed it, which no program can set."""
-        return {name: (ROOT / name).stat().st_ctime_ns if (ROOT / name).exists() else 0 for name in self.sha256}
+        return {name: (ROOT / name).stat().st_ctime_ns if (ROOT / name).exists() else 0 for name in self.files}
 
-    def _changed(self) -> list[str]:
-        """Return the files that no longer hold what the code file says; comments and layout don't count."""
-        differ = [name for name, digest in self.sha256.items() if _sha256(name) != digest]
-        if differ and all(name.endswith(".py") for name in differ):
-            reach.read_module.cache_clear()
-            return sorted(line.partition("  ")[2] for line in self.lines ^ {*contents(*self.starts)[0].splitlines()})
-        return differ
+
+def _edited(name: str, sha256: str, digest: str) -> bool:
+    """Whether a file differs from the plan in more than comments, docstrings and layout."""
+    if _sha256(name) == sha256:
+        return False
+    path = ROOT / name
+    return path.suffix != ".py" or not path.is_file() or reach.digest(path) != digest

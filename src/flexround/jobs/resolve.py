@@ -207,7 +207,7 @@ def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> Inputs:
     ``targets`` are further ``package.module:name`` that the settings make the stage import, ``files`` others it reads.
     """
     path = Path(CODE) / f"{stage}-{derive(stage, *targets, *files):016x}" / "sha256"
-    starts = f"flexround.stages.{stage}:run", "flexround.jobs.execution", *targets
+    starts = f"flexround.stages.{stage}", "flexround.jobs.execution", *targets
     text, sources = codefile.contents(*starts, files=files)
     _updated(path.with_name(codefile.SOURCES), sources)
     return {"code": _updated(path, text)}

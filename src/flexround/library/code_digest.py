@@ -14,7 +14,7 @@ from flexround.settings import reach
 
 
 def of(entry: str, rounding: Callable[..., Rounding]) -> str:
-    """Return a sha256 of the code that can be reached from an entry and a rounding; comments count only in notebooks.
+    """Return a sha256 of the code that an entry and a rounding can import; comments count only in notebooks.
 
     Args:
         entry: ``package.module:name`` of the function that runs.
@@ -29,7 +29,7 @@ def of(entry: str, rounding: Callable[..., Rounding]) -> str:
             texts.append(_typed(base))
         else:
             starts.append(f"{base.__module__}:{base.__qualname__}")
-    files = sorted(reach.walked(*starts).values())
+    files = sorted(module.digest for module in reach.closure(*starts))
     return hashlib.sha256(json.dumps([files, texts]).encode()).hexdigest()
 
 
