@@ -324,7 +324,7 @@ class Faults(threading.Thread):
         for pid, environment in self.cluster.job_processes(node):
             with contextlib.suppress(OSError):
                 words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-                if words[1:3] == ["-m", f"flexround.jobs.{STAGE}"]:
+                if words[1:4] == ["-m", "flexround.jobs", STAGE]:
                     yield pid, environment.get("SLURM_JOB_ID", "?")
 
 

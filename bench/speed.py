@@ -226,12 +226,6 @@ import flexround.stages.evaluate, flexround.stages.reconstruct, {modules}
 def run(arguments):
     print(json.dumps([time.time() - float(os.environ["BEGUN"]), time.process_time()]))
 """
-JOB = """
-from flexround.jobs import command
-parser = command.described("a probe")
-if __name__ == "__main__":
-    command.main("probe_stage_{kind}", parser())
-"""
 
 
 def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float, float]:
@@ -240,7 +234,7 @@ def starts(kind: str, environment: dict[str, str], repeats: int) -> tuple[float,
     for _ in range(repeats):
         before = resource.getrusage(resource.RUSAGE_CHILDREN)
         begun = os.environ | environment | {"BEGUN": repr(time.time())}
-        command = [sys.executable, "-m", f"probe_job_{kind}", f"{os.environ['PLACE']}/{kind}.json"]
+        command = [sys.executable, "-m", "flexround.jobs", f"probe.{kind}", f"{os.environ['PLACE']}/{kind}.json"]
         done = subprocess.run(command, env=begun, capture_output=True, text=True, check=True)
         after = resource.getrusage(resource.RUSAGE_CHILDREN)
         client = after.ru_utime + after.ru_stime - before.ru_utime - before.ru_stime
@@ -253,8 +247,9 @@ def start(repeats: int) -> None:
     """Print seconds from a job's command to the first line of its stage, with the warm worker and without."""
     with tempfile.TemporaryDirectory() as directory:
         for kind, modules in PRELOADED.items():
-            Path(directory, f"probe_stage_{kind}.py").write_text(STAGE.format(modules=modules))
-            Path(directory, f"probe_job_{kind}.py").write_text(JOB.format(kind=kind))
+            stage = Path(directory, "probe", f"{kind}.py")
+            stage.parent.mkdir(exist_ok=True)
+            stage.write_text(STAGE.format(modules=modules))
             begun = [f"flexround.stages.{stage}:run" for stage in ("evaluate", "reconstruct")] + modules.split(", ")
             record = Path(directory, kind, "sha256")
             record.parent.mkdir()

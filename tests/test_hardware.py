@@ -207,25 +207,19 @@ def run(arguments):
         exec(json.loads(arguments.job.read_text()))
     torch.distributed.barrier()
 """
-JOB = """
-from functools import partial
-from flexround.jobs import command
-if __name__ == "__main__":
-    command.main("ranks_stage", command.parser("A job that does in its second rank what its file says."))
-"""
 
 
 @pytest.fixture
 def start(tmp_path):
-    (tmp_path / "ranks_stage.py").write_text(STAGE)
-    (tmp_path / "ranks_job.py").write_text(JOB)
+    (tmp_path / "own").mkdir()
+    (tmp_path / "own/ranks.py").write_text(STAGE)  # does in its second rank what its job file says
     started = []
 
     def start(code):
         (tmp_path / "job").write_text(json.dumps(code))
         path = os.pathsep.join([str(tmp_path), *sys.path])
         environment = os.environ | {"PYTHONPATH": path, "OMP_NUM_THREADS": "1", "PYTHONUNBUFFERED": "1"}
-        command = [sys.executable, "-m", "flexround.jobs.ranks", "2", "ranks_job", str(tmp_path / "job")]
+        command = [sys.executable, "-m", "flexround.jobs.ranks", "2", "own.ranks", str(tmp_path / "job")]
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.PIPE}
         started.append(subprocess.Popen(command, env=environment, text=True, start_new_session=True, **pipes))
         return started[-1]
@@ -242,7 +236,7 @@ def start(tmp_path):
         ("os.kill(os.getpid(), signal.SIGKILL)", 1, "was killed by SIGKILL; the others were ended; out of memory?"),
         ("raise InputError('x.bin: mend it')", 2, "ended the job: x.bin: mend it\n"),
         ("1 / 0", 1, "ended the job: ZeroDivisionError: division by zero\n"),
-        (f"torch.empty({PETABYTE})", 2, "ended the job: ranks_stage: the host's memory is too small: 4.5e+06 GB asked"),
+        (f"torch.empty({PETABYTE})", 2, "ended the job: ranks: the host's memory is too small: 4.5e+06 GB asked"),
     ],
     ids=["killed", "mistake", "bug", "memory"],
 )

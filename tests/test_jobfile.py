@@ -155,7 +155,7 @@ def test_a_job_runs_the_code_that_was_planned_or_none(tmp_path, monkeypatch, cap
     if when == "before":
         Path(name).write_text(text)
     monkeypatch.setattr(importlib, "import_module", imported)
-    assert execution.run("a test", "my_stage", Namespace(job=Path("job.json"), threads=1)) == code
+    assert execution.run(Namespace(module="my_stage", job=Path("job.json"), threads=1)) == code
     said = capfd.readouterr().err
     assert (f"{name}: the code has changed since this run was planned; run the same command" in said) == (code == 2)
     assert Path("begun").exists() == (code == 0 or when == "later")

@@ -23,16 +23,14 @@ from stage_calls import Work, call
 
 from flexround.errors import FlexRoundError, InputError, SettingsError
 from flexround.io import artifacts
+from flexround.jobs import command
+from flexround.jobs.command import STAGES
 from flexround.stages import select as choose
 from flexround.tasks import protocol
 from flexround.tools import cli
 
 ROOT = Path(__file__).resolve().parent.parent
 SMOKE = str(ROOT / "tests/smoke.yaml")
-JOBS = (
-    *("data", "fetch", "calibrate", "finetune", "gate", "reconstruct", "select", "evaluate"),
-    *("tabulate", "figure", "claims", "summary"),
-)
 TOOLS = (
     "evidence",
     "paper",
@@ -46,64 +44,64 @@ TOOLS = (
     "dvc_cache",
     "verify",
 )
-PROGRAMS = (*(f"jobs.{name}" for name in JOBS), *(f"tools.{name}" for name in TOOLS))
+PROGRAMS = (*(["jobs", name] for name in STAGES), *([f"tools.{name}"] for name in TOOLS))
 
 # command lines
 
 HELP = """
 import contextlib, io, json, runpy, sys
 found = {}
-for name in sys.argv[1:]:
-    sys.argv, text = [name, "--help"], io.StringIO()
+for program in json.loads(sys.argv[1]):
+    name, *stage = program
+    sys.argv, text = [name, *stage, "--help"], io.StringIO()
     try:
         with contextlib.redirect_stdout(text):
             runpy.run_module(f"flexround.{name}", run_name="__main__")
-        found[name] = "no exit"
+        found[" ".join(program)] = "no exit"
     except SystemExit as error:
-        found[name] = [error.code, text.getvalue()]
+        found[" ".join(program)] = [error.code, text.getvalue()]
 print(json.dumps(found))
 """
 
 
 def test_every_program_answers_help():
-    done = subprocess.run([sys.executable, "-c", HELP, *PROGRAMS], capture_output=True, text=True, check=True)
+    programs = json.dumps([*PROGRAMS, ["jobs"]])
+    done = subprocess.run([sys.executable, "-c", HELP, programs], capture_output=True, text=True, check=True)
     found = json.loads(done.stdout)
-    assert set(found) == set(PROGRAMS)
+    assert set(found) == {*map(" ".join, PROGRAMS), "jobs"}
     for name, (code, text) in found.items():
         assert code == 0, name
         assert text.startswith("usage:"), name
-        assert importlib.import_module(f"flexround.{name}").__doc__.split()[0] in text
+        first, *stage = name.split()
+        about = STAGES[stage[0]].capitalize() if stage else importlib.import_module(f"flexround.{first}").__doc__
+        assert name == "jobs" or about.split()[0] in text
+
+
+def actions(parser):
+    """Yield the actions of a parser and of its commands."""
+    for action in parser._actions:
+        yield action
+        for inner in action.choices.values() if isinstance(action, argparse._SubParsersAction) else ():
+            yield from actions(inner)
 
 
 def test_every_option_says_what_it_is():
-    for name in PROGRAMS:
-        parser = importlib.import_module(f"flexround.{name}").parser()
-        assert all(action.help for action in parser._actions), name
+    parsers = [command.parser(), *(importlib.import_module(f"flexround.tools.{name}").parser() for name in TOOLS)]
+    for parser in parsers:
+        assert all(action.help or isinstance(action, argparse._SubParsersAction) for action in actions(parser))
 
 
 def modules(room):
     return {path.stem for path in (ROOT / "src/flexround" / room).glob("*.py")} - {"__init__"}
 
 
-def test_every_job_has_a_stage_and_every_program_is_known_here():
-    assert modules("stages") == set(JOBS)
-    assert modules("jobs") - {
-        "codefile",
-        "command",
-        "execution",
-        "server",
-        "ranks",
-        "jobfile",
-        "resolve",
-        "tables",
-    } == set(JOBS)
+def test_every_stage_has_a_command_and_every_tool_is_known_here():
+    assert modules("stages") == set(STAGES)
     assert modules("tools") - {"cli", "workload"} == set(TOOLS)
-    for name in JOBS:
-        assert f'command.main("flexround.stages.{name}"' in (ROOT / f"src/flexround/jobs/{name}.py").read_text()
 
 
 def test_a_client_imports_nothing_slow():
-    code = "import sys; import flexround.jobs.reconstruct; print(*sys.modules)"
+    code = "import sys; import flexround.jobs.command; print(*sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert not {"numpy", "torch", "pydantic", "yaml", "safetensors"} & set(done.stdout.split())
 
@@ -228,6 +226,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
 # the workflow's files
 
 RULE_FILES = sorted((ROOT / "workflow/rules").glob("*.smk"))
+JOB = re.compile(r"(?:python -m flexround\.jobs|\{params\.launch\}) (\w+) {input\.job} ")
 RULE = re.compile(r"^rule (\w+):\n((?:    .*\n|\n)+)", re.MULTILINE)
 SECTION = re.compile(r"^    (\w+):(.*\n(?:        .*\n)*)", re.MULTILINE)
 RULES = {name: body for path in RULE_FILES for name, body in RULE.findall(path.read_text())}
@@ -248,7 +247,7 @@ def test_the_snakefile_is_short():
 def test_every_rule_is_read_here_and_every_job_has_one():
     text = "".join(path.read_text() for path in RULE_FILES)
     assert len(re.findall(r"^\s*(?:rule|checkpoint) ", text, re.MULTILINE)) == len(RULES) >= 10
-    assert set(re.findall(r"(?:python -m|\{params\.launch\}) flexround\.jobs\.(\w+)", text)) == set(JOBS)
+    assert set(JOB.findall(text)) == set(STAGES)
 
 
 def test_nothing_is_ancient_and_snakemake_is_not_patched():
@@ -267,17 +266,15 @@ def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
     assert "{log" in ast.literal_eval(section(rule, "shell").args[0])
 
 
-@pytest.mark.parametrize("rule", [rule for rule, body in RULES.items() if "flexround.jobs" in body])
+@pytest.mark.parametrize("rule", [rule for rule, body in RULES.items() if JOB.search(body)])
 def test_a_job_gets_its_file_alone_and_its_threads(rule):
     shell = ast.literal_eval(section(rule, "shell").args[0])
-    name = re.search(r"flexround\.jobs\.(\w+)", shell)[1]
-    assert f"flexround.jobs.{name} {{input.job}} " in shell
+    name = JOB.search(shell)[1]
     assert "--usage {log.usage}" in shell
     assert ("--threads {threads}" in shell) == ("threads" in dict(SECTION.findall(RULES[rule])))
     assert not re.findall(r"{wildcards", shell), "what a job reads is in its file"
-    parser = importlib.import_module(f"flexround.jobs.{name}").parser()
-    known = {option for action in parser._actions for option in action.option_strings}
-    assert set(re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])) <= known
+    options = re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])
+    command.parsed([name, "job.json", *(f"{option}=1" for option in options)])
     call = ast.unparse(section(rule, "input"))
     assert re.search(rf"unpack\(lambda w: get_inputs\((JOBS|SHOWN)\.{name}\(", call)
 

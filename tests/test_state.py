@@ -18,7 +18,7 @@ import toy
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.jobs import reconstruct
+from flexround.jobs import command
 from flexround.reconstruct import engine, state
 from flexround.reconstruct.state import PROGRESS, State, cadence
 from flexround.settings.layout import Run
@@ -209,7 +209,7 @@ def test_a_run_of_the_largest_network_writes_less_than_100_gb():
     rest = 4 * (2 * 32000 + 2 * layers + 1) * hidden
     for kind in (2, 4):
         carried = 2 * settings.samples * 1024 * hidden * kind
-        budget = 1e9 * reconstruct.parser().get_default("state_gb")
+        budget = 1e9 * command.parsed(["reconstruct", "job.json"]).state_gb
         activations = layers // cadence(layers, carried, budget) * carried
         assert 0 < activations <= budget
         assert 2 * (codes + steps + rest) + activations < 100e9

@@ -15,20 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from flexround.jobs import command, server
+from flexround.jobs import server
+from flexround.jobs.client import SERVER, request
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="the server is for Linux")
 
 SOURCES = Path(server.__file__).parents[2]
 FILES = {
-    "fake_job.py": """
-from flexround.jobs import command
-def parser():
-    return command.parser("A job that does what its file says.")
-if __name__ == "__main__":
-    command.main("fake_stage", parser())
-""",
-    "fake_stage.py": """
+    "fake/stage.py": """
 import json
 def run(arguments):
     exec(json.loads(arguments.job.read_text()), {"arguments": arguments})
@@ -48,14 +42,25 @@ onstart:
     server.start(["colorsys"])
 rule all:
     output: "done"
-    shell: "echo $FLEXROUND_WORKERS > address; python -m fake_job job.json > pid; touch {output}"
+    shell: "echo $FLEXROUND_WORKERS > address; python -m flexround.jobs fake.stage job.json > pid; touch {output}"
 """
-LIGHT = {
-    "flexround",
-    *(f"flexround.{name}" for name in ("memory", "errors", "hardware", "artifacts", "settings")),
-    *(f"flexround.settings.{name}" for name in ("layout", "reach")),
-}  # of every job
+LIGHT = (
+    "io",
+    "io.artifacts",
+    "machine",
+    "settings",
+    "settings.layout",
+    "settings.reach",
+    "errors",
+    "jobs",
+)  # every job's
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
+
+
+def write_files(directory):
+    (directory / "fake").mkdir()
+    for name, text in FILES.items():
+        (directory / name).write_text(text)
 
 
 def until(condition, seconds=60):
@@ -88,8 +93,7 @@ class Workers:
 
     def __init__(self, directory, *modules):
         self.directory = directory
-        for name, text in FILES.items():
-            (directory / name).write_text(text)
+        write_files(directory)
         self.environment = {key: value for key, value in os.environ.items() if key != "FLEXROUND_WORKERS"}
         self.environment["PYTHONPATH"] = f"{SOURCES}{os.pathsep}{directory}"
         command = [sys.executable, "holder.py", *modules]
@@ -104,7 +108,7 @@ class Workers:
         job = self.directory / f"{len(list(self.directory.glob('*.json')))}.json"
         job.write_text(json.dumps(code))
         return subprocess.Popen(
-            [sys.executable, "-m", "fake_job", str(job), *options], cwd=self.directory, text=True,
+            [sys.executable, "-m", "flexround.jobs", "fake.stage", str(job), *options], cwd=self.directory, text=True,
             env=self.environment | environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
         )  # fmt: skip
 
@@ -143,7 +147,7 @@ def test_a_mistake_is_one_line_and_exit_code_2(workers, kind):
 def test_a_job_is_a_fork_with_the_clients_arguments_environment_directory_and_streams(workers):
     code = """
 import os, sys
-print(os.getppid(), sys.argv[1:], os.environ["MINE"], os.getcwd(), oct(os.umask(0)), sys.stdin.read())
+print(os.getppid(), sys.argv[1:], os.environ["MINE"], os.getcwd(), sys.stdin.read())
 print("to the errors", os.environ.get("SERVERS", "alone"), file=sys.stderr)
 raise SystemExit(7)
 """
@@ -152,13 +156,13 @@ raise SystemExit(7)
     job = workers.directory / "job.json"
     job.write_text(json.dumps(code))
     client = subprocess.run(
-        f"umask 027; {sys.executable} -m fake_job {job} --threads 1", shell=True, cwd=other, text=True, input="given",
-        capture_output=True, env=workers.environment | {"MINE": "two words"}, check=False,
+        [sys.executable, "-m", "flexround.jobs", "fake.stage", job, "--threads", "1"], cwd=other, text=True,
+        input="given", capture_output=True, env=workers.environment | {"MINE": "two words"}, check=False,
     )  # fmt: skip
     assert client.returncode == 7
-    assert client.stdout == f"{workers.pid} ['{job}', '--threads', '1'] two words {other} 0o27 given\n"
+    assert client.stdout == f"{workers.pid} ['fake.stage', '{job}', '--threads', '1'] two words {other} given\n"
     first, second = client.stderr.splitlines()
-    assert first.endswith(f"python -m fake_job {job} --threads 1")
+    assert first.endswith(f"python -m flexround.jobs fake.stage {job} --threads 1")
     assert second == "to the errors alone", "a variable of the server's"
 
 
@@ -209,7 +213,7 @@ def test_a_killed_client_takes_its_job_with_it(workers, victim):
         client = workers.begin(WAIT)
     else:
         (workers.directory / "job.json").write_text(json.dumps(WAIT))
-        shell = f"{sys.executable} -m fake_job job.json; true"
+        shell = f"{sys.executable} -m flexround.jobs fake.stage job.json; true"
         pipes = {"stdout": subprocess.PIPE, "stderr": subprocess.DEVNULL}
         client = subprocess.Popen(shell, shell=True, cwd=workers.directory, env=workers.environment, **pipes)
     job = int(client.stdout.readline())
@@ -289,13 +293,13 @@ PACKETS = (
 @pytest.mark.parametrize("packet", [*PACKETS, None])
 def test_no_packet_ends_the_server_or_another_job(workers, packet):
     (workers.directory / "short").write_text('"import time; time.sleep(0.1)"')
-    own = {"argv": ["", "short"], "path": [str(SOURCES), str(workers.directory), *sys.path]}
-    request = json.dumps(command._request("fake_job", "fake_stage") | own | {"directory": str(workers.directory)})
+    own = {"argv": ["", "fake.stage", "short"], "path": [str(SOURCES), str(workers.directory), *sys.path]}
+    asked = json.dumps(request() | own | {"directory": str(workers.directory)})
     alone, busy = (socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) for _ in range(2))
     with alone, busy:
         for connection in (busy, alone):
             connection.connect(workers.address)
-        for connection, text in ((busy, request), (busy, packet or request), (alone, packet or request)):
+        for connection, text in ((busy, asked), (busy, packet or asked), (alone, packet or asked)):
             connection.send(text.encode("latin-1"))
         for _ in range(2):
             code, output, errors = workers.run("import time; time.sleep(0.3); print(1)")
@@ -359,8 +363,8 @@ def test_another_user_or_place_is_refused(workers):
     # another environment of Python: what the server has imported is not what this job would import
     client = workers.begin("import os; print(os.getpid())")
     ended(client)
-    code = "import sys; sys.prefix = '/other'; import runpy; runpy.run_module('fake_job', None, '__main__', True)"
-    command = [sys.executable, "-c", code, str(workers.directory / "0.json")]
+    code = "import sys; sys.prefix = '/other'; import runpy; runpy.run_module('flexround.jobs', None, '__main__', True)"
+    command = [sys.executable, "-c", code, "fake.stage", str(workers.directory / "0.json")]
     done = subprocess.run(command, env=workers.environment, capture_output=True, text=True, check=False)
     assert done.returncode == 0
     assert "it runs elsewhere; the job runs in this process" in done.stderr
@@ -384,7 +388,7 @@ def test_a_users_modules_never_take_the_place_of_others(workers, forked):
     options = {} if forked else {"FLEXROUND_WORKERS": "0"}
     result, output, errors = workers.run(code, FLEXROUND_MODULES=str(mine), **options)
     assert (result, output) == (0, "3\n")
-    assert f"FLEXROUND_MODULES={mine} python -m fake_job" in errors
+    assert f"FLEXROUND_MODULES={mine} python -m flexround.jobs fake.stage" in errors
 
 
 def test_threads_are_those_of_a_fresh_process_bit_for_bit(tmp_path):
@@ -413,8 +417,7 @@ print(torch.get_num_threads(), pools, os.environ["OMP_NUM_THREADS"], values)
 @pytest.mark.parametrize("end", ["kill -9", "Ctrl-C"])
 def test_snakemake_starts_it_and_ends_it_and_its_jobs(tmp_path, end):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
-    for name, text in FILES.items():
-        (tmp_path / name).write_text(text)
+    write_files(tmp_path)
     (tmp_path / "job.json").write_text(json.dumps(WAIT))
     environment = {key: value for key, value in os.environ.items() if key != "FLEXROUND_WORKERS"}
     environment["PYTHONPATH"] = f"{SOURCES}{os.pathsep}{tmp_path}"
@@ -453,16 +456,17 @@ print(time.time() - float(os.environ["BEGUN"]), torch.cuda.is_initialized(), *sy
     assert initialised == "False"
     assert float(seconds) < 1
     assert set(server.PRELOADED) <= set(modules), workers.log.read_text()
-    assert not [name for name in modules if name.startswith("flexround") and "jobs" not in name and name not in LIGHT]
+    ours = [name.removeprefix("flexround.") for name in modules if name.startswith("flexround.")]
+    assert not [name for name in ours if not name.startswith(("jobs.", "machine.")) and name not in LIGHT]
     workers.end()
 
 
 @pytest.mark.parametrize(("variable", "wanted"), [(None, False), ("0", True), ("/another/socket", True)])
 def test_nothing_is_started_where_it_is_not_wanted(monkeypatch, variable, wanted):
     """On a cluster the jobs run elsewhere; a user says 0; a Snakemake within a Snakemake uses the outer one's."""
-    monkeypatch.delenv(command.SERVER, raising=False)
+    monkeypatch.delenv(SERVER, raising=False)
     if variable is not None:
-        monkeypatch.setenv(command.SERVER, variable)
+        monkeypatch.setenv(SERVER, variable)
     monkeypatch.setattr(server.subprocess, "Popen", lambda *_, **__: pytest.fail("a server was started"))
     server.start(wanted=wanted)
-    assert os.environ.get(command.SERVER) == variable
+    assert os.environ.get(SERVER) == variable

@@ -106,7 +106,7 @@ def test_the_tutorials_command_shows_the_command_of_a_job_that_is_done(project):
     options = re.findall(r"^\$ snakemake (-n .*-p .*) -- ", (ROOT / "docs/tutorial.md").read_text(), re.MULTILINE)[0]
     target = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
     command = ["snakemake", "--config", "scale=smoke.yaml", *options.split(), "--", target]
-    assert "python -m flexround.jobs.reconstruct .jobs/smoke/quantized/" in project.run(*command).stdout
+    assert "python -m flexround.jobs reconstruct .jobs/smoke/quantized/" in project.run(*command).stdout
 
 
 def test_a_selection_plans_its_checkpoints_alone(project):

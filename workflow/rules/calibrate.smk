@@ -16,4 +16,4 @@ rule calibrate:
         mem_mb=get_resource("calibrate", "mem_mb"),
         runtime=get_resource("calibrate", "runtime"),
     shell:
-        "python -m flexround.jobs.calibrate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs calibrate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

@@ -14,7 +14,7 @@ rule fetch:
         mem_mb=PLAN.resources("data").mem_mb,
         runtime=PLAN.resources("data").runtime,
     shell:
-        "python -m flexround.jobs.fetch {input.job} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs fetch {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule data:
@@ -30,4 +30,4 @@ rule data:
         mem_mb=PLAN.resources("data").mem_mb,
         runtime=PLAN.resources("data").runtime,
     shell:
-        "python -m flexround.jobs.data {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs data {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

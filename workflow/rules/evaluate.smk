@@ -18,5 +18,5 @@ rule evaluate:
         runtime=get_resource("evaluate", "runtime"),
         gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.evaluate {input.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs evaluate {input.job} --threads {threads} --gpus {resources.gpu}"
         " --usage {log.usage} > {log.text} 2>&1"

@@ -20,7 +20,7 @@ rule finetune:
     params:
         launch=PLAN.launcher("finetune"),
     shell:
-        "{params.launch} flexround.jobs.finetune {input.job} --threads {threads} --gpus {resources.gpu}"
+        "{params.launch} finetune {input.job} --threads {threads} --gpus {resources.gpu}"
         " --usage {log.usage} > {log.text} 2>&1"
 
 
@@ -49,5 +49,5 @@ rule gate:
         runtime=get_resource("evaluate", "runtime"),
         gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.gate {input.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs gate {input.job} --threads {threads} --gpus {resources.gpu}"
         " --usage {log.usage} > {log.text} 2>&1"

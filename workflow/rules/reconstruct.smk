@@ -18,7 +18,7 @@ rule reconstruct:
         runtime=get_resource("reconstruct", "runtime"),
         gpu_mb=get_resource("reconstruct", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
         " --usage {log.usage} --cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
 
 
@@ -39,5 +39,5 @@ rule select:
         runtime=get_resource("evaluate", "runtime"),
         gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
-        "python -m flexround.jobs.select {input.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs select {input.job} --threads {threads} --gpus {resources.gpu}"
         " --usage {log.usage} > {log.text} 2>&1"

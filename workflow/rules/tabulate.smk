@@ -25,7 +25,7 @@ rule tabulate:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
     shell:
-        "python -m flexround.jobs.tabulate {input.job} --usage {log.usage} 2> {log.text}"
+        "python -m flexround.jobs tabulate {input.job} --usage {log.usage} 2> {log.text}"
 
 
 rule figure:
@@ -46,7 +46,7 @@ rule figure:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
     shell:
-        "python -m flexround.jobs.figure {input.job} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs figure {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule summary:
@@ -61,7 +61,7 @@ rule summary:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
     shell:
-        "python -m flexround.jobs.summary {input.job} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs summary {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule publish_table:
@@ -114,7 +114,7 @@ rule claims:
         mem_mb=PLAN.resources("tabulate").mem_mb,
         runtime=PLAN.resources("tabulate").runtime,
     shell:
-        "python -m flexround.jobs.claims {input.job} --usage {log.usage} 2> {log.text}"
+        "python -m flexround.jobs claims {input.job} --usage {log.usage} 2> {log.text}"
 
 
 rule publish_claims:

@@ -1,4 +1,4 @@
-"""Run a job as several processes (ranks), one a GPU: ``python -m flexround.jobs.ranks COUNT MODULE JOB.json ...``.
+"""Run a job as several processes (ranks), one a GPU: ``python -m flexround.jobs.ranks COUNT STAGE JOB.json ...``.
 
 It is torchrun, whose end is told in one message: a rank that fails ends the others, and its reason stands last.
 """
@@ -12,13 +12,16 @@ from torch.distributed.elastic.multiprocessing import SignalException
 from torch.distributed.elastic.multiprocessing.errors import ChildFailedError, ProcessFailure
 
 from flexround.errors import USER_ERROR
-from flexround.jobs.command import FAILED, KILLED
+from flexround.jobs.client import FAILED, KILLED
 
 
-def main(count: str, module: str, *arguments: str) -> int:
-    """Run ``count`` ranks of a job's ``module``; return the exit code: 2 after a FlexRoundError, as a job alone."""
+def main(count: str, *arguments: str) -> int:
+    """Run ``count`` ranks of the job that ``arguments`` name.
+
+    Return the exit code: 2 after a FlexRoundError, as a job alone.
+    """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it tells what is told below
-    given = ["--standalone", "--nproc-per-node", count, "--module", module, *arguments]
+    given = ["--standalone", "--nproc-per-node", count, "--module", "flexround.jobs", *arguments]
     try:
         run.run(run.parse_args(given))
     except ChildFailedError as error:

@@ -15,7 +15,6 @@ import importlib
 import json
 import multiprocessing.util
 import os
-import resource
 import selectors
 import shutil
 import signal
@@ -31,7 +30,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
-from flexround.jobs import command
+from flexround.jobs import client
+from flexround.machine.threads import POOLS
 
 PRELOADED = (
     *("numpy", "yaml", "pydantic.types", "pydantic.type_adapter", "filelock", "tqdm", "jinja2", "tokenizers"),
@@ -43,7 +43,7 @@ PRELOADED = (
     *("matplotlib.backends.backend_agg", "matplotlib.figure"),
 )
 # No import may start a thread: not those of linear algebra, nor that of Arrow's memory allocator.
-NO_THREADS = {**dict.fromkeys(command.POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
+NO_THREADS = {**dict.fromkeys(POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
 GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL when Snakemake has ended
 HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # while a child is not yet on its own
 
@@ -54,7 +54,7 @@ def start(modules: Sequence[str] = PRELOADED, wanted: bool = True) -> None:
     Does nothing if it is not ``wanted`` (the jobs run on other machines), if the environment names one or says 0, and
     on systems other than Linux.
     """
-    if not wanted or command.SERVER in os.environ or sys.platform != "linux":
+    if not wanted or client.SERVER in os.environ or sys.platform != "linux":
         return
     directory = Path(tempfile.mkdtemp(prefix="flexround-", dir="/tmp"))  # a socket's path has at most 107 characters
     sources = str(Path(__file__).resolve().parents[2])
@@ -70,7 +70,7 @@ def start(modules: Sequence[str] = PRELOADED, wanted: bool = True) -> None:
             env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=files, start_new_session=True,
         )  # fmt: skip
     os.close(self)
-    os.environ[command.SERVER] = str(directory / "socket")
+    os.environ[client.SERVER] = str(directory / "socket")
 
 
 def unsafe(devices: str = "/dev/nvidia") -> str | None:
@@ -149,7 +149,7 @@ class Server:
     def _read(self, peer: Peer) -> None:
         files: list[int] = []
         try:
-            data, files, _, _ = socket.recv_fds(peer.connection, command.LONGEST, 3)
+            data, files, _, _ = socket.recv_fds(peer.connection, client.LONGEST, 3)
             message = json.loads(data)
             if "signal" in message:
                 peer.signal(message["signal"])
@@ -165,7 +165,7 @@ class Server:
 
     def _start(self, peer: Peer, request: dict[str, Any], files: list[int]) -> None:
         """Fork the job. The answer comes first: a client that no longer waits may be doing the job itself."""
-        if reason := "it runs elsewhere" if request["place"] != command.place() else unsafe():
+        if reason := "it runs elsewhere" if request["place"] != client.place() else unsafe():
             peer.answer(refused=reason)
             return
         peer.answer(accepted=True)
@@ -188,7 +188,7 @@ class Server:
         os.close(watch)
         peer.pid = 0
         code = os.waitstatus_to_exitcode(status)
-        facts = command.usage(used, time.monotonic() - peer.start, code if code >= 0 else 128 - code)
+        facts = client.usage(used, time.monotonic() - peer.start, code if code >= 0 else 128 - code)
         with contextlib.suppress(OSError):
             peer.answer(signal=max(0, -code), **facts)
 
@@ -197,7 +197,7 @@ class Server:
         code = 1
         try:
             os.setsid()
-            ctypes.CDLL(None).prctl(command.PR_SET_PDEATHSIG, signal.SIGKILL)
+            ctypes.CDLL(None).prctl(client.PR_SET_PDEATHSIG, signal.SIGKILL)
             if os.getppid() == server:
                 for target, file in enumerate(files):
                     os.dup2(file, target)
@@ -214,20 +214,14 @@ class Server:
 
 
 def _take_over(request: dict[str, Any]) -> None:
-    """Give this process what the client has: signals, directory, limits, environment, modules."""
+    """Give this process what the client has: signals, directory, environment, modules."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
     signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
     atexit._clear()  # what the server's imports registered is about the server
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     os.chdir(request["directory"])
-    os.umask(request["umask"])
     os.environ.clear()
     os.environ.update(request["environment"])
-    for limit, values in request["limits"]:
-        with contextlib.suppress(ValueError, OSError):  # a limit can't be raised
-            resource.setrlimit(limit, tuple(values))
-    with contextlib.suppress(OSError):
-        os.setpriority(os.PRIO_PROCESS, 0, request["nice"])
     sys.path[:], sys.argv[:] = request["path"], request["argv"]
     tempfile.tempdir = None  # TMPDIR may differ
     for name in [name for name in sys.modules if name.partition(".")[0] == "flexround"]:
@@ -236,10 +230,9 @@ def _take_over(request: dict[str, Any]) -> None:
 
 def _work(request: dict[str, Any]) -> int:
     """Do the job and what Python does when a program ends; return the exit code."""
-    from flexround.jobs import execution  # the server itself needs nothing of it
+    from flexround.jobs import command, execution  # the server itself needs nothing of them
 
-    arguments = importlib.import_module(request["program"]).parser().parse_args(request["argv"][1:])
-    code = execution.run(request["program"], request["stage"], arguments)
+    code = execution.run(command.parsed(request["argv"][1:]))
     threading._shutdown()  # type: ignore[attr-defined]
     atexit._run_exitfuncs()
     sys.stdout.flush()

@@ -160,7 +160,7 @@ class Plan:
     def launcher(self, stage: Stage) -> str:
         """Return how a stage's processes are started: one per GPU if it has several."""
         gpus = self.resources(stage).gpu
-        return f"python -m flexround.jobs.ranks {gpus}" if gpus > 1 else "python -m"
+        return f"python -m flexround.jobs.ranks {gpus}" if gpus > 1 else "python -m flexround.jobs"
 
     def resources(
         self, stage: Stage, task: str | None = None, checkpoint: str | None = None, attempt: int = 1
