@@ -10,8 +10,6 @@ sys.path.insert(0, str(Path(workflow.basedir) / "src"))
 from flexround import clone
 from flexround.errors import FlexRoundError
 from flexround.jobs import resolve, server
-from flexround.jobs.resolve import Fatal, Jobs
-from flexround.jobs.tables import Shown
 from flexround.settings import layout, upgrades, user_rows
 from flexround.settings.plan import Plan
 from snakemake.exceptions import WorkflowError
@@ -26,7 +24,6 @@ except FlexRoundError as error:
     raise WorkflowError(str(error))
 
 resolve.settled = not workflow.is_main_process  # a cluster's job
-JOBS, SHOWN = Fatal(Jobs(PLAN)), Fatal(Shown(PLAN))
 SCALE, SERIES = PLAN.scale.name, PLAN.scale.shows.tables
 if workflow.is_main_process:
     for line in upgrades.told(Path("results", SCALE)):

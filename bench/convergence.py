@@ -17,7 +17,8 @@ import torch
 
 from flexround.io import artifacts
 from flexround.jobs import jobfile
-from flexround.jobs.jobfile import EvaluateJob, ReconstructJob
+from flexround.jobs.evaluate import EvaluateJob
+from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import memory
 from flexround.regress import convergence
 from flexround.results import paired

@@ -9,8 +9,6 @@ import small
 
 from flexround.io import artifacts
 from flexround.jobs import resolve
-from flexround.jobs.resolve import Jobs
-from flexround.jobs.tables import Shown
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -35,18 +33,20 @@ class Work:
     def __init__(self, scale, root, params=None):
         self.root, self.params = Path(root), params or load_params(str(scale))
         self.plan = Plan(self.params)
-        self.jobs, self.shown = Jobs(self.plan), Shown(self.plan)
 
     def run(self, task, checkpoint, recipe="full-precision", seed=0):
         return Run(self.params.scale.name, task, checkpoint, recipe, seed)
+
+    def inputs(self, stage, *arguments):
+        """Write the files of a job; return the inputs of its rule."""
+        return resolve.inputs(self.plan, stage, *arguments)
 
     def do(self, stage, *arguments, out, again=False, **options):
         """Run a stage's job unless its output is there; return the output's path."""
         with contextlib.chdir(self.root):
             if again or not Path(out).exists():
                 resolve.code.cache_clear()  # what it wrote may be in the directory of another test
-                inputs = getattr(self.shown if hasattr(self.shown, stage) else self.jobs, stage)(*arguments)
-                call(stage, inputs, **options)
+                call(stage, self.inputs(stage, *arguments), **options)
         return self.root / out
 
     def data(self, task, **options):

@@ -11,10 +11,12 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from flexround.io import artifacts
+from flexround.jobs.tabulate import settings_of
 from flexround.metrics import of
 from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import Params, load_params
+from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe, ScaleFacts, TrainRule
 from flexround.settings.tables import Table
 from flexround.settings.validation import read_yaml, validate
@@ -145,7 +147,7 @@ def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Ce
 def settings_csv(number: int, params: Params) -> str:
     """Return the CSV of a shipped table of settings."""
     table = params.tables[number]
-    return settings_table.to_csv(table, settings_table.resolve(table, params), params.scale, paper_numbers.load())
+    return settings_table.to_csv(table, settings_of(Plan(params), table), params.scale, paper_numbers.load())
 
 
 def settings_params(

@@ -14,7 +14,8 @@ from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill
 from visible_text import offline, visible
 
 from flexround.errors import SettingsError
-from flexround.jobs.tables import Shown
+from flexround.jobs import resolve
+from flexround.jobs.claims import budgets as planned_budgets
 from flexround.results import cells, paper_numbers
 from flexround.results.claims import specs, verdicts
 from flexround.settings.layout import Run
@@ -150,7 +151,7 @@ def test_both_budgets_are_named(tmp_path: Path) -> None:
 
 def test_budgets_are_those_of_the_settings() -> None:
     params = load_params("paper")
-    budgets = Shown(Plan(params))._budgets()
+    budgets = planned_budgets(Plan(params))
     assert budgets["imagenet/resnet18-brecq/b-flexround-w4"] == 5000
     assert budgets["imagenet/resnet18-brecq/b-adaround-w4"] == 20000
     assert budgets["imagenet/mobilenetv2-torchvision/b-flexround-w4-n32"] == 5000  # of figure 7
@@ -257,7 +258,7 @@ def test_every_table_with_both_rows_is_claimed() -> None:
 
 def make(root: Path) -> tuple[str, str, str]:
     with contextlib.chdir(root):
-        call("claims", Shown(Plan(load_params("mini"))).claims())
+        call("claims", resolve.inputs(Plan(load_params("mini")), "claims"))
     return tuple((root / "results/mini" / name).read_text() for name in ("claims.csv", "errata.csv", "claims.html"))
 
 

@@ -36,9 +36,10 @@ from safetensors.torch import save_file
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
-from flexround.jobs import jobfile
-from flexround.jobs.resolve import Jobs
-from flexround.jobs.tables import Shown, TabulateJob
+from flexround.jobs import jobfile, resolve
+from flexround.jobs.evaluate import EvaluateJob
+from flexround.jobs.reconstruct import ReconstructJob
+from flexround.jobs.tabulate import TabulateJob
 from flexround.library import quantized
 from flexround.library.quantize import quantize
 from flexround.mini.tasks.digits import Digits, DigitsOptions
@@ -244,8 +245,8 @@ def read_evaluation(d):
     return {name: (trial.value, trial.stderr, trial.scores()) for name, trial in trials.items()} or absent()
 
 
-def job_file(of, stage, kind, argument):
-    write = lambda d: shutil.copy(getattr(of(report_case.PLAN), stage)(argument)["job"], d / "job.json")  # noqa: E731
+def job_file(stage, kind, argument):
+    write = lambda d: shutil.copy(resolve.inputs(report_case.PLAN, stage, argument)["job"], d / "job.json")  # noqa: E731
     return Reader(write, lambda d: jobfile.read(kind, d / "job.json"), ("job.json",))
 
 
@@ -309,9 +310,9 @@ READERS = {
     "state": Reader(write_state, read_state, ("*.json", "*.safetensors"), pinned=True),
     "part of a job": Reader(write_part, read_part, pinned=True),
     "evaluation": Reader(write_evaluation, read_evaluation, pinned=True),
-    "job of a reconstruction": job_file(Jobs, "reconstruct", jobfile.ReconstructJob, report_case.RUN),
-    "job of an evaluation": job_file(Jobs, "evaluate", jobfile.EvaluateJob, report_case.RUN),
-    "job of a table": job_file(Shown, "tabulate", TabulateJob, 3),
+    "job of a reconstruction": job_file("reconstruct", ReconstructJob, report_case.RUN),
+    "job of an evaluation": job_file("evaluate", EvaluateJob, report_case.RUN),
+    "job of a table": job_file("tabulate", TabulateJob, 3),
     "dvc.lock": Reader(write_lock, lambda d: dvc_cache.run(Namespace(cache=Path(".dvc/cache"), entries=[]))),
     "verified results": Reader(write_results, lambda d: verify.run(Namespace(scale="real"))),
     "the report's files of a run": Reader(report_case.fill_root, read_report, RUN_FILES),

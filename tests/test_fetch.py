@@ -21,7 +21,7 @@ from stage_calls import call
 
 from flexround.errors import InputError
 from flexround.io import download, sources
-from flexround.jobs.jobfile import FetchJob
+from flexround.jobs.fetch import FetchJob
 from flexround.settings.layout import ROOT
 from flexround.settings.load import read_sources
 from flexround.settings.schema import Source

@@ -12,7 +12,13 @@ from stage_calls import Work
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
 from flexround.jobs import codefile, execution, jobfile, resolve
-from flexround.jobs.jobfile import CalibrateJob, DataJob, EvaluateJob, FinetuneJob, GateJob, ReconstructJob, SelectJob
+from flexround.jobs.calibrate import CalibrateJob
+from flexround.jobs.data import DataJob
+from flexround.jobs.evaluate import EvaluateJob
+from flexround.jobs.finetune import FinetuneJob
+from flexround.jobs.gate import GateJob
+from flexround.jobs.reconstruct import ReconstructJob
+from flexround.jobs.select import SelectJob
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
@@ -26,7 +32,7 @@ def work(tmp_path, monkeypatch):
 @pytest.fixture
 def changed(work, tmp_path):
     """Return a function that reads a gate's job file after a change."""
-    path = tmp_path / work.jobs.gate("imagenet", "mobilenetv2-brecq")["job"]
+    path = tmp_path / work.inputs("gate", "imagenet", "mobilenetv2-brecq")["job"]
 
     def read(text=None, without=(), **changes):
         content = json.loads(path.read_text())
@@ -75,20 +81,20 @@ def test_a_missing_job_is_one_message(tmp_path):
 
 def test_the_job_of_another_rule_is_refused(work):
     with pytest.raises(SettingsError, match=r"job\.json: .*required and missing"):
-        jobfile.read(GateJob, work.jobs.data("imagenet")["job"])
+        jobfile.read(GateJob, work.inputs("data", "imagenet")["job"])
 
 
 def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monkeypatch):
-    path = tmp_path / work.jobs.data("imagenet")["job"]
+    path = tmp_path / work.inputs("data", "imagenet")["job"]
     before = path.stat().st_mtime_ns
-    work.jobs.data("imagenet")
+    work.inputs("data", "imagenet")
     assert path.stat().st_mtime_ns == before
     artifacts.write_text(path, "other")
-    work.jobs.data("imagenet")
+    work.inputs("data", "imagenet")
     assert jobfile.read(DataJob, path).name == "imagenet"
     monkeypatch.setattr(resolve, "settled", True)
     path.write_text("what another process has planned")
-    work.jobs.data("imagenet")
+    work.inputs("data", "imagenet")
     assert path.read_text() == "what another process has planned"
 
 
@@ -97,12 +103,12 @@ def test_every_job_of_a_network_survives_its_file(work):
     network = ("imagenet", "mobilenetv2-brecq")
     run, tuned = (work.run(*network, name) for name in ("b-flexround-w4a4", "q-flexround-w8a8-tuned"))
     inputs = {
-        CalibrateJob: work.jobs.calibrate("imagenet", 64, 0),
-        FinetuneJob: work.jobs.finetune(*network),
-        GateJob: work.jobs.gate(*network),
-        ReconstructJob: work.jobs.reconstruct(run),
-        SelectJob: work.jobs.select(tuned),
-        EvaluateJob: work.jobs.evaluate(tuned),
+        CalibrateJob: work.inputs("calibrate", "imagenet", 64, 0),
+        FinetuneJob: work.inputs("finetune", *network),
+        GateJob: work.inputs("gate", *network),
+        ReconstructJob: work.inputs("reconstruct", run),
+        SelectJob: work.inputs("select", tuned),
+        EvaluateJob: work.inputs("evaluate", tuned),
     }
     for kind, given in inputs.items():
         text = (work.root / given["job"]).read_text()

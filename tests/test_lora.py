@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from flexround.errors import InputError
-from flexround.jobs.jobfile import FinetuneJob
+from flexround.jobs.finetune import FinetuneJob
 from flexround.models import transformer
 from flexround.models.surgery.lora import merge_checkpoint
 from flexround.settings.schema import Checkpoint, Source, Task

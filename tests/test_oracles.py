@@ -20,7 +20,7 @@ from stage_calls import Work
 from test_workflow import Project
 
 from flexround import metrics
-from flexround.jobs.tables import Shown
+from flexround.jobs import shared
 from flexround.reconstruct import codes
 from flexround.results import published_results
 from flexround.results.claims import specs
@@ -148,7 +148,7 @@ def test_the_same_job_files(planned, scale, check):
 @pytest.mark.parametrize("scale", ["mini", "real"])
 def test_the_same_renderings_of_what_is_published(scale, check):
     plan = Plan(load_params(scale))
-    facts, found = Shown(plan).facts, {}
+    facts, found = shared.facts(plan), {}
     for table in plan.params.tables.values():
         text = published_results.find_published(ROOT, plan.scale, f"{table.name}.csv").read_text()
         found[f"{table.name}.csv"] = sha256(text)

@@ -14,8 +14,6 @@ from stage_calls import Work
 
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
-from flexround.jobs.resolve import Jobs
-from flexround.jobs.tables import Shown
 from flexround.models import blocks as protocol
 from flexround.results import cells, paper_numbers, table_csv
 from flexround.results.render import html, latex, terminal
@@ -70,10 +68,10 @@ def test_the_new_row_stands_last_in_table_2_and_the_papers_rows_are_what_they_we
     assert merged(mini, home).tables[3] is mini.tables[3]
 
 
-def written(jobs, rule, *arguments):
+def written(plan, rule, *arguments):
     """Return the inputs of a run, and what its job file and the hashes of its code say."""
     resolve.code.cache_clear()
-    inputs = getattr(jobs, rule)(*arguments)
+    inputs = resolve.inputs(plan, rule, *arguments)
     return inputs, [Path(inputs[name]).read_text() for name in ("job", "code")]
 
 
@@ -85,20 +83,20 @@ def test_runs_that_exist_keep_what_they_depend_on(mini, home, monkeypatch):
     ) | {run for name in ("resnet50-brecq", "mobilenetv2-brecq") for run in after.trials("imagenet", name, NUDGE)}
     for run in before.table_runs(2):
         for rule in ("reconstruct", "evaluate") if mini.recipe(run.recipe).quantized else ("evaluate",):
-            assert written(Jobs(after), rule, run) == written(Jobs(before), rule, run)
-    assert written(Shown(after), "tabulate", 3) == written(Shown(before), "tabulate", 3)
-    assert written(Shown(after), "tabulate", 2) != written(Shown(before), "tabulate", 2)
+            assert written(after, rule, run) == written(before, rule, run)
+    assert written(after, "tabulate", 3) == written(before, "tabulate", 3)
+    assert written(after, "tabulate", 2) != written(before, "tabulate", 2)
 
 
 def test_a_run_depends_on_the_users_module(mini, home, monkeypatch):
     monkeypatch.chdir(home)
-    jobs, run = Jobs(Plan(merged(mini, home))), Run("mini", "imagenet", "resnet18-brecq", NUDGE, 0)
-    inputs, (_, before) = written(jobs, "reconstruct", run)
+    plan, run = Plan(merged(mini, home)), Run("mini", "imagenet", "resnet18-brecq", NUDGE, 0)
+    inputs, (_, before) = written(plan, "reconstruct", run)
     assert "  my_rounding.py\n" in before
     module = home / "my_rounding.py"
     module.write_text(module.read_text().replace("self.v.tanh()", "self.v.sin()"))
     reach.read_module.cache_clear()
-    assert written(jobs, "reconstruct", run)[0] == inputs
+    assert written(plan, "reconstruct", run)[0] == inputs
     changed = set(Path(inputs["code"]).read_text().splitlines()) ^ set(before.splitlines())
     assert {line.split()[1] for line in changed} == {"my_rounding.py"}
 

@@ -8,6 +8,7 @@ import pytest
 from table_runs import hits, write_run
 from visible_text import visible
 
+from flexround.jobs.tabulate import settings_of
 from flexround.results import cells, paper_numbers, settings_table, table_csv
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.render import document, html, latex, report_page, terminal
@@ -61,7 +62,7 @@ def root(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     found = cells.collect(table, params.recipes.recipes, "mini", 1, root / "results")
     texts = {
         25: table_csv.to_csv(found, numbers, table, scale),
-        26: settings_table.to_csv(settings, settings_table.resolve(settings, params), scale, numbers),
+        26: settings_table.to_csv(settings, settings_of(plan, settings), scale, numbers),
     }
     for number, text in texts.items():
         (root / f"results/mini/table{number}.csv").write_text(text)

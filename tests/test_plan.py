@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from flexround.errors import SettingsError
-from flexround.jobs.resolve import Jobs
+from flexround.jobs import resolve
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -183,7 +183,7 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
     other = Run("mini", "imagenet", "resnet18-brecq", "b-adaround-w4", 0)
 
     def job(params, run):
-        return Path(Jobs(Plan(params)).reconstruct(run)["job"]).read_text()
+        return Path(resolve.inputs(Plan(params), "reconstruct", run)["job"]).read_text()
 
     before, of_other = job(params, run), job(params, other)
     more_seeds = params._replace(scale=params.scale.model_copy(update={"seeds": 9, "description": "other"}))

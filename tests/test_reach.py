@@ -3,7 +3,7 @@
 import pytest
 
 from flexround.jobs import codefile, resolve
-from flexround.jobs.resolve import Jobs
+from flexround.jobs.jobfile import network_code
 from flexround.settings import reach
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
@@ -135,9 +135,9 @@ def test_a_users_package_without_init_counts(own):
 
 
 @pytest.fixture(scope="module")
-def jobs():
+def plan():
     forget()
-    return Jobs(Plan(load_params("mini")))
+    return Plan(load_params("mini"))
 
 
 def below(stage, *targets):
@@ -145,16 +145,16 @@ def below(stage, *targets):
     return {line.partition("  src/flexround/")[2] for line in text.splitlines()}
 
 
-def of(jobs, stage, task, checkpoint, recipe="q-flexround-w4a8"):
+def of(plan, stage, task, checkpoint, recipe="q-flexround-w4a8"):
     """Return the files that a stage's job depends on, below the package."""
-    targets = jobs._model_code(task, checkpoint)
+    targets = [*network_code(plan, task, checkpoint)]
     if stage == "reconstruct":
-        targets.append(jobs.params.rounding_target(jobs.params.recipe(recipe).rounding))
+        targets.append(plan.params.rounding_target(plan.params.recipe(recipe).rounding))
     return below(stage, *targets)
 
 
-def test_a_llamas_reconstruction_depends_on_nothing_foreign(jobs):
-    files = of(jobs, "reconstruct", "commonsense", "llama-7b")
+def test_a_llamas_reconstruction_depends_on_nothing_foreign(plan):
+    files = of(plan, "reconstruct", "commonsense", "llama-7b")
     assert {"reconstruct/engine.py", "quant/flexround.py", "models/llama.py", "stages/reconstruct.py"} <= files
     foreign = ("models/resnet.py", "models/mobilenetv2.py", "tasks/webnlg/task.py")
     assert not files & {*foreign, "tasks/glue/task.py", "tasks/images/task.py", "quant/adaround.py", "mini/digits.py"}
@@ -162,12 +162,12 @@ def test_a_llamas_reconstruction_depends_on_nothing_foreign(jobs):
     assert len(files) <= 105, f"{len(files)} files"
 
 
-def test_an_evaluation_depends_on_its_own_task_and_not_on_how_networks_are_made(jobs):
-    files = of(jobs, "evaluate", "imagenet", "resnet18-brecq")
+def test_an_evaluation_depends_on_its_own_task_and_not_on_how_networks_are_made(plan):
+    files = of(plan, "evaluate", "imagenet", "resnet18-brecq")
     assert {"models/resnet.py", "tasks/images/task.py", "stages/evaluate.py"} <= files
     assert not files & {"reconstruct/engine.py", "reconstruct/phases.py", "quant/flexround.py"}
     assert not [name for name in files if name.startswith(("tasks/text", "tasks/glue", "tasks/commonsense"))]
-    assert "tasks/commonsense/harness.py" in of(jobs, "evaluate", "commonsense", "llama-7b")
+    assert "tasks/commonsense/harness.py" in of(plan, "evaluate", "commonsense", "llama-7b")
 
 
 ROUNDINGS = ("rtn", "adaround", "flexround", "adaquant", "gptq", "signround", "lrq")
@@ -186,18 +186,18 @@ ROUNDINGS = ("rtn", "adaround", "flexround", "adaquant", "gptq", "signround", "l
         ("b-lrq-w4", {"lrq"}),
     ],
 )
-def test_a_run_depends_on_its_own_rounding_alone(jobs, recipe, expected):
-    files = of(jobs, "reconstruct", "imagenet", "resnet18-brecq", recipe)
+def test_a_run_depends_on_its_own_rounding_alone(plan, recipe, expected):
+    files = of(plan, "reconstruct", "imagenet", "resnet18-brecq", recipe)
     roundings = {f"quant/{name}.py" for name in ROUNDINGS}
     assert files & roundings == {f"quant/{name}.py" for name in expected}
 
 
-def test_no_job_depends_on_how_jobs_are_resolved_or_started(jobs, tmp_path, monkeypatch):
+def test_no_job_depends_on_how_jobs_are_resolved_or_started(plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     for inputs in (
-        jobs.evaluate(Run("mini", "imagenet", "resnet18-brecq", "full-precision", 0)),
-        jobs.reconstruct(Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)),
-        jobs.data("imagenet"),
+        resolve.inputs(plan, "evaluate", Run("mini", "imagenet", "resnet18-brecq", "full-precision", 0)),
+        resolve.inputs(plan, "reconstruct", Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)),
+        resolve.inputs(plan, "data", "imagenet"),
     ):
         text = (tmp_path / inputs["code"]).read_text()
         assert "settings/load.py" not in text
@@ -205,6 +205,6 @@ def test_no_job_depends_on_how_jobs_are_resolved_or_started(jobs, tmp_path, monk
         assert "jobs/server.py" not in text
 
 
-def test_the_gate_depends_on_no_code(jobs, tmp_path, monkeypatch):
+def test_the_gate_depends_on_no_code(plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert set(jobs.gate("imagenet", "resnet18-brecq")) == {"job", "weights", "data"}
+    assert set(resolve.inputs(plan, "gate", "imagenet", "resnet18-brecq")) == {"job", "weights", "data"}

@@ -8,9 +8,10 @@ import pytest
 from table_runs import OF_RUNS, SETTINGS, settings_csv, settings_params
 
 from flexround.errors import SettingsError
+from flexround.jobs.tabulate import settings_of
 from flexround.results import paper_numbers
 from flexround.results.render import html, latex, terminal
-from flexround.results.settings_table import keyed, resolve, shown
+from flexround.results.settings_table import keyed, shown
 from flexround.settings.layout import Run
 from flexround.settings.load import hyper, load_params
 from flexround.settings.plan import Plan
@@ -55,7 +56,7 @@ def test_reconstruction_settings_come_from_the_rules():
         ("PTB", "OPT-1.3B", "3e-5", "2e-5", "off")
     ]
     assert {line["recipe"] for line in after} == {"q-flexround-w8a8"}
-    assert resolve(SETTINGS[17], params) == resolve(SETTINGS[17], changed)
+    assert settings_of(Plan(params), SETTINGS[17]) == settings_of(Plan(changed), SETTINGS[17])
 
 
 def test_values_come_from_the_scale():

@@ -87,15 +87,15 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):
     work = Work(TESTS / "smoke.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     run = work.run(*IMAGES, "b-flexround-w4")
-    check_all_count("reconstruct", work.jobs.reconstruct(run)["job"], ("hyper", "iters", 7), tmp_path, kept)
-    check_all_count("evaluate", work.jobs.evaluate(run)["job"], ("run", "seed", 7), tmp_path, kept)
+    check_all_count("reconstruct", work.inputs("reconstruct", run)["job"], ("hyper", "iters", 7), tmp_path, kept)
+    check_all_count("evaluate", work.inputs("evaluate", run)["job"], ("run", "seed", 7), tmp_path, kept)
 
 
 def test_what_a_training_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):
     work = Work(TESTS / "lm_scale.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(finetune.build, "architecture", lambda *_: None)
-    job = work.jobs.finetune(*TEXTS)["job"]
+    job = work.inputs("finetune", *TEXTS)["job"]
     check_all_count("finetune", job, ("train", "epochs", 7), tmp_path, kept)
     data = Path(json.loads(Path(job).read_text())["data"])
     (data / "file.bin").write_bytes(b"2wo")
@@ -115,7 +115,7 @@ def work(tmp_path_factory):
 def test_a_network_of_another_recipe_of_the_same_name_is_not_evaluated(tmp_path, monkeypatch, kept):
     work = Work(TESTS / "smoke.yaml", tmp_path)
     monkeypatch.chdir(tmp_path)
-    job = work.jobs.evaluate(work.run(*IMAGES, "b-flexround-w4"))["job"]
+    job = work.inputs("evaluate", work.run(*IMAGES, "b-flexround-w4"))["job"]
     network = inputs_of(job, tmp_path)[0]
     filled(network, b"one", json.loads(Path(job).read_text())["recipe"] | {"w_bits": 3})
     with pytest.raises(InputError, match=rf"{network}: its manifest says recipe = .*'w_bits': 3.*; delete {network} "):
@@ -138,9 +138,9 @@ def test_what_is_read_is_compared_with_its_hash(work, monkeypatch, stage, read):
     run = work.run(*IMAGES, "b-rtn-w4")
     samples = work.plan.hyper(run)[0].samples
     inputs = {
-        "calibrate": lambda: work.jobs.calibrate(IMAGES[0], samples, 0),
-        "evaluate": lambda: work.jobs.evaluate(work.run(*IMAGES)),
-        "reconstruct": lambda: work.jobs.reconstruct(run),
+        "calibrate": lambda: work.inputs("calibrate", IMAGES[0], samples, 0),
+        "evaluate": lambda: work.inputs("evaluate", work.run(*IMAGES)),
+        "reconstruct": lambda: work.inputs("reconstruct", run),
     }[stage]()
     directory = Path(json.loads(Path(inputs["job"]).read_text())[read])
     file = max(directory.iterdir(), key=lambda path: path.stat().st_size)

@@ -159,7 +159,7 @@ def reconstruction(work, monkeypatch):
         artifacts.write_manifest(samples, ["samples.safetensors"], place=work.plan.samples_dir(run))
         content = (samples / "samples.safetensors").read_bytes()
         (samples / "samples.safetensors").write_bytes(content[: len(content) - damage])
-        call("reconstruct", work.jobs.reconstruct(run), **options)
+        call("reconstruct", work.inputs("reconstruct", run), **options)
 
     yield reconstruct
     assert not Path(work.plan.network_dir(run)).exists()
@@ -210,7 +210,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
         artifacts.write_text(tmp_path / name / "weights-000.safetensors", str(value))
         artifacts.write_manifest(tmp_path / name, ["weights-000.safetensors"], place=name)
     run = work.run("imagenet", "mobilenetv2-brecq", "b-rtn-w4")
-    job = work.jobs.evaluate(run)["job"]
+    job = work.inputs("evaluate", run)["job"]
     settings = json.loads(Path(job).read_text())
     del settings["recipe"], settings["network"]
     settings |= {"networks": {name: name for name in values}, "out": "out"}
@@ -276,7 +276,7 @@ def test_a_job_gets_its_file_alone_and_its_threads(rule):
     options = re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])
     command.parsed([name, "job.json", *(f"{option}=1" for option in options)])
     call = ast.unparse(section(rule, "input"))
-    assert re.search(rf"unpack\(lambda w: get_inputs\((JOBS|SHOWN)\.{name}\(", call)
+    assert f"unpack(lambda w: get_inputs('{name}'" in call
 
 
 # the pins

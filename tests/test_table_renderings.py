@@ -28,7 +28,8 @@ from table_runs import (
 from visible_text import offline, visible
 
 from flexround.errors import InputError, SettingsError
-from flexround.jobs.tables import Shown, TabulateJob
+from flexround.jobs import resolve
+from flexround.jobs.tabulate import TabulateJob
 from flexround.results.render import html, latex, table_layout, terminal
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -98,9 +99,9 @@ def test_cells_of_other_checkpoints_are_said_not_to_be_run(tmp_path: Path) -> No
 
 def test_the_stages_say_not_run_of_what_is_not_selected(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
-        shown = Shown(Plan(load_params("mini"), checkpoints="resnet18-brecq"))
-        call("tabulate", shown.tabulate(2))
-        call("claims", shown.claims())
+        plan = Plan(load_params("mini"), checkpoints="resnet18-brecq")
+        call("tabulate", resolve.inputs(plan, "tabulate", 2))
+        call("claims", resolve.inputs(plan, "claims"))
     lines = list(csv.DictReader((tmp_path / "results/mini/table2.csv").read_text().splitlines()))
     assert {(line["checkpoint"] == "resnet18-brecq", line["status"]) for line in lines} == {
         (True, "missing"),
@@ -327,7 +328,7 @@ def test_stage_makes_a_table_of_settings(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    call("tabulate", Shown(Plan(settings_params())).tabulate(14))
+    call("tabulate", resolve.inputs(Plan(settings_params()), "tabulate", 14))
     names = sorted(path.name for path in Path("results/paper").iterdir())
     assert names == ["table14.csv", "table14.html", "table14.tex"]
     assert "Weight Decay" in capsys.readouterr().out

@@ -4,7 +4,7 @@
 rule calibrate:
     input:
         unpack(
-            lambda w: get_inputs(JOBS.calibrate(w.task, int(w.samples), int(w.seed)))
+            lambda w: get_inputs("calibrate", w.task, int(w.samples), int(w.seed))
         ),
     output:
         directory(layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")),

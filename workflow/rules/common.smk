@@ -46,10 +46,11 @@ def link_results():
 link_results()
 
 
-def get_inputs(inputs):
-    """Return inputs in which what is no result is marked as local: a storage provider has results alone."""
+def get_inputs(stage, *arguments):
+    """Return what a job reads; what is no result is marked as local: a storage provider has results alone."""
+    inputs = resolve.inputs_or_exit(PLAN, stage, *arguments)
     return {
-        name: path if str(path).startswith("results/") else local(path)
+        name: path if path.startswith("results/") else local(path)
         for name, path in inputs.items()
     }
 

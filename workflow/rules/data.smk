@@ -3,7 +3,7 @@
 
 rule fetch:
     input:
-        unpack(lambda w: get_inputs(JOBS.fetch(w.source))),
+        unpack(lambda w: get_inputs("fetch", w.source)),
     output:
         record=layout.source_file("{source}"),
     log:
@@ -19,7 +19,7 @@ rule fetch:
 
 rule data:
     input:
-        unpack(lambda w: get_inputs(JOBS.data(w.task))),
+        unpack(lambda w: get_inputs("data", w.task)),
     output:
         directory(layout.data_dir("{scale}", "{task}")),
     log:

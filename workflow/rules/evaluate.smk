@@ -3,7 +3,7 @@
 
 rule evaluate:
     input:
-        unpack(lambda w: get_inputs(JOBS.evaluate(get_run(w)))),
+        unpack(lambda w: get_inputs("evaluate", get_run(w))),
         files=lambda w: [local(path) for path in PLAN.task_files(w.task)],
     output:
         metrics=layout.evaluated_files(ANY)[0],

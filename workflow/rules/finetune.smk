@@ -3,7 +3,7 @@
 
 rule finetune:
     input:
-        unpack(lambda w: get_inputs(JOBS.finetune(w.task, w.checkpoint))),
+        unpack(lambda w: get_inputs("finetune", w.task, w.checkpoint)),
     output:
         directory(layout.checkpoint_dir("{scale}", "{task}", "{checkpoint}")),
     log:
@@ -35,7 +35,7 @@ rule pretrain:
 # It depends on weights, data and bounds, and on no code: an edit of the evaluation leaves what was quantized alone.
 rule gate:
     input:
-        unpack(lambda w: get_inputs(JOBS.gate(w.task, w.checkpoint))),
+        unpack(lambda w: get_inputs("gate", w.task, w.checkpoint)),
     output:
         layout.gate_file("{scale}", "{task}", "{checkpoint}"),
     log:

@@ -3,7 +3,7 @@
 
 rule reconstruct:
     input:
-        unpack(lambda w: get_inputs(JOBS.reconstruct(get_run(w)))),
+        unpack(lambda w: get_inputs("reconstruct", get_run(w))),
     output:
         directory(layout.quantized_dir(ANY)),
     log:
@@ -24,7 +24,7 @@ rule reconstruct:
 
 rule select:
     input:
-        unpack(lambda w: get_inputs(JOBS.select(get_run(w)))),
+        unpack(lambda w: get_inputs("select", get_run(w))),
     output:
         directory(layout.quantized_dir(ANY)),
     log:

@@ -3,7 +3,7 @@
 
 rule tabulate:
     input:
-        unpack(lambda w: get_inputs(SHOWN.tabulate(int(w.table)))),
+        unpack(lambda w: get_inputs("tabulate", int(w.table))),
     output:
         csv=report(
             f"results/{{scale}}/{SERIES}{{table}}.csv",
@@ -30,7 +30,7 @@ rule tabulate:
 
 rule figure:
     input:
-        unpack(lambda w: get_inputs(SHOWN.figure(int(w.figure)))),
+        unpack(lambda w: get_inputs("figure", int(w.figure))),
     output:
         pdf="results/{scale}/figure{figure}.pdf",
         png=report(
@@ -51,7 +51,7 @@ rule figure:
 
 rule summary:
     input:
-        unpack(lambda w: get_inputs(SHOWN.summary())),
+        unpack(lambda w: get_inputs("summary")),
     output:
         json="results/{scale}/metrics.json",
     log:
@@ -102,7 +102,7 @@ rule publish_figure:
 
 rule claims:
     input:
-        unpack(lambda w: get_inputs(SHOWN.claims())),
+        unpack(lambda w: get_inputs("claims")),
     output:
         claims=of_claims("claims.csv", caption="../report/claims.rst"),
         errata=of_claims("errata.csv", caption="../report/errata.rst"),

@@ -1,22 +1,27 @@
 """The job file: all that one run of a rule may know of the settings, resolved, as JSON. No torch here.
 
 The Snakefile writes it, rewritten only when its content changes, and it is an input of the rule: so a changed setting
-reruns exactly the runs whose resolved settings changed. Paths in it are relative to the project.
+reruns exactly the runs whose resolved settings changed. Paths in it are relative to the project. Each rule has a module
+beside this one with the class of its job and the function ``resolve``, which plans a job; ``stages`` has its work.
 """
 
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
 
 from pydantic import Field
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.settings.layout import Run
-from flexround.settings.schema import Checkpoint, Count, Gate, Hyper, Recipe, Source, Strict, Task
+from flexround.settings.schema import Checkpoint, Strict, Task
 from flexround.settings.validation import validate
+
+if TYPE_CHECKING:  # no job depends on how it was planned
+    from flexround.settings.plan import Plan
 
 FORMAT: Literal[1] = 1
 J = TypeVar("J", bound="Job")
+Inputs = dict[str, str]
 
 
 class Job(Strict):
@@ -24,36 +29,6 @@ class Job(Strict):
 
     format: Literal[1] = FORMAT
     code: Path | None = Field(None, description="code file; none: the job depends on no code (jobs/codefile.py)")
-
-
-class FetchJob(Job):
-    """Fetch one pinned source."""
-
-    name: str
-    source: Source
-    out: Path = Field(description="directory of all sources")
-
-
-class DataJob(Job):
-    """Prepare a task's data."""
-
-    scale: str
-    name: str
-    task: Task
-    sources: Path = Field(description="directory of all sources")
-    out: Path
-
-
-class CalibrateJob(Job):
-    """Draw the calibration samples of a seed."""
-
-    scale: str
-    name: str
-    task: Task
-    samples: Count
-    seed: int
-    data: Path
-    out: Path
 
 
 class NetworkJob(Job):
@@ -65,54 +40,56 @@ class NetworkJob(Job):
     out: Path
 
 
-class FinetuneJob(NetworkJob):
-    """Make a full-precision network: import it, train it, or both."""
-
-    train: dict[str, Any] | None = Field(description="settings that the task reads; none: the weights as they come")
-    origins: dict[str, Source] = Field(description="the pinned sources it is made from")
-    sources: Path = Field(description="directory of all sources")
-    data: Path | None
-    pretrained: Path | None = Field(description="directory of the network that it starts from")
-
-
 class MeasuredJob(NetworkJob):
     """What evaluates a network."""
 
     data: Path
 
 
-class GateJob(MeasuredJob):
-    """Pass or stop a full-precision network."""
+class Planned(NamedTuple):
+    """A job as it is planned.
 
-    gate: Gate
-    weights: Path
+    Attributes:
+        kind: class of the job.
+        output: directory, or the first of the files, that its rule makes; the job's ``out`` unless ``values`` has one.
+        values: the job's fields.
+        inputs: what its rule reads besides the job file, by name.
+        code: ``package.module:name`` of all code that settings make the stage import; None if it depends on no code.
+        files: other files of the project that it reads, and whose content counts as code does.
+    """
 
-
-class ReconstructJob(NetworkJob):
-    """Quantize a network."""
-
-    run: Run
-    recipe: Recipe
-    rounding: str = Field(description="package.module:Class")
-    hyper: Hyper
-    hyper_sources: dict[str, str] = Field(description="where each hyper-parameter comes from")
-    weights: Path
-    samples: Path
-
-
-class SelectJob(MeasuredJob):
-    """Choose the best of several quantized networks."""
-
-    run: Run
-    networks: dict[str, Path] = Field(description="recipe -> directory")
+    kind: type[Job]
+    output: str
+    values: dict[str, Any]
+    inputs: Inputs
+    code: tuple[str, ...] | None = ()
+    files: tuple[str, ...] = ()
 
 
-class EvaluateJob(MeasuredJob):
-    """Evaluate a network, quantized or not."""
+def numbered(name: str, paths: Iterable[str]) -> Inputs:
+    """Return inputs ``NAME_0``, ``NAME_1`` and so on."""
+    return {f"{name}_{i}": path for i, path in enumerate(paths)}
 
-    run: Run
-    recipe: Recipe
-    network: Path
+
+def network(plan: "Plan", task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
+    """Return what all jobs of a network know of it, without what changes no result.
+
+    ``evaluated`` keeps the type in which the network is evaluated.
+    """
+    irrelevant = {} if evaluated else {"evaluated": "float32"}
+    return {
+        "names": (plan.scale.name, task, checkpoint),
+        "task": plan.scale.tasks[task].model_copy(update={"sources": (), "files": None}),
+        "checkpoint": plan.params.checkpoint(checkpoint).model_copy(update=irrelevant),
+    }
+
+
+def network_code(plan: "Plan", task: str, checkpoint: str) -> tuple[str, ...]:
+    """Return the code that the settings of a task and a checkpoint name."""
+    settings = plan.params.checkpoint(checkpoint)
+    model = settings.model
+    named = [model.factory, model.blocks, model.equalization, settings.loader, settings.key_map]
+    return tuple(target for target in (*named, plan.scale.tasks[task].module) if target)
 
 
 def read(kind: type[J], path: Path) -> J:

@@ -1,30 +1,17 @@
-"""Tables of settings: what fine-tuning and reconstruction really use, read from the scale; nothing is run."""
+"""Tables of settings: the CSV of what fine-tuning and reconstruction really use; nothing is run."""
 
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
-from flexround.errors import SettingsError, suggest
 from flexround.results.paper_numbers import SETTING, Key
 from flexround.results.table_csv import write
-from flexround.settings.layout import Run
-from flexround.settings.load import Params, hyper
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Setting, Table
 
 SMALLEST_PLAIN = 1e-2  # the paper writes smaller settings as 5e-3
 
 
-def resolve(table: Table, params: Params) -> list[float]:
-    """Return what the pipeline uses for each cell of a settings table, in the order of ``table.settings``.
-
-    Raises:
-        SettingsError: the scale lacks a task, checkpoint or setting, or those that share a cell differ.
-    """
-    return [_agreed(table, setting, params) for setting in table.settings]
-
-
 def to_csv(table: Table, values: Sequence[float], scale: ScaleFacts, numbers: Mapping[Key, float]) -> str:
-    """Return the CSV of a settings table, with the columns of every other table; ``values`` are from `resolve`."""
+    """Return the CSV of a settings table, with the columns of every other table; ``values`` are those of its cells."""
     cells = zip(keyed(table), values, strict=True)
     return write(_entry(key, table, setting, value, scale, numbers.get(key)) for (key, setting), value in cells)
 
@@ -62,39 +49,3 @@ def _entry(
         "group": sections.index(setting.section) + 1,
         "best": 0,
     }
-
-
-def _agreed(table: Table, setting: Setting, params: Params) -> float:
-    """Return the value that all tasks and checkpoints of a cell share."""
-    tasks = [setting.task] if setting.task else table.tasks
-    pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
-    values = {pair: _value(setting, *pair, params) for pair in pairs}
-    first = pairs[0]
-    for pair, value in values.items():
-        if value != values[first]:
-            raise SettingsError(
-                f"table {table.number} prints one {setting.setting} for all: scale {params.scale.name} has "
-                f"{values[first]} for {'/'.join(first)}, but {value} for {'/'.join(pair)}; make them equal"
-            )
-    return values[first]
-
-
-def _value(setting: Setting, task: str, checkpoint: str, params: Params) -> float:
-    """Return a setting of a pair."""
-    scale, (kind, _, key) = params.scale, setting.setting.partition(".")
-    if task not in scale.tasks:
-        raise SettingsError(f"scale {scale.name}: task {suggest(task, scale.tasks)}")
-    params.checkpoint(checkpoint)
-    known: Mapping[str, Any]
-    if kind == "task":
-        where, known = f"tasks.{task}.options", scale.tasks[task].options
-    elif setting.recipe is None:
-        where, known = f"train: {task}/{checkpoint}", params.train(task, checkpoint) or {}
-    else:
-        run = Run(scale.name, task, checkpoint, setting.recipe, 0)
-        where, known = f"hyper: {task}/{checkpoint}/{setting.recipe}", hyper(params, run)[0].model_dump()
-    if not isinstance(known.get(key), int | float):
-        raise SettingsError(
-            f"scale {scale.name}: {where}: {key} = {known.get(key)!r}: write a number, the task's table shows it"
-        )
-    return known[key]

@@ -115,9 +115,9 @@ class Module:
             for name in {leaf.id for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)}:
                 self.nodes.setdefault(name, []).append(node)
         else:
-            for inner in ast.walk(node):
-                if isinstance(inner, ast.Import | ast.ImportFrom):
-                    self._read(inner)
+            for child in ast.walk(node):
+                if isinstance(child, ast.Import | ast.ImportFrom):
+                    self._read(child)
 
 
 def _parsed(path: Path, content: bytes) -> ast.Module:

@@ -8,6 +8,7 @@ from safetensors.numpy import save_file
 
 from flexround.io import artifacts
 from flexround.jobs import jobfile
+from flexround.jobs.calibrate import CalibrateJob
 from flexround.machine import provenance
 from flexround.tasks import protocol
 
@@ -16,7 +17,7 @@ log = logging.getLogger(__name__)
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(jobfile.CalibrateJob, arguments.job)
+    job = jobfile.read(CalibrateJob, arguments.job)
     task = protocol.build(job.task)
     data = provenance.inputs(job.data)
     arrays = task.calibration(job.data, job.samples, job.seed)

@@ -8,7 +8,7 @@ from collections import Counter
 
 from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
-from flexround.jobs.tables import ClaimsJob
+from flexround.jobs.claims import ClaimsJob
 from flexround.results import cells, sample_sizes
 from flexround.results.claims import errata, verdicts
 from flexround.results.render import claims_page

@@ -12,7 +12,8 @@ from safetensors.numpy import save_file
 
 from flexround.io import artifacts, resume
 from flexround.jobs import jobfile
-from flexround.jobs.jobfile import EvaluateJob, MeasuredJob
+from flexround.jobs.evaluate import EvaluateJob
+from flexround.jobs.jobfile import MeasuredJob
 from flexround.machine import hardware, precision, provenance
 from flexround.machine.devices import lease
 from flexround.reconstruct import network

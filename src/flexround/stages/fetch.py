@@ -8,13 +8,14 @@ import logging
 
 from flexround.io import artifacts, sources
 from flexround.jobs import jobfile
+from flexround.jobs.fetch import FetchJob
 
 log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(jobfile.FetchJob, arguments.job)
+    job = jobfile.read(FetchJob, arguments.job)
     source = job.source
     digest = sources.fetch(job.name, source, job.out)
     record = {"name": job.name, "file": source.file, "revision": source.revision, "sha256": digest}

@@ -4,7 +4,8 @@ import argparse
 import itertools
 
 from flexround.jobs import jobfile
-from flexround.jobs.tables import RESULTS, Bits, FigureJob, Shift, Sizes
+from flexround.jobs.figure import Bits, FigureJob, Shift
+from flexround.jobs.shared import RESULTS, Sizes
 from flexround.machine import provenance
 from flexround.reconstruct import codes, network
 from flexround.results import cells

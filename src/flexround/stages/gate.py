@@ -10,7 +10,7 @@ import logging
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.jobs import jobfile
-from flexround.jobs.jobfile import GateJob
+from flexround.jobs.gate import GateJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.stages.evaluate import measured

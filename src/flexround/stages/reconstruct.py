@@ -14,7 +14,7 @@ from flexround import imports
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.jobs import jobfile
-from flexround.jobs.jobfile import ReconstructJob
+from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.reconstruct import cache, network

@@ -5,7 +5,7 @@ import logging
 
 from flexround.io import artifacts
 from flexround.jobs import jobfile
-from flexround.jobs.jobfile import SelectJob
+from flexround.jobs.select import SelectJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
 from flexround.stages.evaluate import measured

@@ -5,7 +5,7 @@ import sys
 
 from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
-from flexround.jobs.tables import TabulateJob
+from flexround.jobs.tabulate import TabulateJob
 from flexround.results import cells, settings_table, table_csv
 from flexround.results.render import html, latex, terminal
 

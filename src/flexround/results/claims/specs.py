@@ -7,7 +7,7 @@ from pathlib import Path
 from pydantic import Field, model_validator
 
 from flexround.results.cells import Cell
-from flexround.settings.layout import PARAMS
+from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import Count, Positive, Strict
 from flexround.settings.validation import given, read_yaml
 
@@ -87,3 +87,8 @@ def _place(cell: Cell) -> tuple[str, str, str]:
 def _pattern(template: str) -> str:
     """Return a template of recipes as a regular expression; a {name} is one part between hyphens."""
     return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\w+)", re.escape(template))
+
+
+def budget_key(run: Run) -> str:
+    """Return what all seeds of a run share."""
+    return f"{run.task}/{run.checkpoint}/{run.recipe}"

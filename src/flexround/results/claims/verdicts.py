@@ -6,12 +6,11 @@ from typing import NamedTuple
 from flexround import metrics
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
-from flexround.results.claims.specs import CLAIMS, Claim
+from flexround.results.claims.specs import CLAIMS, Claim, budget_key
 from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
-from flexround.settings.layout import Run
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
 COLUMNS = (
@@ -89,11 +88,6 @@ def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int]) -> str
     return write(
         (_identity(each) | _published_side(each) | _ours(each) | _spent(each, budgets) for each in comparisons), COLUMNS
     )
-
-
-def budget_key(run: Run) -> str:
-    """Return what all seeds of a run share."""
-    return f"{run.task}/{run.checkpoint}/{run.recipe}"
 
 
 def margin(one: float, other: float, metric: str) -> float:

@@ -1,0 +1,34 @@
+"""The job that evaluates a network."""
+
+import re
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flexround.jobs.jobfile import MeasuredJob, Planned, network, network_code
+from flexround.settings import layout
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.schema import Recipe
+
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan
+
+FUNCTION = re.compile(r"!function ([\w.]+)\.(\w+)")  # a tag of lm-eval's YAML
+
+
+class EvaluateJob(MeasuredJob):
+    """Evaluate a network, quantized or not."""
+
+    run: Run
+    recipe: Recipe
+    network: Path
+
+
+def resolve(plan: "Plan", run: Run) -> Planned:
+    """Plan the evaluation of a run; files of its task count as code, and so do the functions that they name."""
+    inputs = {"network": plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
+    known = network(plan, run.task, run.checkpoint, evaluated=True)
+    values = known | {"run": run, "recipe": plan.params.recipe(run.recipe), **inputs}
+    files = tuple(plan.task_files(run.task))
+    named = [":".join(function) for path in files for function in FUNCTION.findall((ROOT / path).read_text())]
+    code = (*network_code(plan, run.task, run.checkpoint), *named)
+    return Planned(EvaluateJob, layout.evaluated_dir(run), values, inputs, code, files)

@@ -1,0 +1,95 @@
+"""The job that draws one figure: grid shifts, accuracies against calibration size, or accuracies against bits."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from flexround.jobs import shared
+from flexround.jobs.jobfile import Job, Planned, network, numbered
+from flexround.jobs.shared import RESULTS, Sizes
+from flexround.settings import layout
+from flexround.settings.layout import Run
+from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, Strict, Task
+from flexround.settings.tables import Panel, Table
+
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan
+
+
+class Shift(Strict):
+    """One weight whose grid shifts are drawn, and where its networks lie."""
+
+    panel: Panel
+    task: Task
+    checkpoint: Checkpoint
+    steps: tuple[str, ...] = Field(description="surgery before quantization")
+    weights: Path
+    quantized: Path
+
+
+class Bits(Strict):
+    """Accuracy against bits: a table, and what its cells are collected by."""
+
+    table: Table
+    recipes: dict[str, Recipe]
+    seeds: dict[str, Count]
+
+
+class FigureJob(Job):
+    """Draw one figure."""
+
+    number: Count
+    where: str = Field(description="the layer or network that it shows")
+    scale: str
+    large_weight: Positive
+    shifts: tuple[Shift, ...]
+    sizes: Sizes | None
+    by_bits: Bits | None
+    out: Path
+
+
+def resolve(plan: "Plan", number: int) -> Planned:
+    """Plan a figure of its networks or of its evaluations."""
+    figures, out = plan.params.figures, RESULTS / plan.scale.name
+    shifts = [_shift(plan, panel) for panel in figures.shifts.get(number, ())]
+    values = {
+        "number": number,
+        "where": figures.where[number],
+        "scale": plan.scale.name,
+        "large_weight": plan.scale.figures.large_weight,
+        "shifts": shifts,
+        "sizes": shared.sizes(plan) if number == figures.sample_size.number else None,
+        "by_bits": _by_bits(plan, number),
+        "out": out,
+    }
+    inputs = shared.evaluated([] if shifts else plan.figure_runs(number))
+    inputs |= numbered("weights", (str(shift.weights) for shift in shifts))
+    inputs |= numbered("quantized", (str(shift.quantized) for shift in shifts))
+    models = [shift.checkpoint.model for shift in shifts]
+    code = {target for model in models for target in (model.factory, model.equalization) if target}
+    code |= {shift.task.module for shift in shifts}
+    return Planned(FigureJob, str(out / f"figure{number}.pdf"), values, inputs, tuple(sorted(code)))
+
+
+def _by_bits(plan: "Plan", number: int) -> Bits | None:
+    """Return what a figure shows of a table, if it does."""
+    spec = plan.params.figures.by_bits
+    if spec is None or number != spec.number:
+        return None
+    table = plan.params.tables[spec.table]
+    return Bits(table=table, recipes=shared.recipes(plan, [table]), seeds=shared.seeds(plan, [table]))
+
+
+def _shift(plan: "Plan", panel: Panel) -> Shift:
+    """Return one weight with its networks."""
+    run = Run(plan.scale.name, panel.task, panel.checkpoint, panel.recipe, 0)
+    known = network(plan, panel.task, panel.checkpoint)
+    return Shift(
+        panel=panel,
+        task=known["task"],
+        checkpoint=known["checkpoint"],
+        steps=plan.params.recipe(panel.recipe).preprocess,
+        weights=Path(layout.checkpoint_dir(run.scale, run.task, run.checkpoint)),
+        quantized=Path(layout.quantized_dir(run)),
+    )

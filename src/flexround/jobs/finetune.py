@@ -1,0 +1,38 @@
+"""The job that makes a full-precision network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from flexround.jobs.jobfile import NetworkJob, Planned, network, network_code
+from flexround.settings import layout
+from flexround.settings.schema import Source
+
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan
+
+
+class FinetuneJob(NetworkJob):
+    """Make a full-precision network: import it, train it, or both."""
+
+    train: dict[str, Any] | None = Field(description="settings that the task reads; none: the weights as they come")
+    origins: dict[str, Source] = Field(description="the pinned sources it is made from")
+    sources: Path = Field(description="directory of all sources")
+    data: Path | None
+    pretrained: Path | None = Field(description="directory of the network that it starts from")
+
+
+def resolve(plan: "Plan", task: str, checkpoint: str) -> Planned:
+    """Plan the network of a task and a checkpoint."""
+    settings, made_from = plan.params.checkpoint(checkpoint), plan.origins(task, checkpoint)
+    values = network(plan, task, checkpoint) | {
+        "train": plan.params.train(task, checkpoint),
+        "origins": {name: plan.params.sources[name] for name in settings.sources},
+        "sources": layout.SOURCES,
+        "data": made_from.get("data"),
+        "pretrained": made_from.get("pretrained"),
+    }
+    last = (settings.finish.function,) if settings.finish else ()
+    code = (*network_code(plan, task, checkpoint), *last)
+    return Planned(FinetuneJob, layout.checkpoint_dir(plan.scale.name, task, checkpoint), values, made_from, code)

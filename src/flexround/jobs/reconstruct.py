@@ -1,0 +1,40 @@
+"""The job that quantizes a network."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from pydantic import Field
+
+from flexround.jobs.jobfile import NetworkJob, Planned, network, network_code
+from flexround.settings import layout
+from flexround.settings.layout import Run
+from flexround.settings.schema import Hyper, Recipe
+
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan
+
+
+class ReconstructJob(NetworkJob):
+    """Quantize a network."""
+
+    run: Run
+    recipe: Recipe
+    rounding: str = Field(description="package.module:Class")
+    hyper: Hyper
+    hyper_sources: dict[str, str] = Field(description="where each hyper-parameter comes from")
+    weights: Path
+    samples: Path
+
+
+def resolve(plan: "Plan", run: Run) -> Planned:
+    """Plan the reconstruction of a run."""
+    recipe, (hyper, sources) = plan.params.recipe(run.recipe), plan.hyper(run)
+    rounding = plan.params.rounding_target(recipe.rounding or "")
+    read = {
+        "weights": layout.checkpoint_dir(run.scale, run.task, run.checkpoint),
+        "samples": plan.samples_dir(run),
+    }
+    facts = {"run": run, "recipe": recipe, "rounding": rounding, "hyper": hyper, "hyper_sources": sources}
+    values = network(plan, run.task, run.checkpoint) | facts | read
+    code = (*network_code(plan, run.task, run.checkpoint), rounding)
+    return Planned(ReconstructJob, layout.quantized_dir(run), values, read | {"gate": plan.gate(run)}, code)

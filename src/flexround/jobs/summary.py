@@ -1,0 +1,23 @@
+"""The job that sums up the tables of a scale."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from flexround.jobs.jobfile import Job, Planned, numbered
+
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan
+
+
+class SummaryJob(Job):
+    """Sum up the tables."""
+
+    tables: tuple[Path, ...]
+    out: Path
+
+
+def resolve(plan: "Plan") -> Planned:
+    """Plan the summary of all tables that the scale can make."""
+    out = f"results/{plan.scale.name}"
+    tables = [f"{out}/{plan.params.tables[number].name}.csv" for number in plan.complete_tables()]
+    return Planned(SummaryJob, f"{out}/metrics.json", {"tables": tables}, numbered("table", tables))

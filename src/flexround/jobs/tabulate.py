@@ -1,0 +1,94 @@
+"""The job that makes one table."""
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from pydantic import Field
+
+from flexround.errors import SettingsError, suggest
+from flexround.jobs import shared
+from flexround.jobs.jobfile import Job, Planned
+from flexround.jobs.shared import RESULTS, Numbers
+from flexround.settings.layout import Run
+from flexround.settings.schema import Count, Recipe, ScaleFacts
+from flexround.settings.tables import Setting, Table
+
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan
+
+
+class TabulateJob(Job):
+    """Make one table."""
+
+    table: Table
+    scale: ScaleFacts
+    seeds: dict[str, Count] = Field(description="of a complete quantized cell, by task")
+    selected: tuple[str, ...] | None = Field(None, description="checkpoints whose cells are made; none: all")
+    recipes: dict[str, Recipe] = Field(description="of the rows")
+    numbers: Numbers = Field(description="that the paper prints in this table")
+    settings: tuple[float, ...] = Field(description="cells of a table of settings")
+    evaluated: Path = Field(RESULTS, description="holds SCALE/evaluated")
+    out: Path
+
+
+def resolve(plan: "Plan", number: int) -> Planned:
+    """Plan a table, of its runs or of settings."""
+    table, out, templates = plan.params.tables[number], RESULTS / plan.scale.name, shared.templates("table")
+    values = {
+        "table": table,
+        "scale": shared.facts(plan),
+        "seeds": shared.seeds(plan, [table]),
+        "selected": plan.selected,
+        "recipes": shared.recipes(plan, [table]),
+        "numbers": tuple((key, value) for key, value in shared.numbers(plan) if key.table == number),
+        "settings": settings_of(plan, table),
+        "out": out,
+    }
+    inputs = templates | shared.evaluated([] if table.settings else plan.table_runs(number))
+    return Planned(TabulateJob, str(out / f"{table.name}.csv"), values, inputs, files=tuple(templates.values()))
+
+
+def settings_of(plan: "Plan", table: Table) -> tuple[float, ...]:
+    """Return what the pipeline uses for each cell of a settings table, in the order of ``table.settings``.
+
+    Raises:
+        SettingsError: the scale lacks a task, checkpoint or setting, or those that share a cell differ.
+    """
+    return tuple(_agreed(table, setting, plan) for setting in table.settings)
+
+
+def _agreed(table: Table, setting: Setting, plan: "Plan") -> float:
+    """Return the value that all tasks and checkpoints of a cell share."""
+    tasks = [setting.task] if setting.task else table.tasks
+    pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
+    values = {pair: _value(setting, *pair, plan) for pair in pairs}
+    first = pairs[0]
+    for pair, value in values.items():
+        if value != values[first]:
+            raise SettingsError(
+                f"table {table.number} prints one {setting.setting} for all: scale {plan.scale.name} has "
+                f"{values[first]} for {'/'.join(first)}, but {value} for {'/'.join(pair)}; make them equal"
+            )
+    return values[first]
+
+
+def _value(setting: Setting, task: str, checkpoint: str, plan: "Plan") -> float:
+    """Return a setting of a pair."""
+    scale, (kind, _, key) = plan.scale, setting.setting.partition(".")
+    if task not in scale.tasks:
+        raise SettingsError(f"scale {scale.name}: task {suggest(task, scale.tasks)}")
+    plan.params.checkpoint(checkpoint)
+    known: Mapping[str, Any]
+    if kind == "task":
+        where, known = f"tasks.{task}.options", scale.tasks[task].options
+    elif setting.recipe is None:
+        where, known = f"train: {task}/{checkpoint}", plan.params.train(task, checkpoint) or {}
+    else:
+        run = Run(scale.name, task, checkpoint, setting.recipe, 0)
+        where, known = f"hyper: {task}/{checkpoint}/{setting.recipe}", plan.hyper(run)[0].model_dump()
+    if not isinstance(known.get(key), int | float):
+        raise SettingsError(
+            f"scale {scale.name}: {where}: {key} = {known.get(key)!r}: write a number, the task's table shows it"
+        )
+    return known[key]
