@@ -20,6 +20,7 @@ from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling, LanguageOptions
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
+from flexround.tasks.text import token_blocks
 
 SCALE = str(Path(__file__).with_name("lm_scale.yaml"))
 CPU = torch.device("cpu")
@@ -38,7 +39,7 @@ def letters(begin=False):
 
 
 def cut(texts, size, count=1, **options):
-    return [part.tolist() for part in language_modelling.blocks(texts, letters(**options), size, count, "here")]
+    return [part.tolist() for part in token_blocks.blocks(texts, letters(**options), size, count, "here")]
 
 
 # blocks
@@ -49,23 +50,23 @@ def test_blocks_by_hand():
     assert cut(texts, 3, 2) == [[[1, 2, 3], [4, 5, 6]]]
     assert cut(texts, 2, 2) == [[[1, 2], [3, 4]], [[5, 6]]]
     assert cut(texts, 4, 2, begin=True) == [[[0, 1, 2, 3], [4, 0, 0, 5]]], "blank rows begin too"
-    (found,) = language_modelling.blocks(texts, letters(), 3, 2, "here")
+    (found,) = token_blocks.blocks(texts, letters(), 3, 2, "here")
     assert found.dtype == np.int32
 
 
 def test_tokenizing_in_chunks_changes_nothing(monkeypatch):
     texts = [" ".join("abcdefghij"[: 1 + index % 10]) for index in range(50)]
     whole = list(itertools.chain(*cut(texts, 7, 4)))
-    monkeypatch.setattr(language_modelling, "CHUNK", 3)
+    monkeypatch.setattr(token_blocks, "CHUNK", 3)
     assert list(itertools.chain(*cut(texts, 7, 4))) == whole
     assert len(whole) == sum(1 + index % 10 for index in range(50)) // 7
 
 
 def test_text_is_read_as_it_is_needed(monkeypatch):
-    monkeypatch.setattr(language_modelling, "CHUNK", 3)
+    monkeypatch.setattr(token_blocks, "CHUNK", 3)
     read = []
     endless = (read.append(1) or "a b" for _ in itertools.count())
-    next(language_modelling.blocks(endless, letters(), 4, 2, "here"))
+    next(token_blocks.blocks(endless, letters(), 4, 2, "here"))
     assert len(read) <= 6
 
 

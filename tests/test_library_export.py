@@ -16,7 +16,7 @@ from tokenizers import Tokenizer
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.settings.layout import ROOT
-from flexround.tasks.language.task import blocks
+from flexround.tasks.text.token_blocks import blocks
 from synthetic import articles
 
 SYMMETRIC = {"w_scheme": "symmetric"}

@@ -19,8 +19,8 @@ from flexround.quant.rounding import Axes
 from flexround.reconstruct import optimise, phases
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.tasks.commonsense import harness
-from flexround.tasks.language import task as language_modelling
 from flexround.tasks.text import task as text
+from flexround.tasks.text import token_blocks
 from flexround.tasks.webnlg import bleu
 
 GOLDEN = defaultdict(dict)
@@ -104,7 +104,7 @@ MUTATIONS = {  # defect -> where it is planted, as what, and a golden number tha
     "BLEU without lower-casing": (bleu, "post_process", case_counts, "metrics/bleu_all"),
     "acc instead of acc_norm": (harness, "ask", acc_alone, "questions/hellaswag"),
     "s1 learned at the rate of V": (phases, "_weight_groups", s1_at_the_rate_of_v, "b-adaquant-w3/step"),
-    "tail of the corpus not dropped": (language_modelling, "blocks", tail_kept, "questions/ppl/examples"),
+    "tail of the corpus not dropped": (token_blocks, "blocks", tail_kept, "questions/ppl/examples"),
     "steps searched with p = 2": (search, "mean_error", lambda real, *rest: real(*rest[:-1], 2.0), "b-rtn-w3/error"),
     "learning rate not annealed": (optimise, "_set_rates", not_annealed, "b-flexround-w3/error"),
     "equalized on one side": (equalize, "_scale_input", nothing, "surgery/output"),

@@ -30,8 +30,7 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import PACE, State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
-from flexround.tasks.language.task import CHUNK
-from flexround.tasks.language.task import blocks as text_blocks
+from flexround.tasks.text import token_blocks
 
 log = logging.getLogger(__name__)
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
@@ -149,7 +148,8 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
     tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
-    found = list(text_blocks(content.splitlines(keepends=True), tokenizer, length, CHUNK, str(text)))
+    lines = content.splitlines(keepends=True)
+    found = list(token_blocks.blocks(lines, tokenizer, length, token_blocks.CHUNK, str(text)))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
     if samples > len(ids):
         raise InputError(

@@ -5,7 +5,6 @@ run_clm is an example script of Hugging Face. Rows are tokenized one by one with
 the end is dropped. A block's labels are its own ids: its first token is not predicted, and no block sees another.
 """
 
-import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -25,13 +24,12 @@ from flexround.settings.validation import validate
 from flexround.tasks.language import files as language_files
 from flexround.tasks.language.options import LanguageOptions
 from flexround.tasks.protocol import Evaluation, Inputs, Split
-from flexround.tasks.text import encode, lora_training
+from flexround.tasks.text import encode, lora_training, token_blocks
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.options import AdapterTrainSettings
 
-CHUNK = 1024  # rows tokenized, or blocks joined, at once
 LOGITS = 2**28  # logits of one batch: 1 GiB
 UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
 
@@ -89,8 +87,9 @@ class LanguageModelling(text.TextTask):
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
     def blocks(self, texts: Iterable[str], network: Path, what: str) -> Iterator[np.ndarray]:
-        """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see the function ``blocks``."""
-        return blocks(texts, tokenizer_files.load(network / TOKENIZER), self.options.block_size, CHUNK, what)
+        """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``token_blocks``."""
+        tokenizer = tokenizer_files.load(network / TOKENIZER)
+        return token_blocks.blocks(texts, tokenizer, self.options.block_size, token_blocks.CHUNK, what)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
@@ -127,37 +126,6 @@ def read_texts(data: Path, split: str) -> Iterator[str]:
             yield json.loads(line)["text"]
 
 
-def blocks(texts: Iterable[str], tokenizer: Tokenizer, size: int, count: int, what: str) -> Iterator[np.ndarray]:
-    """Tokenize texts one by one, join them and cut them into blocks; the tail is dropped.
-
-    Args:
-        texts: read as they are needed.
-        tokenizer: adds to each text what it adds; loses its padding and truncation.
-        size: tokens of a block.
-        count: blocks at a time.
-        what: the texts, for the message.
-
-    Yields:
-        int32 (count, size), at last fewer.
-
-    Raises:
-        InputError: there is not one block.
-    """
-    tokenizer.no_padding()
-    tokenizer.no_truncation()
-    remaining, done, rest = iter(texts), 0, np.zeros(0, np.int32)
-    while rows := list(itertools.islice(remaining, CHUNK)):
-        encoded = tokenizer.encode_batch_fast(rows)
-        rest = np.concatenate([rest, *(np.array(row.ids, np.int32) for row in encoded)])
-        while len(rest) >= count * size:
-            yield rest[: count * size].reshape(count, size)
-            rest, done = rest[count * size :], done + count
-    if whole := len(rest) // size:
-        yield rest[: whole * size].reshape(whole, size)
-    elif not done:
-        raise InputError(f"{what}: {len(rest)} tokens are less than one block, block_size={size}; lower it or add text")
-
-
 def choose(numbers: np.ndarray, available: int) -> np.ndarray:
     """Return one of ``available`` indices for each number, all different: the first steps of a Fisher-Yates shuffle.
 
@@ -188,7 +156,7 @@ def text_losses(
     with torch.no_grad():
         parts = [
             _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
-            for ids in blocks(texts, tokenizer, size, count, what)
+            for ids in token_blocks.blocks(texts, tokenizer, size, count, what)
         ]
     return np.concatenate(parts)
 
