@@ -78,11 +78,14 @@ format: $(INSTALLED) ## apply the formatters
 
 lock: ## pin the newest versions again
 	uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
-		--extra dev --upgrade --custom-compile-command "make lock" --output-file requirements.lock pyproject.toml
-	for extra in slurm s3; do uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url \
-		--no-emit-find-links --constraint requirements.lock --upgrade --custom-compile-command "make lock" \
-		--output-file requirements-$$extra.lock requirements-$$extra.in || exit 1; done
-	python3 tests/environment_yml.py > environment.yml
+		--extra dev --constraint requirements-s3.in --upgrade --custom-compile-command "make lock" \
+		--output-file requirements.lock pyproject.toml
+	constraints="--constraint requirements.lock"; for extra in slurm s3; do \
+		uv pip compile --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links \
+		$$constraints --upgrade --custom-compile-command "make lock" \
+		--output-file requirements-$$extra.lock requirements-$$extra.in || exit 1; \
+		constraints="$$constraints --constraint requirements-$$extra.lock"; done
+	$(BIN)/python tests/environment_yml.py > environment.yml
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3, or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1
 	python -m flexround.tools.plan --scale $(call quoted,$(SCALE)) \

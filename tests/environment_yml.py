@@ -1,6 +1,8 @@
 """Print environment.yml: the pins of requirements.lock for conda users. ``make lock`` redirects it into the file."""
 
+import itertools
 import re
+import tomllib
 from pathlib import Path
 
 from packaging.markers import default_environment
@@ -12,8 +14,9 @@ ROOT = Path(__file__).resolve().parent.parent
 
 def pins() -> dict[str, str]:
     """Return name -> version of everything in the lock that pyproject.toml names and ``PYTHON`` takes."""
-    text = (ROOT / "pyproject.toml").read_text()
-    named = set(re.findall(r'"([a-z0-9-]+)(?:[>=<][^"]*)?"', text.split("dependencies = [")[1].split("[tool.")[0]))
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    wanted = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
+    named = {requirement.name for requirement in map(Requirement, wanted)}
     lines = re.findall(r"^([a-z0-9-]+==[^\\\n]+)", (ROOT / "requirements.lock").read_text(), re.MULTILINE)
     target = {**default_environment(), "python_version": PYTHON, "python_full_version": f"{PYTHON}.0"}
     locked = [pin for pin in map(Requirement, lines) if pin.marker is None or pin.marker.evaluate(target)]

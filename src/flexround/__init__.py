@@ -7,8 +7,20 @@ until it is used.
 """
 
 import importlib
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
+if TYPE_CHECKING:  # what type checkers and editors read
+    from flexround.errors import FlexRoundError as FlexRoundError
+    from flexround.library.quantize import quantize as quantize
+    from flexround.library.quantized import Quantized as Quantized
+    from flexround.library.quantized import load as load
+    from flexround.models.blocks import Block as Block
+    from flexround.models.blocks import Site as Site
+    from flexround.quant.grid import clip as clip
+    from flexround.quant.rounding import Rounding as Rounding
+    from flexround.settings.schema import Recipe as Recipe
+
+__version__ = "0.1.0"
 PUBLIC = {
     "quantize": "flexround.library.quantize",
     "load": "flexround.library.quantized",
@@ -31,4 +43,4 @@ def __getattr__(name: str) -> Any:
 
 def __dir__() -> list[str]:
     """Return the public names."""
-    return [*PUBLIC]
+    return [*PUBLIC, "__version__"]

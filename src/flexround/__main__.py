@@ -1,9 +1,9 @@
-"""``python -m flexround quantize``: the library from a shell."""
+"""``flexround quantize``, or ``python -m flexround quantize``: the library from a shell."""
 
 import importlib
 import sys
 
-from flexround.errors import SettingsError, look_up
+from flexround.errors import USER_ERROR, SettingsError, look_up
 from flexround.tools import cli
 
 COMMANDS = {"quantize": "flexround.library.command"}
@@ -18,8 +18,12 @@ def main() -> None:
         module = look_up("command", COMMANDS, sys.argv[1])
     except SettingsError as error:
         print(f"error: {error}", file=sys.stderr)
-        sys.exit(2)
-    command = importlib.import_module(module)
+        sys.exit(USER_ERROR)
+    try:
+        command = importlib.import_module(module)
+    except ModuleNotFoundError as error:
+        print(f"error: {sys.argv[1]} needs the package {error.name}: pip install 'flexround[llm]'", file=sys.stderr)
+        sys.exit(USER_ERROR)
     del sys.argv[1]
     cli.main(command.run, command.parser())
 

@@ -116,7 +116,7 @@ class Quantized:
             write = importlib.import_module(module).write
         except ModuleNotFoundError as error:
             raise InputError(
-                f"export {kind}: needs the package {error.name}; install it (make install has it)"
+                f"export {kind}: needs the package {error.name}; pip install 'flexround[export]'"
             ) from error
         with artifacts.new_directory(Path(directory)) as new:
             write(self, new, *([] if example is None else [example]))

@@ -11,7 +11,7 @@ from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.machine import precision
 
-RECORDED = (
+RECORDED = (  # of those that are installed: the library does without most
     *("torch", "torchvision", "transformers", "tokenizers", "accelerate"),
     *("peft", "numpy", "safetensors", "scikit-learn", "scipy", "sacrebleu", "lm_eval"),
 )
@@ -19,14 +19,23 @@ RECORDED = (
 
 def environment(device: Any) -> dict[str, Any]:
     """Return versions, device and host facts for a result file; of a GPU also how it computes."""
+    installed = {name: version for name in RECORDED if (version := _version(name))}
     on_gpu = torch.device(device).type == "cuda"
     return {
         "python": platform.python_version(),
-        "packages": {name: metadata.version(name) for name in RECORDED},
+        "packages": installed,
         "device": torch.cuda.get_device_name(device) if on_gpu else f"CPU {platform.machine()}",
         "threads": torch.get_num_threads(),
         **({"gpu": precision.facts()} if on_gpu else {}),
     }
+
+
+def _version(name: str) -> str | None:
+    """Return the version of an installed distribution; None of any other."""
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
 
 
 def manifest(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:
