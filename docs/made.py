@@ -10,7 +10,8 @@ import flexround
 from flexround.results import paper_numbers
 from flexround.results.render import table_page
 from flexround.settings.layout import PARAMS, ROOT
-from flexround.settings.load import Params, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import Params
 from flexround.settings.plan import Plan
 
 ROOMS = {

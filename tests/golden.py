@@ -29,7 +29,8 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import hyper
 from flexround.tasks.commonsense.options import CommonsenseOptions
 from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.text.task import TOKENIZER

@@ -15,7 +15,8 @@ from flexround.jobs.tabulate import settings_of
 from flexround.metrics import of
 from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
 from flexround.settings.layout import PARAMS, Run
-from flexround.settings.load import Params, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import Params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe, ScaleFacts, TrainRule
 from flexround.settings.tables import Table

@@ -20,6 +20,7 @@ from flexround.io import artifacts
 from flexround.models import transformer
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
+from flexround.tasks.commonsense.options import CommonsenseOptions
 from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.text import task as text
 from synthetic import choices as mini
@@ -65,7 +66,7 @@ def place(tmp_path, prepared):
 
 
 def build(_, **options):
-    return Commonsense(Commonsense.Options(**(SMALL | options)))
+    return Commonsense(CommonsenseOptions(**(SMALL | options)))
 
 
 def evaluated(place, batch=16, **options):

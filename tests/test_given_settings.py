@@ -31,7 +31,10 @@ def test_the_name_of_a_scale_file_is_no_command(project):
     ("text", "expected"),
     [
         (b"\xff\xfe", "is not UTF-8"),
-        (b"extends: smoke.yaml\nname: x\nseeds: 1000000000\n", "seeds = 1000000000: give a number from 1 to 1000"),
+        (
+            b"extends: smoke.yaml\nname: x\nseeds: 1000000000\n",
+            "seeds = 1000000000: Input should be less than or equal to 1000",
+        ),
     ],
 )
 def test_nonsense_ends_snakemake_with_its_message(project, text, expected):

@@ -197,7 +197,7 @@ def test_a_row_can_not_win_under_bits_that_its_recipe_lacks(mini, home, table, r
     [
         ({"recipe": {}}, "recipe: unknown key 'recipe' (did you mean 'recipes'?"),
         ({"rows": [{"table": 2, "recipe": NUDGE}]}, "rows.0.method: this key is required"),
-        ({"recipes": {"B/Nudge": {}}}, "String should match pattern"),
+        ({"recipes": {"B/Nudge": {}}}, "recipes: 'B/Nudge': of a name use only letters"),
     ],
 )
 def test_a_key_that_is_wrong_is_named(mini, home, changes, expected):

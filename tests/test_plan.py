@@ -12,7 +12,8 @@ from flexround.jobs import resolve
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.schema import NeedRule, Needs
 from flexround.settings.validation import validate

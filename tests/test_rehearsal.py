@@ -21,7 +21,8 @@ from flexround.models import build, tokenizer_files
 from flexround.models.checkpoints import read_foreign
 from flexround.rehearsal import data, project, scale, workflow
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.tasks import protocol
 

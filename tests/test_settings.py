@@ -7,7 +7,8 @@ import pytest
 
 from flexround.settings import user_rows
 from flexround.settings.layout import PARAMS, ROOT, Run
-from flexround.settings.load import hyper, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import hyper
 from flexround.settings.schema import Defaults, Hyper, HyperRule, Recipe, Recipes
 
 SCALES = ("mini", "paper")

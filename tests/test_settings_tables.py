@@ -13,7 +13,8 @@ from flexround.results import paper_numbers
 from flexround.results.render import html, latex, terminal
 from flexround.results.settings_table import keyed, shown
 from flexround.settings.layout import Run
-from flexround.settings.load import hyper, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule
 from flexround.settings.tables import Table

@@ -4,9 +4,11 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, NonNegativeInt, model_validator
 
+from flexround.mini.tasks.options import DigitsOptions
+from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count
 from flexround.tasks.images.options import FinetuneSettings
-from flexround.tasks.text.options import TextOptions
+from flexround.tasks.text.options import TextOptions, TrainSettings
 
 
 class UnevenSettings(FinetuneSettings):
@@ -35,3 +37,9 @@ class CorpusOptions(TextOptions):
         if self.questions and not self.packed:
             raise ValueError(f"questions={self.questions}: most go on with the text before them; set packed: true")
         return self
+
+
+TASKS = {
+    "PretrainingDigits": TaskSettings(DigitsOptions, UnevenSettings),
+    "Corpus": TaskSettings(CorpusOptions, TrainSettings),
+}

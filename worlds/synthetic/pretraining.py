@@ -1,7 +1,7 @@
 """Pretraining at the mini scale on the synthetic world's text: as BERT (masked words, next sentence), or as GPT."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,7 +21,7 @@ from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.options import TrainSettings
-from flexround.tasks.text.task import Rows, TextOptions, TextTask
+from flexround.tasks.text.task import Rows, TextTask
 from synthetic import articles, choices, corpus, tokenizers
 from synthetic.corpus import Line
 from synthetic.options import CorpusOptions
@@ -33,7 +33,6 @@ IGNORED = -100  # label of a token that is not predicted
 class Corpus(TextTask):
     """The text that mini models are pretrained on, and the tokenizer trained on it."""
 
-    Options: ClassVar[type[TextOptions]] = CorpusOptions
     options: CorpusOptions
 
     @property

@@ -8,7 +8,8 @@ import torch
 from flexround.errors import SettingsError, suggest
 from flexround.library.families import SCALE, Family
 from flexround.settings.layout import Run
-from flexround.settings.load import Params, hyper, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
 

@@ -11,7 +11,8 @@ from flexround.io import artifacts, sources
 from flexround.rehearsal import data, networks, scale
 from flexround.settings import layout
 from flexround.settings.layout import PARAMS, ROOT
-from flexround.settings.load import Params, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import Params
 from flexround.settings.schema import Source
 from flexround.settings.validation import read_yaml
 

@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 from flexround.errors import SettingsError
-from flexround.settings.load import Params
+from flexround.settings.params import Params
 from flexround.settings.schema import Checkpoint
 
 NAME = "rehearsal"

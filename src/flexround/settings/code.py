@@ -1,90 +1,150 @@
 """Code that settings name, ``package.module:name``: is it there, does it take its options? Nothing is imported."""
 
 import ast
-import fnmatch
-from collections.abc import Iterable
+import functools
+import importlib.util
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+from typing import NamedTuple
 
-from flexround.errors import SettingsError, suggest
-from flexround.settings import definitions
-from flexround.settings.schema import Scale, TrainRule
-from flexround.settings.validation import attempt, noted
+from flexround.errors import SettingsError, look_up, suggest
+
+
+class Source(NamedTuple):
+    """The top level of a module.
+
+    Attributes:
+        path: of the file.
+        nodes: name -> what defines it.
+        imported: name -> the module and the name there that it is imported from; ``*`` stands for any name.
+    """
+
+    path: Path
+    nodes: dict[str, ast.stmt]
+    imported: dict[str, tuple[str, str]]
 
 
 def check(target: str, options: Iterable[str] = (), first: int = 0) -> None:
     """Check that a function or class is there and takes the keyword arguments ``options``.
 
     Args:
-        target: ``package.module:name``.
+        target: ``package.module:name``. An installed package is not looked into.
         options: names of keyword arguments.
         first: parameters that it is given by the suite, before them.
 
     Raises:
         SettingsError: no such module or name, a syntax error, or an argument that it doesn't take.
     """
-    if (found := definitions.find(target)) is None:
-        return
-    known = definitions.parameters(*found)
-    if known is not None:
-        _refuse_unknown(target, options, known[first:])
+    found = _find(target)
+    known = _parameters(*found) if found is not None else None
+    if known is not None and (wrong := [option for option in options if option not in known[first:]]):
+        raise SettingsError("\n".join(f"{target}: unknown option {suggest(key, known[first:])}" for key in wrong))
 
 
-def check_class(target: str, options: Iterable[str] = ()) -> None:
+def check_rounding(target: str, options: Iterable[str] = ()) -> None:
     """Check a rounding as :func:`check` does; it must be a class, made of weight, grid, axes and the options."""
-    errors: list[str] = []
-    with noted(errors, "rounding "):
-        found = definitions.find(target)
-        if found is not None and not isinstance(found[1], ast.ClassDef):
+    try:
+        if (found := _find(target)) is not None and not isinstance(found[1], ast.ClassDef):
             raise SettingsError(f"{target!r}: is no class; name a subclass of Rounding")
         check(target, options, first=3)
-    if errors:
-        raise SettingsError("\n".join(errors))
+    except SettingsError as error:
+        raise SettingsError("\n".join(f"rounding {line}" for line in str(error).splitlines())) from error
 
 
-def check_scale(scale: Scale) -> None:
-    """Check all code that a scale names.
+def _find(target: str) -> tuple[Source, ast.stmt] | None:
+    """Return what defines a name and the module of it; None if that can't be told without running it."""
+    module, _, name = target.partition(":")
+    if not all(part.isidentifier() for part in (*module.split("."), name)):
+        raise SettingsError(f"{target!r}: write it as package.module:Name")
+    path = _path(module)
+    if path is None:
+        raise SettingsError(f"{target!r}: no module {module!r} beside this file or on the Python path")
+    if not _is_looked_into(path):
+        return None
+    source = _read(path)
+    if not {name, "*", "__getattr__"} & {*source.nodes, *source.imported}:
+        look_up(f"{target!r}: {path} has no", source.nodes, name)
+    return _definition(source, name)
+
+
+def _definition(source: Source, name: str) -> tuple[Source, ast.stmt] | None:
+    """Follow a name of a module through imports to the function or class that it stands for."""
+    if name in source.imported:
+        module, name = source.imported[name]
+        path = _path(module)
+        return _definition(_read(path), name) if path is not None and _is_looked_into(path) else None
+    node = source.nodes.get(name)
+    return (source, node) if isinstance(node, ast.ClassDef | ast.FunctionDef) else None
+
+
+def _parameters(source: Source, node: ast.stmt) -> list[str] | None:
+    """Return the names of a function's parameters, or of a class's without ``self``; None if it takes any."""
+    if isinstance(node, ast.ClassDef):
+        for member in node.body:
+            if isinstance(member, ast.FunctionDef) and member.name == "__init__":
+                known = _parameters(source, member)
+                return known and known[1:]
+        if len(node.bases) != 1 or node.decorator_list or not isinstance(node.bases[0], ast.Name):
+            return None
+        base = _definition(source, node.bases[0].id)
+        return _parameters(*base) if base is not None else None
+    if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.args.kwarg or node.args.vararg:
+        return None
+    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+
+
+def _path(module: str) -> Path | None:
+    """Return the file of a module or the directory of a package, found without importing it; None if there is none."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    if spec is None or not rest:
+        return Path(spec.origin or top) if spec is not None else None
+    for place in spec.submodule_search_locations or ():
+        base = Path(place, *rest)
+        found = [path for path in (base.with_suffix(".py"), base / "__init__.py", base) if path.exists()]
+        found += base.parent.glob(f"{base.name}.*")  # compiled
+        if found:
+            return found[0]
+    return None
+
+
+def _is_looked_into(path: Path) -> bool:
+    """Whether a file is Python of the project's or the user's."""
+    return path.suffix == ".py" and not {"site-packages", "dist-packages"} & {*path.parts}
+
+
+@functools.cache
+def _read(path: Path) -> Source:
+    """Read the top level of a module.
 
     Raises:
-        SettingsError: a line for each target that isn't there, and each option that one doesn't take.
+        SettingsError: a syntax error, with its line, or text that is no Python.
     """
-    errors: list[str] = []
-    for name, task in scale.tasks.items():
-        errors += attempt(f"scale {scale.name}: tasks.{name}: ", check_task, task.module, task.options)
-    for name, checkpoint in scale.checkpoints.items():
-        model, where = checkpoint.model, f"scale {scale.name}: checkpoints.{name}: "
-        errors += attempt(where, check, model.factory, model.args)
-        for target in filter(None, (model.blocks, model.equalization, checkpoint.loader, checkpoint.key_map)):
-            errors += attempt(where, check, target)
-        if (finish := checkpoint.finish) is not None:
-            errors += attempt(where, check, finish.function, finish.args, 1)
-    for number, rule in enumerate(scale.train):
-        errors += attempt(f"scale {scale.name}: train.{number}.set: ", check_training, scale, rule)
-    if errors:
-        raise SettingsError("\n".join(errors))
+    try:
+        tree = ast.parse(path.read_bytes().decode())
+    except SyntaxError as error:
+        raise SettingsError(f"{path}: line {error.lineno}: {error.msg}") from error
+    except ValueError as error:  # not UTF-8, or null bytes
+        raise SettingsError(f"{path}: not Python ({error})") from error
+    source = Source(path, {}, {})
+    for node in tree.body:
+        if isinstance(node, ast.ImportFrom) and not node.level:
+            source.imported.update(
+                {alias.asname or alias.name: (node.module or "", alias.name) for alias in node.names}
+            )
+        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
+            source.nodes[node.name] = node
+        else:
+            source.nodes.update(dict.fromkeys(_bound(node), node))
+    return source
 
 
-def check_training(scale: Scale, rule: TrainRule) -> None:
-    """Check that one of the tasks that a rule is for takes each of its settings."""
-    modules = [task.module for name, task in scale.tasks.items() if fnmatch.fnmatch(name, rule.when.get("task", "*"))]
-    known: list[str] = []
-    for module in sorted(set(modules)):
-        found = definitions.training_of(module)
-        fields = definitions.fields(*found) if found is not None else None
-        if fields is None:
-            return
-        known += fields
-    if modules:
-        _refuse_unknown(", ".join(sorted(set(modules))), rule.set, list(dict.fromkeys(known)))
-
-
-def check_task(target: str, options: Iterable[str]) -> None:
-    """Check that a task is there and that its class ``Options`` has fields of these names."""
-    found = definitions.options_of(target)
-    fields = definitions.fields(*found) if found is not None else None
-    if fields is not None:
-        _refuse_unknown(target, options, fields)
-
-
-def _refuse_unknown(target: str, options: Iterable[str], known: list[str]) -> None:
-    """Raise SettingsError for options that something doesn't take."""
-    if wrong := [option for option in options if option not in known]:
-        raise SettingsError("\n".join(f"{target}: unknown option {suggest(option, known)}" for option in wrong))
+def _bound(node: ast.stmt) -> Iterator[str]:
+    """Yield the names that a statement binds, those of the statements below it too."""
+    for inner in ast.walk(node):
+        if isinstance(inner, ast.alias):
+            yield inner.asname or inner.name
+        elif isinstance(inner, ast.FunctionDef | ast.ClassDef):
+            yield inner.name
+        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
+            yield inner.id

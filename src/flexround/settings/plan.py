@@ -7,9 +7,8 @@ from collections.abc import Iterable
 from flexround.errors import SettingsError, suggest
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
-from flexround.settings.limits import TRIALS
-from flexround.settings.load import Params, hyper
-from flexround.settings.schema import Hyper, Resources, Stage
+from flexround.settings.params import Params, hyper
+from flexround.settings.schema import TRIALS, Hyper, Resources, Stage
 
 CONFIG_KEYS = ("scale", "seeds", "own", "checkpoints")
 

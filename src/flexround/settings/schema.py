@@ -1,30 +1,76 @@
-"""Pydantic models of recipes, scales and sources in ``params/``. Unknown keys are errors everywhere."""
+"""Pydantic models of recipes, scales and sources in ``params/``: the type, the range and the meaning of each setting.
+
+Unknown keys are errors everywhere. A description is what the report, the site and the reference say of a setting; up to
+its first semicolon it is the setting's label.
+"""
 
 import re
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeVar
 
-from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validator
+from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
 
+T = TypeVar("T")
+TRIALS = 1000  # at most
+FORMULA = ("=", "+", "-", "@")  # spreadsheet programs compute a cell of a CSV that begins so
+
+
+def _name(text: str) -> str:
+    """Return a name that can become part of paths and commands; raise ValueError for any other."""
+    if not re.fullmatch(r"[A-Za-z0-9][A-Za-z0-9._-]*", text):
+        raise ValueError(
+            "of a name use only letters, digits and . _ -, the first a letter or digit: it becomes part of paths"
+        )
+    return text
+
+
+def _within(path: str) -> str:
+    """Return a path that stays in the directory that it is relative to; raise ValueError for any other."""
+    if path.startswith("/") or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
+        raise ValueError("give a relative path without ..")
+    return path
+
+
+def _label(text: str) -> str:
+    """Return a text that can be a cell of a CSV; raise ValueError if a spreadsheet would take it for a formula."""
+    if text.startswith(FORMULA):
+        raise ValueError(f"spreadsheets compute what begins with {text[0]}; begin otherwise")
+    return text
+
+
+Name = Annotated[str, AfterValidator(_name)]
+Within = Annotated[str, AfterValidator(_within)]
+Label = Annotated[str, AfterValidator(_label)]
+Series = Annotated[str, Field(pattern=r"^[a-z]+$")]
 Bits = Annotated[int, Field(ge=2, le=8)]
-Positive = Annotated[float, Field(gt=0)]
+LayerBits = Bits | Literal["low"]
+Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
 Count = Annotated[int, Field(ge=1)]
+Trials = Annotated[int, Field(ge=1, le=TRIALS)]
+Samples = Annotated[int, Field(ge=1, le=10_000_000)]
+Batch = Annotated[int, Field(ge=1, le=1_000_000)]
+Epochs = Annotated[int, Field(ge=1, le=100_000)]
+Seed = Annotated[int, Field(ge=0, le=2**53)]
+Iterations = Annotated[int, Field(ge=0, le=100_000_000)]
+Factor = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]  # learning rates and exponents
+Decay = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
+Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
+Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
+Beta = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
+Megabytes = Annotated[int, Field(ge=1, le=1_000_000_000)]
+Minutes = Annotated[int, Field(ge=1, le=1_000_000)]
 Schedule = Literal["none", "cosine", "linear"]
 Stage = Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"]
 Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
 
 
-def within(path: str) -> str:
-    """Return a path that stays in the directory that it is relative to.
-
-    Raises:
-        ValueError: it is empty, absolute, or has ``..`` in it.
-    """
-    if not path or path.startswith("/") or {"", ".", ".."} & set(path.split("/")) or "\0" in path:
-        raise ValueError("a relative path without '..' is needed")
-    return path
+def _shape(value: object) -> str:
+    """Return the tag of a value that may be one for all groups, or a mapping with one for each."""
+    return " " if isinstance(value, dict) else ""  # tags that are blank are no part of an error's key
 
 
-Within = Annotated[str, AfterValidator(within)]  # a path that stays in its directory
+PerGroup = Annotated[
+    Annotated[T, Tag("")] | Annotated[dict[str, T], Tag(" ")], Discriminator(_shape)
+]  # so that an error is about the one that is meant
 
 
 class Strict(BaseModel):
@@ -37,17 +83,22 @@ class Recipe(Strict):
     """One table row: setting + rounding + bits + what is learnable. All fields empty is full precision."""
 
     setting: Literal["B", "Q"] | None = Field(
-        None, description="BRECQ's or QDrop's reconstruction; none = no quantization"
+        None, description="setting: B (BRECQ's) or Q (QDrop's); none: nothing is quantized"
     )
-    rounding: str | None = Field(None, description="a name under `roundings`, or package.module:Class")
-    options: dict[str, Any] = Field({}, description="keyword arguments of the rounding, e.g. learn_s1: false")
-    w_bits: Bits | None = Field(None, description="bits of the weights, first and last layer excepted")
+    rounding: str | None = Field(None, description="rounding; a name under `roundings`, or package.module:Class")
+    options: dict[str, Any] = Field({}, description="options of the rounding; keyword arguments, e.g. learn_s1: false")
+    w_bits: Bits | None = Field(None, description="bits of the weights; first and last layer excepted")
     a_bits: Bits | None = Field(None, description="bits of the activations; none keeps them in full precision")
-    preprocess: tuple[Preprocess, ...] = Field((), description="surgery on the folded model, in this order")
-    samples: Count | None = Field(None, description="calibration samples, instead of the scale's")
-    hyper: dict[str, Any] = Field({}, description="hyper-parameters that differ from the rules of defaults and scale")
+    preprocess: tuple[Preprocess, ...] = Field(
+        (), description="done to the network first; surgery on the folded model, in this order"
+    )
+    samples: Samples | None = Field(None, description="calibration samples; instead of the scale's")
+    hyper: dict[str, Any] = Field(
+        {}, description="settings of its own; hyper-parameters that differ from the rules of defaults and scale"
+    )
     select: tuple[str, ...] = Field(
-        (), description="instead of all this: the best of these recipes on a held-out part of the training data"
+        (),
+        description="the best of these recipes; on a held-out part of the training data, in place of all other keys",
     )
 
     @model_validator(mode="after")
@@ -68,48 +119,95 @@ class Recipe(Strict):
 
 
 class Hyper(Strict):
-    """Every hyper-parameter of one reconstruction; see docs/settings.md for what each does and where it comes from."""
+    """Every hyper-parameter of one reconstruction; its defaults are the rules of ``params/defaults.yaml``."""
 
-    # grid (specification 1)
-    w_scheme: Literal["symmetric", "asymmetric"]
-    w_granularity: Literal["tensor", "channel"]
-    w_init: Literal["mse", "minmax"]
-    w_init_p: Positive
-    a_scheme: Literal["symmetric", "asymmetric"]
-    a_granularity: Literal["tensor", "token"]
-    a_init: Literal["mse", "minmax"]
-    a_init_p: Positive
-    a_init_samples: Count
+    # grids (specification 1)
+    w_scheme: Literal["symmetric", "asymmetric"] = Field(
+        description="weights: kind of grid; symmetric is signed, or unsigned for a tensor without negatives"
+    )
+    w_granularity: Literal["tensor", "channel"] = Field(
+        description="weights: one grid for each; tensor or output channel"
+    )
+    w_init: Literal["mse", "minmax"] = Field(
+        description="weights: search of the first step; mse searches for the least |error|^p"
+    )
+    w_init_p: Factor = Field(description="weights: exponent of that search; p of w_init")
+    a_scheme: Literal["symmetric", "asymmetric"] = Field(description="activations: kind of grid; as w_scheme")
+    a_granularity: Literal["tensor", "token"] = Field(
+        description="activations: one grid for each; tensor: one static step, learned; token (text only): each "
+        "token is quantized by its own least and largest value when it comes, nothing is learned"
+    )
+    a_init: Literal["mse", "minmax"] = Field(description="activations: search of the first step; as w_init")
+    a_init_p: Factor = Field(description="activations: exponent of that search; p of a_init")
+    a_init_samples: Samples = Field(description="activations: samples of that search; rows of the calibration samples")
     # first and last layer (specification 5.1)
-    stem_bits: Bits | Literal["low"]
-    head_bits: Bits | Literal["low"]
-    stem_output_bits: Bits | Literal["low"]
-    head_input_bits: Bits | Literal["low"]
-    reconstruct_stem: bool
+    stem_bits: LayerBits = Field(
+        description="bits of the first layer; of its weights, the first in the blocks; low: the recipe's w_bits"
+    )
+    head_bits: LayerBits = Field(description="bits of the last layer; of its weights; low: the recipe's w_bits")
+    stem_output_bits: LayerBits = Field(
+        description="bits of the first layer's output; where layer inputs are quantized, of what the second layer "
+        "reads; low: the recipe's a_bits"
+    )
+    head_input_bits: LayerBits = Field(description="bits of the last layer's input; low: the recipe's a_bits")
+    reconstruct_stem: bool = Field(
+        description="the first layer is learned; the first block, if it is one layer of several blocks; else it is "
+        "left at round-to-nearest"
+    )
     # reconstruction of the weights (specification 2, 4, 6)
-    samples: Count
-    batch: Count
-    replacement: bool
-    mask_padding: bool
-    iters: Annotated[int, Field(ge=0)]
-    lr: Positive | dict[str, Positive]
-    schedule: Schedule | dict[str, Schedule]
-    optimizer: Literal["adam", "sign"]
-    loss_p: Positive
-    reg_weight: Annotated[float, Field(ge=0)]
-    reg_warmup: Annotated[float, Field(ge=0, lt=1)]
-    reg_beta_start: Positive
-    reg_beta_end: Positive
+    samples: Samples = Field(description="calibration samples; a recipe's samples win")
+    batch: Batch = Field(description="samples of an iteration; rows drawn from the calibration samples")
+    replacement: bool = Field(description="samples are drawn with replacement; those of an iteration")
+    mask_padding: bool = Field(
+        description="padding doesn't count; padded tokens are left out of the loss and of the search for first steps; "
+        "no effect on images"
+    )
+    iters: Iterations = Field(description="iterations of a block; for the weights (Q: weights and steps together)")
+    lr: PerGroup[Factor] = Field(
+        description="learning rate; one, or one for each group of the rounding: {v: ..., s1: ...} for AdaQuant, "
+        "{v: ..., scales: ...} for AdaQuant + FlexRound"
+    )
+    schedule: PerGroup[Schedule] = Field(
+        description="schedule of the learning rate; cosine and linear end at 0; one, or one for each group as for lr"
+    )
+    optimizer: Literal["adam", "sign"] = Field(
+        description="optimizer; of the weights (Q: and of the steps learned with them); sign: signed gradient descent"
+    )
+    loss_p: Factor = Field(
+        description="exponent of the error; of the reconstruction error, which is summed over channels and averaged "
+        "over the rest"
+    )
+    reg_weight: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
+        description="AdaRound's regulariser: weight"
+    )
+    reg_warmup: Share = Field(description="AdaRound's regulariser: part without it; of the iterations, from the first")
+    reg_beta_start: Beta = Field(description="AdaRound's regulariser: first beta")
+    reg_beta_end: Beta = Field(description="AdaRound's regulariser: last beta")
     # what it is computed in
-    precision: Literal["float32", "tf32", "bfloat16", "float16"]
-    cache_dtype: Literal["float32", "bfloat16", "float16"]
-    fused: bool
-    # activation steps (specification 6.1, 6.2)
-    a_iters: Annotated[int, Field(ge=0)]
-    a_lr: Positive
-    a_loss_p: Positive
-    keep_probability: Annotated[float, Field(gt=0, le=1)]
-    input_keep_probability: Annotated[float, Field(gt=0, le=1)]
+    precision: Literal["float32", "tf32", "bfloat16", "float16"] = Field(
+        description="products are computed in; bfloat16 and float16: by autocast, whenever rows run through a block; "
+        "tf32: float32 whose factors GPUs round inside, only while a block is learned, never for targets and carried "
+        "activations; what is learned, searches, errors and codes are always float32"
+    )
+    cache_dtype: Literal["float32", "bfloat16", "float16"] = Field(
+        description="activations are kept in; between blocks"
+    )
+    fused: bool = Field(
+        description="fake quantization is compiled; by torch.compile, to one pass over memory each way; it needs a C++ "
+        "compiler, on GPUs Triton, and without one a line in the log says so and it runs as with false; for blocks of "
+        "large matrices and for GPUs that wait for launches"
+    )
+    # steps of the activations (specification 6.1, 6.2)
+    a_iters: Iterations = Field(description="activations: iterations of a block; B: for the steps, after all weights")
+    a_lr: Factor = Field(description="activations: learning rate of steps; always annealed to 0")
+    a_loss_p: Factor = Field(description="activations: exponent of the error; B: while the steps are learned")
+    keep_probability: Probability = Field(
+        description="part of the activations that is quantized; Q: probability of an activation to stay quantized "
+        "(QDrop's drop_prob), in steps of 1/256"
+    )
+    input_keep_probability: Probability = Field(
+        description="part of a block's input that is quantized; Q: probability of an element to be the quantized one"
+    )
 
     @model_validator(mode="after")
     def _enough_samples(self) -> "Hyper":
@@ -138,7 +236,7 @@ class Recipes(Strict):
     """``params/recipes.yaml``."""
 
     roundings: dict[str, str] = Field(description="name -> package.module:Class")
-    recipes: dict[str, Recipe]
+    recipes: dict[Name, Recipe]
 
     def bits(self, name: str) -> str:
         """Return the bits W/A of a recipe, or of the first that it chooses among; full precision is 32."""
@@ -157,6 +255,12 @@ class Gate(Strict):
     min: float
     max: float
 
+    @model_validator(mode="after")
+    def _in_order(self) -> "Gate":
+        if self.min > self.max:
+            raise ValueError(f"min = {self.min:g} is above max = {self.max:g}; swap them")
+        return self
+
 
 class TrainRule(Strict):
     """Fine-tuning settings of the pairs that match ``when``; of several the last one wins, key by key."""
@@ -170,7 +274,7 @@ class SeedRule(Strict):
     """Trials of the quantized runs of the tasks that match ``when``; of several the last one wins."""
 
     when: dict[Literal["task"], str] = Field(description="may hold * as in file names")
-    seeds: Count
+    seeds: Trials
     source: str = Field(min_length=3, description="table, section, line or repository the number comes from")
 
 
@@ -245,25 +349,27 @@ class Task(Strict):
     module: str = Field(description="package.module:Class")
     options: dict[str, Any] = {}
     sources: tuple[str, ...] = Field((), description="rows of params/sources.yaml, fetched before the data stage")
-    files: str | None = Field(None, description="pattern of further files its evaluation reads, within the project")
+    files: Within | None = Field(None, description="pattern of further files its evaluation reads, within the project")
 
 
 class Resources(Strict):
     """What a stage asks of the machine."""
 
-    threads: Count
-    gpu: Annotated[int, Field(ge=0)]
-    mem_mb: Count
-    runtime: Annotated[int, Field(ge=1, description="minutes")]
-    gpu_mb: int = Field(0, ge=0, description="memory that the GPU must have")
+    threads: Annotated[int, Field(ge=1, le=10_000)]
+    gpu: Annotated[int, Field(ge=0, le=10_000)]
+    mem_mb: Megabytes
+    runtime: Minutes = Field(description="minutes")
+    gpu_mb: int = Field(0, ge=0, le=1_000_000_000, description="memory that the GPU must have")
 
 
 class Needs(Strict):
     """What a job asks for in the place of its stage's resources."""
 
-    mem_mb: Count | None = None
-    runtime: Annotated[int | None, Field(ge=1, description="minutes")] = None
-    gpu_mb: Annotated[int | None, Field(ge=0, description="memory that the GPU must have")] = None
+    mem_mb: Megabytes | None = None
+    runtime: Minutes | None = Field(None, description="minutes")
+    gpu_mb: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = Field(
+        None, description="memory that the GPU must have"
+    )
 
 
 class NeedRule(Strict):
@@ -277,25 +383,25 @@ class Figures(Strict):
     """What the figures need to know of a scale."""
 
     large_weight: Positive = Field(description="|W| above which figure 3 calls a weight large (1 in the paper)")
-    sample_sizes: tuple[Count, ...] = Field(description="calibration sizes of figure 7")
-    sample_size_seeds: Count = Field(description="seeds of each point of figure 7")
+    sample_sizes: tuple[Samples, ...] = Field(description="calibration sizes of figure 7")
+    sample_size_seeds: Trials = Field(description="seeds of each point of figure 7")
 
 
 class Shows(Strict):
     """What a scale shows: the paper's tables, figures and claims, or its own. Files are those of ``params/``."""
 
-    tables: Annotated[str, Field(pattern=r"^[a-z]+$")] = Field(
+    tables: Series = Field(
         "table", description="series of tables: NAME01.yaml in params/tables makes results/NAME1.csv"
     )
-    figures: str = Field("figures.yaml", description="what its figures show")
-    claims: str = Field("claims.yaml", description="what its claims are")
+    figures: Name = Field("figures.yaml", description="what its figures show")
+    claims: Name = Field("claims.yaml", description="what its claims are")
     published: bool = Field(True, description="whether they have numbers in published.csv")
 
 
 class ScaleFacts(Strict):
     """What outputs say of a scale."""
 
-    name: Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
+    name: Name
     description: str
     comparable: bool = Field(description="whether its numbers may be compared with the published ones")
 
@@ -303,10 +409,10 @@ class ScaleFacts(Strict):
 class Scale(ScaleFacts):
     """``params/scales/NAME.yaml``: checkpoints, tasks, budgets, seeds."""
 
-    seeds: Count = Field(description="trials of a quantized run, where no rule of `trials` says otherwise")
+    seeds: Trials = Field(description="trials of a quantized run, where no rule of `trials` says otherwise")
     trials: tuple[SeedRule, ...] = ()
-    tasks: dict[str, Task]
-    checkpoints: dict[str, Checkpoint]
+    tasks: dict[Name, Task]
+    checkpoints: dict[Name, Checkpoint]
     train: tuple[TrainRule, ...] = Field((), description="pairs without a rule take their weights as they come")
     gates: tuple[GateRule, ...]
     hyper: tuple[HyperRule, ...]
@@ -347,13 +453,9 @@ class Source(Strict):
         return self.location.removeprefix("file:") if re.match("file:[^/]", self.location) else ""
 
     @model_validator(mode="after")
-    def _file_of_project(self) -> "Source":
+    def _files_of_place(self) -> "Source":
         if self.inside:
-            within(self.inside)
-        return self
-
-    @model_validator(mode="after")
-    def _hub_files(self) -> "Source":
+            _within(self.inside)
         if self.location.startswith("hub:") and not self.files:
             raise ValueError("name the `files` wanted from the hub, e.g. [config.json, model.safetensors]")
         return self
@@ -367,3 +469,7 @@ class Source(Strict):
         if self.packed and self.files:
             raise ValueError("give packed or files: a tar is verified by all its files")
         return self
+
+
+class Sources(RootModel[dict[Name, Source]]):
+    """``params/sources.yaml``."""

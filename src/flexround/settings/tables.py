@@ -6,13 +6,13 @@ from typing import Annotated, NamedTuple
 
 from pydantic import Field, model_validator
 
-from flexround.settings.schema import Count, Positive, Strict
+from flexround.settings.schema import Count, Label, Positive, Series, Strict
 
 
 class Column(Strict):
     """A column of a table: one or more metrics shown as a/b. What it leaves open is the row's."""
 
-    name: str
+    name: Label
     label: str | None = Field(None, description="LaTeX text of the header, if it is not `name`")
     task: str | None = None
     checkpoint: str | None = None
@@ -26,10 +26,10 @@ class Row(Strict):
     task: str | None = None
     checkpoint: str | None = None
     metrics: tuple[str, ...] | None = None
-    method: str = Field(description="text of the method, as in published.csv")
+    method: Label = Field(description="text of the method, as in published.csv")
     label: str | None = Field(None, description="LaTeX text of the method column, if it is not `method`")
-    section: str = ""
-    bits: str = ""
+    section: Label = ""
+    bits: Label = ""
     extra: tuple[str, ...] = Field((), description="LaTeX text of further descriptive columns (table 1)")
 
 
@@ -84,7 +84,7 @@ class Table(Strict):
     A settings table has ``tasks`` and ``settings`` in place of ``groups`` and needs no run.
     """
 
-    series: str = Field("table", description="first part of its name: `table` for the paper's")
+    series: Series = Field("table", description="first part of its name: `table` for the paper's")
     number: Count
     label: str = Field(description="LaTeX label")
     caption: str = Field(description="LaTeX caption; the scale is appended")

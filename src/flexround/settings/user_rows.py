@@ -1,24 +1,19 @@
 """The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
 import os
-import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Annotated
-
-from pydantic import Field
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.io.artifacts import write_text
-from flexround.settings import code, layout, limits, values
+from flexround.settings import code, layout
+from flexround.settings.checks import check_bits
 from flexround.settings.layout import Run
-from flexround.settings.load import Params, check_bits, hyper, load_params
-from flexround.settings.schema import Count, Recipe, Recipes, Strict
+from flexround.settings.load import import_beside, is_path, load_params
+from flexround.settings.params import Params, hyper
+from flexround.settings.schema import Count, Name, Recipe, Recipes, Strict
 from flexround.settings.tables import Group, Row, Table
 from flexround.settings.validation import attempt, given, noted, read_yaml, validate
-
-MODULES = "FLEXROUND_MODULES"  # environment variable with the directories of the user's modules: they may be moved
-Name = Annotated[str, Field(pattern=r"^[a-z0-9][a-z0-9_.-]*$")]
 
 
 class OwnRow(Row):
@@ -34,26 +29,13 @@ class Own(Strict):
     rows: tuple[OwnRow, ...] = ()
 
 
-def import_beside(file: Path) -> None:
-    """Let this process, and the jobs that it starts, import the modules that lie beside a file of the user's."""
-    directory = str(file.resolve().parent)
-    sys.path.append(directory)
-    os.environ[MODULES] = os.pathsep.join(filter(None, (os.environ.get(MODULES), directory)))
-
-
 def configured(scale: str, file: str | None) -> Params:
     """Return the settings with the additions of a user's file, and let this process and its jobs import what they name.
-
-    ``scale`` is a name or the path of a YAML file, beside which networks and tasks may lie.
 
     Raises:
         SettingsError: all errors of the project's files together, or all of the user's.
     """
-    if scale.endswith((".yaml", ".yml")):
-        import_beside(Path(scale))
     params = load_params(scale)
-    code.check_scale(params.scale)
-    values.check(params)
     if file is None:
         return params
     path = Path(file).expanduser()
@@ -67,7 +49,7 @@ def claim(name: str, scale: str, root: Path = Path()) -> None:
     Raises:
         SettingsError: they are those of another file, which is still there.
     """
-    if scale.endswith((".yaml", ".yml")):
+    if is_path(scale):
         note, file = root / layout.JOBS / name / "scale", Path(scale).resolve()
         other = (root / note.read_text()).resolve() if note.exists() else file
         if other != file and other.exists():
@@ -104,7 +86,6 @@ def merge(params: Params, own: Own, file: Path) -> Params:
             errors += [f"rows: table {number}, {line}" for line in check_bits(merged, tables[number])]
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in dict.fromkeys(errors)))
-    limits.check_ranges(own.model_dump(mode="json"), str(file))
     return merged
 
 
@@ -139,15 +120,13 @@ def _recipe_errors(params: Params, merged: Params, own: Own, name: str) -> list[
         return [f"recipes.{name}: the project has a recipe of this name; choose another"]
     if rounding is None:
         return [f"recipes.{name}: give setting, rounding and w_bits"]
-    return attempt(f"recipes.{name}: ", lambda: code.check_class(merged.rounding_target(rounding), recipe.options))
+    return attempt(f"recipes.{name}: ", lambda: code.check_rounding(merged.rounding_target(rounding), recipe.options))
 
 
 def _row_errors(params: Params, own: Own) -> list[str]:
     """Return which rows name what there is not, and which settings of their runs are missing or wrong."""
     errors = []
     for row in own.rows:
-        for key in ("method", "section", "bits"):
-            errors += attempt("rows: ", limits.check_label, getattr(row, key), key)
         for known, name in ((params.recipes.recipes, row.recipe), (params.scale.tasks, row.task)):
             if name and name not in known:
                 errors.append(f"rows: table {row.table}, {row.method}: {suggest(name, known)}")

@@ -3,7 +3,7 @@
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -65,10 +65,8 @@ def parsed(text: str) -> Any:
 
 def given(model: type[S], value: Any, where: str) -> S:
     """Validate what was written by hand: as :func:`validate`, but neither "5" nor true is a number, nor 5 a text."""
-    try:
+    with _told(model, where):
         return model.model_validate_json(json.dumps(value), strict=True)
-    except ValidationError as error:
-        raise SettingsError("\n".join(error_line(model, item, where) for item in error.errors())) from error
 
 
 def validate(model: type[S], value: Any, where: str) -> S:
@@ -77,10 +75,29 @@ def validate(model: type[S], value: Any, where: str) -> S:
     Raises:
         SettingsError: one line per error; an unknown key comes with the nearest known one.
     """
-    try:
+    with _told(model, where):
         return model.model_validate(value)
+
+
+def wrong_parts(model: type[BaseModel], values: Mapping[str, Any], where: str) -> dict[str, list[str]]:
+    """Return key -> the errors of a part of a mapping, whose other keys may stand elsewhere, validated as ``given``."""
+    found: dict[str, list[str]] = {}
+    try:
+        model.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        raise SettingsError("\n".join(error_line(model, item, where) for item in error.errors())) from error
+        for item in error.errors():
+            if item["loc"] and item["loc"][0] in values:
+                found.setdefault(str(item["loc"][0]), []).append(_line(model, item, where))
+    return found
+
+
+@contextlib.contextmanager
+def _told(model: type[BaseModel], where: str) -> Iterator[None]:
+    """Raise a ValidationError of the block as a SettingsError."""
+    try:
+        yield
+    except ValidationError as error:
+        raise SettingsError("\n".join(_line(model, item, where) for item in error.errors())) from error
 
 
 @contextlib.contextmanager
@@ -100,16 +117,22 @@ def attempt(where: str, check: Callable[..., object], *values: object) -> list[s
     return errors
 
 
-def error_line(model: type[BaseModel], item: Any, where: str) -> str:
+def _line(model: type[BaseModel], item: Any, where: str) -> str:
     """Return one of pydantic's errors as a line."""
-    key = ".".join(str(part) for part in item["loc"])
-    place = f"{where}: {key}" if key else where
+    parts = [str(part) for part in item["loc"] if str(part).strip()]
+    if parts[-1:] == ["[key]"]:  # of a name in a mapping
+        parts = parts[:-2]
+    place = ": ".join(filter(None, (where, ".".join(parts))))
     if item["type"] == "extra_forbidden":
-        return f"{place}: unknown key {suggest(str(item['loc'][-1]), _fields_at(model, item['loc'][:-1]))}"
+        return f"{place}: unknown key {suggest(parts[-1], _fields_at(model, item['loc'][:-1]))}"
     if item["type"] == "missing":
         return f"{place}: this key is required and missing"
-    if item["type"] == "value_error":  # of a whole mapping: its text says which keys it is about
-        return f"{place}: {item['msg'].removeprefix('Value error, ')}"
+    if item["type"] == "value_error":  # of the project's own validators
+        message = item["msg"].removeprefix("Value error, ")
+        if not isinstance(item["input"], str):  # its text says which keys it is about
+            return f"{place}: {message}"
+        separator = ": " if item["loc"][-1] == "[key]" else " = "
+        return f"{place}{separator}{item['input']!r}: {message}"
     return f"{place} = {item['input']!r}: {item['msg']}"
 
 

@@ -2,7 +2,7 @@
 
 import dataclasses
 from pathlib import Path
-from typing import Any, ClassVar, Literal, NamedTuple, Protocol
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
@@ -11,7 +11,7 @@ from torch import nn
 from flexround import imports, metrics
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.machine.seeding import derive
-from flexround.settings import schema
+from flexround.settings import options, schema
 from flexround.settings.validation import validate
 
 Split = Literal["validation", "heldout"]
@@ -66,12 +66,10 @@ class Inputs(NamedTuple):
 
 
 class Task(Protocol):
-    """Data + metric + fine-tuning recipe. ``Options`` are what the scale may set; the class is built from them.
+    """Data + metric + fine-tuning recipe; the class is built from its validated options (``settings/options.py``).
 
     Nothing but ``prepare`` reads ``sources``.
     """
-
-    Options: ClassVar[type[schema.Strict]]
 
     @property
     def input_shape(self) -> tuple[int, ...]:
@@ -126,8 +124,8 @@ def build(task: schema.Task) -> Task:
     Raises:
         SettingsError: no such class, or options that it doesn't take.
     """
-    kind = imports.load(task.module)
-    return kind(validate(kind.Options, task.options, f"options of {task.module}"))
+    checked = validate(options.of(task.module).options, task.options, f"options of {task.module}")
+    return imports.load(task.module)(checked)
 
 
 def named(scale: schema.Scale, name: str) -> Task:

@@ -9,7 +9,7 @@ from pathlib import Path
 import flexround
 from flexround import clone
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
-from flexround.settings.load import Params
+from flexround.settings.params import Params
 
 
 def parser(description: str | None) -> argparse.ArgumentParser:

@@ -16,7 +16,8 @@ from flexround.results.cells import Cell
 from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.results.published_results import SHARED, SUMMARY, published_name
 from flexround.results.summary import summarise
-from flexround.settings.load import Params, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import Params
 from flexround.settings.tables import Table
 from flexround.tools import cli
 

@@ -11,7 +11,8 @@ from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Moved, Number
 from flexround.results import cells
 from flexround.results.paper_numbers import Key
-from flexround.settings.load import Params, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import Params
 from flexround.tools import cli
 
 

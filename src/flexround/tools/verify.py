@@ -17,7 +17,8 @@ from flexround.regress import compare
 from flexround.results import cells, evaluated, paper_numbers
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings.dependents import served
-from flexround.settings.load import Params, load_params
+from flexround.settings.load import load_params
+from flexround.settings.params import Params
 from flexround.settings.plan import Plan
 from flexround.tools import cli
 

@@ -12,7 +12,6 @@ from flexround.tasks.images.task import save_array
 class Digits(ArrayTask):
     """The offline image set of the mini scale: the random warps that made its images are the augmentation."""
 
-    Options = DigitsOptions
     options: DigitsOptions
     input_shape = (3, 32, 32)
 

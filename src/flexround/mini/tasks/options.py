@@ -2,8 +2,9 @@
 
 from pydantic import Field, NonNegativeInt
 
+from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count, Positive
-from flexround.tasks.images.options import ImageOptions, Triple
+from flexround.tasks.images.options import FinetuneSettings, ImageOptions, Triple
 
 
 class DigitsOptions(ImageOptions):
@@ -14,3 +15,6 @@ class DigitsOptions(ImageOptions):
     train: Count = Field(10_000, description="training images")
     val: Count = Field(2_500, description="validation images")
     seed: NonNegativeInt = Field(0, description="of the data set itself, not of a run")
+
+
+TASKS = {"Digits": TaskSettings(DigitsOptions, FinetuneSettings)}

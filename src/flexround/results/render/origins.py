@@ -10,7 +10,7 @@ from flexround.results.render.overview import Standing
 from flexround.results.render.table_layout import Entry
 from flexround.results.table_csv import COLUMNS
 from flexround.settings.layout import Run, evaluated_dir
-from flexround.settings.load import hyper
+from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
 

@@ -13,7 +13,7 @@ from flexround.results.render import html, report_claims, words
 from flexround.results.render.overview import family
 from flexround.results.render.table_layout import Entry, Layout, absent, legend, parse, plain, scale_note
 from flexround.settings.layout import PARAMS
-from flexround.settings.load import Params
+from flexround.settings.params import Params
 from flexround.settings.schema import Scale
 from flexround.settings.tables import Table
 

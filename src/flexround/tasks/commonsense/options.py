@@ -5,9 +5,11 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count, Strict
 from flexround.tasks.commonsense.choices import Version
 from flexround.tasks.language import c4
+from flexround.tasks.text.options import AdapterTrainSettings
 
 Block = Annotated[int, Field(ge=2)]
 
@@ -28,3 +30,6 @@ class CommonsenseOptions(Strict):
     shots: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 5), min_length=1, description="few-shot examples")
     begin: bool = Field(True, description="the tokenizer must put one token before each text, as LLaMA's does")
     heldout: Literal[0] = Field(0, description="no rows to choose settings by")
+
+
+TASKS = {"Commonsense": TaskSettings(CommonsenseOptions, AdapterTrainSettings)}

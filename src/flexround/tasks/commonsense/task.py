@@ -9,7 +9,6 @@ import itertools
 import logging
 from collections.abc import Iterable
 from pathlib import Path
-from typing import ClassVar
 
 import numpy as np
 import torch
@@ -43,7 +42,6 @@ class Commonsense(LanguageModelling):
     blank lines, as in most later papers.
     """
 
-    Options: ClassVar[type[CommonsenseOptions]] = CommonsenseOptions  # type: ignore[assignment]
     options: CommonsenseOptions  # type: ignore[assignment]
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:

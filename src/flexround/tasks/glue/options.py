@@ -5,7 +5,8 @@ from typing import Literal
 
 from pydantic import Field
 
-from flexround.tasks.text.options import TextOptions
+from flexround.settings.options import TaskSettings
+from flexround.tasks.text.options import TextOptions, TrainSettings
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
 
@@ -15,3 +16,6 @@ class GlueOptions(TextOptions):
 
     name: Name
     root: Path = Field(Path("glue"), description="the data set: relative to the sources directory, or absolute")
+
+
+TASKS = {"Glue": TaskSettings(GlueOptions, TrainSettings)}

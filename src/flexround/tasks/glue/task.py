@@ -1,7 +1,7 @@
 """The eight GLUE tasks, from GLUE's files (tables 4, 14, 15, 16)."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -19,7 +19,7 @@ from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.options import TextOptions, TrainSettings
+from flexround.tasks.text.options import TrainSettings
 
 # Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
 METRICS = {name: {"acc": ("acc", "validation")} for name in glue_files.SENTENCES} | {
@@ -33,7 +33,6 @@ METRICS = {name: {"acc": ("acc", "validation")} for name in glue_files.SENTENCES
 class Glue(text.TextTask):
     """One GLUE task; sentence pairs are one input."""
 
-    Options: ClassVar[type[TextOptions]] = GlueOptions
     options: GlueOptions
 
     @property

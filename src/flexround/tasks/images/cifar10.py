@@ -20,7 +20,6 @@ SIZE = 32
 class Cifar10(ArrayTask):
     """CIFAR-10. The test images are what is evaluated; some training images are kept to calibrate on."""
 
-    Options = Cifar10Options
     options: Cifar10Options
     input_shape = (3, SIZE, SIZE)
 

@@ -5,11 +5,12 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from flexround.settings.schema import Count, Positive, Strict
+from flexround.settings.options import TaskSettings
+from flexround.settings.schema import Batch, Count, Decay, Epochs, Factor, Positive, Seed, Share, Strict
 
 FULL_SCALE = (0.08, 1.0)  # share of the image's area that a random crop covers
 Triple = tuple[float, float, float]
-NotNegative = Annotated[float, Field(ge=0)]
+OfEpochs = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 
 
 class ImageOptions(Strict):
@@ -52,18 +53,24 @@ class Cifar10Options(ImageOptions):
 class FinetuneSettings(Strict):
     """``checkpoints.NAME.train`` of an image task."""
 
-    epochs: Count
-    batch: Count = 128
-    lr: Positive = Field(description="peak learning rate")
-    momentum: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    epochs: Epochs
+    batch: Batch = 128
+    lr: Factor = Field(description="peak learning rate")
+    momentum: Share = 0.9
     nesterov: bool = False
-    weight_decay: NotNegative = 0.0
+    weight_decay: Decay = 0.0
     schedule: Literal["cosine", "step"] = "cosine"
-    milestones: tuple[NotNegative, ...] = Field((), description="epochs after which `step` lowers the rate")
+    milestones: tuple[OfEpochs, ...] = Field((), description="epochs after which `step` lowers the rate")
     gamma: Positive = Field(0.1, description="factor of each milestone")
-    warmup: NotNegative = Field(0.0, description="epochs of linear warm-up")
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.0
+    warmup: OfEpochs = Field(0.0, description="epochs of linear warm-up")
+    label_smoothing: Share = 0.0
     random_resized_crop: bool = Field(False, description="crop by the task's train_scale, as for ImageNet")
-    shift: Annotated[int, Field(ge=0)] = Field(0, description="random translation by up to so many pixels")
+    shift: int = Field(0, ge=0, le=10_000, description="random translation by up to so many pixels")
     flip: bool = Field(False, description="random mirroring, left to right")
-    seed: Annotated[int, Field(ge=0)] = Field(0, description="of order, augmentation and dropout")
+    seed: Seed = Field(0, description="of order, augmentation and dropout")
+
+
+TASKS = {
+    "ImageNet": TaskSettings(ImageNetOptions, FinetuneSettings),
+    "Cifar10": TaskSettings(Cifar10Options, FinetuneSettings),
+}

@@ -34,7 +34,6 @@ class ImageTask(abc.ABC):
     ``val_images.npy`` uint8 (N, H, W, 3) and ``val_labels.npy`` int64 (N,) are what a subclass prepares.
     """
 
-    Options: ClassVar[type[ImageOptions]]
     input_dtype = "float32"
     head: ClassVar[dict[str, Any]] = {}  # the number of classes is the factory's
 
@@ -95,7 +94,6 @@ def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
 class ImageNet(ImageTask):
     """ImageNet, or any data set in the ImageFolder layout."""
 
-    Options = ImageNetOptions
     options: ImageNetOptions
 
     @property

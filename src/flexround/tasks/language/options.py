@@ -5,7 +5,9 @@ from typing import Annotated, Literal
 
 from pydantic import Field
 
+from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Strict
+from flexround.tasks.text.options import AdapterTrainSettings
 
 
 class LanguageOptions(Strict):
@@ -23,3 +25,9 @@ class StoriesOptions(LanguageOptions):
     name: Literal["tinystories"] = "tinystories"  # type: ignore[assignment]
     root: Path = Field(Path("tinystories/tiny.utf8"), description="the text, relative to the sources directory")
     train: Annotated[float, Field(gt=0, lt=1)] = Field(0.5, description="share of the stories to calibrate on")
+
+
+TASKS = {
+    "LanguageModelling": TaskSettings(LanguageOptions, AdapterTrainSettings),
+    "Stories": TaskSettings(StoriesOptions, AdapterTrainSettings),
+}

@@ -14,7 +14,6 @@ SEPARATOR = "<|endoftext|>"
 class Stories(LanguageModelling):
     """Perplexity of stories; the first ones are calibrated on, the others evaluated."""
 
-    Options = StoriesOptions
     options: StoriesOptions
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:

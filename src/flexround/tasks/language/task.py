@@ -8,7 +8,7 @@ the end is dropped. A block's labels are its own ids: its first token is not pre
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -37,7 +37,6 @@ UNPREDICTED = -100  # label that PyTorch's cross-entropy leaves out by default
 class LanguageModelling(text.TextTask):
     """Perplexity of a causal language model."""
 
-    Options: ClassVar[type[LanguageOptions]] = LanguageOptions  # type: ignore[assignment]
     options: LanguageOptions  # type: ignore[assignment]
     head = {"head": "causal-lm"}
 

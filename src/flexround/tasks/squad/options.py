@@ -4,8 +4,9 @@ from pathlib import Path
 
 from pydantic import Field
 
+from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count
-from flexround.tasks.text.options import TextOptions
+from flexround.tasks.text.options import TextOptions, TrainSettings
 
 
 class SquadOptions(TextOptions):
@@ -15,3 +16,6 @@ class SquadOptions(TextOptions):
     doc_stride: Count = Field(128, description="tokens that neighbouring windows of a long context share")
     n_best: Count = Field(20, description="best starts and ends that are combined")
     max_answer_length: Count = Field(30, description="tokens of an answer")
+
+
+TASKS = {"Squad": TaskSettings(SquadOptions, TrainSettings)}

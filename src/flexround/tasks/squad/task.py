@@ -1,7 +1,7 @@
 """SQuAD v1.1: exact match and F1 of answer spans (tables 12 and 13)."""
 
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -20,13 +20,12 @@ from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.options import TextOptions, TrainSettings
+from flexround.tasks.text.options import TrainSettings
 
 
 class Squad(text.TextTask):
     """Extractive question answering."""
 
-    Options: ClassVar[type[TextOptions]] = SquadOptions
     options: SquadOptions
     head = {"head": "span"}
 

@@ -4,7 +4,7 @@ from typing import Annotated, Literal
 
 from pydantic import Field, model_validator
 
-from flexround.settings.schema import Count, Positive, Strict
+from flexround.settings.schema import Batch, Count, Decay, Epochs, Factor, Seed, Share, Strict
 
 
 class TextOptions(Strict):
@@ -17,28 +17,28 @@ class TextOptions(Strict):
 class TrainSettings(Strict):
     """``train`` settings of a text task; the defaults are those of Hugging Face's Trainer."""
 
-    epochs: Count
-    batch: Count
-    lr: Positive
-    weight_decay: Annotated[float, Field(ge=0)] = 0.0
-    warmup: Annotated[float, Field(ge=0, lt=1, description="share of the steps")] = 0.0
-    clip: Positive = 1.0
+    epochs: Epochs
+    batch: Batch
+    lr: Factor
+    weight_decay: Decay = 0.0
+    warmup: Share = Field(0.0, description="share of the steps")
+    clip: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 1.0
     precision: Literal["no", "fp16", "bf16"] = "no"
-    at_once: Count | None = Field(
+    at_once: Batch | None = Field(
         None, description="examples of a batch that the network sees at once, gradients add up; none: all"
     )
     checkpointing: bool = Field(
         False, description="keep only the layers' inputs of a forward pass: less memory, slower"
     )
-    seed: Annotated[int, Field(ge=0)] = 42
+    seed: Seed = 42
 
 
 class LoraSettings(Strict):
     """Size of the adapters; the defaults are those of microsoft/LoRA's GPT-2."""
 
-    rank: Count = 4
-    alpha: Count = Field(32, description="the adapters count alpha / rank times")
-    dropout: Annotated[float, Field(ge=0, lt=1, description="of the adapters' input")] = 0.1
+    rank: Batch = 4
+    alpha: Batch = Field(32, description="the adapters count alpha / rank times")
+    dropout: Share = Field(0.1, description="of the adapters' input")
 
 
 class AdapterTrainSettings(TrainSettings):

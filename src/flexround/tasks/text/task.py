@@ -4,7 +4,7 @@ import abc
 import json
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -24,7 +24,6 @@ Rows = list[dict[str, Any]]
 class TextTask(abc.ABC):
     """A task whose prepared data are one JSON-lines file per split."""
 
-    Options: ClassVar[type[TextOptions]]
     input_dtype = "int64"
 
     def __init__(self, options: TextOptions) -> None:

@@ -6,7 +6,8 @@ from typing import Annotated
 
 from pydantic import Field
 
-from flexround.settings.schema import Count
+from flexround.settings.options import TaskSettings
+from flexround.settings.schema import Count, Share
 from flexround.tasks.text.options import LoraSettings, TextOptions, TrainSettings
 
 
@@ -45,4 +46,7 @@ class WebNLGOptions(TextOptions):
 class WebNLGTrainSettings(LoraSettings, TrainSettings):
     """``train`` settings of WebNLG; the defaults are those of microsoft/LoRA's released adapters."""
 
-    label_smoothing: Annotated[float, Field(ge=0, lt=1)] = 0.1
+    label_smoothing: Share = 0.1
+
+
+TASKS = {"WebNLG": TaskSettings(WebNLGOptions, WebNLGTrainSettings)}

@@ -6,7 +6,7 @@ end of text too. Only sentence and end are learned.
 
 import json
 from pathlib import Path
-from typing import Any, ClassVar
+from typing import Any
 
 import numpy as np
 import torch
@@ -23,7 +23,6 @@ from flexround.tasks.text import encode, lora_training
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
-from flexround.tasks.text.options import TextOptions
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
 from flexround.tasks.webnlg.options import WebNLGOptions, WebNLGTrainSettings
@@ -36,7 +35,6 @@ PROMPTS = 16  # decoded at once: each has ten beams in the cache
 class WebNLG(text.TextTask):
     """Generation of sentences from triples."""
 
-    Options: ClassVar[type[TextOptions]] = WebNLGOptions
     options: WebNLGOptions
     head = {"head": "causal-lm"}
 

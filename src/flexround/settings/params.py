@@ -1,0 +1,123 @@
+"""The validated settings of a scale, and what its rules give each network and run. No torch here."""
+
+import fnmatch
+from collections.abc import Mapping
+from typing import Any, NamedTuple
+
+from flexround.errors import SettingsError, look_up, suggest
+from flexround.settings.layout import Run
+from flexround.settings.schema import (
+    Checkpoint,
+    Defaults,
+    Gate,
+    Hyper,
+    Recipe,
+    Recipes,
+    Resources,
+    Scale,
+    Source,
+    Stage,
+)
+from flexround.settings.tables import FigureSpecs, Table
+from flexround.settings.validation import given
+
+
+class Params(NamedTuple):
+    """The validated settings of one scale."""
+
+    scale: Scale
+    recipes: Recipes
+    defaults: Defaults
+    sources: dict[str, Source]
+    tables: dict[int, Table]
+    figures: FigureSpecs
+
+    def recipe(self, name: str) -> Recipe:
+        """Return a recipe by name."""
+        return look_up("recipe", self.recipes.recipes, name)
+
+    def checkpoint(self, name: str) -> Checkpoint:
+        """Return a checkpoint by name."""
+        return look_up(f"scale {self.scale.name}: checkpoint", self.scale.checkpoints, name)
+
+    def train(self, task: str, checkpoint: str) -> dict[str, Any] | None:
+        """Return the fine-tuning settings of a pair, or None if its weights are used as they come."""
+        fields = {"task": task, "checkpoint": checkpoint}
+        matching = [rule.set for rule in self.scale.train if matches(rule.when, fields)]
+        return {key: value for values in matching for key, value in values.items()} if matching else None
+
+    def gate(self, task: str, checkpoint: str) -> Gate:
+        """Return what a pair must show in full precision before it is quantized."""
+        fields = {"task": task, "checkpoint": checkpoint}
+        matching = [rule for rule in self.scale.gates if matches(rule.when, fields)]
+        if not matching:
+            raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
+        return matching[-1]
+
+    def seeds(self, task: str) -> int:
+        """Return the trials of a quantized run of a task."""
+        matching = [rule.seeds for rule in self.scale.trials if matches(rule.when, {"task": task})]
+        return matching[-1] if matching else self.scale.seeds
+
+    def resources(self, stage: Stage, task: str | None = None, checkpoint: str | None = None) -> Resources:
+        """Return what a job of a stage asks of the machine; what it is of narrows the rules that can fit."""
+        fields = {"stage": stage, "task": task, "checkpoint": checkpoint}
+        known = {name: value for name, value in fields.items() if value is not None}
+        rules = [
+            rule.set for rule in self.scale.needs if known.keys() >= rule.when.keys() and matches(rule.when, known)
+        ]
+        changes = {name: value for needs in rules for name, value in needs.model_dump(exclude_none=True).items()}
+        return self.scale.resources[stage].model_copy(update=changes)
+
+    def shown(self) -> list[tuple[str, str, str]]:
+        """Return every (task, checkpoint, recipe) of the scale that a table or figure shows."""
+        cells = [cell for table in self.tables.values() for cell in table.cells()]
+        found = [(cell.task, cell.checkpoint, cell.row.recipe) for cell in cells]
+        panels = [panel for panels in self.figures.shifts.values() for panel in panels]
+        found += [(panel.task, panel.checkpoint, panel.recipe) for panel in panels]
+        spec = self.figures.sample_size
+        names = [spec.recipe(method, size) for method in spec.recipes for size in self.scale.figures.sample_sizes]
+        found += [(spec.task, spec.checkpoint, name) for name in names]
+        found += [(task, checkpoint, other) for task, checkpoint, name in found for other in self.recipe(name).select]
+        scale = self.scale
+        return [run for run in dict.fromkeys(found) if run[0] in scale.tasks and run[1] in scale.checkpoints]
+
+    def pairs(self) -> list[tuple[str, str]]:
+        """Return every (task, checkpoint) of the scale that a table or figure shows."""
+        return list(dict.fromkeys((task, checkpoint) for task, checkpoint, _ in self.shown()))
+
+    def rounding_target(self, name: str) -> str:
+        """Return ``package.module:Class`` of a rounding given by name or by such a path."""
+        if ":" in name:
+            return name
+        if name not in self.recipes.roundings:
+            raise SettingsError(f"rounding {suggest(name, self.recipes.roundings)}, or give package.module:Class")
+        return self.recipes.roundings[name]
+
+
+def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
+    """Resolve the hyper-parameters of a quantized run.
+
+    Returns:
+        The validated settings, and for each key the source that set it.
+
+    Raises:
+        SettingsError: an unknown key, a wrong value or a missing one.
+    """
+    recipe = params.recipe(run.recipe)
+    fields = vars(run) | {name: getattr(recipe, name) for name in ("setting", "rounding", "w_bits", "a_bits")}
+    values: dict[str, Any] = {}
+    sources: dict[str, str] = {}
+    for rule in (*params.defaults.hyper, *params.scale.hyper):
+        if matches(rule.when, fields):
+            values |= rule.set
+            sources |= dict.fromkeys(rule.set, rule.source)
+    own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
+    values |= own
+    sources |= dict.fromkeys(own, f"recipe {run.recipe}")
+    return given(Hyper, values, f"hyper-parameters of {run}"), sources
+
+
+def matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
+    """Whether each pattern of a rule fits; strings are compared as file-name patterns."""
+    return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in when.items())
