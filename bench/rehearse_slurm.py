@@ -14,6 +14,7 @@ slurm-wlm munge``), and no systemd, no database, no root. GPUs and memory are on
 import argparse
 import collections
 import contextlib
+import functools
 import getpass
 import hashlib
 import json
@@ -28,10 +29,11 @@ import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
+import psutil
 import yaml
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -41,6 +43,7 @@ NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "sbatch", "squeue", "sc
 NODES = ("a", "b")
 SECONDS = 60.0  # in which daemons come up or end
 LONGEST_SOCKET = 107  # characters
+PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))  # a user's own often lacks the last two
 STAGE, MINUTES, LINES = "reconstruct", 2, 6  # whose jobs meet the faults, its time, lines in its log by then
 DOWN_SECONDS = 30.0  # from a node's death to its return
 
@@ -57,10 +60,8 @@ CredType=cred/munge
 AuthInfo=socket={directory}/munge/socket,cred_expire=10
 StateSaveLocation={directory}/controller
 SlurmctldPidFile={directory}/slurmctld.pid
-SlurmctldLogFile={directory}/slurmctld.log
 SlurmdSpoolDir={directory}/%n
 SlurmdPidFile={directory}/%n.pid
-SlurmdLogFile={directory}/%n.log
 SlurmdParameters=config_overrides
 ProctrackType=proctrack/linuxproc
 TaskPlugin=task/none
@@ -95,38 +96,43 @@ class Differs(Exception):
 
 def missing() -> list[str]:
     """Return the programs that are needed and not installed."""
-    return [name for name in NEEDED if shutil.which(name, path=_path()) is None]
-
-
-def _path() -> str:
-    """Return PATH with the directories of daemons, which a user's own often lacks."""
-    return os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))
+    return [name for name in NEEDED if shutil.which(name, path=PATH) is None]
 
 
 class Cluster:
-    """A private Slurm, all of whose files lie in a directory with a short path, since a socket is one of them."""
+    """A private Slurm; its daemons are children of this process.
+
+    All files lie in ``directory``. Its path must be short, because munge's socket is one of them.
+    """
 
     def __init__(self, directory: Path) -> None:
-        self.directory = directory.resolve()
-        path = os.pathsep.join((str(self.directory / "bin"), _path()))
+        self.directory, self.daemons = directory.resolve(), {}
+        path = os.pathsep.join((str(self.directory / "bin"), PATH))
         self.environment = os.environ | {"SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": path}
 
     def up(self) -> None:
         """Start the daemons and wait until both nodes take jobs.
 
         Raises:
-            SlurmError: a program is missing, the path is too long, a cluster runs there, or a daemon did not come up.
+            SlurmError: a program is missing, the path is too long, or a daemon did not come up.
         """
         if absent := missing():
             raise SlurmError(f"not installed: {', '.join(absent)}; on Debian: apt install slurm-wlm munge")
         if len(str(self.directory / "munge/socket")) > LONGEST_SOCKET:
             raise SlurmError(f"{self.directory}: its path is too long for a socket; take a shorter directory")
-        if any(self._pids().values()):
-            raise SlurmError(f"{self.directory}: a cluster runs there already")
         for name in ("bin", "munge", "controller", *NODES):
             (self.directory / name).mkdir(parents=True, exist_ok=True)
         (self.directory / "munge").chmod(0o711)
-        with contextlib.ExitStack() as stack:  # all at once, so that no port is given out twice
+        self._configure()
+        self._start_munge()
+        self._start("slurmctld", "slurmctld", "-D", "-c")
+        for node in NODES:
+            self.start_node(node)
+        self._wait(lambda: self.states() == dict.fromkeys(NODES, "IDLE"), "the nodes are not idle")
+
+    def _configure(self) -> None:
+        """Write the configuration, with free ports."""
+        with contextlib.ExitStack() as stack:  # all sockets at once, so that no port is given out twice
             sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + len(NODES))]
             port, *ports = [one.getsockname()[1] for one in sockets]
         host = socket.gethostname()
@@ -138,54 +144,55 @@ class Cluster:
         (self.directory / "gres.conf").write_text("AutoDetect=off\n" + gres)
         # Snakemake's job steps drop SLURM_CONF from the environment, so srun must know this cluster.
         wrapper, conf = self.directory / "bin/srun", shlex.quote(self.environment["SLURM_CONF"])
-        wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={conf} exec {shutil.which("srun", path=_path())} "$@"\n')
+        wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={conf} exec {shutil.which("srun", path=PATH)} "$@"\n')
         wrapper.chmod(0o755)
-        self._munge()
-        self._start("slurmctld", "-c")
-        for node in NODES:
-            self.start_node(node)
-        self._wait(lambda: self.states() == dict.fromkeys(NODES, "IDLE"), "the nodes are not idle")
 
-    def _munge(self) -> None:
+    def _start_munge(self) -> None:
         """Start munged with a key of its own; --force: the directory may lie in a world-writable one such as /tmp."""
-        key, at = self.directory / "munge/key", self.directory / "munge"
-        key.touch(mode=0o600)
-        key.write_bytes(secrets.token_bytes(128))
-        places = {"key-file": key, "socket": at / "socket", "pid-file": self.directory / "munged.pid"}
-        places |= {"log-file": self.directory / "munged.log", "seed-file": at / "seed"}
-        self._start("munged", "--force", *(f"--{option}={place}" for option, place in places.items()))
+        at = self.directory / "munge"
+        (at / "key").touch(mode=0o600)
+        (at / "key").write_bytes(secrets.token_bytes(128))
+        options = (
+            f"--{name}={at / name.partition('-')[0]}" for name in ("key-file", "socket", "pid-file", "seed-file")
+        )
+        self._start("munged", "munged", "--foreground", "--force", *options)
         self._wait((at / "socket").exists, "munged has no socket")
 
     def start_node(self, node: str) -> None:
-        """Start the slurmd of a node; one that was killed takes jobs again."""
-        self._start("slurmd", "-c", "-N", node)
+        """Start the slurmd of a node; a node that was killed takes jobs again."""
+        self._start(node, "slurmd", "-D", "-c", "-N", node)
+
+    def _start(self, name: str, *command: str) -> None:
+        """Start a daemon in the foreground of a session of its own; its log is ``NAME.log``."""
+        with open(self.directory / f"{name}.log", "a") as log:
+            start = functools.partial(subprocess.Popen, stdout=log, stderr=log, start_new_session=True)
+            self.daemons[name] = start(command, env=self.environment)
 
     def kill_node(self, node: str) -> list[int]:
         """Kill a node as a power cut would, tell Slurm that it is down, and return the killed processes."""
-        killed = [pid for pid in (self._pids().get(node),) if pid] + self._steps(node)
+        killed = [self.daemons[node].pid, *self._steps(node)]
         _signal(killed, signal.SIGKILL)
+        self.daemons[node].wait()
+        self._wait(lambda: not list(self.job_processes(node)), f"processes of node {node} are left")
         self.command("scontrol", "update", f"nodename={node}", "state=down", "reason=killed")
         return killed
 
-    def job_processes(self, node: str) -> Iterator[tuple[int, dict[str, str]]]:
+    def job_processes(self, node: str) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
         """Yield process and environment of all processes of a node's jobs: the environment names cluster and node."""
         wanted = {"SLURMD_NODENAME": node, "SLURM_CONF": self.environment["SLURM_CONF"]}
-        for entry in Path("/proc").glob("[0-9]*"):
-            with contextlib.suppress(OSError):  # it has ended, or is another user's
-                text = (entry / "environ").read_bytes().decode(errors="replace")
-                environment = dict(part.split("=", 1) for part in text.split("\0") if "=" in part)
-                if wanted.items() <= environment.items():
-                    yield int(entry.name), environment
+        for process in psutil.process_iter():
+            with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
+                if wanted.items() <= (environment := process.environ()).items():
+                    yield process, environment
 
     def _steps(self, node: str) -> list[int]:
         """Return the processes of a node's jobs, and the daemons of their steps, which hide their environment."""
-        inside = [pid for pid, _ in self.job_processes(node)]
+        inside = {process.pid for process, _ in self.job_processes(node)}
         daemons = set()
         for pid in inside:
-            with contextlib.suppress(OSError):
-                parent = int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-                if Path(f"/proc/{parent}/comm").read_text().strip() == "slurmstepd":
-                    daemons.add(parent)
+            with contextlib.suppress(psutil.Error):
+                parent = psutil.Process(pid).parent()
+                daemons |= {parent.pid} if parent and parent.name() == "slurmstepd" else set()
         return [*daemons, *inside]
 
     def states(self) -> dict[str, str]:
@@ -210,27 +217,15 @@ class Cluster:
             raise SlurmError(f"{' '.join(command)}: {done.stderr.strip()}; see {self.directory}/*.log")
         return done.stdout
 
-    _start = command
-
     def down(self) -> None:
         """End jobs and daemons; logs stay."""
-        if (self.directory / "munge/socket").exists():
-            self.command("scancel", "--user", getpass.getuser(), check=False)
-            with contextlib.suppress(SlurmError):
-                self._wait(lambda: not self.command("squeue", "--noheader", check=False), "jobs are left", 20)
+        self.command("scancel", "--user", getpass.getuser(), check=False)
+        with contextlib.suppress(SlurmError):
+            self._wait(lambda: not self.command("squeue", "--noheader", check=False), "jobs are left", 20)
         _signal([pid for node in NODES for pid in self._steps(node)], signal.SIGKILL)
-        _signal(filter(None, self._pids().values()), signal.SIGTERM)
-        self._wait(lambda: not any(self._pids().values()), "daemons are left")
-
-    def _pids(self) -> dict[str, int]:
-        """Return daemon or node -> its process, 0 if it does not run."""
-        found = {}
-        for name, program in {"slurmctld": "slurmctld", **dict.fromkeys(NODES, "slurmd"), "munged": "munged"}.items():
-            with contextlib.suppress(OSError, ValueError):
-                pid = int((self.directory / f"{name}.pid").read_text())
-                what, state = Path(f"/proc/{pid}/stat").read_text().split()[1:3]
-                found[name] = pid if what == f"({program})" and state != "Z" else 0
-        return found
+        for daemon in reversed(self.daemons.values()):
+            daemon.terminate()
+            daemon.wait(SECONDS)
 
     def _wait(self, condition: Callable[[], object], lacks: str, seconds: float = SECONDS) -> None:
         deadline = time.monotonic() + seconds
@@ -240,7 +235,7 @@ class Cluster:
             time.sleep(0.5)
 
 
-def _signal(processes: Any, number: int) -> None:
+def _signal(processes: Iterable[int], number: int) -> None:
     for pid in processes:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, number)
@@ -306,26 +301,25 @@ class Faults(threading.Thread):
             if not self.ended.wait(DOWN_SECONDS):
                 self.cluster.start_node(node)
             job, node = self._at_work(first)
-            _signal([pid for pid, found in self._processes(node) if found == job], signal.SIGSTOP)
+            _signal([process.pid for process, found in self._processes(node) if found == job], signal.SIGSTOP)
             self.made.append(f"job {job} halted on node {node} until its time is up")
 
     def _at_work(self, but: str) -> tuple[str, str]:
         """Wait for another job of the stage with so many lines in its log; return it and its node."""
         while not self.ended.wait(0.2):
             for node in NODES:
-                for pid, job in self._processes(node):
+                for process, job in self._processes(node):
                     with contextlib.suppress(OSError):  # it has just ended
-                        if job != but and Path(f"/proc/{pid}/fd/1").read_bytes().count(b"\n") >= LINES:
+                        if job != but and Path(f"/proc/{process.pid}/fd/1").read_bytes().count(b"\n") >= LINES:
                             return job, node
         raise InterruptedError
 
-    def _processes(self, node: str) -> Iterator[tuple[int, str]]:
+    def _processes(self, node: str) -> Iterator[tuple[psutil.Process, str]]:
         """Yield process and job of the stage's own processes on a node."""
-        for pid, environment in self.cluster.job_processes(node):
-            with contextlib.suppress(OSError):
-                words = Path(f"/proc/{pid}/cmdline").read_bytes().decode(errors="replace").split("\0")
-                if words[1:4] == ["-m", "flexround.jobs", STAGE]:
-                    yield pid, environment.get("SLURM_JOB_ID", "?")
+        for process, environment in self.cluster.job_processes(node):
+            with contextlib.suppress(psutil.Error):
+                if process.cmdline()[1:4] == ["-m", "flexround.jobs", STAGE]:
+                    yield process, environment.get("SLURM_JOB_ID", "?")
 
 
 def snakemake(project: Path, environment: dict[str, str], arguments: list[str]) -> float:

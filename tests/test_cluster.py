@@ -191,10 +191,3 @@ def test_a_job_of_a_killed_node_is_queued_again_and_ends_on_the_other(cluster, t
     assert second["NodeList"] != node
     cluster.start_node(node)
     until(lambda: cluster.states()[node] == "IDLE")
-
-
-@pytest.mark.slurm
-@needs_slurm
-def test_a_second_cluster_in_the_same_directory_is_refused(cluster):
-    with pytest.raises(rehearse_slurm.SlurmError, match="runs there already"):
-        rehearse_slurm.Cluster(cluster.directory).up()
