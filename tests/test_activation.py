@@ -5,7 +5,7 @@ import copy
 import pytest
 import torch
 import toy
-from test_causal_blocks import batch, cut, make
+from test_text_blocks import batch, cut, make
 
 from flexround import imports
 from flexround.errors import SettingsError

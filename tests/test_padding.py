@@ -2,7 +2,7 @@
 
 import pytest
 import torch
-from test_transformer_blocks import batch, cut, make
+from test_text_blocks import batch, cut, make
 
 from flexround.models.blocks import run
 from flexround.reconstruct.cache import Batches

@@ -1,15 +1,15 @@
-"""OPT, GPT-2, LLaMA: factories, blocks against the whole model, masks, quantizers; roundings of transposed weights."""
+"""The contract of every family of text networks: blocks against the whole model, masks, quantizers, factories."""
 
 import operator
 
 import pytest
-import test_transformer_blocks
 import torch
 import transformers
 from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 from flexround.errors import InputError, SettingsError
-from flexround.models import gpt2, llama, opt, transformer
+from flexround.models import bert, gpt2, gpt_neo, llama, opt, transformer
 from flexround.models.blocks import run
 from flexround.models.surgery import attach
 from flexround.quant.adaround import AdaRound
@@ -17,48 +17,56 @@ from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Axes
 
-OPT = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 2,
-    "ffn_dim": 24,
-    "max_position_embeddings": 12,
+SMALL = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
+BERT = SMALL | {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
+NEO = SMALL | {
+    "num_layers": 4,
+    "num_heads": 2,
+    "attention_types": [[["global", "local"], 2]],
+    "window_size": 3,
+    "pad_token_id": 0,
 }
+OPT = SMALL | {"num_hidden_layers": 3, "num_attention_heads": 2, "ffn_dim": 24}
 GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12}
-LLAMA = {
-    "vocab_size": 50,
-    "hidden_size": 16,
-    "num_hidden_layers": 3,
-    "num_attention_heads": 4,
-    "intermediate_size": 24,
-    "max_position_embeddings": 12,
+LLAMA = SMALL | {"num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
+KINDS = {
+    "bert": (transformer.bert, "classification", BERT),
+    "gpt_neo": (transformer.gpt_neo, "classification", NEO),
+    "gpt2": (transformer.gpt2, "causal-lm", GPT2),
+    "opt-pre": (transformer.opt, "causal-lm", OPT | {"do_layer_norm_before": True}),
+    "opt-post": (transformer.opt, "causal-lm", OPT | {"do_layer_norm_before": False}),
+    "llama": (transformer.llama, "causal-lm", LLAMA),
+    "llama-grouped": (transformer.llama, "causal-lm", LLAMA | {"num_key_value_heads": 2}),
 }
-KINDS = ("gpt2", "opt-pre", "opt-post", "llama", "llama-grouped")
-NORMS = {"gpt2": "ln_f", "opt": "decoder.final_layer_norm", "llama": "norm"}
+CAUSAL = [kind for kind in KINDS if kind != "bert"]
+MODULES = {"bert": bert, "gpt_neo": gpt_neo, "gpt2": gpt2, "opt": opt, "llama": llama}
+NORMS = {"gpt_neo": "ln_f", "gpt2": "ln_f", "opt": "decoder.final_layer_norm", "llama": "norm"}
+READERS = {"gpt2": (0, 1, 2, 3), "llama": (0, 0, 0, 1, 2, 2, 3)}  # the site that each linear of a layer reads
 LENGTHS = (12, 1, 7, 2)
+kinds = pytest.mark.parametrize("kind", KINDS)
 
 
-def make(kind: str, **config):
+def attentions(names):
+    """Parametrize families by their implementations of attention; GPT-Neo has one."""
+    pairs = [(kind, name) for kind in names for name in ("sdpa", "eager") if (kind, name) != ("gpt_neo", "sdpa")]
+    return pytest.mark.parametrize(("kind", "attention"), pairs)
+
+
+def make(kind, **config):
     torch.set_num_threads(1)
-    if kind == "gpt2":
-        model = transformer.gpt2("causal-lm", seed=3, **GPT2 | config)
-    elif kind.startswith("llama"):
-        groups = 2 if kind == "llama-grouped" else 4
-        model = transformer.llama("causal-lm", seed=3, **LLAMA | {"num_key_value_heads": groups} | config)
-    else:
-        model = transformer.opt("causal-lm", seed=3, **OPT | {"do_layer_norm_before": kind == "opt-pre"} | config)
+    factory, head, standard = KINDS[kind]
+    model = factory(head, seed=3, **standard | config)
     with torch.no_grad():  # initial weights of 0.02 and biases of 0 would hide what attention does
         for parameter in model.base_model.parameters():
             if parameter.ndim == 2:
                 parameter.mul_(15)
-            else:
+            elif kind not in ("bert", "gpt_neo"):
                 parameter.add_(torch.linspace(-0.5, 0.5, len(parameter)))
     return model
 
 
 def cut(model):
-    return {"gpt2": gpt2, "opt": opt, "llama": llama}[model.config.model_type].blocks(model)
+    return MODULES[model.config.model_type].blocks(model)
 
 
 def batch(seed=0):
@@ -69,30 +77,38 @@ def batch(seed=0):
     return torch.stack([ids, types], 1), mask
 
 
-def before_final_norm(model, x, mask):
-    seen = []
-    if norm := operator.attrgetter(NORMS[model.config.model_type])(model.base_model):
+def changed_at(x, place):
+    """Return samples with another token at one place."""
+    other = x.clone()
+    other[:, 0, place] = 2 + (other[:, 0, place] - 1) % 48
+    return other
+
+
+def hidden_states(model, x, mask):
+    """Return what the last layer of the whole model gives: before the final norm, where there is one."""
+    seen, kind = [], model.config.model_type
+    if kind in NORMS and (norm := operator.attrgetter(NORMS[kind])(model.base_model)):
         norm.register_forward_pre_hook(lambda _, arguments: seen.append(arguments[0]))
-    output = model.base_model(x[:, 0], attention_mask=None if mask is None else mask.long())
+    types = {"token_type_ids": x[:, 1]} if kind == "bert" else {}
+    output = model.base_model(x[:, 0], attention_mask=None if mask is None else mask.long(), **types)
     return seen[0] if seen else output.last_hidden_state
 
 
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", KINDS)
+@attentions(KINDS)
 @torch.no_grad()
 def test_blocks_in_order_equal_the_model(kind, attention, padded):
     model = make(kind, attn_implementation=attention)
     assert model.config._attn_implementation == attention
     x, mask = batch()
-    mask = mask if padded else None
-    found, expected = run(cut(model), x, mask), before_final_norm(model, x, mask)
-    real = mask if padded else torch.ones_like(x[:, 0], dtype=torch.bool)
-    assert torch.equal(found[real], expected[real])
+    real = mask if padded else torch.ones_like(mask)
+    found = run(cut(model), x, mask if padded else None)
+    expected = hidden_states(model, x, mask if padded else None)
+    torch.testing.assert_close(found[real], expected[real], rtol=0, atol=1e-6 if kind in ("bert", "gpt_neo") else 0)
     assert found.isfinite().all()
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 @torch.no_grad()
 def test_padding_changes_no_real_token(kind):
     blocks = cut(make(kind))
@@ -106,29 +122,40 @@ def test_padding_changes_no_real_token(kind):
 
 
 @pytest.mark.parametrize("padded", [True, False])
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", KINDS)
+@attentions(CAUSAL)
 @torch.no_grad()
 def test_no_token_sees_later_ones(kind, attention, padded):
     blocks = cut(make(kind, attn_implementation=attention))
     x, _ = batch()
-    changed = x.clone()
-    changed[:, 0, 4] = 2 + changed[:, 0, 4] % 48
     mask = torch.arange(12).expand(4, 12) < 9 if padded else None
-    moved = (run(blocks, x, mask) != run(blocks, changed, mask)).any(-1).any(0)
+    moved = (run(blocks, x, mask) != run(blocks, changed_at(x, 4), mask)).any(-1).any(0)
     assert moved[:9].tolist() == [i >= 4 for i in range(9)]
 
 
-@pytest.mark.parametrize("attention", ["sdpa", "eager"])
-@pytest.mark.parametrize("kind", KINDS)
+@attentions(KINDS)
 @torch.no_grad()
 def test_no_token_sees_masked_ones(kind, attention):
     blocks = cut(make(kind, attn_implementation=attention))
     x, mask = batch()[0], (torch.arange(12) != 4).expand(4, 12)
-    changed = x.clone()
-    changed[:, 0, 4] = 2 + changed[:, 0, 4] % 48
-    moved = (run(blocks, x, mask) != run(blocks, changed, mask)).any(-1).any(0)
+    moved = (run(blocks, x, mask) != run(blocks, changed_at(x, 4), mask)).any(-1).any(0)
     assert moved.tolist() == [i == 4 for i in range(12)]
+
+
+@torch.no_grad()
+def test_local_layers_look_back_one_window_only():
+    model = make("gpt_neo", num_layers=1, attention_types=[[["local"], 1]])
+    x, _ = batch()
+    moved = (run(cut(model), x) != run(cut(model), changed_at(x, 4))).any(-1).any(0)
+    assert moved.tolist() == [4 <= i < 4 + NEO["window_size"] for i in range(12)]
+
+
+@kinds
+@torch.no_grad()
+def test_token_types_matter_to_bert_only(kind):
+    x, mask = batch()
+    other = torch.stack([x[:, 0], 1 - x[:, 1]], 1)
+    blocks = cut(make(kind))
+    assert torch.equal(run(blocks, x, mask), run(blocks, other, mask)) != (kind == "bert")
 
 
 @torch.no_grad()
@@ -174,7 +201,7 @@ class Mark(nn.Module):
         return self.seen[-1]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 @torch.no_grad()
 def test_linears_and_nothing_else_read_quantized_tensors(kind):
     model = make(kind)
@@ -195,12 +222,11 @@ def test_linears_and_nothing_else_read_quantized_tensors(kind):
     for name, (module, tensor) in inputs.items():
         assert (id(tensor) in quantized) == (module in linears), name
     readers = [quantized[id(tensor)] for module, tensor in inputs.values() if module in linears]
-    of_layer = {"gpt2": (0, 1, 2, 3), "opt": (0, 0, 0, 1, 2, 3), "llama": (0, 0, 0, 1, 2, 2, 3)}
-    expected = of_layer[model.config.model_type]
+    expected = READERS.get(model.config.model_type, (0, 0, 0, 1, 2, 3))
     assert sorted(readers) == [4 * i + j for i in range(len(blocks)) for j in expected]
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 @torch.no_grad()
 def test_the_residual_is_not_quantized(kind):
     block = cut(make(kind))[0]
@@ -210,9 +236,11 @@ def test_the_residual_is_not_quantized(kind):
     for site in block.sites:
         attach.attach_quantizer(site, Mark())
     x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
-    expected = x
+    expected, module = x, block.module
     if kind == "opt-post":
-        expected = block.module.final_layer_norm(block.module.self_attn_layer_norm(x))
+        expected = module.final_layer_norm(module.self_attn_layer_norm(x))
+    elif kind == "bert":
+        expected = module.output.LayerNorm(module.attention.output.LayerNorm(x))
     assert torch.equal(block(x), expected)
 
 
@@ -224,24 +252,23 @@ def input_steps(kind, hidden, mask, kept):
     return torch.stack([attach.attached_quantizer(site).quantizer.grid.step for site in block.sites])
 
 
-@pytest.mark.parametrize("kind", KINDS)
+@kinds
 @torch.no_grad()
 def test_padding_counts_in_no_initial_step(kind):
     mask = batch()[1]
     x = torch.randn(4, 12, 16, generator=torch.Generator().manual_seed(0))
     wild = torch.where(mask[..., None], x, 100 * x.flip(-1))
     assert torch.equal(input_steps(kind, x, mask, mask), input_steps(kind, wild, mask, mask))
-    assert not torch.equal(input_steps(kind, x, mask, None), input_steps(kind, wild, mask, None))
+    if kind != "gpt_neo":  # whose norm, as it is initialised, takes the greater size of the padding away
+        assert not torch.equal(input_steps(kind, x, mask, None), input_steps(kind, wild, mask, None))
 
 
-@pytest.mark.parametrize("kind", [*KINDS, "bert", "gpt_neo"])
+@kinds
 @torch.no_grad()
 def test_blocks_run_by_autocast(kind):
     """Masks, positions and quantizers included; padded rows and initial steps too, whose search is in float32."""
-    other = kind in ("bert", "gpt_neo")
-    model = test_transformer_blocks.make(kind) if other else make(kind)
-    blocks = test_transformer_blocks.cut(model) if other else cut(model)
-    x, mask = test_transformer_blocks.batch() if other else batch()
+    blocks = cut(make(kind))
+    x, mask = batch()
     full, low = x, x
     for block in blocks:
         full = block(block.before(full), mask)
@@ -256,8 +283,6 @@ def test_blocks_run_by_autocast(kind):
 
 
 def both_layouts():
-    from transformers.pytorch_utils import Conv1D
-
     transposed, plain = Conv1D(7, 5), nn.Linear(5, 7)
     with torch.no_grad():
         transposed.weight.copy_(torch.randn(5, 7, generator=torch.Generator().manual_seed(0)))
@@ -290,20 +315,26 @@ def test_a_transposed_layer_learns_what_the_linear_with_the_same_weights_learns(
 
 
 @pytest.mark.parametrize(
-    ("factory", "config", "name"),
+    ("kind", "head", "name"),
     [
-        (transformer.opt, OPT, "OPTForCausalLM"),
-        (transformer.gpt2, GPT2, "GPT2LMHeadModel"),
-        (transformer.llama, LLAMA, "LlamaForCausalLM"),
+        ("bert", "classification", "BertForSequenceClassification"),
+        ("bert", "span", "BertForQuestionAnswering"),
+        ("bert", "pretraining", "BertForPreTraining"),
+        ("gpt_neo", "classification", "GPTNeoForSequenceClassification"),
+        ("gpt_neo", "causal-lm", "GPTNeoForCausalLM"),
+        ("opt-pre", "causal-lm", "OPTForCausalLM"),
+        ("gpt2", "causal-lm", "GPT2LMHeadModel"),
+        ("llama", "causal-lm", "LlamaForCausalLM"),
     ],
 )
-def test_factories_build_from_the_seed_alone(factory, config, name):
+def test_factories_build_from_the_seed_alone(kind, head, name):
+    factory, _, config = KINDS[kind]
     torch.manual_seed(1)
     state = torch.get_rng_state()
-    one = factory("causal-lm", seed=5, **config)
+    one = factory(head, seed=5, **config)
     assert torch.equal(torch.get_rng_state(), state)
     torch.manual_seed(2)
-    two, three = factory("causal-lm", seed=5, **config), factory("causal-lm", seed=6, **config)
+    two, three = factory(head, seed=5, **config), factory(head, seed=6, **config)
     assert type(one).__name__ == name
     assert not one.training
     values = [torch.cat([p.flatten() for p in model.parameters()]) for model in (one, two, three)]
@@ -311,36 +342,58 @@ def test_factories_build_from_the_seed_alone(factory, config, name):
     assert not torch.equal(values[0], values[2])
 
 
+@pytest.mark.parametrize("labels", [1, 3])
+def test_labels_are_the_outputs(labels):
+    assert transformer.bert("classification", labels, **BERT).classifier.out_features == labels
+    assert transformer.gpt_neo("classification", labels, **NEO).score.out_features == labels
+
+
 @pytest.mark.parametrize(
-    ("call", "message"),
+    ("factory", "head", "config", "message"),
     [
-        (lambda: transformer.opt("span"), "opt: head 'span'.*known: causal-lm"),
-        (lambda: transformer.gpt2("classification"), "gpt2: head 'classification'"),
-        (lambda: transformer.llama("classification"), "llama: head 'classification'.*known: causal-lm"),
-        (lambda: transformer.llama("causal-lm", **LLAMA | {"num_attention_heads": 3}), "16.*3"),
-        (lambda: transformer.opt("causal-lm", ffn_din=8), "'ffn_din' .did you mean 'ffn_dim'"),
-        (lambda: transformer.gpt2("causal-lm", n_embd=10, n_head=3), "10.*3"),
-        (lambda: transformer.opt("causal-lm", **OPT | {"num_attention_heads": 3}), "16.*3"),
+        (transformer.bert, "causal-lm", {}, "bert: head 'causal-lm'.*known: classification, pretraining, span"),
+        (transformer.gpt_neo, "pretraining", {}, "gpt_neo: head 'pretraining'"),
+        (transformer.opt, "span", {}, "opt: head 'span'.*known: causal-lm"),
+        (transformer.gpt2, "classification", {}, "gpt2: head 'classification'"),
+        (transformer.llama, "classification", {}, "llama: head 'classification'.*known: causal-lm"),
+        (transformer.bert, "span", {"labels": 3}, "labels=3 with head 'span'"),
+        (transformer.bert, "span", {"hidden_sise": 8}, "'hidden_sise' .did you mean 'hidden_size'"),
+        (transformer.opt, "causal-lm", {"ffn_din": 8}, "'ffn_din' .did you mean 'ffn_dim'"),
+        (transformer.gpt_neo, "classification", {}, "pad_token_id"),
+        (transformer.bert, "span", {"hidden_size": "8"}, "hidden_size.*expected int"),
+        (transformer.bert, "span", {"hidden_size": 10, "num_attention_heads": 3}, "10.*multiple"),
+        (transformer.gpt2, "causal-lm", {"n_embd": 10, "n_head": 3}, "10.*3"),
+        (transformer.opt, "causal-lm", OPT | {"num_attention_heads": 3}, "16.*3"),
+        (transformer.llama, "causal-lm", LLAMA | {"num_attention_heads": 3}, "16.*3"),
+        (transformer.bert, "span", BERT | {"hidden_act": "gulu"}, "gulu"),
+        (transformer.gpt_neo, "causal-lm", {"num_layers": 3}, "attention_types"),
     ],
 )
-def test_impossible_settings_are_refused(call, message):
+def test_impossible_settings_are_refused(factory, head, config, message):
     with pytest.raises(SettingsError, match=f"(?s){message}"):
-        call()
+        factory(head, **config)
 
 
-def test_the_projections_of_opt_350m_are_refused():
-    config = OPT | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}
-    message = "word_embed_proj_dim is 8, hidden_size 16.*OPT-125M"
-    with pytest.raises(InputError, match=message):
-        transformer.opt("causal-lm", **config)
-    with pytest.raises(InputError, match=message):
-        opt.blocks(transformers.OPTForCausalLM(transformers.OPTConfig(**config)))
+PROJECTED = OPT | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}
+UNEVEN = LLAMA | {"num_key_value_heads": 3}
 
 
-def test_uneven_groups_of_heads_are_refused():
-    config = LLAMA | {"num_key_value_heads": 3}
-    message = "num_attention_heads is 4, no multiple of num_key_value_heads, 3"
+@pytest.mark.parametrize(
+    ("build", "message"),
+    [
+        (lambda: transformer.opt("causal-lm", **PROJECTED), "word_embed_proj_dim is 8, hidden_size 16.*OPT-125M"),
+        (
+            lambda: opt.blocks(transformers.OPTForCausalLM(transformers.OPTConfig(**PROJECTED))),
+            "word_embed_proj_dim is 8, hidden_size 16.*OPT-125M",
+        ),
+        (lambda: transformer.llama("causal-lm", **UNEVEN), "is 4, no multiple of num_key_value_heads, 3"),
+        (
+            lambda: llama.blocks(transformers.LlamaForCausalLM(transformers.LlamaConfig(**UNEVEN))),
+            "num_attention_heads is 4, no multiple of num_key_value_heads, 3",
+        ),
+    ],
+    ids=["factory of opt", "blocks of opt", "factory of llama", "blocks of llama"],
+)
+def test_architectures_that_blocks_cannot_cut_are_refused(build, message):
     with pytest.raises(InputError, match=message):
-        transformer.llama("causal-lm", **config)
-    with pytest.raises(InputError, match=message):
-        llama.blocks(transformers.LlamaForCausalLM(transformers.LlamaConfig(**config)))
+        build()
