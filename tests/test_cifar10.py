@@ -58,7 +58,7 @@ def test_other_data_are_refused(sources, tmp_path, options, message):
         task(**options).prepare(tmp_path / "data", sources)
 
 
-def test_damaged_data_are_refused(sources, tmp_path):
+def test_images_that_do_not_fit_are_refused_by_name(sources, tmp_path):
     path = sources / "cifar10/test.tar"
     with tarfile.open(path, "a") as tar:
         real_files.add(tar, "test/ant/9999.jpg", b"no image")
@@ -66,12 +66,6 @@ def test_damaged_data_are_refused(sources, tmp_path):
         task().prepare(tmp_path / "data", sources)
     real_files.images(path, "test", 4, size=16)
     with pytest.raises(InputError, match=r"0000\.jpg is 16 x 16, not 32 x 32"):
-        task().prepare(tmp_path / "data", sources)
-    path.write_bytes(path.read_bytes()[:5000])
-    with pytest.raises(InputError, match=r"test\.tar"):
-        task().prepare(tmp_path / "data", sources)
-    path.unlink()
-    with pytest.raises(InputError, match="not a whole tar"):
         task().prepare(tmp_path / "data", sources)
 
 

@@ -54,36 +54,28 @@ def test_a_model_of_other_settings_is_refused_with_all_differences(files, tmp_pa
         llama2c.import_files(other, *files, tmp_path)
 
 
-def test_damaged_files_are_refused(files, tmp_path):
-    model = real_files.llama()
-    with pytest.raises(InputError, match=r"model\.bin: can't be read"):
-        llama2c.import_files(model, *files, tmp_path)
-    real_files.write_llama2c(model, files[0])
-    whole = files[0].read_bytes()
-    files[0].write_bytes(whole[:-4])
-    with pytest.raises(InputError, match="weights, its header tells of"):
-        llama2c.import_files(model, *files, tmp_path)
-    files[0].write_bytes(whole[:20])
-    with pytest.raises(InputError, match="20 bytes are no"):
-        llama2c.import_files(model, *files, tmp_path)
-    files[0].write_bytes(whole[:28] + struct.pack("<f", float("nan")) + whole[32:])
-    with pytest.raises(InputError, match=r"embed_tokens\.weight holds NaN"):
-        llama2c.import_files(model, *files, tmp_path)
+def cut(end):
+    return lambda whole: whole[:end]
 
 
 @pytest.mark.parametrize(
-    ("change", "message"),
+    ("number", "change", "message"),
     [
-        (lambda whole: whole[:-1], "not a llama2.c tokenizer"),
-        (lambda whole: whole[:-10], "272 different tokens, the model has 273; fetch both again"),
+        (0, None, r"model\.bin: can't be read"),
+        (0, cut(-4), "weights, its header tells of"),
+        (0, cut(20), "20 bytes are no"),
+        (0, lambda whole: whole[:28] + struct.pack("<f", float("nan")) + whole[32:], r"embed_tokens\.weight holds NaN"),
+        (1, cut(-1), "not a llama2.c tokenizer"),
+        (1, cut(-10), "272 different tokens, the model has 273; fetch both again"),
     ],
+    ids=["missing", "cut", "header alone", "NaN", "cut token", "a token less"],
 )
-def test_a_damaged_tokenizer_is_refused(files, change, message):
-    files[1].write_bytes(change(files[1].read_bytes()))
+def test_damaged_files_are_refused(files, tmp_path, number, change, message):
+    model = real_files.llama()
+    real_files.write_llama2c(model, files[0])
+    whole = files[number].read_bytes()
+    files[number].unlink()
+    if change:
+        files[number].write_bytes(change(whole))
     with pytest.raises(InputError, match=message):
-        llama2c.tokenizer(files[1], len(real_files.TOKENS))
-
-
-def test_a_tokenizer_of_another_model_is_refused(files):
-    with pytest.raises(InputError, match="different tokens, the model has 512; fetch both again"):
-        llama2c.tokenizer(files[1], 512)
+        llama2c.import_files(model, *files, tmp_path)

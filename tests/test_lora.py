@@ -137,23 +137,10 @@ class Surprise:
         return print, ("executed",)
 
 
-def test_files_that_cannot_be_read_are_refused(tmp_path, capsys):
-    path = tmp_path / "adapter.pt"
-    with pytest.raises(InputError, match="missing"):
-        merge_checkpoint(make(), path)
-    whole = write(path, adapter()).read_bytes()
-    for content in (b"", whole[:300], b"<html>"):
-        path.write_bytes(content)
-        with pytest.raises(InputError, match="not a whole PyTorch checkpoint"):
-            merge_checkpoint(make(), path)
-    for content, message in (
-        ([1], "holds list instead"),
-        ({"a": 1}, "'a' is int"),
-        (Surprise(), "unpickling it would call"),
-    ):
-        torch.save(content, path)
-        with pytest.raises(InputError, match=message):
-            merge_checkpoint(make(), path)
+def test_pickled_code_is_refused_and_not_run(tmp_path, capsys):
+    torch.save(Surprise(), tmp_path / "adapter.pt")
+    with pytest.raises(InputError, match="unpickling it would call"):
+        merge_checkpoint(make(), tmp_path / "adapter.pt")
     assert "executed" not in capsys.readouterr().out
 
 

@@ -210,43 +210,32 @@ def test_another_architecture_is_refused(bert_directory):
             load_pretrained(make(kind, head), bert_directory)
 
 
-def spoil(directory, how):
-    weights = directory / "model.safetensors"
-    if how == "no config":
-        (directory / "config.json").unlink()
-    elif how == "no json":
-        (directory / "config.json").write_text("{")
-    elif how == "no type":
-        (directory / "config.json").write_text("{}")
-    elif how == "wrong value":
-        (directory / "config.json").write_text('{"model_type": "bert", "hidden_size": "16"}')
-    elif how == "no weights":
-        weights.unlink()
-    elif how == "cut":
-        weights.write_bytes(weights.read_bytes()[:-100])
-    elif how == "no shard":
-        weights.unlink()
-        (directory / "pytorch_model.bin.index.json").write_text('{"weight_map": {"a": "one.bin"}}')
-    elif how == "no index":
-        weights.unlink()
-        (directory / "model.safetensors.index.json").write_text("[]")
+WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 
 @pytest.mark.parametrize(
-    ("how", "message"),
+    ("files", "message"),
     [
-        ("no config", r"config\.json: missing"),
-        ("no json", r"config\.json: not a model's configuration"),
-        ("no type", r"config\.json: not a model's configuration"),
-        ("wrong value", r"config\.json: not a model's configuration.*hidden_size"),
-        ("no weights", r"neither model\.safetensors nor pytorch_model\.bin"),
-        ("cut", r"model\.safetensors: not a whole safetensors file"),
-        ("no shard", r"one\.bin: missing"),
-        ("no index", r"index\.json: not an index of shards"),
+        ({"config.json": None}, r"config\.json: missing"),
+        ({"config.json": "{"}, r"config\.json: not a model's configuration"),
+        ({"config.json": "{}"}, r"config\.json: not a model's configuration"),
+        (
+            {"config.json": '{"model_type": "bert", "hidden_size": "16"}'},
+            r"config\.json: not a model's configuration.*hidden_size",
+        ),
+        ({WEIGHTS: None}, r"neither model\.safetensors nor pytorch_model\.bin"),
+        ({WEIGHTS: "cut"}, r"model\.safetensors: not a whole safetensors file"),
+        ({WEIGHTS: None, "pytorch_model.bin.index.json": '{"weight_map": {"a": "one.bin"}}'}, r"one\.bin: missing"),
+        ({WEIGHTS: None, INDEX: "[]"}, r"index\.json: not an index of shards"),
     ],
+    ids=["no config", "no json", "no type", "wrong value", "no weights", "cut", "no shard", "no index"],
 )
-def test_bad_directories_are_refused(how, message, bert_directory):
-    spoil(bert_directory, how)
+def test_bad_directories_are_refused(files, message, bert_directory):
+    for name, content in files.items():
+        if content is None:
+            (bert_directory / name).unlink()
+        else:
+            (bert_directory / name).write_text(content)
     model = make("bert")
     before = snapshot(model)
     with pytest.raises(InputError, match=f"(?s){message}"):
