@@ -1,11 +1,7 @@
-"""Token ids of texts and pairs, tokenizer files, and the mini tokenizers."""
+"""Token ids of texts and pairs, and tokenizer files."""
 
-import hashlib
 import json
-import os
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -13,7 +9,7 @@ import numpy as np
 import pytest
 import tokenizers
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError
 from flexround.models import tokenizer_files
 from flexround.tasks.text import encode
 from synthetic import tokenizers as mini
@@ -198,56 +194,3 @@ def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
         tokenizer_files.check_begin(model, tokenizer, Path("there"))
     model.config.model_type = "opt"
     tokenizer_files.check_begin(model, tokenizer, Path("there"))
-
-
-def test_wordpiece_is_bert_s(wordpiece):
-    assert [wordpiece.token_to_id(token) for token in mini.SPECIAL] == [0, 1, 2, 3, 4]
-    assert wordpiece.get_vocab_size() <= 120
-    assert wordpiece.decode(wordpiece.encode("The RED tower").ids) == "the red tower"
-    assert wordpiece.encode("中").tokens == ["[CLS]", "[UNK]", "[SEP]"]
-    assert any(token.startswith("##") for token in wordpiece.get_vocab())
-
-
-def test_bpe_is_gpt2_s_and_knows_every_text(bpe):
-    assert bpe.token_to_id("<|endoftext|>") == bpe.padding["pad_id"] == 0
-    assert 256 < bpe.get_vocab_size() < 320, "merged tokens that the corpus never shows are left out"
-    for text in (*FIRST, "tab\t\x00 \U0001f600"):
-        assert bpe.decode(bpe.encode(text).ids) == text
-    assert bpe.encode(" tower").tokens == ["Ġtower"]
-    assert bpe.encode("a", "b").ids == bpe.encode("a").ids + bpe.encode("b").ids
-
-
-@pytest.mark.parametrize("kind", ["wordpiece", "bpe"])
-def test_training_is_the_same_in_every_process(kind, request):
-    code = (
-        "import json, sys, hashlib; from synthetic import tokenizers\n"
-        "sentences, kind, size = json.loads(sys.argv[1])\n"
-        "print(hashlib.sha256(tokenizers.train(sentences, kind, size).to_str().encode()).hexdigest())"
-    )
-    size = {"wordpiece": 120, "bpe": 320}[kind]
-    here = hashlib.sha256(request.getfixturevalue(kind).to_str().encode()).hexdigest()
-    for seed in ("1", "2"):
-        command = [sys.executable, "-c", code, json.dumps([CORPUS, kind, size])]
-        environment = os.environ | {"PYTHONHASHSEED": seed, "PYTHONPATH": os.pathsep.join(sys.path)}
-        run = subprocess.run(command, env=environment, capture_output=True, text=True)
-        assert run.stdout.strip() == here
-
-
-@pytest.mark.parametrize(
-    ("kind", "size", "message"),
-    [("bpe", 200, "size 200: .* 257"), ("wordpiece", 10, "size 10: ")],
-)
-def test_impossible_tokenizers_are_refused(kind, size, message):
-    with pytest.raises(SettingsError, match=message):
-        mini.train(CORPUS, kind, size)
-
-
-def test_a_begin_stands_before_each_text_and_pair():
-    begun = mini.train(CORPUS, "bpe-begin", 320)
-    plain = mini.train(CORPUS, "bpe", 320)
-    assert begun.encode("").ids == [0]
-    assert begun.encode(FIRST[0]).ids == [0, *plain.encode(FIRST[0]).ids]
-    pair = begun.encode(FIRST[0], SECOND[0])
-    assert pair.ids == [0, *plain.encode(FIRST[0]).ids, *plain.encode(SECOND[0]).ids]
-    assert pair.type_ids == [0] * (1 + len(plain.encode(FIRST[0]).ids)) + [1] * len(plain.encode(SECOND[0]).ids)
-    assert begun.token_to_id("<|endoftext|>") == 0
