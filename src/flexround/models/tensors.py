@@ -1,11 +1,12 @@
 """Where the tensors of a model are, how they start, and models without weights, whose tensors come one by one."""
 
 import contextlib
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
 
 Place = tuple[nn.Module, str]  # a module and the name of its parameter or buffer
 
@@ -73,3 +74,22 @@ def weightless() -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+class Largest(TorchDispatchMode):
+    """Finds the bytes of the largest tensor that is made while it is on; views of a module's weights don't count."""
+
+    def __init__(self, module: nn.Module) -> None:
+        super().__init__()
+        self.bytes = 0
+        self._weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
+
+    def __torch_dispatch__(
+        self, function: Callable[..., Any], types: Any, arguments: Any = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation and look at what it returns."""
+        made = function(*arguments, **(keywords or {}))
+        for x in made if isinstance(made, tuple | list) else [made]:
+            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in self._weights:
+                self.bytes = max(self.bytes, x.numel() * x.itemsize)
+        return made

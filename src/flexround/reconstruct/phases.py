@@ -7,11 +7,11 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.utils._python_dispatch import TorchDispatchMode
 
 from flexround.errors import NumericalError, SettingsError
 from flexround.models.blocks import Block, identity
 from flexround.models.surgery import attach
+from flexround.models.tensors import Largest
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.formula import compiler_works
 from flexround.quant.grid import Grid, Scheme, nearest_codes
@@ -29,29 +29,11 @@ LOSS_WINDOW = 10  # iterations averaged for the loss before and after
 AT_ONCE = 2**31  # bytes of the largest tensor of a pass, if all initial rows go through a block together
 
 
-class Largest(TorchDispatchMode):
-    """Finds the bytes of the largest tensor that is made while it is on; views of a module's weights don't count."""
-
-    def __init__(self, module: nn.Module) -> None:
-        super().__init__()
-        self.bytes = 0
-        self._weights = {weight.untyped_storage().data_ptr() for weight in module.parameters()}
-
-    def __torch_dispatch__(
-        self, function: Callable[..., Any], types: Any, arguments: Any = (), keywords: dict[str, Any] | None = None
-    ) -> Any:
-        """Run an operation and look at what it returns."""
-        made = function(*arguments, **(keywords or {}))
-        for x in made if isinstance(made, tuple | list) else [made]:
-            if isinstance(x, Tensor) and x.untyped_storage().data_ptr() not in self._weights:
-                self.bytes = max(self.bytes, x.numel() * x.itemsize)
-        return made
-
-
 class Phase:
     """One sweep over the blocks; what it carries on is taken out of ``carry`` as it is used, to be freed."""
 
     name = ""
+    steps_alone = False  # activation steps are learned, and no weights
 
     def __init__(self, job: Reconstruction, names: dict[nn.Module, str], samples: Tensor, store: Store) -> None:
         self.job, self.names, self.samples, self.store = job, names, samples, store
@@ -158,6 +140,54 @@ class Phase:
             step.requires_grad_(True)
         return [ParameterGroup(steps, self.job.hyper.a_lr, "cosine")] if steps else []
 
+    def minimise(
+        self,
+        block: Block,
+        caches: tuple[Tensor, Tensor, Tensor],
+        groups: Sequence[ParameterGroup],
+        iterations: int,
+        p: float,
+        roundings: Sequence[Rounding] = (),
+    ) -> tuple[dict[str, Any], set[nn.Parameter]]:
+        """Minimise the error of a block; return the losses before and after, and the parameters without a gradient.
+
+        Args:
+            block: with its quantizers.
+            caches: quantized input, full-precision input and target, (N, ...) each.
+            groups: what is learned.
+            iterations: steps of the optimizer.
+            p: exponent of the error.
+            roundings: of the block's weights, if they are learned.
+        """
+        job, hyper, what = self.job, self.job.hyper, "step " if self.steps_alone else ""
+        batches = Batches(
+            *caches,
+            job.mask,
+            hyper.mask_padding,
+            hyper.batch,
+            hyper.input_keep_probability if job.joint else 1.0,
+            hyper.replacement,
+            job.generator(f"{what}rows", block.name),
+            job.generator(f"{what}mix", block.name, job.device),
+        )
+        with job.learning(), self.fused([*roundings, *attach.quantizers(block)]) as fused:
+            losses, idle = optimise(
+                block,
+                batches,
+                groups,
+                iterations,
+                self.loss(p),
+                [rounding.regularizer for rounding in roundings],
+                Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end),
+                block.name,
+                job.precision,
+                "adam" if self.steps_alone else hyper.optimizer,
+            )
+        self.freeze_steps(block)
+        facts = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
+        facts |= {"iterations": len(losses)} | ({"fused": fused} if hyper.fused and not self.steps_alone else {})
+        return facts, set(idle)
+
     @contextlib.contextmanager
     def fused(self, parts: Sequence[Rounding | ActivationQuantizer]) -> Iterator[bool]:
         """Have ``parts`` run compiled inside, if that is asked for and can be; yield whether they do."""
@@ -213,10 +243,9 @@ class WeightPhase(Phase):
                 facts, idle = self._learn(block, roundings, full, quantized, target)
                 record |= facts
                 record["error_soft"] = self.block_error(block, quantized, target)
-        could = [
-            self.names[layer] for layer, rounding in zip(layers, roundings, strict=True) if _moved(rounding, set())
-        ]
-        found = [self.names[layer] for layer, rounding in zip(layers, roundings, strict=True) if _moved(rounding, idle)]
+        named = [(self.names[layer], rounding) for layer, rounding in zip(layers, roundings, strict=True)]
+        could = [name for name, rounding in named if _moved(rounding, set())]
+        found = [name for name, rounding in named if _moved(rounding, idle)]
         record["learned"] = learns and bool(found)
         record["nearest"] = [name for name in could if not learns or name not in found]
         learned = self._harden(layers)
@@ -274,8 +303,7 @@ class WeightPhase(Phase):
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
         """Optimise a block; return the losses before and after, and the parameters without a gradient."""
         job, hyper = self.job, self.job.hyper
-        groups = [group for rounding in roundings for group in _weight_groups(rounding, job)]
-        groups = _merge(groups)
+        groups = _merge([group for rounding in roundings for group in _weight_groups(rounding, job)])
         if job.joint:
             groups += self.step_group(block)
             for number, quantizer in enumerate(attach.quantizers(block)):
@@ -283,36 +311,7 @@ class WeightPhase(Phase):
                 quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
         if not any(group.parameters for group in groups):
             return {}, set()
-        batches = Batches(
-            quantized,
-            full,
-            target,
-            job.mask,
-            hyper.mask_padding,
-            hyper.batch,
-            hyper.input_keep_probability if job.joint else 1.0,
-            hyper.replacement,
-            job.generator("rows", block.name),
-            job.generator("mix", block.name, job.device),
-        )
-        annealing = Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end)
-        regularizers = [rounding.regularizer for rounding in roundings]
-        loss = self.loss(hyper.loss_p)
-        with job.learning(), self.fused([*roundings, *attach.quantizers(block)]) as fused:
-            losses, idle = optimise(
-                block,
-                batches,
-                groups,
-                hyper.iters,
-                loss,
-                regularizers,
-                annealing,
-                block.name,
-                job.precision,
-                hyper.optimizer,
-            )
-        self.freeze_steps(block)
-        return _ends(losses) | ({"fused": fused} if hyper.fused else {}), set(idle)
+        return self.minimise(block, (quantized, full, target), groups, hyper.iters, hyper.loss_p, roundings)
 
     def _harden(self, layers: Sequence[nn.Module]) -> Result:
         """Replace each rounding by its codes times its step, in float32."""
@@ -330,38 +329,21 @@ class StepPhase(Phase):
     """B with quantized activations: the steps, after all weights, block by block on full-precision inputs."""
 
     name = "steps"
+    steps_alone = True
 
     def start(self) -> dict[str, Tensor]:
         return {"full": self.samples, "initial": self.samples[: self.job.hyper.a_init_samples]}
 
     def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
-        job, hyper, block = self.job, self.job.hyper, self.job.blocks[index]
+        hyper, block = self.job.hyper, self.job.blocks[index]
         full, target = carry.pop("full"), carry.pop("target")
         initial = self.store.copy(self.calibrate_sites(index, self.before(block, carry.pop("initial"))))
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
         record["error_initial"] = self.block_error(block, full, target)
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
-            batches = Batches(
-                full,
-                full,
-                target,
-                job.mask,
-                hyper.mask_padding,
-                hyper.batch,
-                1.0,
-                hyper.replacement,
-                job.generator("step rows", block.name),
-                job.generator("step mix", block.name, job.device),
-            )
-            none = Annealing(0.0, 0.0, 1.0, 1.0)
-            loss = self.loss(hyper.a_loss_p)
-            with job.learning(), self.fused(list(attach.quantizers(block))):
-                losses, idle = optimise(
-                    block, batches, groups, hyper.a_iters, loss, [], none, block.name, job.precision
-                )
-            self.freeze_steps(block)
-            record |= _ends(losses) | {"learned": len(idle) < sum(len(group.parameters) for group in groups)}
+            facts, idle = self.minimise(block, (full, full, target), groups, hyper.a_iters, hyper.a_loss_p)
+            record |= facts | {"learned": len(idle) < sum(len(group.parameters) for group in groups)}
         record["error_hard"] = self.block_error(block, full, target)
         return self.steps(block), {"full": target, "initial": initial}, record
 
@@ -402,12 +384,3 @@ def _merge(groups: Sequence[ParameterGroup]) -> list[ParameterGroup]:
     for group in groups:
         merged.setdefault((group.lr, group.schedule), []).extend(group.parameters)
     return [ParameterGroup(parameters, lr, schedule) for (lr, schedule), parameters in merged.items() if parameters]
-
-
-def _ends(losses: Tensor) -> dict[str, Any]:
-    """Return the mean loss of the first and of the last iterations."""
-    return {
-        "loss_before": losses[:LOSS_WINDOW].mean().item(),
-        "loss_after": losses[-LOSS_WINDOW:].mean().item(),
-        "iterations": len(losses),
-    }
