@@ -230,3 +230,26 @@ def test_an_equal_network_is_taken_whatever_its_type_and_mode_and_keeps_its_type
     model = small_llama(use_cache=False, attention_dropout=0.5, attn_implementation="eager").train().to(kind)
     network = flexround.quantize(llama(), words(), "b-rtn-w4", **FEW)
     assert flexround.load(network.save(tmp_path / "llama"), model)(words()).logits.dtype == kind
+
+
+class Counting(Pictures):
+    """Counts its calls, and keeps what it has learned of its input."""
+
+    def __init__(self):
+        super().__init__()
+        self.calls, self.scale = 0, 1.0
+
+    def forward(self, x):
+        self.calls, self.size = self.calls + 1, list(x.shape[1:])
+        return super().forward(x)
+
+
+def test_an_equal_network_is_taken_although_forward_passes_change_its_attributes(tmp_path):
+    found = flexround.quantize(made(Counting), pictures(), "b-rtn-w4", **FEW)
+    out, used, other = found.save(tmp_path / "out"), made(Counting), made(Counting)
+    used(pictures())
+    for model in (made(Counting), used):
+        assert torch.equal(flexround.load(out, model)(pictures()), found(pictures()))
+    other.scale = 2.0
+    with pytest.raises(InputError, match=r"made for another model: scale is 1\.0 there, 2\.0 in the given model"):
+        flexround.load(out, other)

@@ -1,15 +1,18 @@
 """What decides what a network computes besides its tensors: the classes of its modules and their plain attributes."""
 
 import contextlib
+import copy
 import inspect
 import json
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from torch import nn
+from torch import Tensor, nn
 
+from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
+from flexround.reconstruct.network import STRUCTURAL
 
 # attributes, and keys of transformers' configurations, that change no output of a network in evaluation mode
 INERT = re.compile(
@@ -19,6 +22,34 @@ INERT = re.compile(
     rf"|kernel_config|_(is_)?hf_.*|_commit_hash|{'|'.join(vars(nn.Module()))}"
 )
 
+NETWORK = "the network"
+UNSTEADY = "changes in a forward pass"  # such as a counter or what a module keeps of its input
+
+
+def blank(model: nn.Module, preprocess: Sequence[str]) -> nn.Module:
+    """Return a copy of a model without values in evaluation mode, after the surgery of a recipe: it takes no memory."""
+    memo: dict[int, Tensor] = {id(value): value.detach().to("meta") for value in model.buffers()}
+    for value in model.parameters():
+        memo[id(value)] = nn.Parameter(value.detach().to("meta"), requires_grad=False)
+    outline = copy.deepcopy(model, memo)
+    prepare(outline.eval(), [step for step in preprocess if step in STRUCTURAL])
+    return outline
+
+
+def steady(model: nn.Module, before: Mapping[str, str]) -> dict[str, str]:
+    """Return what describes a model, with ``UNSTEADY`` in the place of each value that was another one ``before``."""
+    classes = {name or NETWORK for name, _ in model.named_modules()}
+    return {
+        key: value if key in classes or before.get(key) == value else UNSTEADY
+        for key, value in described(model).items()
+    }
+
+
+def differing(stored: Mapping[str, str], found: Mapping[str, str]) -> str | None:
+    """Return the name of the first thing that a network has otherwise than the stored one, or None."""
+    names = sorted(name for name in stored.keys() | found if stored.get(name) != UNSTEADY)
+    return next((name for name in names if stored.get(name) != found.get(name)), None)
+
 
 def described(model: nn.Module) -> dict[str, str]:
     """Return the class of each module, its numbers, texts and functions, and its configuration, by name."""
@@ -26,7 +57,7 @@ def described(model: nn.Module) -> dict[str, str]:
     configurations: set[int] = set()
     for name, module in model.named_modules():
         if not isinstance(module, ActivationQuantizer | nn.modules.dropout._DropoutNd):
-            found[name or "the network"] = type(module).__name__
+            found[name or NETWORK] = type(module).__name__
             found |= {f"{name}.{key}".lstrip("."): value for key, value in _plain(vars(module), configurations)}
     return found
 

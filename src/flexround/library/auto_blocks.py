@@ -177,7 +177,13 @@ def _differs(model: nn.Module, blocks: Sequence[Block], x: Tensor) -> bool:
         found = protocol.run(blocks, x)
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
-    return all(found.shape != of.shape or bool((found - of).abs().max() > CLOSE * of.abs().max()) for of in wanted)
+    return all(found.shape != of.shape or apart(found, of) > CLOSE for of in wanted)
+
+
+def apart(x: Tensor, y: Tensor) -> float:
+    """Return the largest difference between two outputs of one shape and any type, of the largest; 0 for NaN."""
+    x, y = x.double(), y.double()
+    return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
 
 
 def _watched(

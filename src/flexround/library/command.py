@@ -15,9 +15,9 @@ from torch import Tensor, nn
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import code_digest, families, settings
+from flexround.library import code_digest, settings
+from flexround.library.architecture import described, steady
 from flexround.library.quantized import facts, write_record
-from flexround.machine import precision
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
@@ -73,9 +73,7 @@ def run(arguments: argparse.Namespace) -> None:
         SettingsError: an unknown recipe or hyper-parameter.
         InputError: a model, text or directory that can't be used.
     """
-    device = torch.device(arguments.device or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda":
-        precision.repeatable()
+    device = settings.chosen_device(arguments.device)
     name, recipe = settings.recipe(arguments.recipe)
     if recipe.preprocess:
         raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
@@ -83,7 +81,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(f"{arguments.out}: not empty; choose another directory")
     samples = calibration(arguments.model, arguments.text, arguments.samples, arguments.length, arguments.seed)
     model, files = weightless_model(arguments.model)
-    family = families.of(model, samples)
+    first, family = described(model), settings.family(model, samples)
     hyper, sources = settings.resolve(name, recipe, family, len(samples), device, _values(arguments.set))
     blocks = imports.load(family.blocks or "")(model)
     work = Reconstruction(
@@ -112,7 +110,8 @@ def run(arguments: argparse.Namespace) -> None:
             log.warning("%s", clause)
         with artifacts.new_directory(arguments.out) as new:
             companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
-            state.publish(new, companions, **facts(model, recipe, hyper, sources), inputs=inputs)
+            architecture = steady(model, first)
+            state.publish(new, companions, **facts(architecture, recipe, hyper, sources), inputs=inputs)
             write_record(new, report, device)
     log.info("%s: done; flexround.load reads it", arguments.out)
 

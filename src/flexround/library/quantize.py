@@ -16,9 +16,11 @@ from tqdm import tqdm
 
 from flexround import imports
 from flexround.errors import InputError
-from flexround.library import auto_blocks, code_digest, families, samples, settings
-from flexround.library.families import Family
+from flexround.library import auto_blocks, code_digest, settings
+from flexround.library.architecture import described, steady
 from flexround.library.quantized import Quantized, sites
+from flexround.library.samples import collect
+from flexround.library.settings import Family
 from flexround.machine import precision
 from flexround.machine.seeding import derive
 from flexround.models import blocks as protocol
@@ -93,14 +95,15 @@ def quantize(
     """
     _refuse(model)
     with precision.neutral():
-        where = _device(device)
-        inputs = _samples(samples)
+        where = settings.chosen_device(device)
+        inputs = collect(samples).trimmed()
         name, given = settings.recipe(recipe)
-        family = families.of(model, inputs.x)
+        family = settings.family(model, inputs.x)
         values, sources = settings.resolve(name, given, family, len(inputs.x), where, hyper)
         made = rounding or imports.load(settings.target(given.rounding or ""))
         network = (model if inplace else copy.deepcopy(model)).eval().to(where)
-        with _float32(network), _stripped(network):
+        first = described(network)
+        with _float32(network):
             _fold(network, given, family, inputs.x[:1].to(where))
             parts = _cut(network, blocks, family, inputs, where)
             if family.blocks is None or blocks is not None:
@@ -117,7 +120,7 @@ def quantize(
                 mask=inputs.mask,
             )
             limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
-            quantized = _run(work, inputs, state, progress, sources, limits)
+            quantized = _run(work, inputs, state, progress, sources, first, limits)
     said = left(work, quantized.report)
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(network).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
@@ -132,6 +135,7 @@ def _run(
     state: str | Path | None,
     progress: bool,
     sources: dict[str, str],
+    first: dict[str, str],
     limits: tuple[int | None, int | None],
 ) -> Quantized:
     """Learn all blocks; return the network with its report."""
@@ -154,6 +158,7 @@ def _run(
         sources=sources,
         report=report,
         parts=parts,
+        architecture=steady(work.model, first),
         sites=sites(work.model, work.recipe, work.blocks),
     )
 
@@ -196,7 +201,10 @@ def _refuse(model: Any) -> None:
 
 @contextlib.contextmanager
 def _float32(model: nn.Module) -> Iterator[None]:
-    """Have a model compute in float32 inside, and give each parameter and buffer its own type again at the end."""
+    """Have a model compute in float32 inside, and give each parameter and buffer its own type again at the end.
+
+    An error inside leaves neither roundings nor quantizers on the model.
+    """
 
     def tensors() -> Iterator[tuple[str, Tensor]]:
         named = itertools.chain(model.named_parameters(), model.named_buffers())
@@ -208,39 +216,13 @@ def _float32(model: nn.Module) -> Iterator[None]:
     model.float()
     try:
         yield
+    except BaseException:
+        attach.strip(model)
+        raise
     finally:
         for name, value in tensors():
             alike = f"{name.rpartition('.')[0]}.weight"  # a bias that comes from folding has the type of its weight
             value.data = value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
-
-
-@contextlib.contextmanager
-def _stripped(model: nn.Module) -> Iterator[None]:
-    """Leave neither roundings nor quantizers on a model where an error ends what is done inside."""
-    try:
-        yield
-    except BaseException:
-        attach.strip(model)
-        raise
-
-
-def _device(asked: str | torch.device | None) -> torch.device:
-    """Return where to compute; a GPU then gives the same bits each time.
-
-    Raises:
-        InputError: there is no such device.
-    """
-    device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
-    if device.type == "cuda":
-        if not torch.cuda.is_available():
-            raise InputError(f"device {device}: this PyTorch finds no GPU; leave device out, or install its driver")
-        precision.repeatable()
-    return device
-
-
-def _samples(given: Any) -> Inputs:
-    """Return the samples without columns in which all are padded."""
-    return samples.collect(given).trimmed()
 
 
 @torch.no_grad()
@@ -253,13 +235,13 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
     """
     known = family.blocks is not None
     before = None if known else _given(model, x)
-    if isinstance(before, Tensor) and _apart(_given(model, x), before) > auto_blocks.CLOSE:
+    if isinstance(before, Tensor) and auto_blocks.apart(_given(model, x), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
     prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if isinstance(before, Tensor) and _apart(_given(model, x), before) > FOLDED:
+    if isinstance(before, Tensor) and auto_blocks.apart(_given(model, x), before) > FOLDED:
         raise InputError(
             f"{type(model).__name__}: computes something else when its batch norms are folded into the "
             "convolutions registered before them; register each right after its own, or fold them yourself"
@@ -279,12 +261,6 @@ def _given(model: nn.Module, x: Tensor) -> Any:
             f"samples: {type(model).__name__} can't take one of shape "
             f"{tuple(auto_blocks.first_input(x).shape)}: {error}"
         ) from error
-
-
-def _apart(x: Tensor, y: Tensor) -> float:
-    """Return the largest difference between two outputs of one shape and any type, of the largest; 0 for NaN."""
-    x, y = x.double(), y.double()
-    return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
 
 
 @torch.no_grad()

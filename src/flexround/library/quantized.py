@@ -1,19 +1,19 @@
 """A quantized network in memory, and on disk."""
 
-import copy
 import dataclasses
-import importlib
 from collections.abc import Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any, Literal
 
 import torch
 from pydantic import AliasPath, BaseModel, Field
+from safetensors.torch import save_model
 from torch import Tensor, nn
 
+from flexround import imports
 from flexround.errors import InputError, SettingsError, look_up
 from flexround.io import artifacts
-from flexround.library.architecture import described
+from flexround.library.architecture import blank, described, differing
 from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
 from flexround.models.surgery.preprocess import prepare
@@ -25,9 +25,9 @@ from flexround.settings.validation import validate
 
 RECORD = "record.json"
 EXPORTS = {
-    "compressed-tensors": "flexround.library.compressed",
-    "onnx": "flexround.library.onnx_file",
-    "torch": "flexround.library.state_dict",
+    "compressed-tensors": "flexround.library.compressed:write",
+    "onnx": "flexround.library.onnx_file:write",
+    "torch": "flexround.library.quantized:write_state_dict",
 }
 Sites = list[tuple[str, Literal["input", "output"]]]
 
@@ -54,6 +54,7 @@ class Quantized:
         report: a dict for each block and phase: ``block``, the mean squared errors ``error_rtn`` (round-to-nearest),
             ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output, ``seconds``, ``peak_mb``.
         parts: what is stored of each block, by the name of its file.
+        architecture: what tells the network from others whose tensors have the same shapes.
         sites: module and ``input`` or ``output`` of each quantized activation.
     """
 
@@ -63,6 +64,7 @@ class Quantized:
     sources: dict[str, str]
     report: list[dict[str, Any]]
     parts: dict[str, codes.Part]
+    architecture: dict[str, str]
     sites: Sites
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -92,7 +94,7 @@ class Quantized:
         with artifacts.new_directory(Path(directory), _saved) as new:
             for name, part in self.parts.items():
                 artifacts.write_bytes(new / name, codes.encode(part))
-            about = facts(self.model, self.recipe, self.hyper, self.sources)
+            about = facts(self.architecture, self.recipe, self.hyper, self.sources)
             artifacts.write_manifest(new, list(self.parts), **about)
             write_record(new, self.report, next(self.model.parameters()).device)
         return Path(directory)
@@ -111,9 +113,9 @@ class Quantized:
             InputError: what the format can't hold, with the reason; a package that is missing; or a directory with
                 something in it. Nothing is written then.
         """
-        module = look_up("export", EXPORTS, kind)
+        target = look_up("export", EXPORTS, kind)
         try:
-            write = importlib.import_module(module).write
+            write = imports.load(target)
         except ModuleNotFoundError as error:
             raise InputError(
                 f"export {kind}: needs the package {error.name}; pip install 'flexround[export]'"
@@ -145,19 +147,20 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     if any(isinstance(module, ActivationQuantizer) for module in model.modules()):
         raise InputError(f"{type(model).__name__}: quantizes activations already; give load a new model")
     recipe, where = saved.recipe, torch.empty(0, device=device).device
-    outline = _without_values(model)
-    prepare(outline.eval(), steps := [step for step in recipe.preprocess if step in STRUCTURAL])
+    outline = blank(model, recipe.preprocess)
     found = described(outline)
-    for key in sorted(saved.architecture.keys() | found):
-        if (theirs := saved.architecture.get(key)) != (own := found.get(key)):
-            raise InputError(f"{directory}: made for another model: {key} is {theirs} there, {own} in the given model")
+    if key := differing(saved.architecture, found):
+        theirs, own = saved.architecture.get(key), found.get(key)
+        raise InputError(f"{directory}: made for another model: {key} is {theirs} there, {own} in the given model")
     quantized = {key for path in codes.files(directory) for key in codes.shapes(path)[1]}
     codes.load(directory, outline, [_whole(outline, quantized)], torch.device("meta"))  # finds whatever is wrong
-    prepare(model.eval(), steps)
+    prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
     codes.load(directory, model, [whole := _whole(model, quantized)], where, None)
     parts = {path.name: codes.read(path) for path in codes.files(directory)}
     found_sites = sites(model.to(where), recipe, [whole])
-    return Quantized(model, recipe, saved.hyper, saved.hyper_sources, saved.report, parts, found_sites)
+    return Quantized(
+        model, recipe, saved.hyper, saved.hyper_sources, saved.report, parts, saved.architecture, found_sites
+    )
 
 
 def _saved(directory: Path) -> bool:
@@ -170,14 +173,6 @@ def _saved(directory: Path) -> bool:
     return "architecture" in manifest and {path.name for path in directory.iterdir()} <= known
 
 
-def _without_values(model: nn.Module) -> nn.Module:
-    """Return a copy of a model that takes no memory: its tensors have shapes and types alone."""
-    memo: dict[int, Tensor] = {id(value): value.detach().to("meta") for value in model.buffers()}
-    for value in model.parameters():
-        memo[id(value)] = nn.Parameter(value.detach().to("meta"), requires_grad=False)
-    return copy.deepcopy(model, memo)
-
-
 def _whole(model: nn.Module, quantized: Set[str]) -> Block:
     """Return a model as one block with those sites of a stored network that it has."""
     names = {module: name for name, module in model.named_modules()}
@@ -185,13 +180,13 @@ def _whole(model: nn.Module, quantized: Set[str]) -> Block:
     return Block("network", model, tuple(site for site in possible if codes.site_key(names, site) in quantized))
 
 
-def facts(model: nn.Module, recipe: Recipe, hyper: Hyper, sources: dict[str, str]) -> dict[str, Any]:
+def facts(architecture: dict[str, str], recipe: Recipe, hyper: Hyper, sources: dict[str, str]) -> dict[str, Any]:
     """Return what the manifest says of a network besides its files: what :func:`load` needs, and where it is from."""
     return {
         "recipe": recipe.model_dump(mode="json"),
         "hyper": hyper.model_dump(mode="json"),
         "hyper_sources": sources,
-        "architecture": described(model),
+        "architecture": architecture,
     }
 
 
@@ -204,3 +199,16 @@ def sites(model: nn.Module, recipe: Recipe, blocks: Sequence[Block]) -> Sites:
 def write_record(directory: Path, report: list[dict[str, Any]], device: torch.device) -> None:
     """Write what a reconstruction found and took; it changes from run to run, so it is no part of the manifest."""
     artifacts.write_json(directory / RECORD, {"blocks": report, "environment": provenance.environment(device)})
+
+
+def write_state_dict(quantized: Quantized, directory: Path) -> None:
+    """Write ``model.safetensors``, a state dict of dequantized weights: batch norms folded, names and types as ever.
+
+    Raises:
+        InputError: activations are quantized, which a state dict can't hold.
+    """
+    if quantized.sites:
+        raise InputError("export torch: a state dict has no place for quantized activations; use save, or onnx")
+    artifacts.atomic_write(
+        directory / "model.safetensors", lambda temporary: save_model(quantized.model, str(temporary))
+    )

@@ -1,19 +1,72 @@
-"""The settings of a network of one's own: a recipe's, as the paper's scale resolves them, and what is overridden."""
+"""The settings of a network of one's own: those of the paper's run that is most like it, and what is overridden.
+
+Architectures that the suite knows are cut into blocks by it.
+"""
 
 import functools
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
+from torch import Tensor, nn
 
-from flexround.errors import SettingsError, suggest
-from flexround.library.families import SCALE, Family
+from flexround.errors import InputError, SettingsError, suggest
+from flexround.machine import precision
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
 
+SCALE = "paper"
 OWN = "own"  # name of a recipe that is given as such
+
+
+class Family(NamedTuple):
+    """What is known of an architecture.
+
+    Attributes:
+        task, checkpoint: of the scale ``paper``, whose hyper-parameters are the defaults.
+        blocks: ``package.module:function(model) -> list[Block]``; None for a network that is cut by what it computes.
+        equalization: likewise of its equalization groups, if it has some.
+    """
+
+    task: str
+    checkpoint: str
+    blocks: str | None = None
+    equalization: str | None = None
+
+
+KNOWN = {  # module and class, or the beginning of the class's name in transformers
+    "torchvision.models.resnet:ResNet": Family("imagenet", "resnet18-brecq", "flexround.models.resnet:blocks"),
+    "torchvision.models.mobilenetv2:MobileNetV2": Family(
+        "imagenet",
+        "mobilenetv2-brecq",
+        "flexround.models.mobilenetv2:blocks",
+        "flexround.models.mobilenetv2:equalization_groups",
+    ),
+    "flexround.models.cifar_resnet:CifarResNet": Family(
+        "imagenet", "resnet18-brecq", "flexround.models.cifar_resnet:blocks"
+    ),
+    "transformers.models.bert.modeling_bert:": Family("glue-mnli", "bert-base", "flexround.models.bert:blocks"),
+    "transformers.models.gpt_neo.modeling_gpt_neo:": Family(
+        "wikitext2", "gpt-neo-125m", "flexround.models.gpt_neo:blocks"
+    ),
+    "transformers.models.opt.modeling_opt:": Family("wikitext2", "opt-125m", "flexround.models.opt:blocks"),
+    "transformers.models.gpt2.modeling_gpt2:": Family("webnlg", "gpt2-medium", "flexround.models.gpt2:blocks"),
+    "transformers.models.llama.modeling_llama:": Family("commonsense", "llama-7b", "flexround.models.llama:blocks"),
+}
+IMAGES = Family("imagenet", "resnet18-brecq")  # settings of networks that are not known, by what they read
+TOKENS = Family("commonsense", "llama-7b")
+
+
+def family(model: nn.Module, x: Tensor) -> Family:
+    """Return the family of a model whose inputs are ``x`` (N, ...); a subclass is of its parent's."""
+    for kind in type(model).__mro__:
+        name = f"{kind.__module__}:{kind.__name__}"
+        for known, found in KNOWN.items():
+            if name == known or (known.endswith(":") and name.startswith(known)):
+                return found
+    return IMAGES if x.is_floating_point() else TOKENS
 
 
 @functools.cache
@@ -72,3 +125,17 @@ def resolve(
         here |= {"precision": "float32", "cache_dtype": "float32", "fused": False}
     sources |= dict.fromkeys(here, "the library: samples, device, every block is learned") | dict.fromkeys(own, "given")
     return validate(Hyper, values | here | own, f"recipe {name}"), sources
+
+
+def chosen_device(asked: str | torch.device | None) -> torch.device:
+    """Return where to compute; a GPU then gives the same bits each time.
+
+    Raises:
+        InputError: there is no such device.
+    """
+    device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    if device.type == "cuda":
+        if not torch.cuda.is_available():
+            raise InputError(f"device {device}: this PyTorch finds no GPU; leave device out, or install its driver")
+        precision.repeatable()
+    return device
