@@ -1,8 +1,6 @@
-"""Files that are whole or absent; manifests; a stored result gives the very outputs of the network in memory."""
+"""Files that are whole or absent; manifests."""
 
-import contextlib
 import copy
-import dataclasses
 import errno
 import functools
 import itertools
@@ -12,12 +10,9 @@ import subprocess
 import sys
 
 import pytest
-import torch
-import toy
 from safetensors import SafetensorError
-from torch import nn
 
-from flexround.errors import InputError, NumericalError
+from flexround.errors import InputError
 from flexround.io.artifacts import (
     atomic_write,
     link,
@@ -29,12 +24,6 @@ from flexround.io.artifacts import (
     write_manifest,
     write_text,
 )
-from flexround.models.surgery import attach
-from flexround.quant.grid import nearest_codes
-from flexround.quant.rtn import RTN
-from flexround.reconstruct import codes
-from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.state import State
 
 # writing
 
@@ -376,241 +365,3 @@ def test_what_is_no_file_is_one_message(tmp_path):
     (tmp_path / "b.json").write_bytes(b'"\xff"')
     with pytest.raises(InputError, match=r"b\.json: not valid JSON"):
         read_json(tmp_path / "b.json")
-
-
-# results
-
-
-def quantized(directory, recipe, net=None, **hyper):
-    """Return the directory of the result of a short reconstruction and the network it left in memory."""
-    job = toy.job(recipe, net=net, **{"iters": 8, "a_iters": 8} | hyper)
-    with State(directory / "state", "f" * 16).opened() as state:
-        reconstruct(job, toy.samples(), state)
-        state.publish(directory / "out", note=1)
-    return directory / "out", job.model
-
-
-def contents(directory):
-    """Return all tensors of a result, and the quantized ones."""
-    parts = [codes.read(path) for path in codes.files(directory)]
-    tensors = {key: value for part in parts for key, value in part.tensors().items()}
-    return tensors, {key: stored for part in parts for key, stored in part.quantized.items()}
-
-
-def blank(**size):
-    """Return a network whose every value is wrong."""
-    model = toy.model(**size)
-    for parameter in model.parameters():
-        parameter.data.fill_(9.0)
-    return model
-
-
-@pytest.mark.parametrize("granularity", ["tensor", "channel"])
-@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
-@pytest.mark.parametrize("setting", ["B", "Q"])
-def test_a_stored_network_gives_the_same_bits(tmp_path, setting, scheme, granularity):
-    recipe = toy.recipe(setting, "flexround", 3, 4)
-    options = {"w_scheme": scheme, "a_scheme": scheme, "w_granularity": granularity}
-    out, model = quantized(tmp_path, recipe, **options)
-    fresh = blank()
-    codes.load(out, fresh, toy.blocks(fresh))
-    x = 2 * torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(3))
-    with torch.no_grad():
-        expected, outputs = model(x), fresh(x)
-        assert not torch.equal(expected, toy.model()(x))
-    assert torch.equal(expected, outputs)
-    _, loaded = contents(out)
-    assert len([key for key in loaded if key.startswith("activation/")]) == 5
-    for name, module in model.named_modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            assert torch.equal(module.weight, fresh.get_submodule(name).weight), name
-            assert torch.equal(module.weight, loaded[f"weight/{name}"].values()), name
-    assert read_manifest(out)["note"] == 1
-
-
-@pytest.mark.parametrize("granularity", ["tensor", "channel"])
-@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
-def test_what_is_stored_are_codes_in_their_range_with_steps_and_zero_points(tmp_path, scheme, granularity):
-    out, _ = quantized(tmp_path, toy.recipe("B", "flexround", 3), w_scheme=scheme, w_granularity=granularity)
-    tensors, quantized_ones = contents(out)
-    assert len(quantized_ones) == 6
-    for key, stored in quantized_ones.items():
-        name = key.partition("/")[2]
-        weight = toy.model().get_submodule(name).weight
-        bits = 8 if name in ("stem", "head") else 3
-        low = -(2 ** (bits - 1)) if scheme == "symmetric" else 0
-        assert (stored.grid.qmin, stored.grid.qmax) == (low, low + 2**bits - 1)
-        learned, step, zero_point = (tensors[f"{key}:{part}"] for part in ("codes", "step", "zero_point"))
-        assert learned.dtype == (torch.int8 if scheme == "symmetric" else torch.uint8)
-        assert learned.shape == weight.shape
-        assert low <= learned.min() < learned.max() <= low + 2**bits - 1
-        shape = (len(weight), *[1] * (weight.ndim - 1)) if granularity == "channel" else ()
-        assert step.shape == zero_point.shape == tensors[f"{key}:initial_step"].shape == shape
-        assert step.dtype == torch.float32
-        assert (step > 0).all()
-        assert torch.equal(zero_point, zero_point.round())
-        assert bool((zero_point == 0).all()) == (scheme == "symmetric")
-        assert f"parameter/{name}.weight" not in tensors, "no full-precision weight beside its codes"
-    assert {key for key in tensors if key.startswith("parameter/")} == {
-        f"parameter/{key.partition('/')[2]}.bias" for key in quantized_ones
-    }
-
-
-@pytest.mark.parametrize("granularity", ["tensor", "channel"])
-def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
-    """8 bit: signed codes reach -128 and 127, unsigned ones 0 and 255 whatever the zero point."""
-    weight = torch.linspace(-1, 3, 4000).view(4, 1000)
-    for symmetric, ends in ((True, (-128, 127)), (False, (0, 255))):
-        scheme = attach.Scheme(8, symmetric, 0 if granularity == "channel" else None)
-        grid = attach.weight_grid("w", weight, scheme, "minmax", 2.0)
-        stored = codes.Stored(grid, codes.store_codes("w", nearest_codes(weight, grid), grid, grid))
-        assert stored.codes.max() == ends[1]
-        if not symmetric:
-            assert stored.codes.min() == ends[0]
-        clipped = torch.maximum(torch.minimum(weight, ends[1] * grid.step), -128 * grid.step) if symmetric else weight
-        assert ((stored.values() - clipped).abs() <= 0.51 * grid.step).all()
-
-
-@pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("change", [100.0, -100.0, 300.0, 0.4, float("nan"), float("inf")])
-def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change):
-    """They would wrap, be cut, or be another network than the one that was learned."""
-    weight = torch.linspace(-1, 3, 40).view(4, 10)
-    grid = attach.weight_grid("w", weight, attach.Scheme(4, symmetric, None), "minmax", 2.0)
-    nearest = nearest_codes(weight, grid)
-    nearest[2, 3] += change
-    with pytest.raises(NumericalError, match=r"layer\.1: 1 of 40 codes are no integers from"):
-        codes.store_codes("layer.1", nearest, grid, grid)
-
-
-class Own(RTN):
-    """A rounding that ends on a grid of its own, learned or put in the place of the recipe's."""
-
-    changes = {}
-
-    def __init__(self, weight, grid, axes, late=True):
-        own = {name: change(getattr(grid, name), weight) for name, change in self.changes.items()}
-        self.late = dataclasses.replace(grid, **own)
-        super().__init__(weight, grid if late else self.late, axes)
-
-    def codes(self, weight):
-        return torch.zeros_like(weight)
-
-    def final_grid(self):
-        return self.late
-
-
-def moved(value, _):
-    return value + 1
-
-
-@pytest.mark.parametrize("late", [True, False])
-@pytest.mark.parametrize(
-    ("changes", "named"),
-    [
-        ({"step": moved, "zero_point": moved}, ""),
-        ({"qmax": moved}, r"\[-4, 4, \[\], \[\]\]"),
-        ({"qmin": lambda *_: -5}, r"\[-5, 3, \[\], \[\]\]"),
-        ({"step": lambda step, weight: step.expand_as(weight)}, r"\[-4, 3, \[8, 3, 3, 3\], \[\]\]"),
-        ({"zero_point": lambda zero, weight: zero.expand_as(weight)}, r"\[-4, 3, \[\], \[8, 3, 3, 3\]\]"),
-    ],
-)
-def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes, named, late):
-    job = toy.job(toy.recipe("B", "rtn", 3, late=late), iters=0, stem_bits="low", head_bits="low")
-    job = dataclasses.replace(job, rounding=type("Own", (Own,), {"changes": changes}))
-    with (
-        pytest.raises(NumericalError, match=f"stem: .* are {named} after learning")
-        if named
-        else contextlib.nullcontext()
-    ):
-        toy.run(job, tmp_path)
-
-
-def test_an_unlearned_result_is_stored_too(tmp_path):
-    out, model = quantized(tmp_path, toy.recipe("B", "rtn", 3), iters=0)
-    fresh = blank()
-    codes.load(out, fresh, toy.blocks(fresh))
-    with torch.no_grad():
-        assert torch.equal(model(toy.samples()), fresh(toy.samples()))
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """Return the directory of a stored result of the two-block network, weights and activations."""
-    directory = tmp_path_factory.mktemp("stored")
-    quantized(directory / "again", toy.recipe("Q", "flexround", 3, 4))
-    return quantized(directory, toy.recipe("Q", "flexround", 3, 4))[0]
-
-
-def test_storing_twice_gives_the_same_bytes(stored):
-    files = {path.name: path.read_bytes() for path in stored.iterdir()}
-    assert files == {path.name: path.read_bytes() for path in (stored.parent / "again/out").iterdir()}
-    assert files.keys() == {"manifest.json", "rest.safetensors", *(f"weights-00{i}.safetensors" for i in range(4))}
-
-
-@pytest.mark.parametrize(
-    ("size", "named"),
-    [({"depth": 3}, r"body\.2\.conv1"), ({"depth": 1}, r"body\.1\.conv1"), ({"channels": 4}, r"(stem|body\.0)")],
-)
-def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, named):
-    model = blank(**size)
-    with pytest.raises(InputError, match=f"another model; first differing tensors: .*{named}") as caught:
-        codes.load(stored, model, toy.blocks(model))
-    assert str(caught.value).startswith(f"{stored}: ")
-
-
-def test_a_weight_without_a_place_is_refused(tmp_path):
-    net = toy.model()
-    net.body[1].conv2 = nn.Conv2d(8, 8, 3, padding=1, bias=False)
-    out, _ = quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
-    other = toy.model()
-    other.body[1].conv2 = nn.Identity()
-    with pytest.raises(InputError, match=r"another model; first differing tensors: .*body\.1\.conv2"):
-        codes.load(out, other, toy.blocks(other))
-
-
-def test_an_activation_without_a_place_is_refused(stored):
-    model = blank()
-    blocks = [dataclasses.replace(block, sites=block.sites[1:]) for block in toy.blocks(model)]
-    with pytest.raises(InputError, match=r"another model; first differing tensors: .*(act|body)"):
-        codes.load(stored, model, blocks)
-
-
-@pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
-def test_a_damaged_result_is_refused(stored, tmp_path, damage):
-    for path in stored.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    victim = tmp_path / "weights-002.safetensors"
-    content = victim.read_bytes()
-    if damage == "delete":
-        victim.unlink()
-    elif damage == "flip":
-        victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    else:
-        victim.write_bytes(content[:-100])
-    model = blank()
-    with pytest.raises(InputError, match=r"weights-002\.safetensors: "):
-        codes.load(tmp_path, model, toy.blocks(model))
-    assert all((parameter == 9).all() for parameter in model.parameters())
-
-
-@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_network_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
-    net = toy.model()
-    net.head.bias.data[1] = bad
-    with pytest.raises(NumericalError, match=r"block head: its full-precision output holds NaN or Inf"):
-        quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
-    assert not (tmp_path / "out").exists()
-    with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
-        codes.part({}, net, ["head.bias"])
-
-
-def test_a_result_replaces_an_older_one_and_is_linked_not_written(tmp_path):
-    out, _ = quantized(tmp_path, toy.recipe("B", "flexround", 3, 4))
-    assert len(list(out.glob("steps-*"))) == 4
-    with State(tmp_path / "state", "e" * 16).opened() as state:
-        reconstruct(toy.job(toy.recipe("B", "rtn", 3), iters=0), toy.samples(), state)
-        state.publish(out)
-        for name in read_manifest(out)["files"]:
-            assert (out / name).samefile(state.directory / name)
-    assert sorted(path.name for path in out.iterdir()) == sorted([*read_manifest(out)["files"], "manifest.json"])

@@ -1,5 +1,7 @@
-"""Codes on disk: packed without loss, at their size, described by the file itself."""
+"""Codes on disk: packed without loss, described by the file itself; a stored network gives the very same outputs."""
 
+import contextlib
+import dataclasses
 import json
 
 import pytest
@@ -9,9 +11,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import save_file
+from torch import nn
 
-from flexround.errors import InputError
-from flexround.quant.grid import Grid
+from flexround.errors import InputError, NumericalError
+from flexround.io.artifacts import read_manifest
+from flexround.models.surgery import attach
+from flexround.quant.grid import Grid, nearest_codes
+from flexround.quant.rtn import RTN
 from flexround.reconstruct import codes
 from flexround.reconstruct.codes import Part, Stored
 from flexround.reconstruct.engine import reconstruct
@@ -78,3 +84,226 @@ def test_a_reconstruction_stores_its_low_bit_codes_packed(tmp_path):
         with safe_open(state.directory / entry["file"], framework="pt") as file:
             assert file.get_slice("weight/body.0.conv1:codes").get_shape() == [4, 8 * 8 * 9 // 8]
         assert state.part(entry).quantized["weight/body.0.conv1"].codes.shape == (8, 8, 3, 3)
+
+
+# networks
+
+
+def quantized(directory, recipe, net=None, **hyper):
+    """Return the directory of the result of a short reconstruction and the network it left in memory."""
+    job = toy.job(recipe, net=net, **{"iters": 8, "a_iters": 8} | hyper)
+    with State(directory / "state", "f" * 16).opened() as state:
+        reconstruct(job, toy.samples(), state)
+        state.publish(directory / "out", note=1)
+    return directory / "out", job.model
+
+
+def contents(directory):
+    """Return all tensors of a result, and the quantized ones."""
+    parts = [codes.read(path) for path in codes.files(directory)]
+    tensors = {key: value for part in parts for key, value in part.tensors().items()}
+    return tensors, {key: stored for part in parts for key, stored in part.quantized.items()}
+
+
+def blank(**size):
+    """Return a network whose every value is wrong."""
+    model = toy.model(**size)
+    for parameter in model.parameters():
+        parameter.data.fill_(9.0)
+    return model
+
+
+def check_stored(tensors, key, stored, scheme, granularity, bits):
+    """Codes in their range, with steps and zero points of their granularity, and no full-precision weight."""
+    name = key.removeprefix("weight/")
+    weight, low = toy.model().get_submodule(name).weight, -(2 ** (bits - 1)) if scheme == "symmetric" else 0
+    assert (stored.grid.qmin, stored.grid.qmax) == (low, low + 2**bits - 1)
+    assert stored.codes.dtype == (torch.int8 if scheme == "symmetric" else torch.uint8)
+    assert stored.codes.shape == weight.shape
+    assert low <= stored.codes.min() < stored.codes.max() <= low + 2**bits - 1
+    step, zero_point = stored.grid.step, stored.grid.zero_point
+    shape = (len(weight), *[1] * (weight.ndim - 1)) if granularity == "channel" else ()
+    assert step.shape == zero_point.shape == stored.initial_step.shape == shape
+    assert step.dtype == torch.float32
+    assert (step > 0).all()
+    assert torch.equal(zero_point, zero_point.round())
+    assert bool((zero_point == 0).all()) == (scheme == "symmetric")
+    assert f"parameter/{name}.weight" not in tensors
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
+@pytest.mark.parametrize(
+    ("setting", "rounding", "iters"), [("B", "flexround", 8), ("Q", "flexround", 8), ("B", "rtn", 0)]
+)
+def test_a_stored_network_gives_the_same_bits(tmp_path, setting, rounding, iters, scheme, granularity):
+    options = {"w_scheme": scheme, "a_scheme": scheme, "w_granularity": granularity, "iters": iters}
+    out, model = quantized(tmp_path, toy.recipe(setting, rounding, 3, 4), **options)
+    fresh = blank()
+    codes.load(out, fresh, toy.blocks(fresh))
+    x = 2 * torch.randn(7, 3, 8, 8, generator=torch.Generator().manual_seed(3))
+    with torch.no_grad():
+        assert not torch.equal(model(x), toy.model()(x))
+        assert torch.equal(model(x), fresh(x))
+    tensors, loaded = contents(out)
+    weights = {key: stored for key, stored in loaded.items() if key.startswith("weight/")}
+    assert (len(weights), len(loaded)) == (6, 11)
+    for key, stored in weights.items():
+        name = key.removeprefix("weight/")
+        check_stored(tensors, key, stored, scheme, granularity, 8 if name in ("stem", "head") else 3)
+        assert torch.equal(model.get_submodule(name).weight, fresh.get_submodule(name).weight), name
+        assert torch.equal(model.get_submodule(name).weight, stored.values()), name
+    biases = {f"parameter/{key.removeprefix('weight/')}.bias" for key in weights}
+    assert {key for key in tensors if key.startswith("parameter/")} == biases
+    assert read_manifest(out)["note"] == 1
+
+
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
+def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
+    """8 bit: signed codes reach -128 and 127, unsigned ones 0 and 255 whatever the zero point."""
+    weight = torch.linspace(-1, 3, 4000).view(4, 1000)
+    for symmetric, ends in ((True, (-128, 127)), (False, (0, 255))):
+        scheme = attach.Scheme(8, symmetric, 0 if granularity == "channel" else None)
+        grid = attach.weight_grid("w", weight, scheme, "minmax", 2.0)
+        stored = codes.Stored(grid, codes.store_codes("w", nearest_codes(weight, grid), grid, grid))
+        assert stored.codes.max() == ends[1]
+        if not symmetric:
+            assert stored.codes.min() == ends[0]
+        clipped = torch.maximum(torch.minimum(weight, ends[1] * grid.step), -128 * grid.step) if symmetric else weight
+        assert ((stored.values() - clipped).abs() <= 0.51 * grid.step).all()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+@pytest.mark.parametrize("change", [100.0, -100.0, 300.0, 0.4, float("nan"), float("inf")])
+def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change):
+    """They would wrap, be cut, or be another network than the one that was learned."""
+    weight = torch.linspace(-1, 3, 40).view(4, 10)
+    grid = attach.weight_grid("w", weight, attach.Scheme(4, symmetric, None), "minmax", 2.0)
+    nearest = nearest_codes(weight, grid)
+    nearest[2, 3] += change
+    with pytest.raises(NumericalError, match=r"layer\.1: 1 of 40 codes are no integers from"):
+        codes.store_codes("layer.1", nearest, grid, grid)
+
+
+class Own(RTN):
+    """A rounding that ends on a grid of its own, learned or put in the place of the recipe's."""
+
+    changes = {}
+
+    def __init__(self, weight, grid, axes, late=True):
+        own = {name: change(getattr(grid, name), weight) for name, change in self.changes.items()}
+        self.late = dataclasses.replace(grid, **own)
+        super().__init__(weight, grid if late else self.late, axes)
+
+    def codes(self, weight):
+        return torch.zeros_like(weight)
+
+    def final_grid(self):
+        return self.late
+
+
+def moved(value, _):
+    return value + 1
+
+
+@pytest.mark.parametrize("late", [True, False])
+@pytest.mark.parametrize(
+    ("changes", "named"),
+    [
+        ({"step": moved, "zero_point": moved}, ""),
+        ({"qmax": moved}, r"\[-4, 4, \[\], \[\]\]"),
+        ({"qmin": lambda *_: -5}, r"\[-5, 3, \[\], \[\]\]"),
+        ({"step": lambda step, weight: step.expand_as(weight)}, r"\[-4, 3, \[8, 3, 3, 3\], \[\]\]"),
+        ({"zero_point": lambda zero, weight: zero.expand_as(weight)}, r"\[-4, 3, \[\], \[8, 3, 3, 3\]\]"),
+    ],
+)
+def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes, named, late):
+    job = toy.job(toy.recipe("B", "rtn", 3, late=late), iters=0, stem_bits="low", head_bits="low")
+    job = dataclasses.replace(job, rounding=type("Own", (Own,), {"changes": changes}))
+    with (
+        pytest.raises(NumericalError, match=f"stem: .* are {named} after learning")
+        if named
+        else contextlib.nullcontext()
+    ):
+        toy.run(job, tmp_path)
+
+
+@pytest.fixture(scope="module")
+def stored(tmp_path_factory):
+    """Return the directory of a stored result of the two-block network, weights and activations."""
+    directory = tmp_path_factory.mktemp("stored")
+    quantized(directory / "again", toy.recipe("Q", "flexround", 3, 4))
+    return quantized(directory, toy.recipe("Q", "flexround", 3, 4))[0]
+
+
+def test_storing_twice_gives_the_same_bytes(stored):
+    files = {path.name: path.read_bytes() for path in stored.iterdir()}
+    assert files == {path.name: path.read_bytes() for path in (stored.parent / "again/out").iterdir()}
+    assert files.keys() == {"manifest.json", "rest.safetensors", *(f"weights-00{i}.safetensors" for i in range(4))}
+
+
+def without_sites(model):
+    return [dataclasses.replace(block, sites=block.sites[1:]) for block in toy.blocks(model)]
+
+
+def without_a_layer(model):
+    model.body[1].conv2 = nn.Identity()
+    return toy.blocks(model)
+
+
+@pytest.mark.parametrize(
+    ("size", "cut", "named"),
+    [
+        ({"depth": 3}, toy.blocks, r"body\.2\.conv1"),
+        ({"depth": 1}, toy.blocks, r"body\.1\.conv1"),
+        ({"channels": 4}, toy.blocks, r"(stem|body\.0)"),
+        ({}, without_a_layer, r"body\.1\.conv2\.weight"),
+        ({}, without_sites, "(act|body)"),
+    ],
+)
+def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, cut, named):
+    model = blank(**size)
+    blocks = cut(model)
+    with pytest.raises(InputError, match=f"another model; first differing tensors: .*{named}") as caught:
+        codes.load(stored, model, blocks)
+    assert str(caught.value).startswith(f"{stored}: ")
+
+
+@pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
+def test_a_damaged_result_is_refused(stored, tmp_path, damage):
+    for path in stored.iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    victim = tmp_path / "weights-002.safetensors"
+    content = victim.read_bytes()
+    if damage == "delete":
+        victim.unlink()
+    elif damage == "flip":
+        victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    else:
+        victim.write_bytes(content[:-100])
+    model = blank()
+    with pytest.raises(InputError, match=r"weights-002\.safetensors: "):
+        codes.load(tmp_path, model, toy.blocks(model))
+    assert all((parameter == 9).all() for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf")])
+def test_a_network_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
+    net = toy.model()
+    net.head.bias.data[1] = bad
+    with pytest.raises(NumericalError, match=r"block head: its full-precision output holds NaN or Inf"):
+        quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
+    assert not (tmp_path / "out").exists()
+    with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
+        codes.part({}, net, ["head.bias"])
+
+
+def test_a_result_replaces_an_older_one_and_is_linked_not_written(tmp_path):
+    out, _ = quantized(tmp_path, toy.recipe("B", "flexround", 3, 4))
+    assert len(list(out.glob("steps-*"))) == 4
+    with State(tmp_path / "state", "e" * 16).opened() as state:
+        reconstruct(toy.job(toy.recipe("B", "rtn", 3), iters=0), toy.samples(), state)
+        state.publish(out)
+        for name in read_manifest(out)["files"]:
+            assert (out / name).samefile(state.directory / name)
+    assert sorted(path.name for path in out.iterdir()) == sorted([*read_manifest(out)["files"], "manifest.json"])
