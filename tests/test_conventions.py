@@ -68,8 +68,9 @@ def test_every_config_key_is_described_and_no_other():
 
 def test_the_catalog_knows_what_the_workflow_has():
     usage = yaml.safe_load((ROOT / ".snakemake-workflow-catalog.yml").read_text())["usage"]
-    assert usage["report"] is True
-    assert usage["software-stack-deployment"]["singularity"] is True
+    assert usage["software-stack-deployment"]["report"] is True
+    assert usage["software-stack-deployment"]["apptainer"] is True
+    assert (ROOT / "workflow/Snakefile").exists(), "the catalog asks for it"
     assert "container:" in (ROOT / "workflow/rules/common.smk").read_text()
 
 

@@ -31,6 +31,11 @@ CONTENT = b"weights" * 1000
 SHA256 = hashlib.sha256(CONTENT).hexdigest()
 
 
+@pytest.fixture(autouse=True)
+def _no_pauses(monkeypatch):
+    monkeypatch.setattr(download, "PAUSES", (0.0, 0.0))
+
+
 def source(location, **given):
     return Source(kind="checkpoint", location=location, file="zoo/w.pth", revision="v1", licence="MIT", **given)
 
@@ -281,7 +286,7 @@ class Truncating(http.server.BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def server(tmp_path):
+def server():
     """Return a function that serves with a handler class and returns the address."""
     running = []
 
@@ -301,6 +306,28 @@ def test_a_broken_off_download_is_not_kept(server, out):
     with pytest.raises(InputError, match=f"100 of {len(CONTENT)} bytes"):
         sources.fetch("w", source(server(Truncating) + "/w.pth"), out)
     assert list(out.rglob("*.*")) == []
+
+
+def test_what_the_network_breaks_off_is_tried_again_and_a_wrong_hash_is_final(server, out):
+    asked = []
+
+    class Flaky(Truncating):
+        def do_GET(self):
+            asked.append(self.path)
+            if len(asked) > 2:
+                self.send_response(200)
+                self.send_header("Content-Length", str(len(CONTENT)))
+                self.end_headers()
+                self.wfile.write(CONTENT)
+            else:
+                super().do_GET()
+
+    address = server(Flaky) + "/w.pth"
+    with pytest.raises(InputError, match="its sha256 is"):
+        sources.fetch("w", source(address, sha256="0" * 64), out)
+    assert len(asked) == 3
+    sources.fetch("w", source(address), out)
+    assert (out / "zoo/w.pth").read_bytes() == CONTENT
 
 
 def test_http_errors_and_no_network_are_one_message(server, out, tmp_path):

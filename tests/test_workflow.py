@@ -13,6 +13,9 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import yaml
+
+from flexround.settings.plan import CONFIG_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
 COPIED = ("src", "params", "workflow", "profiles", "Snakefile")
@@ -427,3 +430,56 @@ print([name for name in ("torch", "pandas", "torchvision", "scipy") if name in s
 def test_parsing_imports_nothing_slow(project):
     done = project.run(sys.executable, "-c", PARSING)
     assert done.stdout.strip() == "[]"
+
+
+MODULE = """
+configfile: "config/config.yaml"
+
+module flexround:
+    snakefile: "{root}/workflow/Snakefile"
+    config: config["flexround"]
+
+use rule * from flexround as flexround_*
+
+rule mine:
+    default_target: True
+    input: "results/smoke/data/imagenet"
+    output: "files.txt"
+    shell: "ls {{input}} > {{output}}"
+"""
+
+
+def test_another_workflow_has_this_one_as_a_module(project, tmp_path):
+    """Its files are found in the project, results lie in the other workflow's directory, whose settings are its own."""
+    (tmp_path / "config").mkdir()
+    (tmp_path / "config/config.yaml").write_text("mine: 1\nflexround: {scale: smoke.yaml}\n")
+    (tmp_path / "Snakefile").write_text(MODULE.format(root=project.root))
+    shutil.copy2(project.root / "smoke.yaml", tmp_path)
+    snakemake = sys.executable, "-m", "snakemake", "--cores", "1"
+    planned = subprocess.run(
+        [*snakemake, "-n", "results/table10.csv"],
+        cwd=tmp_path, env=project.environment, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+    assert re.search(r"flexround_reconstruct +8\n", planned.stdout), planned.stdout + planned.stderr
+    done = subprocess.run(snakemake, cwd=tmp_path, env=project.environment, capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "manifest.json" in (tmp_path / "files.txt").read_text()
+
+
+def test_the_file_of_the_configuration_comes_after_the_command_line_and_is_checked(project):
+    config = project.root / "config/config.yaml"
+    config.parent.mkdir()
+    command = sys.executable, "-m", "snakemake", "--cores", "1", "-n", "results/table10.csv"
+    try:
+        config.write_text("scale: smoke.yaml\nseeds: 2\n")
+        assert "Nothing to be done" not in project.run(*command).stdout
+        assert "Nothing to be done" in project.run(*command, "--config", "seeds=1").stdout
+        config.write_text("scale: smoke.yaml\nown: [1]\n")
+        done = project.run(*command, check=False)
+        assert done.returncode
+        assert "own" in done.stdout + done.stderr
+        assert "Traceback" not in done.stderr
+    finally:
+        shutil.rmtree(config.parent)
+    schema = yaml.safe_load((ROOT / "workflow/schemas/config.schema.yaml").read_text())
+    assert tuple(schema["properties"]) == CONFIG_KEYS

@@ -3,9 +3,7 @@
 
 rule calibrate:
     input:
-        unpack(
-            lambda w: get_inputs("calibrate", w.task, int(w.samples), int(w.seed))
-        ),
+        unpack(lambda w: get_inputs("calibrate", w.task, int(w.samples), int(w.seed))),
     output:
         directory(layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")),
     log:

@@ -50,9 +50,14 @@ def get_inputs(stage, *arguments):
     """Return what a job reads; what is no result is marked as local: a storage provider has results alone."""
     inputs = resolve.inputs_or_exit(PLAN, stage, *arguments)
     return {
-        name: path if path.startswith("results/") else local(path)
+        name: path if path.startswith("results/") else local(located(path))
         for name, path in inputs.items()
     }
+
+
+def located(path):
+    """Return where a file is found, of this directory or of the project, which another workflow may have as a module."""
+    return path if Path(path).exists() else str(PROJECT / path)
 
 
 def get_run(wildcards):

@@ -9,6 +9,8 @@ rule fetch:
     log:
         text="logs/sources/{source}.log",
         usage="logs/sources/{source}.usage.json",
+    # What the network breaks off is tried again by the job itself; a wrong hash stays wrong.
+    retries: 0
     localrule: True
     resources:
         mem_mb=PLAN.resources("data").mem_mb,

@@ -4,7 +4,10 @@ import contextlib
 import gzip
 import http.client
 import json
+import logging
 import signal
+import time
+import urllib.error
 import urllib.request
 import zipfile
 import zlib
@@ -14,16 +17,26 @@ from typing import BinaryIO
 
 QUIET = 60  # seconds without a byte
 LIMIT = 6 * 3600  # seconds in all
+PAUSES = (5.0, 30.0)  # seconds before another try after an error of the network
 PIECE = 1 << 20
 PAGES = (b"<!doctype html", b"<html")  # what a server says instead of a file, often with the status "OK"
+
+
+log = logging.getLogger(__name__)
 
 
 class DownloadError(Exception):
     """What is wrong with a download, in words that go on after its address."""
 
 
+class NetworkError(DownloadError):
+    """An error that another try may not meet."""
+
+
 def receive(url: str, path: Path, name: str) -> None:
     """Download ``url`` to ``path``; in the main thread, which alone can be interrupted.
+
+    Only errors of the network are tried again: what came whole and is not what was asked for stays so.
 
     Args:
         url: http, https or file.
@@ -34,8 +47,16 @@ def receive(url: str, path: Path, name: str) -> None:
         DownloadError: it can't be reached, takes too long, or isn't whole.
         InputError, OSError: of the disk.
     """
-    with _limited(), open(path, "wb") as file:
-        file.writelines(_pieces(url))
+    with _limited():
+        for pause in PAUSES:
+            try:
+                _write(url, path)
+                break
+            except NetworkError as error:
+                log.info("%s; another try in %g s", error, pause)
+                time.sleep(pause)
+        else:
+            _write(url, path)
     with open(path, "rb") as file:
         _check(file, name)
 
@@ -56,6 +77,12 @@ def _limited() -> Iterator[None]:
         signal.signal(signal.SIGALRM, before)
 
 
+def _write(url: str, path: Path) -> None:
+    """Download ``url`` to ``path`` in one try."""
+    with open(path, "wb") as file:
+        file.writelines(_pieces(url))
+
+
 def _pieces(url: str) -> Iterator[bytes]:
     """Yield what is at ``url``; only errors of the network, not those of the disk, become a DownloadError."""
     received = 0
@@ -68,9 +95,11 @@ def _pieces(url: str) -> Iterator[bytes]:
                 received += len(piece)
                 yield piece
     except (OSError, http.client.HTTPException, ValueError) as error:
-        raise DownloadError(f"the download failed ({error})") from error
+        refused = isinstance(error, ValueError) or url.startswith("file:")
+        refused |= isinstance(error, urllib.error.HTTPError) and error.code < 500
+        raise (DownloadError if refused else NetworkError)(f"the download failed ({error})") from error
     if length is not None and received != int(length):
-        raise DownloadError(f"the download broke off after {received} of {length} bytes")
+        raise NetworkError(f"the download broke off after {received} of {length} bytes")
 
 
 def _check(file: BinaryIO, name: str) -> None:
