@@ -112,10 +112,11 @@ remote: $(INSTALLED)
 	@rm -rf $(DVC_SITE_CACHE_DIR)
 ifneq ($(REMOTE),)
 	dvc remote add --local --force --default storage $(REMOTE)
+	dvc remote modify --local storage verify true
 endif
 
 # make before 4.4 exports nothing to $(shell).
-pull: remote ## fetch published results, all or ENTRIES="glue squad" (docs/storage.md), from REMOTE=directory or URL
+pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (docs/storage.md), from REMOTE=directory or URL
 	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
 	dvc fetch $(PULLED)
 	python -m flexround.tools.dvc_cache --cache $$(dvc cache dir) $(PULLED)

@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 import table_runs
 import yaml
+from dvc.repo import Repo
 
 from flexround.io.artifacts import read_json, write_json, write_manifest
 from flexround.results import cells, table_csv
@@ -110,15 +111,22 @@ def write_result(root, directory, number):
     write_manifest(root / directory, ["model.safetensors"], **facts)
 
 
+def stages():
+    """Return the stages of dvc.yaml as DVC reads them: name -> command, and the paths of its outputs."""
+    with Repo(str(ROOT)) as repo:
+        found = repo.index.stages
+    return {each.name: (each.cmd, [os.path.relpath(out.fs_path, ROOT) for out in each.outs]) for each in found}
+
+
 def write_storage(root):
     """Write the dvc.yaml of the mini scale as it would be for what the smoke scale has."""
-    storage = yaml.safe_load(re.sub("(results|logs)/mini", r"\1/smoke", (ROOT / "dvc.yaml").read_text()))
-    for entry in storage["stages"].values():
-        paths = [next(iter(out)) for out in entry["outs"]]
-        entry["outs"] = [{p: {"persist": True}} for p in paths if (root / p).exists() or p.endswith("/records")]
-    storage["stages"] = {name: entry for name, entry in storage["stages"].items() if entry["outs"]}
-    del storage["metrics"], storage["plots"]  # of results/reference, which is in git
-    (root / "dvc.yaml").write_text(yaml.safe_dump(storage))
+    written = {}
+    for name, (command, outs) in stages().items():
+        paths = [re.sub("^(results|logs)/mini", r"\1/smoke", out) for out in outs]
+        kept = [{p: {"persist": True}} for p in paths if (root / p).exists() or p.endswith("/records")]
+        if kept:
+            written[name.replace("@", "-")] = {"cmd": command, "outs": kept}
+    (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": written}))
 
 
 def copied(root):

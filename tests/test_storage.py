@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 import yaml
-from published import TABLE, Clone, cloned, publish, remote
+from published import TABLE, Clone, cloned, publish, remote, stages
 
 from flexround.errors import InputError
 from flexround.io import artifacts
@@ -123,7 +123,7 @@ def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(publ
     with damaged(stored(published, HEAVY)):
         done = clone.make("pull", f"REMOTE={remote(published)}", check=False)
     assert done.returncode != 0
-    assert f"{HEAVY}: damaged" in done.stdout
+    assert f"{HEAVY}: no whole copy, files/md5/" in done.stdout
     assert not (clone.root / "results").exists()
     clone.make("pull")
     assert (clone.root / HEAVY).read_bytes() == (published.root / HEAVY).read_bytes()
@@ -248,7 +248,7 @@ def test_every_output_of_the_mini_scale_is_stored_once(published):
     summary = published.run("snakemake", "--summary", "--config", "scale=mini").stdout.splitlines()[1:]
     outputs = {line.split("\t")[0] for line in summary if line.startswith("results/mini/")}
     assert len(outputs) > 900
-    paths = [next(iter(out)) for entry in STORAGE["stages"].values() for out in entry["outs"]]
+    paths = [path for _, outs in stages().values() for path in outs]
     holders = {output: [p for p in paths if output == p or output.startswith(f"{p}/")] for output in outputs}
     assert {output: found for output, found in holders.items() if len(found) != 1} == {}
     others = set(paths) - {path for found in holders.values() for path in found}
@@ -259,11 +259,23 @@ def test_every_output_of_the_mini_scale_is_stored_once(published):
     assert made == set(served(Plan(load_params("mini"))))
 
 
-def test_every_table_and_figure_is_made_by_one_entry():
-    commands = str([entry["cmd"] for entry in STORAGE["stages"].values()])
-    made = re.findall(r"results/(table\d+)\.csv|results/(figure\d+)\.pdf", commands)
+def test_every_table_and_figure_is_a_stage_and_a_task_s_stage_makes_what_reads_it():
     plan = Plan(load_params("mini"))
-    expected = [f"table{n}" for n in plan.complete_tables()] + [f"figure{n}" for n in plan.complete_figures()]
-    assert sorted(table or figure for table, figure in made) == sorted(expected)
-    outs = [out for entry in STORAGE["stages"].values() for out in entry["outs"]]
-    assert all(list(out.values()) == [{"persist": True}] for out in outs), "DVC would delete it before a run"
+    found = stages()
+    expected = [f"table@{n}" for n in plan.complete_tables()] + [f"figure@{n}" for n in plan.complete_figures()]
+    assert sorted(name for name in found if not name.startswith(("task@", "shared"))) == sorted(expected)
+    readers = {}
+    for directory, names in served(plan).items():
+        readers.setdefault(Path(directory).parts[3].removesuffix(".json"), set()).update(names)
+    made = {n.removeprefix("task@"): {*re.findall(r"(?:table|figure)\d+", found[n][0])} for n in found if "task@" in n}
+    assert made == readers
+
+
+def test_no_output_is_deleted_before_a_run():
+    outs = [out for entry in STORAGE["stages"].values() for out in entry.get("do", entry)["outs"]]
+    assert all(list(out.values()) == [{"persist": True}] for out in outs)
+
+
+def test_the_artifacts_are_the_networks_that_git_has():
+    paths = {each["path"] for each in STORAGE["artifacts"].values()}
+    assert paths == {str(path.relative_to(ROOT)) for path in (ROOT / "params/networks").iterdir()}

@@ -54,7 +54,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--cache", type=Path, default=Path(".dvc/cache"), help="what dvc cache dir says (.dvc/cache)"
     )
-    arguments.add_argument("entries", nargs="*", help="entries of dvc.yaml; all if none is given")
+    arguments.add_argument("entries", nargs="*", help="stages of dvc.yaml, or groups of them; all if none is given")
     return arguments
 
 
@@ -68,7 +68,11 @@ def run(arguments: argparse.Namespace) -> None:
     if not LOCK.exists():
         raise InputError(f"{LOCK}: missing; nothing is published yet (make push)")
     stages = validate(Lock, read_yaml(LOCK), str(LOCK)).stages
-    outs = [out for entry in arguments.entries or stages for out in look_up(f"{LOCK}: entry", stages, entry).outs]
+    groups: dict[str, list[Out]] = {}
+    for name, entry in stages.items():
+        for key in {name, name.partition("@")[0]}:
+            groups.setdefault(key, []).extend(entry.outs)
+    outs = [out for name in arguments.entries or stages for out in look_up(f"{LOCK}: entry", groups, name)]
     objects = arguments.cache / "files" / "md5"
     problems = [problem for out in outs for problem in _problems(objects, out.path, out.md5)]
     sys.stdout.writelines(f"{problem}\n" for problem in problems)
@@ -84,7 +88,7 @@ def _problems(objects: Path, path: str, md5: str) -> Iterator[str]:
     """Yield what is wrong with the copy of a file, or of a directory and the files in it."""
     copy = objects / md5[:2] / md5[2:]
     if not copy.exists():
-        yield f"{path}: no copy, files/md5/{md5[:2]}/{md5[2:]} could not be fetched"
+        yield f"{path}: no whole copy, files/md5/{md5[:2]}/{md5[2:]} could not be fetched"
     elif hashlib.md5(copy.read_bytes(), usedforsecurity=False).hexdigest() != md5.removesuffix(".dir"):
         copy.unlink()
         yield f"{path}: damaged, its copy files/md5/{md5[:2]}/{md5[2:]} has another md5"
