@@ -4,8 +4,6 @@ A plugin of Snakemake's (``logger: [flexround]`` in a profile). Dry runs look as
 everything in any case.
 """
 
-import contextlib
-import difflib
 import json
 import logging
 import re
@@ -22,7 +20,6 @@ from snakemake_interface_logger_plugins.common import LogEvent
 NAMED = ("task", "checkpoint", "recipe", "table", "figure", "source")  # wildcards that say what a job is about
 LONGEST = 12  # lines of a message
 FEW = 3  # jobs after which the time left is worth a guess
-OTHERS = ("claims.csv", "claims.html", "report.html", "errata.csv")  # of results/, besides tables and figures
 TOLD = re.compile(r"CalledProcessError|At least one job did not complete")  # by the line of the job that failed
 AROUND = re.compile(  # what Snakemake puts around a message
     r"^(?:WorkflowError(?: in file .*)?|MissingRuleException):\n| \(if you use input functions .*\)"
@@ -106,7 +103,7 @@ class LogHandler(LogHandlerBase):
                 return "\n".join(self._failure(job["rule_name"], job) for job in facts["job_error_info"])
             case LogEvent.ERROR:
                 text = str(record.msg)
-                return "" if TOLD.search(text) else AROUND.sub("", text) + suggestion(text)
+                return "" if TOLD.search(text) else AROUND.sub("", text) + _hint(text)
             case None if record.levelno >= logging.INFO:
                 return self._own_words(str(record.msg or ""), record.levelno)
         return ""
@@ -162,6 +159,13 @@ class LogHandler(LogHandlerBase):
         return text if level >= logging.WARNING or "Nothing to be done" in text else ""
 
 
+def _hint(text: str) -> str:
+    """Return what may have been meant by a target that cannot be made."""
+    from flexround.tools.target_hints import hint  # not before the Snakefile has checked whose code it would run
+
+    return hint(text)
+
+
 def described(job: dict[str, Any]) -> str:
     """Return rule and subject of a job."""
     wildcards = dict(job["wildcards"] or {})
@@ -191,59 +195,6 @@ def message(path: Path) -> str:
         return ""
     marks = [number for number, line in enumerate(lines) if re.search(r"\berror: ", line)]
     return "\n".join(lines[marks[-1] :][:LONGEST] if marks else lines[-LONGEST // 2 :])
-
-
-def suggestion(text: str) -> str:
-    """Return what may have been meant by a target that no rule makes, or by a report of what is not made."""
-    if "marked for report but does not exist" in text:
-        made = [str(path) for kind in ("table*.csv", "real*.csv", "figure*.pdf") for path in Path("results").glob(kind)]
-        return f"\nname what is made: snakemake {' '.join(sorted(made)) or 'TARGET'} --report report.html"
-    found = re.search(r"No rule to produce (\S+)", text)
-    if not found:
-        return ""
-    tables = [re.sub(r"0*(\d+)$", r"\1", path.stem) for path in Path("params/tables").glob("*.yaml")]
-    figures = [f"figure{number}.pdf" for number in range(3, 9)]
-    if (name := Path(found[1]).stem) in tables and (scales := making(name)):
-        return f"\nanother scale makes it: --config scale={' or scale='.join(scales)}"
-    known = [*(f"{name}.{kind}" for name in tables for kind in ("csv", "tex", "html")), *figures, *OTHERS]
-    close = difflib.get_close_matches(Path(found[1]).name, known, n=3, cutoff=0.5)
-    meant = [f"results/{name}" for name in close] or corrected(found[1])
-    hint = f"did you mean {' or '.join(meant)}? " if meant else ""
-    return f"\n{hint}`snakemake -n --quiet host` lists all that is made; names in paths are those of params/"
-
-
-def making(table: str) -> list[str]:
-    """Return the scales of the project that can make a table."""
-    from flexround.errors import FlexRoundError  # as in corrected()
-    from flexround.settings.load import load_params
-    from flexround.settings.plan import Plan
-
-    plans = []
-    for path in sorted(Path("params/scales").glob("*.yaml")):
-        with contextlib.suppress(FlexRoundError):  # a broken scale makes nothing
-            plans.append(Plan(load_params(path.stem)))
-    made = {
-        plan.scale.name: [f"{plan.scale.shows.tables}{number}" for number in plan.complete_tables()] for plan in plans
-    }
-    return [name for name, tables in made.items() if table in tables]
-
-
-def corrected(target: str) -> list[str]:
-    """Return a path of a run with the closest names that its scale has, if others than the path's."""
-    from flexround.errors import FlexRoundError  # not before the Snakefile has checked whose code it would run
-    from flexround.settings.load import load_params
-
-    parts = target.split("/")
-    try:
-        params = load_params(parts[1])
-    except (FlexRoundError, IndexError):
-        return []
-    known = {"results", "evaluated", "quantized", parts[1], *params.scale.tasks, *params.scale.checkpoints}
-    known |= params.recipes.recipes.keys()
-    closest = [
-        part if part in known else (difflib.get_close_matches(part, known, 1, 0.8) or [part])[0] for part in parts
-    ]
-    return ["/".join(closest)] if closest != parts else []
 
 
 def _duration(seconds: float) -> str:
