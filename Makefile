@@ -145,11 +145,11 @@ paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.p
 	python -m flexround.tools.paper --scale $(call quoted,$(SCALE)) --out results/paper.pdf
 
 status: $(INSTALLED) ## the README's status table from results/reference, and its figure from results/SCALE/claims.csv
-	python -m flexround.tools.status --scale $(call quoted,$(SCALE)) --page README.md \
+	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png \
 		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
 
 evidence: $(INSTALLED) ## the README's first table from results/reference/real1.csv, its figure from results/real/figure8.png
-	python -m flexround.tools.evidence
+	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png --drawn results/real/figure8.png
 
 clean: ## remove everything computed here, downloads included; .venv stays
 	rm -rf results/mini results/pretraining results/real results/sources results/table* results/real*.* results/figure* results/claims* results/errata* results/report* results/paper* logs .jobs .code .state .snakemake

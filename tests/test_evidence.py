@@ -8,7 +8,7 @@ from flexround.errors import InputError
 from flexround.results.render import evidence_table
 from flexround.results.table_csv import write
 from flexround.settings.load import load_params
-from flexround.tools import evidence
+from flexround.tools import readme
 
 VALUES = {"RTN": (76.5, 54.0), "B + X": (80.0, 79.5)}
 
@@ -56,16 +56,17 @@ def test_methods_are_rows_and_bits_of_networks_columns(text):
 
 def test_the_page_gets_the_table_and_the_figure(text, tmp_path):
     page, table, drawn = tmp_path / "README.md", tmp_path / "real1.csv", tmp_path / "figure8.png"
-    arguments = Namespace(scale="real", table=table, page=page, drawn=drawn, figure=tmp_path / "docs/bits.png")
+    figure = tmp_path / "docs/bits.png"
+    arguments = Namespace(part="evidence", scale="real", tables=tmp_path, page=page, drawn=drawn, figure=figure)
     with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
-        evidence.run(arguments)
+        readme.run(arguments)
     table.write_text(text)
     page.write_text(f"a\n{evidence_table.BEGIN}\nold\n{evidence_table.END}\nb\n")
-    evidence.run(arguments)
+    readme.run(arguments)
     assert not arguments.figure.exists()
     assert "![" not in page.read_text()
     drawn.write_bytes(b"figure")
-    evidence.run(arguments)
+    readme.run(arguments)
     assert arguments.figure.read_bytes() == b"figure"
     assert "\n![Accuracy against bits](docs/bits.png)\n" in page.read_text()
     first, last = page.read_text().split(evidence_table.BEGIN)[0], page.read_text().split(evidence_table.END)[1]

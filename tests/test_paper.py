@@ -13,7 +13,7 @@ from flexround.results.claims.verdicts import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, status_table, terminal
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.tools import status as stage
+from flexround.tools import readme as stage
 
 ROOT = Path(__file__).resolve().parent.parent
 PLAN = Plan(load_params("mini"))
@@ -201,16 +201,8 @@ def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
     page, claims = tmp_path / "README.md", tmp_path / "claims.csv"
     page.write_text(f"{status_table.BEGIN}\n{status_table.END}\n")
     claims.write_text(CLAIMS)
-    options = [
-        "--tables",
-        root / "results/mini",
-        "--page",
-        page,
-        "--claims",
-        claims,
-        "--figure",
-        tmp_path / "f/leads.png",
-    ]
+    options = ["status", "--tables", root / "results/mini", "--page", page, "--claims", claims]
+    options += ["--figure", tmp_path / "f/leads.png"]
     stage.run(stage.parser().parse_args(list(map(str, options))))
     assert "| 4 | GLUE | computed |" in page.read_text()
     assert (tmp_path / "f/leads.png").read_bytes().startswith(b"\x89PNG")

@@ -37,7 +37,8 @@ def build(directory: Path, scale_name: str, gpu: int = 0) -> Params:
         target = directory / name
         if (ROOT / name).is_dir():
             shutil.rmtree(target, ignore_errors=True)
-            shutil.copytree(ROOT / name, target, ignore=shutil.ignore_patterns("__pycache__", "*.egg-info"))
+            unread = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(ROOT / name, target, symlinks=True, ignore=unread)
         else:
             shutil.copy2(ROOT / name, target)
     path = PARAMS / "scales" / f"{scale.NAME}.yaml"

@@ -36,7 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage."""
+    """Print the plan."""
     plan = Plan(user_rows.configured(arguments.scale, None), arguments.seeds, checkpoints=arguments.checkpoints)
     tables, figures = plan.complete_tables(), plan.complete_figures()
     if not arguments.all:

@@ -32,7 +32,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage on the results below the working directory."""
+    """Save or restore the records of the results below the working directory."""
     results = Path("results") / load_params(arguments.scale).scale.name
     action = save if arguments.action == "save" else restore
     action(results, results / "records")

@@ -1,0 +1,75 @@
+"""Write a table and a figure of the README: the status of all tables, or the evidence of the scale real."""
+
+import argparse
+import logging
+import os
+from pathlib import Path
+
+from flexround.errors import InputError
+from flexround.io.artifacts import atomic_write, read_text, write_bytes, write_text
+from flexround.results import published_results
+from flexround.results.render import evidence_table, leads, status_table
+from flexround.results.render.figure_style import PNG_DPI, style
+from flexround.results.render.overview import standing
+from flexround.settings.load import load_params
+from flexround.tools import cli
+
+log = logging.getLogger(__name__)
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line of this program."""
+    arguments = cli.parser(__doc__)
+    arguments.add_argument("part", choices=["status", "evidence"], help="what is written")
+    arguments.add_argument(
+        "--tables", type=Path, default=published_results.DIRECTORY, help="directory of the tables' CSV files"
+    )
+    arguments.add_argument("--page", type=Path, default=Path("README.md"), help="page whose table is replaced")
+    arguments.add_argument("--claims", type=Path, help="claims.csv that the figure of the status is drawn from")
+    arguments.add_argument("--drawn", type=Path, help="figure of the evidence, which is copied if it is there")
+    arguments.add_argument("--figure", type=Path, required=True, help="where the figure is written")
+    return arguments
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Replace the table between its markers in the page, and write the figure if there is what it is made of.
+
+    Raises:
+        InputError: the page has no markers, the table is missing, or the claims are missing or compare nothing.
+    """
+    make = status if arguments.part == "status" else evidence
+    text, *marks = make(arguments)
+    write_text(arguments.page, status_table.replaced(read_text(arguments.page), text, *marks))
+
+
+def status(arguments: argparse.Namespace) -> tuple[str, str, str]:
+    """Draw the leads of the claims, and return the status of all tables and its markers."""
+    params = load_params(arguments.scale)
+    standings = [standing(table, arguments.tables / f"{table.name}.csv") for _, table in sorted(params.tables.items())]
+    if arguments.claims:
+        if not arguments.claims.exists():
+            raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
+        drawn = leads.draw(leads.read(read_text(arguments.claims)), params.scale.name)
+        with style():
+            atomic_write(arguments.figure, lambda path: drawn.savefig(path, dpi=PNG_DPI, metadata={"Software": None}))
+        log.info("%s", arguments.figure)
+    return status_table.markdown(standings, params.scale), status_table.BEGIN, status_table.END
+
+
+def evidence(arguments: argparse.Namespace) -> tuple[str, str, str]:
+    """Copy the figure, and return the first table of a scale, a link to the figure, and the table's markers."""
+    params = load_params(arguments.scale)
+    path = arguments.tables / f"{params.tables[1].name}.csv"
+    if not path.exists():
+        raise InputError(f"{path}: missing; make the tables of the scale {params.scale.name}, then the reference")
+    text = evidence_table.markdown(read_text(path), params.tables[1], params.scale)
+    if arguments.drawn and arguments.drawn.exists():
+        write_bytes(arguments.figure, arguments.drawn.read_bytes())
+        log.info("%s", arguments.figure)
+    if arguments.figure.exists():
+        text += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
+    return text, evidence_table.BEGIN, evidence_table.END
+
+
+if __name__ == "__main__":
+    cli.main(run, parser())
