@@ -40,7 +40,7 @@ autodoc_preserve_defaults = True
 napoleon_use_ivar = True
 # Nothing is asked of the network, so what other packages define has no link; nor have type variables, private classes
 # and functions in the place of one.
-nitpick_ignore_regex = [("py:.*", r"(?!flexround\.).*"), ("py:class", r".*\.([A-Z]|[a-z_]\w*)")]
+nitpick_ignore_regex = [("py:.*", r"(?!flexround\.).*"), ("py:class", r".*\.([A-Z]|[a-z_]\w*|RootModel\[.*)")]
 
 CONTENTS = """
 ```{toctree}
@@ -85,6 +85,7 @@ docs/determinism
 docs/differences
 docs/specification
 docs/settings
+docs/made/hyper-parameters
 config/README
 docs/decisions
 worlds/README

@@ -1,10 +1,11 @@
-"""Pages that are made when the site is built: one for each table, and the reference from docstrings."""
+"""Pages that are made when the site is built: of tables, of hyper-parameters, and the reference from docstrings."""
 
 import importlib
 import pkgutil
 import shutil
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import flexround
 from flexround.results import paper_numbers
@@ -13,12 +14,12 @@ from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
+from flexround.settings.schema import Hyper
 
 ROOMS = {
     "quant": "Grids, roundings, activation quantizers",
     "reconstruct": "Block-by-block optimisation",
-    "models": "Blocks of each architecture, checkpoints",
-    "surgery": "What is done to a network before it is quantized",
+    "models": "Blocks of each architecture, checkpoints, surgery before a network is quantized",
     "settings": "What params/ may say",
     "results": "From evaluated runs to what is read",
 }
@@ -27,7 +28,7 @@ ROOMS = {
 def write(directory: Path) -> None:
     """Write all made pages into a directory of their own."""
     shutil.rmtree(directory, ignore_errors=True)
-    for name, text in {**tables(), **reference()}.items():
+    for name, text in {**tables(), **hyper_parameters(), **reference()}.items():
         path = directory / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -48,6 +49,33 @@ def tables() -> dict[str, str]:
     }
     words = "For each the paper's numbers, those that this repository publishes, and how the paper's claims fare."
     return {"tables": f"# Tables\n\n{words}\n\n{_contents(pages)}", **pages}
+
+
+def hyper_parameters() -> dict[str, str]:
+    """Return the page of all hyper-parameters: key, values and meaning."""
+    properties = Hyper.model_json_schema()["properties"]
+    rows = [(f"`{key}`", _values(facts), facts["description"]) for key, facts in properties.items()]
+    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
+    table = "\n".join(f"| {line} |" for line in ("key | values | meaning", "--- | --- | ---", *lines))
+    words = (
+        "The keys of `hyper` rules, their values and their meaning; [settings](../settings.md) says which rule wins."
+    )
+    return {"hyper-parameters": f"# Every hyper-parameter\n\n{words}\n\n{table}\n"}
+
+
+def _values(facts: dict[str, Any]) -> str:
+    """Return the values that a JSON schema allows, in words."""
+    if choices := facts.get("anyOf") or facts.get("oneOf"):
+        return ", or ".join(map(_values, choices))
+    if "additionalProperties" in facts:
+        return f"for each group: {_values(facts['additionalProperties'])}"
+    if values := facts.get("enum") or ([facts["const"]] if "const" in facts else []):
+        return ", ".join(f"`{value}`" for value in values)
+    if facts["type"] == "boolean":
+        return "`true`, `false`"
+    least = f"above {facts['exclusiveMinimum']:g}" if "exclusiveMinimum" in facts else f"from {facts['minimum']:g}"
+    most = f"below {facts['exclusiveMaximum']:g}" if "exclusiveMaximum" in facts else f"to {facts['maximum']:g}"
+    return f"{least} {most}"
 
 
 def reference() -> dict[str, str]:

@@ -10,6 +10,7 @@ import pytest
 from flexround.results import paper_numbers
 from flexround.results.render import table_page
 from flexround.settings.load import load_params
+from flexround.settings.schema import Hyper
 
 ROOT = Path(__file__).resolve().parent.parent
 MINI, PAPER, REAL = (load_params(name) for name in ("mini", "paper", "real"))
@@ -34,6 +35,15 @@ def test_each_table_has_a_page(made):
         name for name, text in pages.items() if name != "tables" and not re.search(r"^\| .*\d", text, re.MULTILINE)
     ]
     assert not empty
+
+
+def test_every_hyper_parameter_has_a_row_with_values_and_meaning(made):
+    text = made.hyper_parameters()["hyper-parameters"]
+    rows = [re.split(r" (?<!\\)\| ", line.strip("| \n")) for line in text.splitlines() if line.startswith("| `")]
+    assert [row[0] for row in rows] == [f"`{name}`" for name in Hyper.model_fields]
+    assert all(len(row) == 3 and all(row) for row in rows)
+    assert "| `iters` | from 0 to 1e+08 | iterations of a block" in text
+    assert "| `lr` | above 0 to 100, or for each group: above 0 to 100 | learning rate" in text
 
 
 def test_a_page_has_the_papers_numbers_ours_the_claims_and_the_commands():

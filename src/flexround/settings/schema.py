@@ -8,6 +8,7 @@ import re
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
+from pydantic.fields import FieldInfo
 
 T = TypeVar("T")
 TRIALS = 1000  # at most
@@ -77,6 +78,11 @@ class Strict(BaseModel):
     """Base of all settings: unknown keys forbidden, values frozen."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def label(field: FieldInfo) -> str:
+    """Return the label of a setting: its description up to the first semicolon."""
+    return (field.description or "").partition(";")[0]
 
 
 class Recipe(Strict):

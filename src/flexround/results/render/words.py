@@ -1,5 +1,7 @@
 """Words for the keys that files of results and settings have, as the report shows them."""
 
+from flexround.settings.schema import Hyper, Recipe, label
+
 METRICS = {
     "top1": "top-1",
     "top5": "top-5",
@@ -43,56 +45,9 @@ RUN = {
     "packages": "packages",
     "lm_eval": "lm-eval",
 }
-RECIPE = {
-    "setting": "setting: B (BRECQ's) or Q (QDrop's)",
-    "rounding": "rounding",
-    "options": "options of the rounding",
-    "w_bits": "bits of the weights",
-    "a_bits": "bits of the activations",
-    "preprocess": "done to the network first",
-    "samples": "calibration samples",
-    "hyper": "settings of its own",
-    "select": "the best of these recipes",
-    "selected": "selected among recipes",
-    "heldout": "on held-out training rows",
-}
-SETTINGS = {
-    "w_scheme": "weights: kind of grid",
-    "w_granularity": "weights: one grid for each",
-    "w_init": "weights: search of the first step",
-    "w_init_p": "weights: exponent of that search",
-    "a_scheme": "activations: kind of grid",
-    "a_granularity": "activations: one grid for each",
-    "a_init": "activations: search of the first step",
-    "a_init_p": "activations: exponent of that search",
-    "a_init_samples": "activations: samples of that search",
-    "stem_bits": "bits of the first layer",
-    "head_bits": "bits of the last layer",
-    "stem_output_bits": "bits of the first layer's output",
-    "head_input_bits": "bits of the last layer's input",
-    "reconstruct_stem": "the first layer is learned",
-    "batch": "samples of an iteration",
-    "replacement": "samples are drawn with replacement",
-    "mask_padding": "padding doesn't count",
-    "iters": "iterations of a block",
-    "lr": "learning rate",
-    "schedule": "schedule of the learning rate",
-    "optimizer": "optimizer",
-    "loss_p": "exponent of the error",
-    "reg_weight": "AdaRound's regulariser: weight",
-    "reg_warmup": "AdaRound's regulariser: part without it",
-    "reg_beta_start": "AdaRound's regulariser: first beta",
-    "reg_beta_end": "AdaRound's regulariser: last beta",
-    "precision": "products are computed in",
-    "cache_dtype": "activations are kept in",
-    "fused": "fake quantization is compiled",
-    "a_iters": "activations: iterations of a block",
-    "a_lr": "activations: learning rate of steps",
-    "a_loss_p": "activations: exponent of the error",
-    "keep_probability": "part of the activations that is quantized",
-    "input_keep_probability": "part of a block's input that is quantized",
-}
-WORDS = METRICS | RUN | RECIPE | SETTINGS
+CHOICE = {"selected": "selected among recipes", "heldout": "on held-out training rows"}
+SETTINGS = {name: label(field) for kind in (Hyper, Recipe) for name, field in kind.model_fields.items()}
+WORDS = METRICS | RUN | CHOICE | SETTINGS
 
 
 def of(key: str) -> str:
