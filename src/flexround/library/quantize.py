@@ -85,7 +85,8 @@ def quantize(
             half of it.
         gpu_cache_mb: of the GPU's memory likewise; they are on the host if they take more.
         **hyper: hyper-parameters that differ from the paper's for this recipe and architecture, such as ``iters`` or
-            ``lr``; class ``Hyper`` of ``settings/schema.py`` has them all. ``Quantized.hyper`` and ``sources`` say what was used and why.
+            ``lr``; class ``Hyper`` of ``settings/schema.py`` has them all. ``Quantized.hyper`` and ``sources`` say what
+            was used and why.
 
     Raises:
         SettingsError: an unknown recipe, hyper-parameter or value.
