@@ -158,52 +158,6 @@ def test_what_is_no_file_is_refused(tmp_path):
 # whole scales
 
 
-def test_all_wrong_types_of_a_scale_are_reported_together(edit):  # noqa: F811
-    edit("scales/mini.yaml", into("gates", 0, min="1", max=True))
-    edit("scales/mini.yaml", into("resources", "data", mem_mb="many", runtime=True))
-    edit("scales/mini.yaml", into(description=5, comparable="no", seeds=1.5))
-    edit("recipes.yaml", into("recipes", mine=MINE | {"w_bits": "4"}))
-    found = complaints()
-    keys = ("gates.0.min", "gates.0.max", "data.mem_mb", "data.runtime", "description", "comparable", "seeds", "w_bits")
-    assert len(found) == len(keys)
-    assert all(any(f"{key} = " in line for line in found) for key in keys)
-
-
-def test_all_impossible_names_and_bounds_of_a_scale_are_reported_together(edit):  # noqa: F811
-    def renamed(content):
-        content["tasks"] |= {"../x": content["tasks"]["squad"], "a b": content["tasks"]["squad"]}
-        content["checkpoints"]["$(touch x)"] = content["checkpoints"]["bert-base"]
-        content["gates"][0] |= {"min": 98, "max": 85}
-        content["tasks"]["squad"]["files"] = "/etc/*"
-
-    edit("scales/mini.yaml", renamed)
-    edit("recipes.yaml", into("recipes", **{"x;y": MINE}))
-    edit("tables/table03.yaml", lambda content: content["groups"][1]["rows"][0].update(method="=1+1"))
-    found = complaints()
-    parts = ("tasks: '../x'", "tasks: 'a b'", "'$(touch x)'", "gates.0: min = 98", "squad.files", "'x;y'", "'=1+1'")
-    assert all(any(part in line for line in found) for part in parts), found
-
-
-def test_all_impossible_numbers_of_a_scale_are_reported_together(edit):  # noqa: F811
-    edit("scales/mini.yaml", into("train", 0, "set", epochs=-1, lr="fast"))
-    edit("scales/mini.yaml", into("hyper", 0, "set", iters=10**14, lr={"v": 1e-3, "s1": -1}))
-    edit("defaults.yaml", into("hyper", 3, "set", loss_p=10**6))
-    found = complaints()
-    keys = ("hyper.0.set: lr.s1", "train.0.set: epochs", "train.0.set: lr", "hyper.0.set: iters", "hyper.3.set: loss_p")
-    assert len(found) == len(keys), found
-    assert all(any(f"{key} = " in line for line in found) for key in keys)
-
-
-def test_all_numbers_out_of_proportion_are_reported_together(edit):  # noqa: F811
-    edit("scales/mini.yaml", into(seeds=10**9))
-    edit("scales/mini.yaml", into("resources", "data", mem_mb=10**12, threads=10**6, runtime=10**7))
-    edit("scales/mini.yaml", into("figures", sample_sizes=[4, 0]))
-    found = complaints()
-    keys = ("seeds", "data.mem_mb", "data.threads", "data.runtime", "figures.sample_sizes.1")
-    assert len(found) == len(keys), found
-    assert all(any(f"{key} = " in line for line in found) for key in keys)
-
-
 @pytest.mark.parametrize("seeds", [0, -1, "x", "1e3", 10**9, "9" * 5000, 1.5, True, "٣" * 9])
 def test_a_number_of_seeds_that_no_plan_survives_is_refused(seeds):
     assert "seeds=" in refused(Plan, load(), seeds)[0]
