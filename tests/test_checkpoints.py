@@ -10,6 +10,8 @@ from torch import nn
 from flexround.errors import InputError
 from flexround.mini import models as mini
 from flexround.models import checkpoints, transformer
+from flexround.models.pretrained import load_pretrained
+from flexround.models.surgery.lora import merge_checkpoint
 
 
 @pytest.fixture
@@ -93,15 +95,25 @@ def test_a_damaged_file_is_not_answered_with_pytorchs_advice_to_run_it(tmp_path,
         checkpoints.read_foreign(path)
 
 
+def read_directory(path):
+    bert = transformer.bert("classification", vocab_size=9, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    bert.config.save_pretrained(path.parent)
+    load_pretrained(bert, path.parent)
+
+
+def read_adapter(path):
+    merge_checkpoint(transformer.gpt2("causal-lm", vocab_size=9, n_embd=8, n_head=2, n_layer=1), path)
+
+
 @pytest.mark.parametrize("zipped", [True, False])
-def test_code_is_refused_by_name_and_not_run(tmp_path, model, zipped):
+@pytest.mark.parametrize("read", [checkpoints.read_foreign, read_directory, read_adapter])
+def test_code_is_refused_by_name_and_not_run(tmp_path, model, read, zipped):
     marker = tmp_path / "made"
-    path = tmp_path / "evil.pth"
+    path = tmp_path / "pytorch_model.bin"
     torch.save({"state_dict": model.state_dict(), "x": Runs(marker)}, path, _use_new_zipfile_serialization=zipped)
-    with pytest.raises(
-        InputError, match=rf"evil\.pth: refused, because unpickling it would call {os.mkdir.__module__}\.mkdir;"
-    ):
-        checkpoints.read_foreign(path)
+    called = rf"{os.mkdir.__module__}\.mkdir"
+    with pytest.raises(InputError, match=rf"model\.bin: refused, because unpickling it would call {called};"):
+        read(path)
     assert not marker.exists()
 
 

@@ -1,7 +1,6 @@
 """Hugging Face model directories: what is loaded, under which names, and what is refused."""
 
 import json
-import os
 import shutil
 
 import pytest
@@ -259,24 +258,6 @@ def test_weights_of_the_body_must_be_whole(change, bert_directory):
     with pytest.raises(InputError, match=name.replace(".", r"\.")):
         load_pretrained(model, bert_directory)
     assert unchanged(model, before)
-
-
-class Runs:
-    """A pickle that calls a function when it is read."""
-
-    def __init__(self, path):
-        self.path = path
-
-    def __reduce__(self):
-        return os.mkdir, (str(self.path),)
-
-
-def test_pickled_code_is_refused_and_not_run(bert_directory, tmp_path):
-    (bert_directory / "model.safetensors").unlink()
-    torch.save({"a": torch.ones(1), "b": Runs(tmp_path / "made")}, bert_directory / "pytorch_model.bin")
-    with pytest.raises(InputError, match=r"pytorch_model\.bin: refused, because unpickling it would call \w+\.mkdir"):
-        load_pretrained(make("bert"), bert_directory)
-    assert not (tmp_path / "made").exists()
 
 
 def test_an_index_leads_to_no_other_directory(bert_directory):
