@@ -43,13 +43,13 @@ from flexround.jobs.tabulate import TabulateJob
 from flexround.library import quantized
 from flexround.library.quantize import quantize
 from flexround.mini.tasks.digits import Digits, DigitsOptions
-from flexround.models import build, llama2c, tokenizer_files
+from flexround.models import build, llama2c
 from flexround.models.checkpoints import read_foreign
 from flexround.models.shards import Shards
 from flexround.quant.grid import Grid
 from flexround.reconstruct.codes import Part, Stored
 from flexround.reconstruct.state import State
-from flexround.rehearsal import project, scale, tokenizers
+from flexround.rehearsal import project, scale
 from flexround.results import evaluated
 from flexround.results.claims import specs
 from flexround.results.render import job_costs, run_facts, table_layout
@@ -445,15 +445,6 @@ def test_a_state_dict_whose_names_are_numbers(tmp_path):
     torch.save({1: torch.ones(2)}, tmp_path / "a.pth")
     with pytest.raises(InputError, match="entry 1"):
         read_foreign(tmp_path / "a.pth")
-
-
-@pytest.mark.parametrize("form", ["single", "pair"])
-def test_a_tokenizer_whose_template_names_a_token_that_it_lacks(tmp_path, form):
-    content = json.loads(tokenizers.tokenizer("bert").to_str())
-    content["post_processor"][form][0]["SpecialToken"]["id"] = "[NONE]"
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
-    with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
-        tokenizer_files.load(tmp_path / "tokenizer.json")
 
 
 def test_text_that_utf_8_cannot_hold_is_refused_when_it_is_written(tmp_path):

@@ -134,25 +134,31 @@ def test_real_vocabularies_equal_transformers(name, whole, length, tmp_path):
             assert np.array_equal(found.types, expected["token_type_ids"])
 
 
-def test_missing_and_damaged_files_are_named(tmp_path, wordpiece):
-    with pytest.raises(InputError, match=r"none\.json: missing"):
-        tokenizer_files.load(tmp_path / "none.json")
-    (tmp_path / "tokenizer.json").write_text(wordpiece.to_str()[:200])
-    with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
-        tokenizer_files.load(tmp_path / "tokenizer.json")
-    with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer"):
-        tokenizer_files.tokenizer_file(tmp_path)
-
-
-def test_a_tokenizer_whose_parts_do_not_fit_together_is_refused(tmp_path, wordpiece):
-    content = json.loads(wordpiece.to_str())
+def without_separator(content):
     del content["post_processor"]["special_tokens"]["[SEP]"]
-    (tmp_path / "tokenizer.json").write_text(json.dumps(content))
+
+
+def with_unknown(form):
+    def change(content):
+        content["post_processor"][form][0]["SpecialToken"]["id"] = "[NONE]"
+
+    return change
+
+
+@pytest.mark.parametrize("change", [without_separator, with_unknown("single"), with_unknown("pair"), None])
+@pytest.mark.parametrize("read", [lambda d: tokenizer_files.load(d / "tokenizer.json"), tokenizer_files.tokenizer_file])
+def test_a_damaged_tokenizer_or_one_whose_parts_do_not_fit_together_is_refused(tmp_path, wordpiece, change, read):
+    content = json.loads(wordpiece.to_str())
+    if change:
+        change(content)
+    (tmp_path / "tokenizer.json").write_text(json.dumps(content) if change else wordpiece.to_str()[:200])
     with pytest.raises(InputError, match=r"tokenizer\.json: not a tokenizer: .*; delete it"):
-        tokenizer_files.load(tmp_path / "tokenizer.json")
+        read(tmp_path)
 
 
 def test_directories_without_tokenizer_or_padding_are_refused(tmp_path):
+    with pytest.raises(InputError, match=r"none\.json: missing"):
+        tokenizer_files.load(tmp_path / "none.json")
     with pytest.raises(InputError, match=r"no tokenizer; it needs tokenizer\.json"):
         tokenizer_files.tokenizer_file(tmp_path)
     (tmp_path / "vocab.txt").write_text("a\nb\n")
