@@ -9,7 +9,7 @@ FULL_PRECISION = "full-precision"
 SOURCES = "results/sources"
 REFERENCE = "results/reference"  # published with this repository
 JOBS = ".jobs"  # what each run may know of the settings
-CODE = ".code"  # hashes of the code that each run can reach
+CODE = ".code"  # digests of the code that each run can import
 
 
 @dataclasses.dataclass(frozen=True)
