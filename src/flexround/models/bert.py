@@ -3,10 +3,10 @@
 import functools
 from typing import Any
 
-import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, layer_blocks
+from flexround.models.masks import padding_bias
 
 
 def blocks(model: Any) -> list[Block]:
@@ -19,15 +19,6 @@ def blocks(model: Any) -> list[Block]:
     base = model.base_model
     inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
     return layer_blocks("layer", base.encoder.layer, inputs, functools.partial(_embed, base.embeddings), _call)
-
-
-def padding_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what to add to attention logits: (N, 1, 1, T), 0 for real tokens and the least number for padding.
-
-    ``mask`` is bool (N, T), True for real tokens.
-    """
-    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
-    return bias.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
 
 
 def _embed(embeddings: nn.Module, tokens: Tensor) -> Tensor:

@@ -6,8 +6,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from flexround.models.bert import padding_bias
 from flexround.models.blocks import Block, layer_blocks
+from flexround.models.masks import padding_bias
 
 
 def blocks(model: Any) -> list[Block]:

@@ -8,7 +8,7 @@ from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.models.blocks import Block, layer_blocks
-from flexround.models.gpt2 import causal_mask
+from flexround.models.masks import causal_mask
 
 
 def blocks(model: Any) -> list[Block]:

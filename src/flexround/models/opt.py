@@ -8,7 +8,7 @@ from torch import Tensor
 
 from flexround.errors import InputError
 from flexround.models.blocks import Block, layer_blocks
-from flexround.models.gpt2 import call_causal
+from flexround.models.masks import call_causal
 
 
 def blocks(model: Any) -> list[Block]:
