@@ -30,53 +30,50 @@ def work(tmp_path, monkeypatch):
 
 
 @pytest.fixture
-def changed(work, tmp_path):
-    """Return a function that reads a gate's job file after a change."""
+def written(work, tmp_path):
+    """Return the job file of a gate, and what it says."""
     path = tmp_path / work.inputs("gate", "imagenet", "mobilenetv2-brecq")["job"]
-
-    def read(text=None, without=(), **changes):
-        content = json.loads(path.read_text())
-        kept = {key: value for key, value in (content | changes).items() if key not in without}
-        path.write_text(json.dumps(kept) if text is None else text)
-        return jobfile.read(GateJob, path)
-
-    return read
+    return path, json.loads(path.read_text())
 
 
-def test_a_job_is_read_as_it_was_written(changed):
-    job = changed()
+def test_a_job_is_read_as_it_was_written(written):
+    job = jobfile.read(GateJob, written[0])
     assert (job.names, job.gate.metric) == (("smoke", "imagenet", "mobilenetv2-brecq"), "top1")
 
 
-@pytest.mark.parametrize("given", [2, "1", None])
-def test_another_format_is_refused_by_name(changed, given):
-    with pytest.raises(InputError, match=r"gates/.*job\.json: not a job file of format 1; snakemake -n writes it anew"):
-        changed(format=given)
-    with pytest.raises(InputError, match="not a job file of format 1"):
-        changed(without=["format"])
-    with pytest.raises(InputError, match="not a job file of format 1"):
-        changed("[1]")
+OTHER_FORMAT = r"gates/.*job\.json: not a job file of format 1; snakemake -n writes it anew"
 
 
-def test_a_missing_key_is_named(changed):
-    with pytest.raises(SettingsError, match=r"job\.json: weights: this key is required and missing"):
-        changed(without=["weights"])
-
-
-def test_a_key_that_no_rule_knows_is_named(changed):
-    with pytest.raises(SettingsError, match=r"job\.json: weigths: unknown key 'weigths' \(did you mean 'weights'"):
-        changed(weigths="there")
-
-
-@pytest.mark.parametrize("text", ["", '{"format": 1', "<html>"])
-def test_damaged_json_is_one_message(changed, text):
-    with pytest.raises(InputError, match=r"job\.json: not valid JSON"):
-        changed(text)
-
-
-def test_a_missing_job_is_one_message(tmp_path):
-    with pytest.raises(InputError, match=r"job\.json: missing"):
-        jobfile.read(GateJob, tmp_path / "job.json")
+@pytest.mark.parametrize(
+    ("edit", "error", "message"),
+    [
+        (lambda job: json.dumps(job | {"format": 2}), InputError, OTHER_FORMAT),
+        (lambda job: json.dumps(job | {"format": "1"}), InputError, OTHER_FORMAT),
+        (lambda job: json.dumps(job | {"format": None}), InputError, OTHER_FORMAT),
+        (lambda job: json.dumps({key: job[key] for key in job if key != "format"}), InputError, OTHER_FORMAT),
+        (lambda job: "[1]", InputError, OTHER_FORMAT),
+        (lambda job: "", InputError, r"job\.json: not valid JSON"),
+        (lambda job: '{"format": 1', InputError, r"job\.json: not valid JSON"),
+        (lambda job: "<html>", InputError, r"job\.json: not valid JSON"),
+        (lambda job: None, InputError, r"job\.json: missing"),
+        (
+            lambda job: json.dumps({key: job[key] for key in job if key != "weights"}),
+            SettingsError,
+            r"job\.json: weights: this key is required and missing",
+        ),
+        (
+            lambda job: json.dumps(job | {"weigths": "there"}),
+            SettingsError,
+            r"job\.json: weigths: unknown key 'weigths' \(did you mean 'weights'",
+        ),
+    ],
+)
+def test_what_is_no_job_of_this_rule_is_refused_by_name(written, edit, error, message):
+    path, job = written
+    text = edit(job)
+    path.unlink() if text is None else path.write_text(text)
+    with pytest.raises(error, match=message):
+        jobfile.read(GateJob, path)
 
 
 def test_the_job_of_another_rule_is_refused(work):

@@ -166,13 +166,6 @@ raise SystemExit(7)
     assert second == "to the errors alone", "a variable of the server's"
 
 
-def test_an_error_for_the_user_is_one_line_and_code_2(workers):
-    code, _, errors = workers.run("from flexround.errors import InputError; raise InputError('x.bin: missing')")
-    assert code == 2
-    assert "error: x.bin: missing" in errors
-    assert "Traceback" not in errors
-
-
 def test_a_bug_keeps_its_traceback(workers):
     code, _, errors = workers.run("1 / 0")
     assert code == 1
