@@ -1,14 +1,10 @@
 """The job that draws the calibration samples of a seed."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flexround.jobs.jobfile import Job, Planned
+from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
 from flexround.settings.schema import Count, Task
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class CalibrateJob(Job):
@@ -23,7 +19,7 @@ class CalibrateJob(Job):
     out: Path
 
 
-def resolve(plan: "Plan", task: str, samples: int, seed: int) -> Planned:
+def resolve(plan: Plan, task: str, samples: int, seed: int) -> Planned:
     """Plan the samples of a task and a seed."""
     scale, settings = plan.scale.name, plan.scale.tasks[task]
     inputs = {"data": layout.data_dir(scale, task)}

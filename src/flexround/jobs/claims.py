@@ -2,10 +2,9 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from flexround.jobs import shared
-from flexround.jobs.jobfile import Job, Planned
+from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.jobs.shared import RESULTS, Numbers, Sizes
 from flexround.results import paper_numbers
 from flexround.results.claims import specs
@@ -14,9 +13,6 @@ from flexround.results.paper_numbers import Key
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import Count, Recipe, ScaleFacts
 from flexround.settings.tables import Table
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class ClaimsJob(Job):
@@ -36,7 +32,7 @@ class ClaimsJob(Job):
     out: Path
 
 
-def resolve(plan: "Plan") -> Planned:
+def resolve(plan: Plan) -> Planned:
     """Plan the judgement of all claims by all complete tables and figure 7."""
     tables = tuple(table for table in plan.params.tables.values() if table.groups)
     templates, out = shared.templates("claims"), RESULTS / plan.scale.name
@@ -61,7 +57,7 @@ def resolve(plan: "Plan") -> Planned:
     return Planned(ClaimsJob, str(out / "claims.csv"), values, inputs, files=tuple(templates.values()))
 
 
-def budgets(plan: "Plan") -> dict[str, int]:
+def budgets(plan: Plan) -> dict[str, int]:
     """Return a block's iterations in each run that claims may compare; what is chosen has its candidates' sum."""
     runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
     runs += [run for number in plan.complete_figures() for run in plan.figure_runs(number)]
@@ -69,7 +65,7 @@ def budgets(plan: "Plan") -> dict[str, int]:
     return {specs.budget_key(run): _iterations(plan, run) for run in quantized}
 
 
-def _iterations(plan: "Plan", run: Run) -> int:
+def _iterations(plan: Plan, run: Run) -> int:
     """Return the iterations of a block for the weights, of all recipes that a run is the best of."""
     tried = plan.params.recipe(run.recipe).select or (run.recipe,)
     return sum(plan.hyper(dataclasses.replace(run, recipe=recipe))[0].iters for recipe in tried)

@@ -1,16 +1,12 @@
 """The job that prepares a task's data."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import Job, Planned, numbered
+from flexround.jobs.jobfile import Job, Plan, Planned, numbered
 from flexround.settings import layout
 from flexround.settings.schema import Task
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class DataJob(Job):
@@ -23,7 +19,7 @@ class DataJob(Job):
     out: Path
 
 
-def resolve(plan: "Plan", task: str) -> Planned:
+def resolve(plan: Plan, task: str) -> Planned:
     """Plan the data of a task."""
     settings = plan.scale.tasks[task]
     values = {"scale": plan.scale.name, "name": task, "task": settings, "sources": layout.SOURCES}

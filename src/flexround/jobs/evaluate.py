@@ -2,15 +2,11 @@
 
 import re
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flexround.jobs.jobfile import MeasuredJob, Planned, network, network_code
+from flexround.jobs.jobfile import MeasuredJob, Plan, Planned, network, network_code
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.schema import Recipe
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 FUNCTION = re.compile(r"!function ([\w.]+)\.(\w+)")  # a tag of lm-eval's YAML
 
@@ -23,7 +19,7 @@ class EvaluateJob(MeasuredJob):
     network: Path
 
 
-def resolve(plan: "Plan", run: Run) -> Planned:
+def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the evaluation of a run; files of its task count as code, and so do the functions that they name."""
     inputs = {"network": plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
     known = network(plan, run.task, run.checkpoint, evaluated=True)

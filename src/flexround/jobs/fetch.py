@@ -1,16 +1,12 @@
 """The job that fetches one pinned source."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import Job, Planned
+from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
 from flexround.settings.schema import Source
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class FetchJob(Job):
@@ -21,7 +17,7 @@ class FetchJob(Job):
     out: Path = Field(description="directory of all sources")
 
 
-def resolve(plan: "Plan", name: str) -> Planned:
+def resolve(plan: Plan, name: str) -> Planned:
     """Plan the download of a source."""
     values = {"name": name, "source": plan.params.sources[name], "out": layout.SOURCES}
     return Planned(FetchJob, layout.source_file(name), values, {})

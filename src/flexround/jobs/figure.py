@@ -1,20 +1,16 @@
 """The job that draws one figure: grid shifts, accuracies against calibration size, or accuracies against bits."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
 from flexround.jobs import shared
-from flexround.jobs.jobfile import Job, Planned, network, numbered
+from flexround.jobs.jobfile import Job, Plan, Planned, network, numbered
 from flexround.jobs.shared import RESULTS, Sizes
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, Strict, Task
 from flexround.settings.tables import Panel, Table
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class Shift(Strict):
@@ -49,7 +45,7 @@ class FigureJob(Job):
     out: Path
 
 
-def resolve(plan: "Plan", number: int) -> Planned:
+def resolve(plan: Plan, number: int) -> Planned:
     """Plan a figure of its networks or of its evaluations."""
     figures, out = plan.params.figures, RESULTS / plan.scale.name
     shifts = [_shift(plan, panel) for panel in figures.shifts.get(number, ())]
@@ -72,7 +68,7 @@ def resolve(plan: "Plan", number: int) -> Planned:
     return Planned(FigureJob, str(out / f"figure{number}.pdf"), values, inputs, tuple(sorted(code)))
 
 
-def _by_bits(plan: "Plan", number: int) -> Bits | None:
+def _by_bits(plan: Plan, number: int) -> Bits | None:
     """Return what a figure shows of a table, if it does."""
     spec = plan.params.figures.by_bits
     if spec is None or number != spec.number:
@@ -81,7 +77,7 @@ def _by_bits(plan: "Plan", number: int) -> Bits | None:
     return Bits(table=table, recipes=shared.recipes(plan, [table]), seeds=shared.seeds(plan, [table]))
 
 
-def _shift(plan: "Plan", panel: Panel) -> Shift:
+def _shift(plan: Plan, panel: Panel) -> Shift:
     """Return one weight with its networks."""
     run = Run(plan.scale.name, panel.task, panel.checkpoint, panel.recipe, 0)
     known = network(plan, panel.task, panel.checkpoint)

@@ -1,16 +1,13 @@
 """The job that makes a full-precision network."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import NetworkJob, Planned, network, network_code
+from flexround.jobs.jobfile import NetworkJob, Plan, Planned, network, network_code
 from flexround.settings import layout
 from flexround.settings.schema import Source
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class FinetuneJob(NetworkJob):
@@ -23,7 +20,7 @@ class FinetuneJob(NetworkJob):
     pretrained: Path | None = Field(description="directory of the network that it starts from")
 
 
-def resolve(plan: "Plan", task: str, checkpoint: str) -> Planned:
+def resolve(plan: Plan, task: str, checkpoint: str) -> Planned:
     """Plan the network of a task and a checkpoint."""
     settings, made_from = plan.params.checkpoint(checkpoint), plan.origins(task, checkpoint)
     values = network(plan, task, checkpoint) | {

@@ -1,14 +1,10 @@
 """The job that passes or stops a full-precision network."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flexround.jobs.jobfile import MeasuredJob, Planned, network
+from flexround.jobs.jobfile import MeasuredJob, Plan, Planned, network
 from flexround.settings import layout
 from flexround.settings.schema import Gate
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class GateJob(MeasuredJob):
@@ -18,7 +14,7 @@ class GateJob(MeasuredJob):
     weights: Path
 
 
-def resolve(plan: "Plan", task: str, checkpoint: str) -> Planned:
+def resolve(plan: Plan, task: str, checkpoint: str) -> Planned:
     """Plan the gate of a network; on purpose without the code, so that no edit throws networks away."""
     scale = plan.scale.name
     inputs = {"weights": layout.checkpoint_dir(scale, task, checkpoint), "data": layout.data_dir(scale, task)}

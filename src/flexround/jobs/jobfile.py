@@ -16,8 +16,10 @@ from flexround.io import artifacts
 from flexround.settings.schema import Checkpoint, Strict, Task
 from flexround.settings.validation import validate
 
-if TYPE_CHECKING:  # no job depends on how it was planned
-    from flexround.settings.plan import Plan
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan as Plan
+else:
+    Plan = Any  # no job depends on the code that planned it
 
 FORMAT: Literal[1] = 1
 J = TypeVar("J", bound="Job")
@@ -71,7 +73,7 @@ def numbered(name: str, paths: Iterable[str]) -> Inputs:
     return {f"{name}_{i}": path for i, path in enumerate(paths)}
 
 
-def network(plan: "Plan", task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
+def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:
     """Return what all jobs of a network know of it, without what changes no result.
 
     ``evaluated`` keeps the type in which the network is evaluated.
@@ -84,7 +86,7 @@ def network(plan: "Plan", task: str, checkpoint: str, evaluated: bool = False) -
     }
 
 
-def network_code(plan: "Plan", task: str, checkpoint: str) -> tuple[str, ...]:
+def network_code(plan: Plan, task: str, checkpoint: str) -> tuple[str, ...]:
     """Return the code that the settings of a task and a checkpoint name."""
     settings = plan.params.checkpoint(checkpoint)
     model = settings.model

@@ -1,17 +1,13 @@
 """The job that quantizes a network."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import NetworkJob, Planned, network, network_code
+from flexround.jobs.jobfile import NetworkJob, Plan, Planned, network, network_code
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.schema import Hyper, Recipe
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class ReconstructJob(NetworkJob):
@@ -26,7 +22,7 @@ class ReconstructJob(NetworkJob):
     samples: Path
 
 
-def resolve(plan: "Plan", run: Run) -> Planned:
+def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the reconstruction of a run."""
     recipe, (hyper, sources) = plan.params.recipe(run.recipe), plan.hyper(run)
     rounding = plan.params.rounding_target(recipe.rounding or "")

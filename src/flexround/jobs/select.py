@@ -2,16 +2,12 @@
 
 import dataclasses
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import MeasuredJob, Planned, network, network_code, numbered
+from flexround.jobs.jobfile import MeasuredJob, Plan, Planned, network, network_code, numbered
 from flexround.settings import layout
 from flexround.settings.layout import Run
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class SelectJob(MeasuredJob):
@@ -21,7 +17,7 @@ class SelectJob(MeasuredJob):
     networks: dict[str, Path] = Field(description="recipe -> directory")
 
 
-def resolve(plan: "Plan", run: Run) -> Planned:
+def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the choice among the networks of a run."""
     data, names = layout.data_dir(run.scale, run.task), plan.params.recipe(run.recipe).select
     networks = {name: layout.quantized_dir(dataclasses.replace(run, recipe=name)) for name in names}

@@ -2,20 +2,16 @@
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import Inputs, numbered
+from flexround.jobs.jobfile import Inputs, Plan, numbered
 from flexround.results import paper_numbers
 from flexround.results.paper_numbers import Key, Point
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.schema import Count, Recipe, ScaleFacts, Strict
 from flexround.settings.tables import SampleSize, Table
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 RESULTS = Path("results")
 TEMPLATES = Path("src/flexround/results/render/templates")  # code too, but not Python
@@ -31,7 +27,7 @@ class Sizes(Strict):
     seeds: Count
 
 
-def sizes(plan: "Plan") -> Sizes:
+def sizes(plan: Plan) -> Sizes:
     """Return what figure 7 shows."""
     figures = plan.scale.figures
     return Sizes(
@@ -42,22 +38,22 @@ def sizes(plan: "Plan") -> Sizes:
     )
 
 
-def facts(plan: "Plan") -> ScaleFacts:
+def facts(plan: Plan) -> ScaleFacts:
     """Return what a table says of its scale."""
     return ScaleFacts(**{name: getattr(plan.scale, name) for name in ScaleFacts.model_fields})
 
 
-def numbers(plan: "Plan") -> Numbers:
+def numbers(plan: Plan) -> Numbers:
     """Return the published numbers of what the scale shows."""
     return tuple(paper_numbers.load().items()) if plan.scale.shows.published else ()
 
 
-def recipes(plan: "Plan", tables: Iterable[Table]) -> dict[str, Recipe]:
+def recipes(plan: Plan, tables: Iterable[Table]) -> dict[str, Recipe]:
     """Return the recipes of the rows of tables."""
     return {row.recipe: plan.params.recipe(row.recipe) for table in tables for row in table.rows()}
 
 
-def seeds(plan: "Plan", tables: Iterable[Table]) -> dict[str, int]:
+def seeds(plan: Plan, tables: Iterable[Table]) -> dict[str, int]:
     """Return the seeds of a complete cell of each task of tables."""
     return {task: plan.seeds(task) for table in tables for task, _ in table.pairs()}
 

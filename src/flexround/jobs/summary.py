@@ -1,12 +1,8 @@
 """The job that sums up the tables of a scale."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
 
-from flexround.jobs.jobfile import Job, Planned, numbered
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
+from flexround.jobs.jobfile import Job, Plan, Planned, numbered
 
 
 class SummaryJob(Job):
@@ -16,7 +12,7 @@ class SummaryJob(Job):
     out: Path
 
 
-def resolve(plan: "Plan") -> Planned:
+def resolve(plan: Plan) -> Planned:
     """Plan the summary of all tables that the scale can make."""
     out = f"results/{plan.scale.name}"
     tables = [f"{out}/{plan.params.tables[number].name}.csv" for number in plan.complete_tables()]

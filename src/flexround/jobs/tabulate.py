@@ -2,20 +2,17 @@
 
 from collections.abc import Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import Field
 
 from flexround.errors import SettingsError, suggest
 from flexround.jobs import shared
-from flexround.jobs.jobfile import Job, Planned
+from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.jobs.shared import RESULTS, Numbers
 from flexround.settings.layout import Run
 from flexround.settings.schema import Count, Recipe, ScaleFacts
 from flexround.settings.tables import Setting, Table
-
-if TYPE_CHECKING:
-    from flexround.settings.plan import Plan
 
 
 class TabulateJob(Job):
@@ -32,7 +29,7 @@ class TabulateJob(Job):
     out: Path
 
 
-def resolve(plan: "Plan", number: int) -> Planned:
+def resolve(plan: Plan, number: int) -> Planned:
     """Plan a table, of its runs or of settings."""
     table, out, templates = plan.params.tables[number], RESULTS / plan.scale.name, shared.templates("table")
     values = {
@@ -49,7 +46,7 @@ def resolve(plan: "Plan", number: int) -> Planned:
     return Planned(TabulateJob, str(out / f"{table.name}.csv"), values, inputs, files=tuple(templates.values()))
 
 
-def settings_of(plan: "Plan", table: Table) -> tuple[float, ...]:
+def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:
     """Return what the pipeline uses for each cell of a settings table, in the order of ``table.settings``.
 
     Raises:
@@ -58,7 +55,7 @@ def settings_of(plan: "Plan", table: Table) -> tuple[float, ...]:
     return tuple(_agreed(table, setting, plan) for setting in table.settings)
 
 
-def _agreed(table: Table, setting: Setting, plan: "Plan") -> float:
+def _agreed(table: Table, setting: Setting, plan: Plan) -> float:
     """Return the value that all tasks and checkpoints of a cell share."""
     tasks = [setting.task] if setting.task else table.tasks
     pairs = [(task, checkpoint) for task in tasks for checkpoint in setting.checkpoints]
@@ -73,7 +70,7 @@ def _agreed(table: Table, setting: Setting, plan: "Plan") -> float:
     return values[first]
 
 
-def _value(setting: Setting, task: str, checkpoint: str, plan: "Plan") -> float:
+def _value(setting: Setting, task: str, checkpoint: str, plan: Plan) -> float:
     """Return a setting of a pair."""
     scale, (kind, _, key) = plan.scale, setting.setting.partition(".")
     if task not in scale.tasks:
