@@ -188,6 +188,6 @@ def test_a_network_may_have_activations_of_many_kinds(monkeypatch):
     step, low, high = torch.tensor(0.1), torch.tensor(-8.0), torch.tensor(7.0)
     for rank in range(1, 13):
         x = tensors.randn(*[2] * rank).requires_grad_()
-        StepQuantize.apply(x, step, low, high, None, compiled=True).sum().backward()
+        StepQuantize.apply(x, step, low, high, None, True).sum().backward()
         assert x.grad.shape == x.shape
     formula._compiled.cache_clear()

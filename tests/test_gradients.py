@@ -49,7 +49,7 @@ def flexround_inputs(per_channel=False):
 def test_divide_round_equals_the_plain_formula_in_value_and_all_gradients(per_channel):
     upstream = randn(4, 3, 2, 2, seed=9, dtype=torch.float64)
     ours, plain = flexround_inputs(per_channel), flexround_inputs(per_channel)
-    out, expected = DivideRound.apply(*ours, -4.0, 3.0), plain_flexround(*plain, -4.0, 3.0)
+    out, expected = DivideRound.apply(*ours, -4.0, 3.0, False), plain_flexround(*plain, -4.0, 3.0)
     assert (out.abs() == 4 * ours[1].exp()).any(), "the case must include clipped weights"
     torch.testing.assert_close(out, expected)
     out.backward(upstream), expected.backward(upstream)
@@ -71,7 +71,7 @@ def test_divide_round_gradient_is_that_of_its_surrogate_by_finite_differences():
         return d1.exp() * torch.where(inside, u + residual, bound)
 
     assert gradcheck(surrogate, inputs)
-    out = DivideRound.apply(*inputs, -4.0, 3.0)
+    out = DivideRound.apply(*inputs, -4.0, 3.0, False)
     expected = surrogate(*inputs)
     torch.testing.assert_close(out, expected)
     for mine, theirs in zip(
@@ -86,7 +86,7 @@ def test_proposition_3_1():
     """dL/dS' = -W / S'^2 * dL/dW_hat, so the gradient is proportional to the weight (s1 has no part in it)."""
     weight, d1, d2, *_ = flexround_inputs()
     scale = d2.detach().exp().requires_grad_()
-    out = DivideRound.apply(weight.detach(), d1.detach(), scale.log(), None, None, -1000.0, 1000.0)
+    out = DivideRound.apply(weight.detach(), d1.detach(), scale.log(), None, None, -1000.0, 1000.0, False)
     upstream = randn(*out.shape, seed=5, dtype=torch.float64)
     (grad,) = torch.autograd.grad(out, scale, upstream)
     torch.testing.assert_close(grad, -weight.detach() / scale.detach() ** 2 * upstream)
@@ -99,13 +99,13 @@ def test_rectified_sigmoid_round_equals_the_plain_formula():
     def plain(alpha):
         return step * (floor + (1.2 * alpha.sigmoid() - 0.1).clamp(0, 1)).clamp(-4, 3)
 
-    out, expected = RectifiedSigmoidRound.apply(alpha, floor, step, -4.0, 3.0), plain(alpha)
+    out, expected = RectifiedSigmoidRound.apply(alpha, floor, step, -4.0, 3.0, False), plain(alpha)
     torch.testing.assert_close(out, expected)
     upstream = randn(5, 6, seed=2, dtype=torch.float64)
     torch.testing.assert_close(
         torch.autograd.grad(out, alpha, upstream)[0], torch.autograd.grad(expected, alpha, upstream)[0]
     )
-    assert gradcheck(lambda a: RectifiedSigmoidRound.apply(a, floor, step, -100.0, 100.0), alpha)
+    assert gradcheck(lambda a: RectifiedSigmoidRound.apply(a, floor, step, -100.0, 100.0, False), alpha)
 
 
 @pytest.mark.parametrize("beta", [20.0, 7.3, 2.0])
@@ -113,7 +113,7 @@ def test_regularizer_equals_the_plain_formula(beta):
     alpha = randn(40, dtype=torch.float64).mul(2).requires_grad_()
     h = (1.2 * alpha.sigmoid() - 0.1).clamp(0, 1)
     expected = (1 - (2 * h - 1).abs().pow(beta)).sum()
-    out = RoundingRegularizer.apply(alpha, beta)
+    out = RoundingRegularizer.apply(alpha, beta, False)
     torch.testing.assert_close(out, expected)
     torch.testing.assert_close(torch.autograd.grad(out, alpha)[0], torch.autograd.grad(expected, alpha)[0])
 
@@ -158,7 +158,7 @@ def test_step_quantize_equals_the_plain_formula(masked):
         quantized = clamp_open(PlainRound.apply(x / step), -4, 3) * step
         return quantized if kept is None else torch.where(kept > 0, quantized, x)
 
-    out, expected = StepQuantize.apply(x, step, -4.0, 3.0, kept), plain(x, step)
+    out, expected = StepQuantize.apply(x, step, -4.0, 3.0, kept, False), plain(x, step)
     torch.testing.assert_close(out, expected)
     upstream = randn(8, 20, seed=6, dtype=torch.float64)
     for mine, theirs in zip(
@@ -224,7 +224,7 @@ def test_keep_mask_has_the_layout_of_what_it_masks_and_no_element_copies_another
 def test_step_quantize_takes_gradients_of_any_layout(layout):
     x = randn(2, 3, 4, 5).contiguous(memory_format=layout).requires_grad_()
     step = torch.tensor(0.2, requires_grad=True)
-    out = StepQuantize.apply(x, step, -4.0, 3.0, None)
+    out = StepQuantize.apply(x, step, -4.0, 3.0, None, False)
     plain = randn(2, 3, 4, 5, seed=6)[:1].expand(2, -1, -1, -1)
     for upstream in (plain, plain.contiguous(memory_format=torch.channels_last)):
         for mine, expected in zip(

@@ -63,7 +63,7 @@ class ActivationQuantizer(nn.Module):
         if self.fused is None and kept is None and not torch.is_grad_enabled():
             return (x / self.step()).round_().clamp_(self.low, self.high).mul_(self.step())
         bounds = self.fused or (self.low, self.high)
-        return StepQuantize.apply(x, self.step(), *bounds, kept, compiled=bool(self.fused))
+        return StepQuantize.apply(x, self.step(), *bounds, kept, bool(self.fused))
 
 
 class TokenQuantizer(ActivationQuantizer):

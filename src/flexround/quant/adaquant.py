@@ -21,7 +21,7 @@ class AdaQuant(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊(W + V) / s1⌉, clipped to the grid, shape of ``weight``."""
-        return DivideRound.apply(weight + self.v, self.d1, None, None, None, *self.bounds, compiled=bool(self.fused))
+        return DivideRound.apply(weight + self.v, self.d1, None, None, None, *self.bounds, bool(self.fused))
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""

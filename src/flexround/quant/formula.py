@@ -20,12 +20,16 @@ Gradients = tuple[Tensor | None, ...]
 log = logging.getLogger(__name__)
 
 
-class Formula:
+class Formula(Function):
     """A function of tensors, numbers and Nones; a subclass says what its value and its gradients are.
+
+    ``apply(*inputs, compiled)`` returns the value, differentiable. Compiled it takes tensors and Nones alone: numbers
+    would be compiled in.
 
     Attributes:
         multiplied: whether the value is a factor of a matrix product. Compiled, it then has the type that autocast
             multiplies in, and its gradient is read so, which spares the casts.
+        shaped: whether the gradients ask for the shapes of the inputs.
         value: ``(needs, *inputs)`` -> the value, then what ``gradients`` gets. ``needs`` says which inputs are to have
             a gradient.
         gradients: ``(grad, needs, shapes, compiled, *kept)`` -> the gradients of the first inputs, each of its own
@@ -34,40 +38,33 @@ class Formula:
     """
 
     multiplied: ClassVar[bool] = False
+    shaped: ClassVar[bool] = False
     value: ClassVar[Callable[..., tuple[Any, ...]]]
     gradients: ClassVar[Callable[..., Gradients]]
 
-    @classmethod
-    def apply(cls, *inputs: Any, compiled: bool = False) -> Tensor:
-        """Return the value, differentiable; ``compiled`` takes tensors and Nones alone, as numbers are compiled in."""
-        return _Applied.apply(cls, compiled, *inputs)
-
-
-class _Applied(Function):
-    """The autograd function of all formulas."""
-
     @staticmethod
-    def forward(ctx: Any, formula: Any, compiled: bool, *inputs: Any) -> Tensor:
-        """Return the value; keep what ``backward`` needs."""
-        ctx.formula, ctx.compiled, ctx.shapes = formula, compiled, _shapes(inputs)
-        if compiled:
+    def forward(ctx: Any, *given: Any) -> Tensor:
+        """Return the value, of any shape, of the inputs and whether it is compiled; keep what ``backward`` needs."""
+        formula, inputs, ctx.compiled = ctx._forward_cls, given[:-1], given[-1]
+        if ctx.compiled:
             ctx.save_for_backward(*inputs)
             kind = _product_type(inputs[0]) if formula.multiplied else torch.float32
             return _compiled(_valued(formula))(kind, *_plain(inputs))
-        value, *kept = formula.value(ctx.needs_input_grad[2:], *inputs)
+        ctx.shapes = _shapes(inputs) if formula.shaped else ()
+        value, *kept = formula.value(ctx.needs_input_grad, *inputs)
         ctx.save_for_backward(*kept)
         return value
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, grad: Tensor) -> Gradients:
-        """Return the gradients of all inputs."""
-        needs = ctx.needs_input_grad[2:]
+        """Return the gradients of all inputs, each of its own shape."""
+        formula, needs = ctx._forward_cls, ctx.needs_input_grad
         if ctx.compiled:
-            found = _compiled(_graded(ctx.formula))(grad, needs, *_plain(ctx.saved_tensors))
+            found = _compiled(_graded(formula))(grad, needs, *_plain(ctx.saved_tensors))
         else:
-            found = ctx.formula.gradients(grad, needs, ctx.shapes, False, *ctx.saved_tensors)
-        return None, None, *found, *[None] * (len(needs) - len(found))
+            found = formula.gradients(grad, needs, ctx.shapes, False, *ctx.saved_tensors)
+        return *found, *[None] * (len(needs) - len(found))
 
 
 @functools.cache

@@ -21,7 +21,7 @@ class DivideRound(Formula):
     ∂Ŵ/∂S' = ∂Ŵ/∂d2 / S' = -W / S'^2 is Proposition 3.1.
     """
 
-    multiplied = True
+    multiplied = shaped = True
 
     @staticmethod
     def value(

@@ -43,7 +43,7 @@ class LRQ(Rounding):
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉, clipped to the grid, shape of ``weight``."""
         d2 = self.axes.undo_matrix(torch.addmm(self.column, self.left, self.right), weight)
-        return DivideRound.apply(weight, self.d1, d2, self.row, None, *self.bounds, compiled=bool(self.fused))
+        return DivideRound.apply(weight, self.d1, d2, self.row, None, *self.bounds, bool(self.fused))
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""

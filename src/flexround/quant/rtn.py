@@ -13,4 +13,4 @@ class RTN(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / s1⌉, clipped to the grid, shape of ``weight``."""
-        return DivideRound.apply(weight, self.grid.step.log(), None, None, None, self.low, self.high)
+        return DivideRound.apply(weight, self.grid.step.log(), None, None, None, self.low, self.high, False)
