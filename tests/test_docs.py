@@ -62,7 +62,7 @@ def test_each_section_that_sources_cite_is_there():
     assert not [where for where in cited if where[0] not in headings]
 
 
-ROOMS = ("quant", "surgery", "reconstruct", "models", "tasks")
+ROOMS = ("quant", "reconstruct", "models", "tasks")
 TENSOR = re.compile(r"(?<!str, )\b(?:Tensor|ndarray)\b")  # a dict of tensors by name has no shape
 # (), (count,), int32 (questions, shots), (N, T, H)
 SIZES = r"\(\)|\(\w+,\)|t\d+ \(|\((?:\d+ )?(?:[A-Z]\w{0,5}|[\da-z]|\.\.\.|out|iterations|crop)(?: [-+*] \w+)?,[^()]*\)"
