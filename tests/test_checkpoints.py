@@ -57,7 +57,7 @@ def test_missing_file_is_named(tmp_path):
 
 
 # Old files name their storages by memory addresses, so where a cut falls differs from run to run.
-@pytest.mark.parametrize(("zipped", "kept"), itertools.product([True, False], [0, 1, 100, 0.6, 0.99]))
+@pytest.mark.parametrize(("zipped", "kept"), [*itertools.product([True, False], [0, 1, 100, 0.6, 0.99])])
 def test_truncated_file_is_refused(tmp_path, model, zipped, kept):
     path = tmp_path / "cut.pth"
     torch.save(model.state_dict(), path, _use_new_zipfile_serialization=zipped)
