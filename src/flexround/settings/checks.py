@@ -5,7 +5,6 @@ What a value may be by itself is checked by its type (``schema.py``) when its fi
 
 import contextlib
 import fnmatch
-import functools
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any
@@ -14,7 +13,7 @@ from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
 from flexround.settings.params import Params, hyper
-from flexround.settings.schema import Checkpoint, Hyper, Recipe, Strict, TrainRule
+from flexround.settings.schema import Hyper, Recipe, Strict, TrainRule
 from flexround.settings.tables import Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
 
@@ -26,8 +25,7 @@ def check(params: Params) -> None:
         SettingsError: a line for each mistake. What rules give networks and runs together is looked at when each rule
             alone is right.
     """
-    errors = _check_rules(params) + _check_patterns(params) + _check_options(params)
-    errors += [line for where, check, name in _references(params) for line in attempt(where, check, name)]
+    errors = _check_rules(params) + _check_patterns(params) + _check_options(params) + _check_references(params)
     if FULL_PRECISION not in params.recipes.recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if not errors:
@@ -41,48 +39,48 @@ def check(params: Params) -> None:
         raise SettingsError("\n".join(dict.fromkeys(errors)))
 
 
-def _references(params: Params) -> Iterator[tuple[str, Callable[[str], object], str]]:
-    """Yield every name that stands for something: its place, the function that refuses a wrong one, the name."""
+def _check_references(params: Params) -> list[str]:
+    """Check every name that stands for something: a recipe, rounding, source or task of the files, or code."""
     recipes, scale, spec = params.recipes.recipes, params.scale, params.figures.sample_size
+    errors: list[str] = []
+
+    def refuse(where: str, check: Callable[..., object], *values: object) -> None:
+        errors.extend(attempt(f"{where}: ", check, *values))
+
     for name, recipe in recipes.items():
         if recipe.rounding:
-            yield f"params/recipes.yaml: {name}: ", functools.partial(_check_rounding, params, recipe), recipe.rounding
+            refuse(f"params/recipes.yaml: {name}", _check_rounding, params, recipe)
         for other in recipe.select:
-            yield f"params/recipes.yaml: {name}.select: ", functools.partial(_check_candidate, params), other
-    known_source = functools.partial(look_up, "source", params.sources)
+            refuse(f"params/recipes.yaml: {name}.select", _check_candidate, params, other)
     for name, checkpoint in scale.checkpoints.items():
+        where = f"scale {scale.name}: checkpoints.{name}"
         for source in checkpoint.sources:
-            yield f"scale {scale.name}: checkpoints.{name}: ", known_source, source
+            refuse(where, look_up, "source", params.sources, source)
         if checkpoint.pretrain:
-            known_task = functools.partial(look_up, "task", scale.tasks)
-            yield f"scale {scale.name}: checkpoints.{name}: ", known_task, checkpoint.pretrain
-        yield from _code(f"scale {scale.name}: checkpoints.{name}: ", checkpoint)
+            refuse(where, look_up, "task", scale.tasks, checkpoint.pretrain)
+        model, finish = checkpoint.model, checkpoint.finish
+        refuse(where, code.check, model.factory, model.args)
+        for target in filter(None, (model.blocks, model.equalization, checkpoint.loader, checkpoint.key_map)):
+            refuse(where, code.check, target)
+        if finish is not None:
+            refuse(where, code.check, finish.function, finish.args, 1)
     for name, task in scale.tasks.items():
         for source in task.sources:
-            yield f"scale {scale.name}: tasks.{name}: ", known_source, source
+            refuse(f"scale {scale.name}: tasks.{name}", look_up, "source", params.sources, source)
     for table in params.tables.values():
         for row in table.rows():
-            yield f"{table.file}: ", params.recipe, row.recipe
+            refuse(table.file, params.recipe, row.recipe)
     shown = [panel.recipe for panels in params.figures.shifts.values() for panel in panels]
     for name in (*shown, *spec.recipes.values()):
-        yield f"params/{scale.shows.figures}: ", params.recipe, name
+        refuse(f"params/{scale.shows.figures}", params.recipe, name)
     for method, size in itertools.product(spec.recipes, scale.figures.sample_sizes):
-        yield f"scale {scale.name}: figures.sample_sizes: ", params.recipe, spec.recipe(method, size)
+        refuse(f"scale {scale.name}: figures.sample_sizes", params.recipe, spec.recipe(method, size))
+    return errors
 
 
-def _code(where: str, checkpoint: Checkpoint) -> Iterator[tuple[str, Callable[[str], object], str]]:
-    """Yield the functions that a checkpoint names, likewise."""
-    model, finish = checkpoint.model, checkpoint.finish
-    yield where, functools.partial(code.check, options=model.args), model.factory
-    for target in filter(None, (model.blocks, model.equalization, checkpoint.loader, checkpoint.key_map)):
-        yield where, code.check, target
-    if finish is not None:
-        yield where, functools.partial(code.check, options=finish.args, first=1), finish.function
-
-
-def _check_rounding(params: Params, recipe: Recipe, name: str) -> None:
-    """Check that a recipe's rounding, named ``name``, is there and takes its options."""
-    code.check_rounding(params.rounding_target(name), recipe.options)
+def _check_rounding(params: Params, recipe: Recipe) -> None:
+    """Check that a recipe's rounding is there and takes its options."""
+    code.check_rounding(params.rounding_target(recipe.rounding or ""), recipe.options)
 
 
 def _check_candidate(params: Params, name: str) -> None:
