@@ -14,6 +14,7 @@ from flexround.io import artifacts
 from flexround.jobs.tabulate import settings_of
 from flexround.metrics import of
 from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
+from flexround.results.claims.judged import Judgement
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -136,6 +137,12 @@ def complete(root: Path, name: str = "mini") -> None:
     """Write every run of the table: of 1000 examples, strong gets 40 more than weak; third is far behind."""
     for recipe, count in (("bare", 500), ("full", 900), ("weak", 700), ("strong", 740), ("third", 100)):
         write(root, recipe, hits(count), name=name)
+
+
+def claims_csv(text: str) -> str:
+    """Return lines of ``claims.csv`` of which some columns are given, of the claim ``s1-learnable`` if none is."""
+    lines = csv.DictReader(text.splitlines())
+    return table_csv.write(({"claim": "s1-learnable"} | line for line in lines), Judgement._fields)
 
 
 def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Cell], dict[paper_numbers.Key, float]]:

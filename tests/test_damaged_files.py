@@ -50,9 +50,9 @@ from flexround.quant.grid import Grid
 from flexround.reconstruct.codes import Part, Stored
 from flexround.reconstruct.state import State
 from flexround.rehearsal import project, scale
-from flexround.results import evaluated
+from flexround.results import evaluated, grid
 from flexround.results.claims import specs
-from flexround.results.render import job_costs, run_facts, table_layout
+from flexround.results.render import job_costs, run_facts
 from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
@@ -318,7 +318,7 @@ READERS = {
     "the report's files of a run": Reader(report_case.fill_root, read_report, RUN_FILES),
     "table CSV": Reader(
         lambda d: (d / "table CSV").write_text(report_case.table3(d / "root")),
-        lambda d: table_layout.parse(artifacts.read_text(d / "table CSV")),
+        lambda d: grid.read(artifacts.read_text(d / "table CSV")),
         ("table CSV",),
     ),
 }
@@ -462,4 +462,4 @@ def test_a_csv_with_short_lines_long_lines_or_letters_in_numbers_is_refused(tmp_
         (text.replace("70.00", "7o.00"), "is no number"),
     ):
         with pytest.raises(InputError, match=why):
-            table_layout.parse(wrong)
+            grid.read(wrong)

@@ -5,6 +5,7 @@ from argparse import Namespace
 import pytest
 
 from flexround.errors import InputError
+from flexround.results import grid
 from flexround.results.render import evidence_table
 from flexround.results.table_csv import write
 from flexround.settings.load import load_params
@@ -39,10 +40,10 @@ def text():
 
 def test_methods_are_rows_and_bits_of_networks_columns(text):
     params = load_params("real")
-    lines = evidence_table.markdown(text, params.tables[1], params.scale).splitlines()
+    lines = evidence_table.markdown(grid.read(text), params.tables[1], params.scale).splitlines()
     for words in ("ResNets on CIFAR-10 as lossy JPEGs", "Median of 3 seeds", "Bold: best of its column"):
         assert words in lines[0]
-    level = evidence_table.markdown(text.replace(",6,1,other", ",6,0,other"), params.tables[1], params.scale)
+    level = evidence_table.markdown(grid.read(text.replace(",6,1,other", ",6,0,other")), params.tables[1], params.scale)
     assert "No value is the best of its column" in level
     assert lines[2:] == [
         "| top-1 (%) | A, 4/32 | A, 3/32 | B, 4/32 | B, 3/32 |",

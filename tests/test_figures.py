@@ -1,5 +1,6 @@
 """Figures: what they say, what they count, and that equal figures are equal files."""
 
+import re
 from pathlib import Path
 
 import numpy as np
@@ -7,17 +8,20 @@ import pytest
 from matplotlib.figure import Figure
 
 from flexround.errors import InputError
-from flexround.results.paper_numbers import load_figure7
-from flexround.results.render.figure_style import save
-from flexround.results.render.figures import Accuracies, Shifts, figure3, figure4, figure5, figure6, figure7
+from flexround.results.render import curves
+from flexround.results.render.curves import Axis, Point
+from flexround.results.render.figure_style import save, svg
+from flexround.results.render.shifts import Shifts, draw
+
+SIZES = Axis("calibration samples", "top-1 accuracy (%)", sizes=True)
 
 
-def shifts(name: str = "MobileNetV2", largest: float = 2.0) -> Shifts:
+def shifts(name: str = "MobileNetV2", largest: float = 2.0, **more: str) -> Shifts:
     """Ten weights of which two moved by more than one step: one small, one large."""
     weight = np.linspace(-largest, largest, 10).reshape(5, 2)
     learned = np.array([3, 1, 0, 0, 2, 0, 0, 0, 1, 0], dtype=np.uint8).reshape(5, 2)
     rtn = np.array([0, 0, 1, 0, 0, 0, 0, 0, 0, 0], dtype=np.uint8).reshape(5, 2)
-    return Shifts(name, weight, learned, rtn)
+    return Shifts(name, weight, learned, rtn, **more)
 
 
 def texts(figure: Figure) -> str:
@@ -42,7 +46,7 @@ def test_different_layers_are_refused() -> None:
 
 
 def test_figure3_counts_small_and_large_weights_apart() -> None:
-    figure = figure3([shifts(), shifts("ResNet-18", largest=0.5)], 1.0, "first conv", "mini")
+    figure = draw([shifts(paper="12.8 %"), shifts("ResNet-18", largest=0.5, paper="1.5 %")], "Updates", "mini", 1.0)
     shown = texts(figure)
     assert len(figure.axes) == 6
     assert "(scale: mini)" in shown
@@ -56,11 +60,11 @@ def test_figure3_counts_small_and_large_weights_apart() -> None:
 
 
 def test_figure3_without_small_weights() -> None:
-    assert "no weight up to 0.01" in texts(figure3([shifts()], 0.01, "first conv", "mini"))
+    assert "no weight up to 0.01" in texts(draw([shifts()], "Updates", "mini", 0.01))
 
 
 def test_figure4_draws_every_weight() -> None:
-    figure = figure4(shifts(), "second conv of the sixth block", "mini")
+    figure = draw([shifts()], "Grid shifts", "mini")
     offsets = np.asarray(figure.axes[0].collections[0].get_offsets())
     np.testing.assert_array_equal(offsets, np.column_stack([shifts().weight.ravel(), shifts().steps]))
     assert "20.0 %" in texts(figure)
@@ -70,13 +74,12 @@ def test_figure5_reaches_far() -> None:
     weight = np.linspace(-0.2, 0.2, 401)
     rtn = np.round(weight / 0.004).astype(np.int64) + 128
     learned = rtn + np.round(weight * 300).astype(np.int64)  # up to 60 steps away
-    figure = figure5(
-        Shifts("BERT-Base", weight, learned.astype(np.uint8), rtn.astype(np.uint8)), "first query projection", "mini"
-    )
+    panel = Shifts("BERT-Base", weight, learned.astype(np.uint8), rtn.astype(np.uint8), paper="about 60")
+    figure = draw([panel], "Grid shifts, first query projection of BERT-Base", "mini")
     low, high = figure.axes[0].get_ylim()
     assert low < -60 < 60 < high
     assert "the farthest by 60 (paper: about 60)" in texts(figure)
-    assert "first query projection of BERT-Base" in texts(figure)
+    assert "first query projection of BERT-Base" in texts(figure).replace("\n", " ")
     figure.draw_without_rendering()
     title = figure.axes[0].title.get_window_extent()
     assert title.x0 >= 0
@@ -84,45 +87,58 @@ def test_figure5_reaches_far() -> None:
 
 
 def test_figure6_has_a_row_for_each_model_and_one_vertical_axis_in_it() -> None:
-    names = [f"{model}, {method}" for model in ("A", "B") for method in ("AdaRound", "AdaQuant", "FlexRound")]
-    figure = figure6([shifts(name) for name in names], "first conv of the first block", "mini")
+    methods = ("AdaRound", "AdaQuant", "FlexRound")
+    panels = [shifts(model, method=method) for model in ("A", "B") for method in methods]
+    figure = draw(panels, "Grid shifts", "mini")
     assert len(figure.axes) == 6
     for row in (figure.axes[:3], figure.axes[3:]):
         assert len({axes.get_ylim() for axes in row}) == 1
         assert [axes.get_title().split(":")[0] for axes in row] == ["AdaRound", "AdaQuant", "FlexRound"]
 
 
-def test_figure7_shows_mean_deviation_and_the_paper() -> None:
-    points = [Accuracies("B + X", 32, [60.0, 62.0, 64.0]), Accuracies("B + X", 64, [65.0, 65.0, 65.0])]
-    figure = figure7(points, load_figure7(), "MobileNetV2", "mini")
+def test_lines_of_sizes_show_mean_and_deviation_beside_the_paper() -> None:
+    points = [
+        curves.of_seeds("ours", "B + X", "32", [60.0, 62.0, 64.0]),
+        curves.of_seeds("ours", "B + X", "64", [65.0]),
+    ]
+    figure = curves.draw([*points, Point("the paper", "B + Y", "32", 63.93, 0.2)], SIZES, "Sizes", "mini")
     ours, paper = figure.axes
     assert ours.lines[0].get_ydata().tolist() == [62.0, 65.0]
     bar = ours.collections[0].get_segments()[0]
     assert bar[:, 1].tolist() == [60.0, 64.0]
-    assert "n = 3 seeds" in texts(figure)
     assert paper.lines[0].get_ydata()[0] == 63.93
-    assert [t.get_text() for t in paper.get_legend().get_texts()] == ["B + AdaRound", "B + FlexRound"]
+    assert [text.get_text() for text in figure.legends[0].get_texts()] == ["B + X", "B + Y"]
 
 
 @pytest.mark.parametrize(
-    ("counts", "expected"), [((1, 1), "one seed"), ((2, 3), "n = 2 to 3 seeds")], ids=["one", "unequal"]
+    ("counts", "expected"),
+    [((1, 1), "one seed"), ((2, 3), "n = 2 to 3 seeds"), ((3, 3), "n = 3 seeds")],
+    ids=["one", "unequal", "three"],
 )
-def test_figure7_states_the_seeds(counts: tuple[int, int], expected: str) -> None:
-    points = [Accuracies("B + X", 32 * count, [60.0] * count) for count in counts]
-    assert expected in texts(figure7(points, load_figure7(), "MobileNetV2", "mini"))
+def test_a_panel_states_its_seeds(counts: tuple[int, int], expected: str) -> None:
+    assert curves.seeds([[60.0] * count for count in counts]).endswith(expected)
 
 
-def test_figure7_without_runs_is_refused() -> None:
-    with pytest.raises(InputError, match="evaluate"):
-        figure7([], load_figure7(), "MobileNetV2", "mini")
-    with pytest.raises(InputError, match="evaluate"):
-        figure7([Accuracies("B + X", 32, [])], load_figure7(), "MobileNetV2", "mini")
+def test_an_svg_links_its_points_follows_the_theme_and_is_the_same_every_time() -> None:
+    points = [Point("net", "A", at, 70.0, 1.0, sheet) for at, sheet in (("4/4", "3.0"), ("3/3", "3.1"), ("2/2", ""))]
+    figure = curves.draw(points, Axis("bits"), "", "")
+    one, other = (svg(figure, "a plot", {"3.0": "A <b>", "3.1": "B"}) for _ in range(2))
+    assert one == other
+    assert one.startswith('<svg role="img" aria-label="a plot"')
+    assert one.count('<a xlink:href="#cell-') == 2
+    assert "<title>A &lt;b&gt;</title>" in one
+    assert "xmlns" not in one
+    assert "http" not in one
+    assert 'id="axes' not in one, "another figure has it, too"
+    assert set(re.findall(r'id="([^"]+)"', one)).isdisjoint(
+        re.findall(r'id="([^"]+)"', svg(figure, "another", {"3.0": "", "3.1": ""}))
+    )
 
 
 def test_equal_figures_are_equal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, epoch in (("a", "1"), ("b", "1000000000")):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)  # what matplotlib would write as the date
-        save(figure3([shifts()], 1.0, "first conv", "mini"), tmp_path / name / "figure3.v1")
+        save(draw([shifts()], "Updates", "mini", 1.0), tmp_path / name / "figure3.v1")
     for suffix in (".pdf", ".png"):
         one, other = ((tmp_path / name / f"figure3.v1{suffix}").read_bytes() for name in "ab")
         assert len(one) > 1000

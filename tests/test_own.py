@@ -15,7 +15,7 @@ from stage_calls import Work
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
 from flexround.models import blocks as protocol
-from flexround.results import cells, paper_numbers, table_csv
+from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.render import html, latex, terminal
 from flexround.settings import reach, user_rows
 from flexround.settings.layout import ROOT, Run
@@ -129,6 +129,7 @@ def test_it_competes_with_the_rows_of_its_bits(made):
 
 
 def test_every_rendering_shows_it_and_no_empty_brackets(made):
+    made = (grid.read(made[0]), *made[1:])
     page, tex, text = html.render(*made), latex.render(*made), terminal.render(*made)
     assert all("B + Nudge" in rendering for rendering in (page, tex, text))
     assert "93.00" in tex.partition("B + Nudge")[2].partition("\\\\")[0]

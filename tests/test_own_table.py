@@ -9,7 +9,7 @@ from table_runs import hits, write_run
 from visible_text import visible
 
 from flexround.jobs.tabulate import settings_of
-from flexround.results import cells, paper_numbers, settings_table, table_csv
+from flexround.results import cells, grid, paper_numbers, settings_table, table_csv
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.render import document, html, latex, report_page, terminal
 from flexround.settings import load
@@ -66,7 +66,9 @@ def root(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
     }
     for number, text in texts.items():
         (root / f"results/mini/table{number}.csv").write_text(text)
-        (root / f"results/mini/table{number}.tex").write_text(latex.render(text, params.tables[number], scale))
+        (root / f"results/mini/table{number}.tex").write_text(
+            latex.render(grid.read(text), params.tables[number], scale)
+        )
     return root
 
 
@@ -87,8 +89,8 @@ def test_no_rendering_shows_an_empty_number_of_the_paper(root: Path, plan: Plan,
     scale = plan.scale.model_copy(update={"comparable": comparable})
     for number in (25, 26):
         text, table = read(root, f"table{number}.csv"), plan.params.tables[number]
-        assert "()" not in visible(html.render(text, table, scale))
-        shown = terminal.render(text, table, scale)
+        assert "()" not in visible(html.render(grid.read(text), table, scale))
+        shown = terminal.render(grid.read(text), table, scale)
         assert "()" not in shown
         assert shown.startswith(f"Table {number}: ours. ")
     assert r"Q + FlexRound & \bfseries 74.00 \\" in read(root, "table25.tex")

@@ -18,7 +18,7 @@ def trial(directory: Path, kind: str, values: np.ndarray) -> Trial:
     """Write an array of one metric as an evaluated trial."""
     directory.mkdir()
     save_file({f"{kind}/m": values}, directory / "predictions.safetensors")
-    return Trial(directory, "m", 100.0 * float(values.mean()), 2.0, len(values), higher_is_better=True)
+    return Trial(directory, "m", 100.0 * float(values.mean()), 2.0, len(values))
 
 
 def pair(root: Path, kind: str, one: np.ndarray, other: np.ndarray) -> tuple[Trial, Trial]:

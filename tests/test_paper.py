@@ -6,11 +6,14 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS, fill, hits, settings_csv
+from table_runs import OF_RUNS, claims_csv, fill, hits, settings_csv
 
 from flexround.errors import InputError
-from flexround.results.claims.verdicts import VERDICTS
+from flexround.results import grid
+from flexround.results.claims import judged, specs
+from flexround.results.claims.judged import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, status_table, terminal
+from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
@@ -32,7 +35,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     mini.mkdir(parents=True)
     for number, text in texts.items():
         (mini / f"table{number}.csv").write_text(text)
-        (mini / f"table{number}.tex").write_text(latex.render(text, PLAN.params.tables[number], PLAN.scale))
+        (mini / f"table{number}.tex").write_text(latex.render(grid.read(text), PLAN.params.tables[number], PLAN.scale))
     drawn = figure_style.new_figure(2, 1, "dot", "mini")
     figure_style.save(drawn, mini / "figure3")
     return root
@@ -101,6 +104,12 @@ def test_a_missing_package_is_named(tmp_path, monkeypatch):
         document.compile_pdf(tmp_path / "paper.tex")
 
 
+def against_adaround(text, name="claims"):
+    """Return the comparisons of FlexRound with AdaRound in a ``claims.csv``."""
+    claims = judged.read(text, specs.load(PARAMS / f"{name}.yaml").claims)
+    return judged.against_adaround(line for claim in claims for line in claim.lines)
+
+
 def standings(root: Path) -> list[overview.Standing]:
     return [
         overview.standing(table, root / "results/mini" / f"{table.name}.csv") for table in PLAN.params.tables.values()
@@ -142,12 +151,12 @@ def test_the_readme_shows_the_status_of_the_reference_results():
 
 def test_the_readme_says_how_often_flexround_beats_adaround():
     lines = {
-        scale: leads.comparisons((ROOT / f"results/reference/{name}").read_text())
-        for scale, name in (("mini", "claims.csv"), ("real", "real-claims.csv"))
+        scale: against_adaround((ROOT / f"results/reference/{name}").read_text(), params)
+        for scale, name, params in (("mini", "claims.csv", "claims"), ("real", "real-claims.csv", "claims-real"))
     }
 
     def better(scale, *places):
-        return [line["verdict"] for line in lines[scale] if not places or line["place"] in places]
+        return [line.verdict for line in lines[scale] if not places or line.place in places]
 
     readme = " ".join((ROOT / "README.md").read_text().split())
     form = "better in {0} of {3} comparisons, worse in {1} and inside the noise in {2}"
@@ -161,14 +170,15 @@ def test_the_readme_says_how_often_flexround_beats_adaround():
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():
-    printed = terminal.render((ROOT / "results/reference/table3.csv").read_text(), PLAN.params.tables[3], PLAN.scale)
+    found = grid.read((ROOT / "results/reference/table3.csv").read_text())
+    printed = terminal.render(found, PLAN.params.tables[3], PLAN.scale)
     shown = re.search(r"what to open:\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())[1]
     lines = [line.strip() for line in shown.splitlines()]
     assert len(lines) == 6
     assert set(lines) <= set(printed.splitlines()), "copy its last lines into README.md"
 
 
-CLAIMS = """place,section,column,metric,bits,recipe,other_recipe,criterion,margin,noise,verdict
+CLAIMS = claims_csv("""place,section,column,metric,bits,recipe,other_recipe,criterion,margin,noise,verdict
 table 2,,R18,top1,4/32,b-flexround-w4,b-adaround-w4,better,1.50,0.50,holds
 table 2,,R18,top1,4/32,b-flexround-w4,b-adaround-w4,better,1.50,0.50,holds
 table 2,,R18,top1,4/32,b-flexround-w4,b-adaquant-w4,better,9.00,0.50,holds
@@ -176,21 +186,27 @@ table 10,,R18,top1,4/32,q-flexround-w4-tuned,q-adaround-w4,better,-0.10,0.20,ins
 table 10,,R50,top1,4/32,q-flexround-w4,q-adaround-w4,better,,,not run
 table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,better,-1.00,0.00,does not hold
 table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,0.00,holds
-"""
+""")
+
+
+def leads_of(text):
+    """Return FlexRound's leads over AdaRound, and each in multiples of the noise."""
+    lines = against_adaround(text)
+    return lines, [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in lines]
 
 
 def test_leads_are_those_over_adaround_each_cell_once():
-    assert leads.read(CLAIMS) == [
-        leads.Margin("table 2", 3.0, "holds"),
-        leads.Margin("table 10", -0.5, "inside the noise"),
-        leads.Margin("table 10", -leads.REACH, "does not hold"),
+    assert leads_of(CLAIMS)[1] == [
+        ("table 2", 3.0, "holds"),
+        ("table 10", -0.5, "inside the noise"),
+        ("table 10", -leads.REACH, "does not hold"),
     ]
     with pytest.raises(InputError, match="nowhere"):
-        leads.read(CLAIMS.splitlines()[0])
+        leads.draw([], "title", "mini")
 
 
 def test_the_figure_has_a_line_for_each_table_in_order():
-    axes = leads.draw(leads.read(CLAIMS), "mini").axes[0]
+    axes = leads.draw(leads_of(CLAIMS)[0], "title", "mini").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Table 2", "Table 10"]
     points = [(x, round(y)) for collection in axes.collections for x, y in collection.get_offsets()]
     assert sorted(points) == [(-leads.REACH, 1), (-0.5, 1), (3.0, 0)]

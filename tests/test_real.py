@@ -10,7 +10,7 @@ from stage_calls import Work
 from flexround.errors import InputError
 from flexround.io import sources
 from flexround.models import cifar_resnet
-from flexround.results.render import by_bits, document, report_page
+from flexround.results.render import curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -94,28 +94,33 @@ def test_accuracy_against_bits_needs_every_run(work):
         work.do("figure", 8, out="results/real-tiny/figure8.pdf")
 
 
+def by_bits(values):
+    """Return the axes of a figure of bits, given (method, bits, values of seeds)."""
+    points = [curves.of_seeds("net", *point) for point in values]
+    (axes,) = curves.draw(points, curves.Axis("bits"), "Figure 8. Bits", "real").axes
+    return axes
+
+
 def test_figure_8_shows_mean_and_deviation_of_each_method():
-    points = [by_bits.Point("net", "Full-precision", None, (80.0,))]
-    points += [by_bits.Point("net", name, bits, (70.0 + bits, 72.0 + bits)) for name in ("A", "B") for bits in (4, 2)]
-    (axes,) = by_bits.draw(points, 8, "real").axes
+    lines = [(name, str(bits), (70.0 + bits, 72.0 + bits)) for name in ("A", "B") for bits in (4, 2)]
+    axes = by_bits([("Full-precision", None, (80.0,)), *lines])
     assert axes.lines[0].get_ydata()[0] == 80.0
     first, second = (container.lines[0] for container in axes.containers)
-    assert first.get_ydata().tolist() == [75.0, 73.0]
-    assert first.get_xdata()[0] < 4 < second.get_xdata()[0]
+    assert first.get_ydata().tolist() == [73.0, 75.0]
+    assert first.get_xdata()[0] < 0 < second.get_xdata()[0]
+    assert [label.get_text() for label in axes.get_xticklabels()] == ["2", "4"]
     low, high = axes.containers[0].lines[2][0].get_segments()[0][:, 1]
     assert high - low == pytest.approx(2 * 2**0.5)
 
 
 def test_figure_8_names_what_is_far_below_full_precision():
-    points = [by_bits.Point("net", "Full-precision", None, (80.0,)), by_bits.Point("net", "RTN", 2, (10.0,))]
-    (axes,) = by_bits.draw([*points, by_bits.Point("net", "A", 2, (79.0,))], 8, "real").axes
+    axes = by_bits([("Full-precision", None, (80.0,)), ("RTN", "2", (10.0,)), ("A", "2", (79.0,))])
     assert axes.get_ylim()[0] == 74.0
-    assert [text.get_text() for text in axes.texts] == ["below the axis:\nRTN 10.0 at W2"]
+    assert [text.get_text() for text in axes.texts] == ["outside the axis:\nRTN 10.0 at 2"]
 
 
 def test_seven_methods_look_different():
-    points = [by_bits.Point("net", name, 4, (70.0,)) for name in "ABCDEFG"]
-    (axes,) = by_bits.draw(points, 8, "real").axes
+    axes = by_bits([(name, "4", (70.0,)) for name in "ABCDEFG"])
     looks = {(container.lines[0].get_color(), container.lines[0].get_marker()) for container in axes.containers}
     assert len(looks) == 7
 

@@ -94,7 +94,7 @@ def first_row(content):
 
 
 def first_panel(content):
-    content["shifts"][3][0]["recipe"] = "b-flexruond-w4"
+    content["figures"][0]["panels"][0]["recipe"] = "b-flexruond-w4"
 
 
 MINE = {"setting": "B", "rounding": "flexround", "w_bits": 4}
@@ -165,7 +165,11 @@ def mine(**fields):
         ),
         ("figures.yaml", first_panel, "recipe 'b-flexruond-w4' (did you mean 'b-flexround-w4'?"),
         ("scales/mini.yaml", into(shows={"tables": "tabel"}), "no params/tables has 'tabel' (did you mean 'table'?"),
-        ("figures-real.yaml", into("by_bits", table=9), "shows table 9, which series 'real' lacks; it has 1, 2, 3, 4"),
+        (
+            "figures-real.yaml",
+            into("figures", 4, table=9),
+            "table 9, which series 'real' lacks; it has 1, 2, 3, 4",
+        ),
         ("scales/mini.yaml", into("figures", sample_sizes=[1024, 333]), "recipe 'b-adaround-w4-n333' (did you mean"),
         ("defaults.yaml", into("hyper", 3, "set", loss_p=10**6), "hyper.3.set: loss_p = 1000000: "),
         ("scales/mini.yaml", lambda content: content["hyper"][0]["set"].pop("a_lr"), ": a_lr: this key is required"),

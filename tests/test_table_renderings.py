@@ -30,7 +30,8 @@ from visible_text import offline, visible
 from flexround.errors import InputError, SettingsError
 from flexround.jobs import resolve
 from flexround.jobs.tabulate import TabulateJob
-from flexround.results.render import html, latex, table_layout, terminal
+from flexround.results import grid
+from flexround.results.render import html, latex, notes, terminal
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
@@ -50,8 +51,8 @@ GLUE_SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-fle
 def test_latex_has_pairs_bold_escapes_and_the_scale(tmp_path: Path) -> None:
     complete(tmp_path)
     text = make(tmp_path)
-    fragment = latex.render(text, TABLE, scale())
-    assert fragment == latex.render(text, TABLE, scale())
+    fragment = latex.render(grid.read(text), TABLE, scale())
+    assert fragment == latex.render(grid.read(text), TABLE, scale())
     assert r"B + Strong & 4 / 32 & \bfseries 74.00 & \bfseries 74.00 \\" in fragment
     assert r"B + Third\_100\% & 4 / 32 & 10.00 & 10.00 \\" in fragment
     assert r"\multicolumn{2}{c}{Net\_18}" in fragment
@@ -68,13 +69,13 @@ def test_latex_has_pairs_bold_escapes_and_the_scale(tmp_path: Path) -> None:
 def test_missing_and_partial_are_marked_everywhere(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     text = make(tmp_path, seeds=2)
-    fragment = latex.render(text, TABLE, scale())
+    fragment = latex.render(grid.read(text), TABLE, scale())
     assert "B + Strong & 4 / 32 & {---} & {---}" in fragment
     assert r"70.00 & 70.00\rlap{\textsuperscript{\dag}}" in fragment
-    page = html.render(text, TABLE, scale())
+    page = html.render(grid.read(text), TABLE, scale())
     assert 'class="missing"' in page
     assert "70.00\u2020" in page
-    shown = terminal.render(text, TABLE, scale())
+    shown = terminal.render(grid.read(text), TABLE, scale())
     assert "--/-- (70.00/70.00)" in shown
     assert re.search(r"\nNone of \d+ cells leads by more than the noise\.\n$", shown)
     assert "70.00~/70.00~ (70.00/70.00)" in shown
@@ -88,11 +89,11 @@ def test_cells_of_other_checkpoints_are_said_not_to_be_run(tmp_path: Path) -> No
     text = make(tmp_path, selected=("other",))
     lines = list(csv.DictReader(text.splitlines()))
     assert {(line["status"], line["value"], line["n_seeds"]) for line in lines} == {("not run", "", "0")}
-    assert "{not run} & {not run}" in latex.render(text, TABLE, scale())
-    page = html.render(text, TABLE, scale())
-    assert page.count(">not run") == len(lines)
+    assert "{not run} & {not run}" in latex.render(grid.read(text), TABLE, scale())
+    page = html.render(grid.read(text), TABLE, scale())
+    assert visible(page).count("not run (70.00)") == len(lines)
     assert "not computed" not in page
-    assert "not run/not run (70.00/70.00)" in terminal.render(text, TABLE, scale())
+    assert "not run/not run (70.00/70.00)" in terminal.render(grid.read(text), TABLE, scale())
     chosen = {line["checkpoint"] for line in lines}
     assert make(tmp_path, selected=tuple(chosen)) == there
 
@@ -116,19 +117,20 @@ def test_the_stages_say_not_run_of_what_is_not_selected(tmp_path: Path) -> None:
 def test_spec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     text = make(tmp_path)
     with pytest.raises(SettingsError, match="descriptive"):
-        latex.render(text, TABLE.model_copy(update={"descriptive": ("Method",)}), scale())
+        latex.render(grid.read(text), TABLE.model_copy(update={"descriptive": ("Method",)}), scale())
     with pytest.raises(SettingsError, match="5 in the CSV"):
-        latex.render(text, TABLE.model_copy(update={"groups": TABLE.groups[:1]}), scale())
-    with pytest.raises(InputError, match="run tabulate again"):
-        latex.render("a,b\n1,2\n", TABLE, scale())
+        latex.render(grid.read(text), TABLE.model_copy(update={"groups": TABLE.groups[:1]}), scale())
+    with pytest.raises(InputError, match="made by another version; make it again"):
+        grid.read("a,b\n1,2\n")
 
 
 def test_html_is_self_contained_and_shows_the_paper_and_delta(tmp_path: Path) -> None:
     complete(tmp_path, name="big")
-    page = html.render(make(tmp_path, comparable=True), TABLE, scale(comparable=True))
-    assert '<b>74.00</b> <span class="paper">(70.00)</span> <span class="delta">+4.00</span>' in page
+    page = html.render(grid.read(make(tmp_path, comparable=True)), TABLE, scale(comparable=True))
+    cell = r'<b>74.00</b>\s*<span class="paper">\(70.00\)</span>\s*<span class="delta">.*?✗.*?\+4.00</span>'
+    assert re.search(cell, page, re.DOTALL)
     assert "standard error 1.39 on 1000 examples" in page
-    assert re.findall(r'<th scope="col">(.+)</th>', page)[:2] == ["top-1", "top-5"]
+    assert re.findall(r'<th scope="col">(.+)</th>', page)[-2:] == ["top-1", "top-5"]
     assert "Accuracy (%) of \u201cX\u201d." in page
     assert offline(page)
 
@@ -143,30 +145,30 @@ def test_html_is_self_contained_and_shows_the_paper_and_delta(tmp_path: Path) ->
     ],
 )
 def test_captions_as_plain_text(written: str, shown: str) -> None:
-    assert table_layout.plain(written) == shown
+    assert notes.plain(written) == shown
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_a_reader_sees_whose_numbers_these_are(name: str) -> None:
     table = OF_RUNS[name]
     text = (REFERENCE / f"table{table.number}.csv").read_text()
-    shown = visible(html.render(text, table, scale()))
+    shown = visible(html.render(grid.read(text), table, scale()))
     words = "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers. Each cell: ours"
     assert words in shown
-    assert table_layout.plain(table.caption).strip() in shown
-    assert "with its own models" not in visible(html.render(text, table, scale(comparable=True)))
+    assert notes.plain(table.caption).strip() in shown
+    assert "with its own models" not in visible(html.render(grid.read(text), table, scale(comparable=True)))
 
 
 def test_html_of_a_scale_of_its_own_shows_no_delta(tmp_path: Path) -> None:
     complete(tmp_path)
-    page = html.render(make(tmp_path), TABLE, scale())
-    assert '<b>74.00</b> <span class="paper">(70.00)</span></td>' in page
+    page = html.render(grid.read(make(tmp_path)), TABLE, scale())
+    assert re.search(r'<b>74.00</b>\s*<span class="paper">\(70.00\)</span>\s*</td>', page)
     assert 'class="delta"' not in page
 
 
 def test_terminal_names_the_scale_first(tmp_path: Path) -> None:
     complete(tmp_path)
-    shown = terminal.render(make(tmp_path), TABLE, scale())
+    shown = terminal.render(grid.read(make(tmp_path)), TABLE, scale())
     first, *rest = shown.splitlines()
     assert first.startswith("Table 99: ours (paper). Scale: mini")
     assert "not the paper's numbers" in first
@@ -176,7 +178,7 @@ def test_terminal_names_the_scale_first(tmp_path: Path) -> None:
 
 
 def test_a_section_stands_left_of_the_method_in_the_middle_of_its_rows(tmp_path: Path) -> None:
-    fragment = latex.render(fill(tmp_path, OF_RUNS["table04"], GLUE_SCORES), OF_RUNS["table04"], scale())
+    fragment = latex.render(grid.read(fill(tmp_path, OF_RUNS["table04"], GLUE_SCORES)), OF_RUNS["table04"], scale())
     lines = fragment.splitlines()
     body = lines[lines.index(r"\toprule") + 1 : lines.index(r"\bottomrule")]
     pair = " & ".join(["80.00 & 80.00"] * 5)
@@ -196,21 +198,22 @@ def test_a_section_stands_left_of_the_method_in_the_middle_of_its_rows(tmp_path:
 
 def test_a_row_of_fewer_metrics_fills_its_columns(tmp_path: Path) -> None:
     text = fill(tmp_path, OF_RUNS["table04"], GLUE_SCORES)
-    fragment = latex.render(text, OF_RUNS["table04"], scale())
+    fragment = latex.render(grid.read(text), OF_RUNS["table04"], scale())
     assert "MRPC & Q+AdaRound & " + " & ".join([r"\multicolumn{2}{c}{80.00}"] * 5) in fragment
     assert r" & Q+FlexRound (Ours) & \multicolumn{2}{c}{\bfseries 85.00} & " in fragment
-    page = html.render(text, OF_RUNS["table04"], scale())
-    assert re.findall(r'rowspan="2" scope="col">(\w+)<', page) == ["Section", "Method", "Metrics"]
-    assert page.count(' colspan="2">') == 3 * 5
-    assert '<th class="text metrics" scope="row">matched/mismatched</th>' in page
-    mrpc = [line for line in terminal.render(text, OF_RUNS["table04"], scale()).splitlines() if " MRPC " in line]
+    page = html.render(grid.read(text), OF_RUNS["table04"], scale())
+    assert re.findall(r'<th scope="col">(\w+)<', page) == ["Section", "Method", "Metrics"]
+    assert page.count(' colspan="2" title=') == 2 * 5 + 5
+    assert "matched/mismatched" in visible(page)
+    lines = terminal.render(grid.read(text), OF_RUNS["table04"], scale()).splitlines()
+    mrpc = [line for line in lines if " MRPC " in line]
     assert [line.split("  ")[0] for line in mrpc] == ["Full-precision", "Q+AdaRound", "Q+FlexRound (Ours)"]
     assert mrpc[2].split()[-2:] == ["85.00*", "(86.76)"]
 
 
 def test_hover_tells_the_rival_and_how_sure_the_lead_is(tmp_path: Path) -> None:
     complete(tmp_path)
-    page = html.render(make(tmp_path), TABLE, scale())
+    page = html.render(grid.read(make(tmp_path)), TABLE, scale())
     assert "against B + Weak: 4.00 \u00b1 0.62, p &lt; 0.0001; imagenet/net/strong" in page
     assert page.count("against") == 2 * 3  # not the reference rows
 
@@ -223,7 +226,7 @@ def test_an_erratum_of_a_row_stands_at_its_method(tmp_path: Path) -> None:
     table = OF_RUNS["table20"]
     text = fill(tmp_path, table, LLAMA_SCORES)
     assert "72.93" in text.splitlines()[7 * 7 + 4], "the published value stays"
-    fragment = latex.render(text, table, scale())
+    fragment = latex.render(grid.read(text), table, scale())
     marked = [line for line in fragment.splitlines() if r"\textsuperscript{a}" in line]
     assert len(marked) == 2
     assert marked[0].startswith(r"LLaMA-33B & Q+AdaRound\textsuperscript{a} & 8 / 8 & 80.00 & ")
@@ -231,23 +234,23 @@ def test_an_erratum_of_a_row_stands_at_its_method(tmp_path: Path) -> None:
         r"{\footnotesize \textsuperscript{a}~The seven values that the paper prints in this row "
     )
     assert fragment.index(r"\end{tabular}") < fragment.index(marked[1]) < fragment.index(r"\end{table*}")
-    page = html.render(text, table, scale())
+    page = html.render(grid.read(text), table, scale())
     assert page.count("<sup>a</sup>") == 2
     head, tail = page.split("Q+AdaRound<sup>a</sup></th>")
     assert head.count("Q+FlexRound (Ours)</th>") == 2, "the last of three models"
-    assert "<p><sup>a</sup> The seven values that the paper prints in this row " in tail
+    assert '<p class="small"><sup>a</sup> The seven values that the paper prints in this row ' in tail
     assert page.startswith("<!DOCTYPE html>")
 
 
 def test_an_erratum_of_a_cell_stands_at_its_number(tmp_path: Path) -> None:
     table = OF_RUNS["table21"]
     text = fill(tmp_path, table, LLAMA_SCORES)
-    fragment = latex.render(text, table, scale())
+    fragment = latex.render(grid.read(text), table, scale())
     numbers = r" & \bfseries 85.00" * 3 + r" & \bfseries 85.00\rlap{\textsuperscript{a}}" + r" & \bfseries 85.00" * 3
     assert rf" & B+FlexRound (Ours) & 4 / 16{numbers} & " in fragment
     assert fragment.count(r"\textsuperscript{a}") == 2
-    page = html.render(text, table, scale())
-    assert '<span class="paper">(72.61)<sup>a</sup></span>' in page
+    page = html.render(grid.read(text), table, scale())
+    assert '<span class="paper">(72.61<sup>a</sup>)</span>' in page
     assert page.count("<sup>a</sup>") == 2
     assert "although B+AdaRound’s 72.69 is higher" in page
 
@@ -256,14 +259,14 @@ def test_a_partial_cell_with_an_erratum_has_both_marks(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     errata = [{"row": 3, "column": "Net_18", "text": "Wrong."}]
     table = validate(Table, TABLE.model_dump() | {"errata": errata}, "table99.yaml")
-    fragment = latex.render(make(tmp_path, seeds=2, table=table), table, scale())
+    fragment = latex.render(grid.read(make(tmp_path, seeds=2, table=table)), table, scale())
     assert r"70.00 & 70.00\rlap{\textsuperscript{a\dag}}" in fragment
 
 
 def test_tables_without_errata_have_no_notes(tmp_path: Path) -> None:
     text = make(tmp_path)
-    assert "footnotesize" not in latex.render(text, TABLE, scale())
-    assert "<sup>" not in html.render(text, TABLE, scale())
+    assert "footnotesize" not in latex.render(grid.read(text), TABLE, scale())
+    assert "<sup>" not in html.render(grid.read(text), TABLE, scale())
 
 
 @pytest.mark.parametrize("wrong", [{"row": 6}, {"row": 3, "column": "Net_19"}])
@@ -282,7 +285,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
         texts.append((fill(tmp_path / name, spec, scores), spec))
     texts += [(settings_csv(number, settings_params()), spec) for number, spec in SETTINGS.items()]
     for text, spec in texts:
-        fragment, number = latex.render(text, spec, scale()), spec.number
+        fragment, number = latex.render(grid.read(text), spec, scale()), spec.number
         (tmp_path / "page.tex").write_text(DOCUMENT.replace("FRAGMENT", fragment))
         command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "page.tex"]
         done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
@@ -291,8 +294,8 @@ def test_every_table_compiles(tmp_path: Path) -> None:
 
 
 def test_tables_need_no_torch() -> None:
-    modules = "cells, contests, evaluated, paired, published, settings_table, table_csv"
-    renderings = "figures, figure_style, html, latex, table_layout, terminal"
+    modules = "cells, contests, evaluated, grid, paired, paper_numbers, settings_table, table_csv"
+    renderings = "curves, figure_style, html, latex, leads, notes, shifts, terminal"
     code = (
         f"import sys\nfrom flexround.results import {modules}\nfrom flexround.results.render import {renderings}\n"
         "sys.exit('torch' in sys.modules)"
@@ -320,8 +323,8 @@ def test_stage_writes_three_files_and_prints_the_table(tmp_path: Path, capsys: p
     text = (job.out / "table99.csv").read_text()
     assert sorted(path.name for path in job.out.iterdir()) == ["table99.csv", "table99.html", "table99.tex"]
     assert text == make(tmp_path)
-    assert (job.out / "table99.tex").read_text() == latex.render(text, TABLE, scale())
-    assert capsys.readouterr().out == terminal.render(text, TABLE, scale())
+    assert (job.out / "table99.tex").read_text() == latex.render(grid.read(text), TABLE, scale())
+    assert capsys.readouterr().out == terminal.render(grid.read(text), TABLE, scale())
 
 
 def test_stage_makes_a_table_of_settings(

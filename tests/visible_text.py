@@ -34,4 +34,4 @@ def visible(page: str) -> str:
 def offline(page: str) -> bool:
     """Whether a page names nothing that a browser would have to load."""
     addresses = re.findall(r'(?:src|href)="([^"]*)"', page)
-    return all(a.startswith(("#", "data:")) for a in addresses) and not re.search(r"https?:|@import|url\(", page)
+    return all(a.startswith(("#", "data:")) for a in addresses) and not re.search(r"https?:|@import|url\((?!#)", page)

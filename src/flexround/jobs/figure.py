@@ -10,7 +10,7 @@ from flexround.jobs.shared import RESULTS, Sizes
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, Strict, Task
-from flexround.settings.tables import Panel, Table
+from flexround.settings.tables import ByBits, GridShifts, Panel, SampleSize, Table
 
 
 class Shift(Strict):
@@ -36,9 +36,9 @@ class FigureJob(Job):
     """Draw one figure."""
 
     number: Count
-    where: str = Field(description="the layer or network that it shows")
+    title: str
     scale: str
-    large_weight: Positive
+    large_weight: Positive | None = Field(description="that parts the histograms beside grid shifts, if it has any")
     shifts: tuple[Shift, ...]
     sizes: Sizes | None
     by_bits: Bits | None
@@ -47,16 +47,17 @@ class FigureJob(Job):
 
 def resolve(plan: Plan, number: int) -> Planned:
     """Plan a figure of its networks or of its evaluations."""
-    figures, out = plan.params.figures, RESULTS / plan.scale.name
-    shifts = [_shift(plan, panel) for panel in figures.shifts.get(number, ())]
+    spec, out = plan.params.figures[number], RESULTS / plan.scale.name
+    shifts = [_shift(plan, panel) for panel in spec.panels] if isinstance(spec, GridShifts) else []
+    histograms = isinstance(spec, GridShifts) and spec.histograms
     values = {
         "number": number,
-        "where": figures.where[number],
+        "title": f"Figure {number}. {spec.title}",
         "scale": plan.scale.name,
-        "large_weight": plan.scale.figures.large_weight,
+        "large_weight": plan.scale.figures.large_weight if histograms else None,
         "shifts": shifts,
-        "sizes": shared.sizes(plan) if number == figures.sample_size.number else None,
-        "by_bits": _by_bits(plan, number),
+        "sizes": shared.sizes(plan) if isinstance(spec, SampleSize) else None,
+        "by_bits": _by_bits(plan, spec) if isinstance(spec, ByBits) else None,
         "out": out,
     }
     inputs = shared.evaluated([] if shifts else plan.figure_runs(number))
@@ -68,11 +69,8 @@ def resolve(plan: Plan, number: int) -> Planned:
     return Planned(FigureJob, str(out / f"figure{number}.pdf"), values, inputs, tuple(sorted(code)))
 
 
-def _by_bits(plan: Plan, number: int) -> Bits | None:
-    """Return what a figure shows of a table, if it does."""
-    spec = plan.params.figures.by_bits
-    if spec is None or number != spec.number:
-        return None
+def _by_bits(plan: Plan, spec: ByBits) -> Bits:
+    """Return the table that a figure shows by its bits."""
     table = plan.params.tables[spec.table]
     return Bits(table=table, recipes=shared.recipes(plan, [table]), seeds=shared.seeds(plan, [table]))
 

@@ -60,7 +60,7 @@ def seeds(plan: Plan, tables: Iterable[Table]) -> dict[str, int]:
 
 def templates(page: str) -> Inputs:
     """Return the templates of an output."""
-    shared = {"base.html", "marks.html", "style.css"}
+    shared = {"base.html", "grid.html", "marks.html", "style.css"}
     names = sorted(path.name for path in (ROOT / TEMPLATES).iterdir() if path.stem == page or path.name in shared)
     return numbered("template", (str(TEMPLATES / name) for name in names))
 

@@ -17,6 +17,7 @@ import statistics
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
 
+from flexround import metrics
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT
 from flexround.results.evaluated import Trial
@@ -78,7 +79,7 @@ def noise(trial: Trial) -> float:
 
 def step(trial: Trial) -> float:
     """Return one test example in percent, and at least the last digit of a table."""
-    return max(100.0 / trial.n_examples, DIGIT) if trial.higher_is_better else DIGIT
+    return max(100.0 / trial.n_examples, DIGIT) if metrics.of(trial.metric).higher_is_better else DIGIT
 
 
 def of_seeds(cell: Cell, kind: Kind) -> Spread:

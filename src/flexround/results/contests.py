@@ -4,6 +4,7 @@ from collections import defaultdict
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from flexround import metrics
 from flexround.results.cells import Cell
 from flexround.results.paired import LEVEL, Difference, difference
 from flexround.results.paper_numbers import DECIMALS, Key
@@ -22,7 +23,7 @@ class Lead(NamedTuple):
     @property
     def wins(self) -> bool:
         """Whether the cell is better by more than the noise, and p agrees."""
-        margin = self.value if self.cell.trials[0].higher_is_better else -self.value
+        margin = self.value if metrics.of(self.cell.metric).higher_is_better else -self.value
         return round(margin - self.sure.noise, EXACT) > 0 and (self.sure.p_value is None or self.sure.p_value < LEVEL)
 
 
@@ -41,7 +42,7 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
     found = {}
     for contest in contests.values():
         if len(contest) > 1 and all(cell.complete for cell in contest):
-            better = max if contest[0].trials[0].higher_is_better else min
+            better = max if metrics.of(contest[0].metric).higher_is_better else min
             for cell in contest:
                 rival = better((other for other in contest if other is not cell), key=lambda other: other.median)
                 found[cell.key] = between(cell, rival)

@@ -32,7 +32,6 @@ class Trial:
     value: float
     stderr: float | None
     n_examples: int
-    higher_is_better: bool
 
     def replicates(self) -> np.ndarray | None:
         """Return the metric on shared bootstrap resamples, float64 (R,) in its unit; None where there are none."""
@@ -85,7 +84,6 @@ def read_run(run: Run, root: Path, wanted: Iterable[str]) -> dict[str, Trial]:
             value=facts.metrics[metric],
             stderr=facts.stderr.get(metric),
             n_examples=facts.n_examples[metric],
-            higher_is_better=facts.higher_is_better[metric],
         )
         for metric in wanted
     }

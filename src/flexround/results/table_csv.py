@@ -6,18 +6,16 @@ import math
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
+from flexround import metrics
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT, Lead, leads
+from flexround.results.grid import Entry
 from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
-COLUMNS = (
-    *Key._fields,
-    *("value", "spread", "n_seeds", "n_examples", "stderr", "higher_is_better", "published", "delta", "status"),
-    *("scale", "task", "checkpoint", "recipe", "group", "best", "rival", "lead", "lead_stderr", "p_value"),
-)
+COLUMNS = Entry._fields
 NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
@@ -90,7 +88,7 @@ def _measured(cell: Cell) -> dict[str, str | int]:
         "n_seeds": len(cell.trials),
         "n_examples": median.n_examples if median else "",
         "stderr": number(median.stderr if median else None),
-        "higher_is_better": int(median.higher_is_better) if median else "",
+        "higher_is_better": int(metrics.of(cell.metric).higher_is_better) if median else "",
     }
 
 

@@ -2,7 +2,7 @@
 
 import itertools
 import string
-from typing import Annotated, NamedTuple
+from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
@@ -187,17 +187,34 @@ class Table(Strict):
 class Panel(Strict):
     """The weight of one run whose grid shifts are drawn."""
 
-    title: str
+    title: str = Field(description="the network")
+    method: str = Field("", description="where several are drawn side by side")
     task: str
     checkpoint: str
     recipe: str
     module: str
+    paper: str = Field("", description="what the paper says of it: how many weights move, or how far")
 
 
-class SampleSize(Strict):
+class _Figure(Strict):
+    """What every figure has."""
+
+    number: Count = Field(description="of the paper; others follow")
+    title: str
+
+
+class GridShifts(_Figure):
+    """How far roundings move the integer codes of weights."""
+
+    kind: Literal["shifts"]
+    panels: tuple[Panel, ...] = Field(min_length=1)
+    histograms: bool = Field(False, description="whether small and large weights are counted beside each panel")
+
+
+class SampleSize(_Figure):
     """Accuracy against calibration size."""
 
-    number: Count
+    kind: Literal["sizes"]
     task: str
     metric: str
     checkpoint: str
@@ -209,24 +226,42 @@ class SampleSize(Strict):
         return self.recipes[name] if size == self.default_size else f"{self.recipes[name]}-n{size}"
 
 
-class ByBits(Strict):
+class ByBits(_Figure):
     """Accuracy against bits of the weights, from the rows of a table that are compared; full precision is a line."""
 
-    number: Count
+    kind: Literal["bits"]
     table: Count
 
 
 class FigureSpecs(Strict):
-    """``params/figures.yaml``, or what a scale has in its place. Figures have the paper's numbers."""
+    """``params/figures.yaml``, or what a scale has in its place."""
 
-    shifts: dict[int, tuple[Panel, ...]]
-    sample_size: SampleSize
-    by_bits: ByBits | None = None
-    where: dict[int, str] = Field(description="figure -> the layer or network that it shows, for its title")
+    figures: tuple[Annotated[GridShifts | SampleSize | ByBits, Field(discriminator="kind")], ...]
 
     @model_validator(mode="after")
-    def _all_titled(self) -> "FigureSpecs":
-        numbers = {*self.shifts, self.sample_size.number, *([self.by_bits.number] if self.by_bits else [])}
-        if numbers != set(self.where):
-            raise ValueError(f"where: give one for each of the figures {sorted(numbers)}, and for no other")
+    def _numbered(self) -> "FigureSpecs":
+        kinds = [figure.kind for figure in self.figures]
+        if len({figure.number for figure in self.figures}) < len(kinds):
+            raise ValueError("figures: two have one number; give each its own")
+        if kinds.count("sizes") != 1 or kinds.count("bits") > 1:
+            raise ValueError("figures: give one of the kind sizes, and at most one of the kind bits")
         return self
+
+    def __getitem__(self, number: int) -> GridShifts | SampleSize | ByBits:
+        """Return the figure of a number."""
+        return next(figure for figure in self.figures if figure.number == number)
+
+    @property
+    def shifts(self) -> dict[int, tuple[Panel, ...]]:
+        """The panels of each figure of grid shifts."""
+        return {figure.number: figure.panels for figure in self.figures if isinstance(figure, GridShifts)}
+
+    @property
+    def sample_size(self) -> SampleSize:
+        """The figure of calibration sizes."""
+        return next(figure for figure in self.figures if isinstance(figure, SampleSize))
+
+    @property
+    def by_bits(self) -> ByBits | None:
+        """The figure of bits, if there is one."""
+        return next((figure for figure in self.figures if isinstance(figure, ByBits)), None)

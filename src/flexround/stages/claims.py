@@ -1,16 +1,16 @@
 """Judge the paper's claims by the evaluated runs of a scale, as far as they are there, and list the paper's errata."""
 
 import argparse
-import csv
 import itertools
 import sys
-from collections import Counter
+from collections.abc import Sequence
 
 from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
 from flexround.jobs.claims import ClaimsJob
 from flexround.results import cells, sample_sizes
-from flexround.results.claims import errata, verdicts
+from flexround.results.claims import errata, judged, verdicts
+from flexround.results.claims.judged import VERDICTS, JudgedClaim
 from flexround.results.render import claims_page
 
 
@@ -34,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
     write_text(job.out / "claims.csv", text)
     write_text(job.out / "errata.csv", mistakes)
     write_text(job.out / "claims.html", claims_page.render(text, mistakes, job.claims.claims, job.scale))
-    sys.stdout.write(_summary(text))
+    sys.stdout.write(_summary(judged.read(text, job.claims.claims)))
 
 
 def _tables(job: ClaimsJob) -> dict[str, list[cells.Cell]]:
@@ -45,14 +45,11 @@ def _tables(job: ClaimsJob) -> dict[str, list[cells.Cell]]:
     }
 
 
-def _summary(text: str) -> str:
+def _summary(claims: Sequence[JudgedClaim]) -> str:
     """Return a line per claim: how many of its comparisons have each verdict."""
-    counts: dict[str, Counter[str]] = {}
-    for entry in csv.DictReader(text.splitlines()):
-        counts.setdefault(entry["claim"], Counter())[entry["verdict"]] += 1
-    width = max(map(len, counts))
-    lines = [f"{'':{width}}  {'  '.join(verdicts.VERDICTS)}"]
-    for name, of_claim in counts.items():
-        numbers = "  ".join(f"{of_claim[verdict]:>{len(verdict)}}" for verdict in verdicts.VERDICTS)
-        lines.append(f"{name:{width}}  {numbers}")
+    width = max(len(claim.name) for claim in claims)
+    lines = [f"{'':{width}}  {'  '.join(VERDICTS)}"]
+    for claim in claims:
+        numbers = "  ".join(f"{count:>{len(verdict)}}" for verdict, count in claim.counts.items())
+        lines.append(f"{claim.name:{width}}  {numbers}")
     return "\n".join(lines) + "\n"

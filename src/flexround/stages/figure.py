@@ -3,38 +3,38 @@
 import argparse
 import itertools
 
+from flexround.errors import InputError
 from flexround.jobs import jobfile
 from flexround.jobs.figure import Bits, FigureJob, Shift
 from flexround.jobs.shared import RESULTS, Sizes
 from flexround.machine import provenance
 from flexround.reconstruct import codes, network
 from flexround.results import cells
-from flexround.results.render import by_bits, figure_style, figures
+from flexround.results.render import curves, figure_style, shifts
+from flexround.results.render.curves import Axis, Point
 from flexround.settings.layout import Run
 from flexround.tasks import protocol
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage."""
+    """Run the stage.
+
+    Raises:
+        InputError: a run that the figure shows is not evaluated, or of another version.
+    """
     job = jobfile.read(FigureJob, arguments.job)
     if job.by_bits is not None:
-        drawn = by_bits.draw(_by_bits(job.by_bits, job.scale), job.number, job.scale)
+        axis = Axis("bits of the weights")
+        drawn = curves.draw(_by_bits(job.by_bits, job.number, job.scale), axis, job.title, job.scale)
     elif job.sizes is not None:
-        drawn = figures.figure7(_accuracies(job.sizes, job.scale), list(job.sizes.points), job.where, job.scale)
+        axis = Axis("calibration samples", "top-1 accuracy (%)", sizes=True)
+        drawn = curves.draw(_sizes(job.sizes, job.number, job.scale), axis, job.title, job.scale)
     else:
-        panels = [_shifts(shift) for shift in job.shifts]
-        if job.number == 3:
-            drawn = figures.figure3(panels, job.large_weight, job.where, job.scale)
-        elif job.number == 4:
-            drawn = figures.figure4(panels[0], job.where, job.scale)
-        elif job.number == 5:
-            drawn = figures.figure5(panels[0], job.where, job.scale)
-        else:
-            drawn = figures.figure6(panels, job.where, job.scale)
+        drawn = shifts.draw(list(map(_shifts, job.shifts)), job.title, job.scale, job.large_weight)
     figure_style.save(drawn, job.out / f"figure{job.number}")
 
 
-def _shifts(shift: Shift) -> figures.Shifts:
+def _shifts(shift: Shift) -> shifts.Shifts:
     """Read the weight, the learned and the nearest codes of one panel."""
     for directory in (shift.weights, shift.quantized):
         provenance.manifest(directory, verify=False)
@@ -42,26 +42,42 @@ def _shifts(shift: Shift) -> figures.Shifts:
     model = network.prepared(shift.checkpoint, head, shift.weights, shift.steps)
     weight = model.get_submodule(shift.panel.module).weight.detach()  # type: ignore[operator]
     learned, nearest = codes.learned_and_nearest(shift.quantized, shift.panel.module, weight)
-    return figures.Shifts(shift.panel.title, *(x.flatten().numpy() for x in (weight, learned, nearest)))
+    weights, moved, rounded = (x.flatten().numpy() for x in (weight, learned, nearest))
+    return shifts.Shifts(shift.panel.title, weights, moved, rounded, shift.panel.method, shift.panel.paper)
 
 
-def _by_bits(shown: Bits, scale: str) -> list[by_bits.Point]:
-    """Read the values of each row of a table that is compared, and of full precision."""
-    found = []
+def _by_bits(shown: Bits, number: int, scale: str) -> list[Point]:
+    """Return the values of each row of a table that is compared, and of full precision; a panel for each column."""
+    found: list[tuple[str, str, int | None, list[float]]] = []
     for cell in cells.collect(shown.table, shown.recipes, scale, shown.seeds, RESULTS):
         recipe = shown.recipes[cell.run.recipe]
         if cell.compare or not recipe.quantized:
-            values = tuple(trial.value for trial in cell.trials)
-            found.append(by_bits.Point(cell.key.column, cell.key.method, recipe.w_bits, values))
-    return found
+            values = [trial.value for trial in cell.trials]
+            found.append((cell.key.column, cell.key.method, recipe.w_bits, values))
+    if not found or not all(values for *_, values in found):
+        raise InputError(f"figure {number}: a row without an evaluated run; evaluate all runs of its table first")
+    seeds = curves.seeds([values for *_, bits, values in found if bits is not None])
+    return [
+        curves.of_seeds(
+            f"{network} (dashed: full precision)\n{seeds}", method, None if bits is None else str(bits), values
+        )
+        for network, method, bits, values in found
+    ]
 
 
-def _accuracies(shown: Sizes, scale: str) -> list[figures.Accuracies]:
-    """Read the accuracies of figure 7: one value per seed at each method and calibration size."""
+def _sizes(shown: Sizes, number: int, scale: str) -> list[Point]:
+    """Return the accuracies of each method and calibration size, and the paper's points if it has any."""
     spec = shown.spec
-    accuracies = []
+    found: list[tuple[str, int, list[float]]] = []
     for method, size in itertools.product(spec.recipes, shown.sizes):
         run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
         trials = cells.trials_of(run, [spec.metric], shown.seeds, RESULTS)[spec.metric]
-        accuracies.append(figures.Accuracies(method, size, tuple(trial.value for trial in trials)))
-    return accuracies
+        found.append((method, size, [trial.value for trial in trials]))
+    if not all(values for *_, values in found):
+        raise InputError(
+            f"figure {number}: a point without an evaluated run; evaluate the runs of every calibration size"
+        )
+    ours = f"ours: {curves.seeds([values for *_, values in found])}"
+    points = [curves.of_seeds(ours, method, str(size), values) for method, size, values in found]
+    paper = "the paper, on ImageNet: value and spread"
+    return points + [Point(paper, p.method, str(p.size), p.value, p.spread) for p in shown.points]

@@ -6,7 +6,7 @@ import sys
 from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
 from flexround.jobs.tabulate import TabulateJob
-from flexround.results import cells, settings_table, table_csv
+from flexround.results import cells, grid, settings_table, table_csv
 from flexround.results.render import html, latex, terminal
 
 
@@ -23,7 +23,8 @@ def run(arguments: argparse.Namespace) -> None:
     else:
         of_table = cells.collect(table, job.recipes, scale.name, job.seeds, job.evaluated, job.selected)
         text = table_csv.to_csv(of_table, dict(job.numbers), table, scale)
-    files = {"csv": text, "tex": latex.render(text, table, scale), "html": html.render(text, table, scale)}
+    made = grid.read(text)
+    files = {"csv": text, "tex": latex.render(made, table, scale), "html": html.render(made, table, scale)}
     for suffix, content in files.items():
         write_text(job.out / f"{table.name}.{suffix}", content)
-    sys.stdout.write(terminal.render(text, table, scale))
+    sys.stdout.write(terminal.render(made, table, scale))

@@ -7,10 +7,12 @@ from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.io.artifacts import atomic_write, read_text, write_bytes, write_text
-from flexround.results import published_results
+from flexround.results import grid, published_results
+from flexround.results.claims import judged, specs
 from flexround.results.render import evidence_table, leads, status_table
 from flexround.results.render.figure_style import PNG_DPI, style
 from flexround.results.render.overview import standing
+from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params
 from flexround.tools import cli
 
@@ -49,7 +51,10 @@ def status(arguments: argparse.Namespace) -> tuple[str, str, str]:
     if arguments.claims:
         if not arguments.claims.exists():
             raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
-        drawn = leads.draw(leads.read(read_text(arguments.claims)), params.scale.name)
+        known = specs.load(PARAMS / params.scale.shows.claims).claims
+        claims = judged.read(read_text(arguments.claims), known, str(arguments.claims))
+        lines = judged.against_adaround(line for claim in claims for line in claim.lines)
+        drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
         with style():
             atomic_write(arguments.figure, lambda path: drawn.savefig(path, dpi=PNG_DPI, metadata={"Software": None}))
         log.info("%s", arguments.figure)
@@ -62,7 +67,7 @@ def evidence(arguments: argparse.Namespace) -> tuple[str, str, str]:
     path = arguments.tables / f"{params.tables[1].name}.csv"
     if not path.exists():
         raise InputError(f"{path}: missing; make the tables of the scale {params.scale.name}, then the reference")
-    text = evidence_table.markdown(read_text(path), params.tables[1], params.scale)
+    text = evidence_table.markdown(grid.read(read_text(path), str(path)), params.tables[1], params.scale)
     if arguments.drawn and arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 from flexround import metrics
 from flexround.results.cells import Cell
+from flexround.results.claims.judged import Mistake
 from flexround.results.claims.verdicts import Comparison
 from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.results.table_csv import number, write
@@ -16,7 +17,6 @@ COPY, NOT_BEST, TIE, WORDS, ONE_EXAMPLE, TWO_NUMBERS = KINDS = (
     *("contradicts the words", "a win of one example", "two numbers for one run"),
 )
 COPIED = 3  # rows that share fewer numbers may agree by chance
-COLUMNS = ("kind", *Key._fields, "value", "text")
 
 
 class Erratum(NamedTuple):
@@ -108,7 +108,7 @@ def two_numbers(paper: Paper) -> Iterator[Erratum]:
 def to_csv(errata: Iterable[Erratum]) -> str:
     """Return one line per erratum, byte-stable."""
     lines = [{"kind": e.kind, "value": number(e.value), "text": e.text} | e.key._asdict() for e in errata]
-    return write(lines, COLUMNS)
+    return write(lines, Mistake._fields)
 
 
 def _bold_mark(cell: Cell, rival: Cell, paper: Paper, examples: Mapping[str, Mapping[str, int]]) -> Iterator[Erratum]:

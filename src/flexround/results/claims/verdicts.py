@@ -6,18 +6,14 @@ from typing import NamedTuple
 from flexround import metrics
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
+from flexround.results.claims.judged import FAILS, HOLDS, NOISE, NOT_RUN, Judgement
 from flexround.results.claims.specs import CLAIMS, Claim, budget_key
 from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
 
-HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
-COLUMNS = (
-    *("claim", "place", "section", "column", "metric", "bits", "one", "other", "criterion"),
-    *("published_margin", "published", "margin", "noise", "stderr", "p_value", "verdict"),
-    *("iterations", "other_iterations", "scale", "task", "checkpoint", "recipe", "other_recipe"),
-)
+COLUMNS = Judgement._fields
 
 
 class Place(NamedTuple):

@@ -1,58 +1,67 @@
-"""The claims and the errata as one self-contained HTML page, made from their CSVs."""
+"""The claims and the errata as one self-contained HTML page, and as the rows that the report shows of them."""
 
-import csv
 import hashlib
-from collections import Counter
 from collections.abc import Mapping
-from typing import Any
 
 from flexround import metrics
+from flexround.results.claims import judged
+from flexround.results.claims.judged import FAILS, HOLDS, NOT_RUN, VERDICTS, JudgedClaim, Judgement, Mistake
 from flexround.results.claims.specs import Claim
-from flexround.results.claims.verdicts import HOLDS, VERDICTS
 from flexround.results.paired import Z
-from flexround.results.render import jinja
-from flexround.results.render.table_layout import Entry, scale_note
+from flexround.results.render import jinja, words
+from flexround.results.render.notes import scale_note
+from flexround.results.typed_csv import Printed
 from flexround.settings.schema import ScaleFacts
+
+COMPARISONS = ("Place", "Cell", "Rows", "Claim", "Iterations", "Paper", "Ours", "Noise", "p", "Verdict")
+ERRATA = ("Kind", "Place", "Row", "Cell", "Printed", "What is wrong")
 
 
 def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: ScaleFacts) -> str:
     """Return the page, from what ``verdicts.to_csv`` and ``errata.to_csv`` give."""
-    entries = list(csv.DictReader(claims_csv.splitlines()))
     return jinja.HTML.get_template("claims.html").render(
         scale=scale,
         note=scale_note(scale),
         z=Z,
+        holds=HOLDS,
         verdicts=VERDICTS,
-        claims=[_summary(name, claim, entries) for name, claim in claims.items()],
-        errata=list(csv.DictReader(errata_csv.splitlines())),
-        place=_place,
-        signed=_signed,
+        claims=judged.read(claims_csv, claims),
+        header=COMPARISONS,
+        comparisons=comparisons,
+        errata=[ERRATA, *errata(judged.read_errata(errata_csv))],
         sha256=[hashlib.sha256(text.encode()).hexdigest() for text in (claims_csv, errata_csv)],
     )
 
 
-def _summary(name: str, claim: Claim, entries: list[Entry]) -> dict[str, Any]:
-    """Return a claim's text, its comparisons, and in how many of them it holds."""
-    mine = [entry for entry in entries if entry["claim"] == name]
-    verdicts = Counter(entry["verdict"] for entry in mine)
-    published = Counter(entry["published"] for entry in mine if entry["published"])
-    return {
-        "name": name,
-        "text": claim.text,
-        "where": claim.where,
-        "places": ", ".join(claim.places),
-        "supported": published[HOLDS],
-        "published": published.total(),
-        "counts": [(verdict, verdicts[verdict]) for verdict in VERDICTS],
-        "entries": mine,
-    }
+def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
+    """Return a row for each comparison of a claim, see ``COMPARISONS``."""
+    return [
+        (
+            line.place.capitalize(),
+            _cell(line),
+            f"{line.one.split(' [')[0]} / {line.other.split(' [')[0]}",
+            line.criterion,
+            f"{line.iterations or '—'} / {line.other_iterations or '—'}",
+            _signed(line.published_margin, line.metric) + (f", {FAILS}" if line.published == FAILS else ""),
+            _signed(line.margin, line.metric),
+            line.noise or ("—" if line.verdict == NOT_RUN else "unknown"),
+            line.p_value or "—",
+            line.verdict,
+        )
+        for line in claim.lines
+    ]
 
 
-def _place(entry: Entry) -> str:
+def errata(mistakes: list[Mistake]) -> list[tuple[object, ...]]:
+    """Return a row for each erratum, see ``ERRATA``."""
+    return [(m.kind, f"Table {m.table}, row {m.row}", m.method, _cell(m), m.value, m.text) for m in mistakes]
+
+
+def _cell(line: Judgement | Mistake) -> str:
     """Return where in its table a number stands."""
-    return ", ".join(filter(None, (entry["section"], entry["column"], entry["bits"], entry["metric"])))
+    return ", ".join(filter(None, (line.section, line.column, line.bits, words.of(line.metric))))
 
 
-def _signed(number: str, metric: str) -> str:
+def _signed(margin: Printed | None, metric: str) -> str:
     """Return a margin with its sign and unit; a dash where there is none."""
-    return f"{float(number):+.2f}{' %' if metrics.of(metric).relative else ''}" if number else "—"
+    return "—" if margin is None else f"{margin:+.2f}{' %' if metrics.of(metric).relative else ''}"

@@ -14,10 +14,10 @@ from pydantic import TypeAdapter
 
 from flexround.errors import InputError
 from flexround.io.artifacts import read_json, read_text, write_bytes
-from flexround.results import published_results
+from flexround.results import grid, published_results
 from flexround.results.render import jinja, latex
 from flexround.results.render.latex import escape
-from flexround.results.render.table_layout import scale_note
+from flexround.results.render.notes import scale_note
 from flexround.settings.layout import PARAMS
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
@@ -96,7 +96,7 @@ def _published(root: Path, plan: Plan, table: Table) -> str | None:
     if path is None:
         return None
     said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
-    return latex.render(read_text(path), table, plan.scale).replace(r"\caption{", said, 1)
+    return latex.render(grid.read(read_text(path), str(path)), table, plan.scale).replace(r"\caption{", said, 1)
 
 
 def compile_pdf(source: Path) -> None:

@@ -1,7 +1,14 @@
-"""How every figure looks and is written: one style, colours that colour-blind readers can tell apart, stable bytes."""
+"""How every figure looks and is written: one style, colours that colour-blind readers can tell apart, stable bytes.
+
+A figure is drawn once: as PDF and PNG for files, as SVG with links for the report.
+"""
 
 import functools
-from collections.abc import Sequence
+import html
+import io
+import re
+import textwrap
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import matplotlib
@@ -16,6 +23,8 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 METHOD_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 METHOD_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PNG_DPI = 150
+LINE_HEIGHT = 0.19  # inches
+LETTERS = 15  # of a title, in an inch
 
 STYLE = {
     "font.family": "DejaVu Sans",
@@ -26,7 +35,8 @@ STYLE = {
     "axes.spines.right": False,
     "axes.axisbelow": True,
     "axes.linewidth": 0.6,
-    "grid.color": "#dddddd",
+    "grid.color": "#888888",
+    "grid.alpha": 0.3,  # on white and on black
     "grid.linewidth": 0.5,
     "legend.frameon": False,
     "legend.fontsize": 7,
@@ -34,6 +44,7 @@ STYLE = {
     "ytick.labelsize": 7,
     "figure.constrained_layout.use": True,
     "pdf.fonttype": 42,  # TrueType: some publishers refuse type 3
+    "svg.fonttype": "none",  # text stays text: it follows the page's theme and can be found
 }
 
 
@@ -43,11 +54,26 @@ def style() -> "matplotlib.RcParams":
 
 
 def new_figure(width: float, height: float, title: str, scale: str) -> Figure:
-    """Return an empty figure (sizes in inches) whose title ends in the scale; no pyplot, so no global state."""
+    """Return an empty figure (sizes in inches) whose title ends in the scale; no pyplot, so no global state.
+
+    Without a title it has none: the report has its own headings.
+    """
     figure = Figure(figsize=(width, height))
     FigureCanvasAgg(figure)
-    figure.suptitle(f"{title} (scale: {scale})", fontsize=9)
+    if title:
+        lines = textwrap.wrap(f"{title} (scale: {scale})", int(LETTERS * width))
+        figure.suptitle("\n".join(lines), fontsize=9)
     return figure
+
+
+def named_lines(names: Sequence[str], xlabel: str) -> tuple[Figure, Axes]:
+    """Return an empty plot with a name for each line, the first one on top; to be called within the style."""
+    figure = new_figure(7.2, LINE_HEIGHT * len(names) + 0.9, "", "")
+    axes = figure.subplots()
+    axes.set_yticks(range(len(names)), names)
+    axes.set(ylim=(len(names) - 0.4, -0.6), xlabel=xlabel)
+    axes.grid(axis="x")
+    return figure, axes
 
 
 def guide(axes: Axes, **levels: float) -> None:
@@ -72,6 +98,41 @@ def method_line(
         linewidth=1.2,
         capsize=2.5,
     )
+
+
+def link(axes: Axes, x: Sequence[float], y: Sequence[float], sheets: Sequence[str]) -> None:
+    """Lay links to sheets of the report over points; without sheets nothing is laid."""
+    if any(sheets):
+        points = axes.scatter(x, y, s=40, alpha=0, zorder=5)
+        points.set_urls([f"#cell-{sheet}" if sheet else None for sheet in sheets])
+
+
+def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
+    """Return a figure as an SVG element for a page, equal for equal figures.
+
+    Args:
+        figure: to be drawn, without a background.
+        name: of the figure, unlike all others of the page.
+        said: what is said of the sheet that a point links to, by its name.
+    """
+    text = io.StringIO()
+    with style(), matplotlib.rc_context({"svg.hashsalt": name}):
+        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+    drawn = text.getvalue()
+    drawn = drawn[drawn.index("<svg") :]
+    drawn = re.sub(r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"', "", drawn, flags=re.DOTALL)
+    drawn = re.sub(r'<g id="[^"]*"', "<g", drawn)  # the same in every figure
+    drawn = re.sub(
+        r'<svg width="[^"]*" height="[^"]*"',
+        f'<svg role="img" aria-label="{html.escape(name)}" style="--pt: {72 * figure.get_figwidth():.0f}"',
+        drawn,
+    )
+
+    def told(found: re.Match[str]) -> str:
+        sheet = found[1]
+        return f'<a xlink:href="#cell-{sheet}" tabindex="-1"><title>{html.escape(said[sheet])}</title>'
+
+    return re.sub(r'<a xlink:href="#cell-([\d.]+)"[^>]*>', told, drawn)
 
 
 def save(figure: Figure, path: Path) -> None:

@@ -4,6 +4,8 @@ from pathlib import Path
 
 import jinja2
 
+from flexround.results.render import notes, words
+
 HTML = jinja2.Environment(  # values are escaped; every page extends base.html
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
     trim_blocks=True,
@@ -12,6 +14,12 @@ HTML = jinja2.Environment(  # values are escaped; every page extends base.html
     undefined=jinja2.StrictUndefined,
     autoescape=True,
 )
+HTML.globals |= {
+    "absent": notes.absent,
+    "labels": notes.labels,
+    "plain": notes.plain,
+    "words": words.of,
+}
 LATEX = HTML.overlay(  # << >> and <% %>, because braces are LaTeX's own
     block_start_string="<%",
     block_end_string="%>",

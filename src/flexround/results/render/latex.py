@@ -1,13 +1,12 @@
-"""A table's CSV as LaTeX, laid out like the paper's: booktabs rules, numbers aligned by siunitx, metrics as a / b."""
+"""A table as LaTeX, laid out like the paper's: booktabs rules, numbers aligned by siunitx, metrics as a / b."""
 
-import hashlib
-import itertools
 import textwrap
 
 from flexround.errors import SettingsError
+from flexround.results.grid import Entry, Grid, GridRow, Heading
 from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import jinja
-from flexround.results.render.table_layout import Entry, Heading, Layout, LayoutRow, absent, legend, parse, scale_note
+from flexround.results.render.notes import absent, legend, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
 
@@ -21,24 +20,22 @@ ESCAPES = str.maketrans(
 )
 
 
-def render(text: str, table: Table, scale: ScaleFacts) -> str:
-    r"""Return the CSV of a table as a LaTeX fragment for ``\input``.
+def render(grid: Grid, table: Table, scale: ScaleFacts) -> str:
+    r"""Return a table as a LaTeX fragment for ``\input``.
 
     Raises:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
-    layout = parse(text)
-    marks = legend(layout, best="Bold", partial=_superscript(DAGGER), missing="---")
+    marks = legend(grid, best="Bold", partial=_superscript(DAGGER), missing="---")
     return jinja.LATEX.get_template("table.tex").render(
-        layout=layout,
+        grid=grid,
         fit=FIT,
         name=table.name,
-        sha256=hashlib.sha256(text.encode()).hexdigest(),
         caption=" ".join(filter(None, [table.caption.strip(), escape(scale_note(scale)), marks])),
         label=table.label,
-        format=_format(layout, table),
-        header=[*table.descriptive, *map(_column_header, layout.columns, table.columns)],
-        groups=_groups(layout, table),
+        format=_format(grid, table),
+        header=[*table.descriptive, *map(_column_header, grid.columns, table.columns)],
+        groups=_groups(grid, table),
         notes=[(letter, erratum.text.strip()) for letter, erratum in table.notes],
     )
 
@@ -48,32 +45,31 @@ def escape(text: str) -> str:
     return text.translate(ESCAPES)
 
 
-def _groups(layout: Layout, table: Table) -> list[tuple[str, list[list[str]]]]:
+def _groups(grid: Grid, table: Table) -> list[tuple[str, list[list[str]]]]:
     """Return the rows between two rules, and the rule above them: a short one inside a section that stands first."""
     rows = table.rows()
-    if rows and len(rows) != len(layout.lines):
-        raise SettingsError(f"{table.place}: {len(rows)} rows in params/tables, {len(layout.lines)} in the CSV")
-    inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in layout.columns)}}}"
+    if rows and len(rows) != len(grid.rows):
+        raise SettingsError(f"{table.place}: {len(rows)} rows in params/tables, {len(grid.rows)} in the CSV")
+    inner = rf"\cmidrule{{2-{len(table.descriptive) + sum(column.width for column in grid.columns)}}}"
     groups, section = [], ""
-    for _, group in itertools.groupby(layout.lines, key=lambda line: line.group):
-        lines = list(group)
+    for lines in grid.groups:
         rule = inner if table.method_at and lines[0].section == section else r"\midrule"
-        cells = [_descriptive(line, rows[line.row - 1] if rows else None, layout, table) for line in lines]
-        groups.append((rule, [left + _numbers(line, layout, table) for left, line in zip(cells, lines, strict=True)]))
+        cells = [_descriptive(line, rows[line.row - 1] if rows else None, grid, table) for line in lines]
+        groups.append((rule, [left + _numbers(line, table) for left, line in zip(cells, lines, strict=True)]))
         section = lines[-1].section
     return groups
 
 
-def _descriptive(line: LayoutRow, row: Row | None, layout: Layout, table: Table) -> list[str]:
+def _descriptive(line: GridRow, row: Row | None, grid: Grid, table: Table) -> list[str]:
     """Return the cells left of the numbers: section and bits if the table has them, the extra ones, and the method.
 
     The section is named once, in the middle of its rows. Rows of settings have no ``row``.
     """
     cells = []
-    if any(other.section for other in layout.lines):
-        same = [other.row for other in layout.lines if other.section == line.section]
+    if any(other.section for other in grid.rows):
+        same = [other.row for other in grid.rows if other.section == line.section]
         cells.append(escape(line.section) if line.row == same[len(same) // 2] else "")
-    if any(other.bits for other in layout.lines):
+    if any(other.bits for other in grid.rows):
         cells.append(escape(line.bits.replace("/", " / ")))
     cells += row.extra if row else ()
     if table.descriptive:
@@ -87,23 +83,23 @@ def _descriptive(line: LayoutRow, row: Row | None, layout: Layout, table: Table)
     return cells
 
 
-def _numbers(line: LayoutRow, layout: Layout, table: Table) -> list[str]:
+def _numbers(line: GridRow, table: Table) -> list[str]:
     """Return one cell for each metric of each column, the last of a column over the width that is left."""
     texts = []
-    for cell, width in layout.cells(line):
-        *first, last = map(_number, cell)
+    for cell in line.cells:
+        *first, last = map(_number, cell.entries)
         # a cell's metrics come from the same runs; what marks it takes no width
-        marks = table.mark(line.row, cell[0]["column"]) + (DAGGER if cell[0]["status"] == "partial" else "")
+        marks = table.mark(line.row, cell.entries[0].column) + (DAGGER if cell.entries[0].status == "partial" else "")
         last += rf"\rlap{{{_superscript(marks)}}}" if marks else ""
-        texts += [*first, rf"\multicolumn{{{width}}}{{c}}{{{last}}}" if width > 1 else last]
+        texts += [*first, rf"\multicolumn{{{cell.last_width}}}{{c}}{{{last}}}" if cell.last_width > 1 else last]
     return texts
 
 
 def _number(entry: Entry) -> str:
     """Return a number for an S column, bold if best, or a dash."""
-    if not entry["value"]:
+    if entry.value is None:
         return f"{{{absent(entry, '---')}}}"
-    return r"\bfseries " + entry["value"] if entry["best"] == "1" else entry["value"]
+    return rf"\bfseries {entry.value}" if entry.best else str(entry.value)
 
 
 def _superscript(marks: str) -> str:
@@ -111,15 +107,15 @@ def _superscript(marks: str) -> str:
     return rf"\textsuperscript{{{marks}}}" if marks else ""
 
 
-def _format(layout: Layout, table: Table) -> str:
+def _format(grid: Grid, table: Table) -> str:
     """Return the column format: text, then a column for each metric with a slash between those of one column."""
     texts = ["l" if header == "Method" else "c" for header in table.descriptive]
     if table.settings:
-        return "".join(texts) + "c" * len(layout.columns)
-    for index, column in enumerate(layout.columns):
-        values = [[entry["value"] for entry in line.cells[index]] for line in layout.lines]
+        return "".join(texts) + "c" * len(grid.columns)
+    for index, column in enumerate(grid.columns):
+        values = [[entry.value for entry in line.cells[index].entries] for line in grid.rows]
         whole = [  # digits before the point of the widest
-            max(2, *(len(of_row[metric].partition(".")[0]) for of_row in values if metric < len(of_row)))
+            max(2, *(len(str(of_row[metric] or "").partition(".")[0]) for of_row in values if metric < len(of_row)))
             for metric in range(column.width)
         ]
         texts.append(SLASH.join(f"S[table-format={digits}.{DECIMALS}]" for digits in whole))

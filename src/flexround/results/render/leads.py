@@ -1,22 +1,21 @@
-"""The one figure of the README: how far FlexRound is ahead of AdaRound in every cell, against what chance explains."""
+"""How far FlexRound is ahead of AdaRound: all cells against what chance explains, and those of one table."""
 
-import csv
 import math
 from collections import Counter
-from collections.abc import Iterable
-from typing import NamedTuple
+from collections.abc import Iterable, Sequence
 
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flexround.errors import InputError
-from flexround.results.render.figure_style import BLUE, GREY, ORANGE, new_figure, style
-from flexround.results.render.table_layout import Entry
+from flexround.results.claims.judged import FAILS, HOLDS, NOISE, Judgement
+from flexround.results.render.figure_style import BLUE, GREY, ORANGE, link, named_lines, new_figure, style
+from flexround.results.typed_csv import Printed
 
-VERDICTS = {  # of claims.csv -> words, colour and marker here
-    "holds": ("better", BLUE, "o"),
-    "inside the noise": ("inside the noise", GREY, "x"),
-    "does not hold": ("worse", ORANGE, "v"),
+VERDICTS = {  # words, colour and marker of each verdict
+    HOLDS: ("better", BLUE, "o"),
+    NOISE: ("inside the noise", GREY, "x"),
+    FAILS: ("worse", ORANGE, "v"),
 }
 REACH = 8.0  # in multiples of the noise; what is farther off stands at the edge
 HEIGHT = 0.26  # inches a table
@@ -24,87 +23,85 @@ SPREAD = 0.5  # of a table's height, over which its points lie so that they can 
 GOLDEN = 0.618
 
 
-class Margin(NamedTuple):
-    """FlexRound's margin in one cell, in multiples of the noise, and the verdict on it."""
+def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[str] = ()) -> Figure:
+    """Draw one line of points for each table, with how many are better, inside the noise and worse.
 
-    place: str
-    multiple: float
-    verdict: str
-
-
-def comparisons(text: str) -> list[Entry]:
-    """Return the lines of ``claims.csv`` that compare FlexRound with AdaRound and were run, each cell once.
-
-    A comparison is one of rows that differ in the rounding alone. ``text`` is that of the file.
-    """
-    found = {}
-    for line in csv.DictReader(text.splitlines()):
-        rival = line["recipe"].removesuffix("-tuned").replace("flexround", "adaround")
-        if line["criterion"] == "better" and line["other_recipe"] == rival != line["recipe"] and line["margin"]:
-            cell = tuple(line[name] for name in ("place", "section", "column", "metric", "bits", "recipe"))
-            found[cell] = line
-    return list(found.values())
-
-
-def read(text: str) -> list[Margin]:
-    """Return FlexRound's margins over AdaRound, see :func:`comparisons`.
+    Args:
+        lines: the comparisons of FlexRound with AdaRound.
+        title: of the figure, which names the ``scale``; without a title there is none.
+        scale: that the numbers are of.
+        sheets: of the report, that the points link to.
 
     Raises:
-        InputError: there is none.
+        InputError: there are no comparisons.
     """
-    lines = comparisons(text)
     if not lines:
         raise InputError("claims.csv compares FlexRound with AdaRound nowhere; make the tables, then the claims again")
-    return [Margin(line["place"], multiple(line["margin"], line["noise"]), line["verdict"]) for line in lines]
-
-
-def places(lines: Iterable[str]) -> list[str]:
-    """Return tables and figures once each, in their order: tables first."""
-    return sorted(set(lines), key=lambda place: (place.startswith("figure"), int(place.split()[-1])))
-
-
-def draw(leads: list[Margin], scale: str) -> Figure:
-    """Draw one line of points for each table, with how many are better, inside the noise and worse."""
-    shown = places(lead.place for lead in leads)
+    shown = places(line.place for line in lines)
+    offsets = [SPREAD * (number * GOLDEN % 1 - 0.5) for number in range(len(lines))]  # from the table's line
+    x = [multiple(line.margin, line.noise) for line in lines]
+    y = [shown.index(line.place) + offset for line, offset in zip(lines, offsets, strict=True)]
     with style():
-        figure = new_figure(7.2, HEIGHT * len(shown) + 1.3, "FlexRound against AdaRound in every cell", scale)
+        figure = new_figure(7.2, HEIGHT * len(shown) + 1.3, title, scale)
         axes = figure.subplots()
-        axes.axvspan(-1, 1, color="#eeeeee", zorder=0)
-        offsets = [SPREAD * (number * GOLDEN % 1 - 0.5) for number in range(len(leads))]  # from the table's line
-        points = [(lead, shown.index(lead.place) + offset) for lead, offset in zip(leads, offsets, strict=True)]
-        for verdict, (words, colour, marker) in VERDICTS.items():
-            of_verdict = [(lead.multiple, y) for lead, y in points if lead.verdict == verdict]
-            x, y = zip(*of_verdict, strict=True) if of_verdict else ((), ())
-            axes.scatter(x, y, s=16, color=colour, marker=marker, linewidths=1, alpha=0.6, label=words)
-        _count(axes, leads, shown)
-        _finish(axes, shown, max(2.0, *(abs(lead.multiple) for lead in leads)))
+        axes.axvspan(-1, 1, color=GREY, alpha=0.15, linewidth=0, zorder=0)
+        _scatter(axes, lines, x, y)
+        link(axes, x, y, sheets)
+        _count(axes, lines, shown)
+        _finish(axes, shown, max(2.0, *map(abs, x)))
     return figure
 
 
-def _count(axes: Axes, leads: list[Margin], places: list[str]) -> None:
+def draw_table(lines: Sequence[Judgement], names: Sequence[str], sheets: Sequence[str]) -> Figure:
+    """Draw the leads in one table with their noise; ``names`` are those of the cells."""
+    margins = [float(line.margin or 0) for line in lines]
+    with style():
+        figure, axes = named_lines(names, "FlexRound's lead, in points or percent")
+        for y, line in enumerate(lines):
+            colour = VERDICTS[line.verdict][1]
+            axes.errorbar(margins[y], y, xerr=line.noise, color=colour, linewidth=1, capsize=2.5)
+        _scatter(axes, lines, margins, list(range(len(lines))))
+        link(axes, margins, range(len(lines)), sheets)
+        axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
+        figure.legend(loc="outside upper center", ncols=len(VERDICTS))
+    return figure
+
+
+def places(names: Iterable[str]) -> list[str]:
+    """Return tables and figures once each, in their order: tables first."""
+    return sorted(set(names), key=lambda place: (place.startswith("figure"), int(place.split()[-1])))
+
+
+def multiple(margin: Printed | None, noise: Printed | None) -> float:
+    """Return a margin in multiples of the noise, at most ``REACH``."""
+    value, chance = float(margin or 0), math.inf if noise is None else float(noise)
+    multiple = value / chance if chance else math.copysign(math.inf, value) if value else 0.0
+    return max(-REACH, min(REACH, multiple))
+
+
+def _scatter(axes: Axes, lines: Sequence[Judgement], x: Sequence[float], y: Sequence[float]) -> None:
+    """Draw the points of each verdict."""
+    for verdict, (words, colour, marker) in VERDICTS.items():
+        own = [index for index, line in enumerate(lines) if line.verdict == verdict]
+        look = {"s": 16, "color": colour, "marker": marker, "linewidths": 1, "alpha": 0.6, "label": words}
+        axes.scatter([x[index] for index in own], [y[index] for index in own], **look)
+
+
+def _count(axes: Axes, lines: Sequence[Judgement], shown: Sequence[str]) -> None:
     """Write beside each table how many of its cells have which verdict."""
-    counts = Counter((lead.place, lead.verdict) for lead in leads)
-    for y, place in enumerate(places):
+    counts = Counter((line.place, line.verdict) for line in lines)
+    beside = axes.get_yaxis_transform()
+    for y, place in enumerate(shown):
         text = "  ".join(f"{counts[place, verdict]:>3}" for verdict in VERDICTS)
-        axes.text(
-            1.01, y, text, transform=axes.get_yaxis_transform(), va="center", family="DejaVu Sans Mono", fontsize=7
-        )
-    heading = "better / noise / worse"
-    axes.text(1.01, -1, heading, transform=axes.get_yaxis_transform(), va="center", fontsize=6.5, color=GREY)
+        axes.text(1.01, y, text, transform=beside, va="center", family="DejaVu Sans Mono", fontsize=7)
+    axes.text(1.01, -1, "better / noise / worse", transform=beside, va="center", fontsize=6.5, color=GREY)
 
 
-def _finish(axes: Axes, places: list[str], reach: float) -> None:
+def _finish(axes: Axes, shown: Sequence[str], reach: float) -> None:
     """Set limits, ticks, labels and the legend."""
     axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
-    axes.set_yticks(range(len(places)), [place.capitalize() for place in places])
-    axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(places) - 0.4, -1.6))
+    axes.set_yticks(range(len(shown)), [place.capitalize() for place in shown])
+    axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(shown) - 0.4, -1.6))
     axes.set_xlabel("FlexRound's lead in multiples of what chance explains (grey: within it)")
     axes.grid(axis="y")
     axes.legend(loc="upper left", ncols=len(VERDICTS), bbox_to_anchor=(0, 1.03))
-
-
-def multiple(margin: str, noise: str) -> float:
-    """Return a margin in multiples of the noise, at most ``REACH``."""
-    value, chance = float(margin), float(noise or "inf")
-    multiple = value / chance if chance else math.copysign(math.inf, value) if value else 0.0
-    return max(-REACH, min(REACH, multiple))

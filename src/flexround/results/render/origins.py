@@ -5,10 +5,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
+from flexround.results.grid import Entry
 from flexround.results.render import run_facts
 from flexround.results.render.overview import Standing
-from flexround.results.render.table_layout import Entry
-from flexround.results.table_csv import COLUMNS
 from flexround.settings.layout import Run, evaluated_dir
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
@@ -77,22 +76,19 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str |
     """
     catalogue = Catalogue(root, plan, own)
     cells = {
-        s.table.number: [
-            [[entry[name] for name in COLUMNS], catalogue.cell(s.table, entry, place)]
-            for place, entry in enumerate(s.layout.entries if s.layout else [])
-        ]
+        s.table.number: [[entry.texts, catalogue.cell(s.table, entry, place)] for place, entry in enumerate(s.entries)]
         for s in standings
     }
-    return {"columns": COLUMNS, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
+    return {"columns": Entry._fields, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
 
 
 def evaluated(entry: Entry, root: Path) -> list[Run]:
     """Return the runs that a cell is the median of: the first ``n_seeds`` that are evaluated."""
-    count = int(entry["n_seeds"] or 0)
+    count = entry.n_seeds or 0
     seeds = (root / evaluated_dir(_run(entry, 0))).parent.glob("seed*/metrics.json") if count else ()
     return [_run(entry, seed) for seed in sorted(int(path.parent.name.removeprefix("seed")) for path in seeds)][:count]
 
 
 def _run(entry: Entry, seed: int) -> Run:
     """Return a cell's run."""
-    return Run(entry["scale"], entry["task"], entry["checkpoint"], entry["recipe"], seed)
+    return Run(entry.scale, entry.task, entry.checkpoint, entry.recipe, seed)

@@ -6,10 +6,12 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.results.render.table_layout import Layout, parse, plain
+from flexround.results import grid
+from flexround.results.grid import Entry, Grid
+from flexround.results.render.notes import plain
 from flexround.results.table_csv import NOT_RUN
+from flexround.results.typed_csv import Printed
 from flexround.settings.tables import Table
 
 FAMILIES = {  # of a table's tasks and models; the first that fits
@@ -32,12 +34,19 @@ class Standing(NamedTuple):
     table: Table
     family: str  # what it is about, for the reader to choose by
     title: str  # the first sentence of the caption, plain text
-    layout: Layout | None = None  # its cells; None if it isn't made
+    grid: Grid | None = None  # its cells; None if it isn't made
     status: str = NOT_RUN  # of the whole table, one of STATES
     counts: Mapping[str, int] = {}  # cells by status
-    worst: str = ""  # the cell farthest from the paper's, as the CSV has it; empty where that may not be said
+    worst: Printed | None = (
+        None  # the difference of the cell farthest from the paper's; None where that may not be said
+    )
     published: bool = False  # whether its CSV is that of results/reference, because none was computed here
     wins: tuple[int, int] = (0, 0)  # how many cells best by more than the noise are FlexRound's, and how many there are
+
+    @property
+    def entries(self) -> list[Entry]:
+        """All numbers of the table; none if it isn't made."""
+        return self.grid.entries if self.grid else []
 
 
 def standing(table: Table, path: Path, published: bool = False) -> Standing:
@@ -49,19 +58,16 @@ def standing(table: Table, path: Path, published: bool = False) -> Standing:
     unknown = Standing(table, family(table), plain(table.caption).partition(". ")[0].rstrip("."))
     if not path.exists():
         return unknown
-    try:
-        layout = parse(artifacts.read_text(path))
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    counts = Counter(entry["status"] for entry in layout.entries)
-    deltas = [entry["delta"] for entry in layout.entries if entry["delta"]]
+    found = grid.read(artifacts.read_text(path), str(path))
+    counts = Counter(entry.status for entry in found.entries)
+    deltas = [entry.delta for entry in found.entries if entry.delta is not None]
     return unknown._replace(
-        layout=layout,
+        grid=found,
         published=published,
         status=status(counts),
         counts={name: counts[name] for name in STATES if counts[name]},
-        worst=max(deltas, key=lambda delta: abs(float(delta)), default=""),
-        wins=layout.wins,
+        worst=max(deltas, key=abs, default=None),
+        wins=found.wins,
     )
 
 

@@ -1,47 +1,34 @@
 """Everything that is there as one HTML page that needs no network, with where each cell comes from."""
 
 import base64
-import csv
 import itertools
 import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 from markupsafe import Markup
-from plotly.offline import get_plotlyjs
 
-from flexround import metrics
 from flexround.io import artifacts
 from flexround.results import published_results
+from flexround.results.claims import judged, specs
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import DECIMALS
+from flexround.results.published_results import Found
 from flexround.results.render import (
-    findings,
-    html,
+    claims_page,
+    compared,
     jinja,
     job_costs,
-    lead_plots,
-    leads,
+    notes,
     origins,
-    plots,
-    report_claims,
-    table_layout,
+    pictures,
+    summary_sentences,
     words,
 )
 from flexround.results.render.overview import Standing, standing
-from flexround.results.render.table_layout import Entry, Layout, LayoutRow
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
-
-
-class Shown(NamedTuple):
-    """A cell on the page: its place in the CSV, its column in numbers from 0, and how many columns it fills."""
-
-    entry: Entry
-    place: int
-    column: int
-    span: int
 
 
 def render(root: Path, plan: Plan, own: str | None = None) -> str:
@@ -57,72 +44,65 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     tables = [table for _, table in sorted(plan.params.tables.items())]
     standings = [standing(table, *published_results.find(root, plan.scale, f"{table.name}.csv")) for table in tables]
     runs = {s.table.number: _table_runs(s, root) for s in standings}
-    claims = published_results.find(root, plan.scale, "claims.csv")
-    judged = report_claims.read(claims.path, PARAMS / plan.scale.shows.claims)
-    verdicts = report_claims.total(judged)
-    compared = leads.comparisons(artifacts.read_text(claims.path)) if claims.path.exists() else []
-    sheets = plots.Sheets(standings)
-    first = lead_plots.plot(compared, sheets)
-    sizes = plots.sizes(plan, root)
-    by_bits, by_seeds = plots.of_bits(standings, plan, sheets), plots.of_seeds(standings, sizes, root, sheets)
-    more = [by_bits, plots.of_sizes(plan, sizes), by_seeds]
+    every_run = list(itertools.chain(*runs.values()))
+    claims_csv, errata_csv = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
+    claims = _claims(claims_csv, plan)
+    verdicts = judged.total(claims)
+    leads = judged.against_adaround(line for claim in claims for line in claim.lines)
+    sheets = pictures.Sheets(standings)
+    sizes = pictures.sizes(plan, root)
     data = origins.provenance(root, plan, standings, own) | {
-        "plots": {plot.name: [choice._asdict() for choice in plot.choices] for plot in (first, *more)},
         "places": {s.table.number: s.table.title for s in standings},
+        "compared": compared.numbers(standings, plan),
         "words": words.WORDS,
         "decimals": DECIMALS,
         "z": Z,
-        "relative": [name for name, metric in metrics.METRICS.items() if metric.relative],
-        "whole": [name for name in plan.params.recipes.recipes if plots.whole(plan, name)],
     }
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
-        note=table_layout.scale_note(plan.scale),
+        note=notes.scale_note(plan.scale),
         standings=standings,
         complete=plan.complete_tables(),
         families=list(dict.fromkeys(s.family for s in standings)),
-        rows=rows,
-        texts=html.texts,
-        plain=table_layout.plain,
-        absent=table_layout.absent,
-        legend=lambda of: table_layout.legend(of, best="Bold", partial="†", missing="—"),
+        legend=lambda grid: notes.legend(grid, best="Bold", partial="†", missing="—"),
         figures={number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)},
         published=sum(s.published for s in standings),
-        claims=judged,
-        claims_published=claims.published,
-        verdicts=verdicts,
-        found=findings.sentences(verdicts, compared, standings, _others(directory, itertools.chain(*runs.values()))),
-        first=first,
-        more=more,
-        of_blocks=plots.BLOCKS,
-        words=words.of,
-        errata=_list(published_results.find(root, plan.scale, "errata.csv").path),
+        claims=claims,
+        claims_published=claims_csv.published,
+        comparisons=claims_page.comparisons,
+        comparisons_header=claims_page.COMPARISONS,
+        found=summary_sentences.sentences(verdicts, leads, standings, _others(directory, every_run)),
+        leads=pictures.of_leads(leads, sheets, plan.scale.name),
+        plots=[
+            pictures.of_bits(standings, plan, sheets),
+            pictures.of_sizes(plan, sizes, sheets),
+            pictures.of_seeds(standings, sizes, root, sheets),
+        ],
+        errata_header=claims_page.ERRATA,
+        errata=_errata(errata_csv.path),
         costs={number: _seconds(root, plan, of_table) for number, of_table in runs.items()},
-        total=_seconds(root, plan, itertools.chain(*runs.values())),
+        total=_seconds(root, plan, every_run),
         stages=list(job_costs.STAGES.values()),
         data=Markup(_json(data)),
-        plotly=Markup(get_plotlyjs()),
     )
 
 
-def rows(table: Layout) -> list[tuple[LayoutRow, list[Shown]]]:
-    """Return the rows of a table with the place of each cell."""
-    placed, index = [], 0
-    for line in table.lines:
-        cells, column = [], 0
-        for cell, last in table.cells(line):
-            for position, entry in enumerate(cell, start=1):
-                span = last if position == len(cell) else 1
-                cells.append(Shown(entry, index, column, span))
-                index, column = index + 1, column + span
-        placed.append((line, cells))
-    return placed
+def _claims(found: Found, plan: Plan) -> list[judged.JudgedClaim]:
+    """Return the judged claims; none if they aren't made."""
+    if not found.path.exists():
+        return []
+    claims = specs.load(PARAMS / plan.scale.shows.claims).claims
+    return judged.read(artifacts.read_text(found.path), claims, str(found.path))
+
+
+def _errata(path: Path) -> list[tuple[object, ...]]:
+    """Return the rows of the errata; none if they aren't made."""
+    return claims_page.errata(judged.read_errata(artifacts.read_text(path), str(path))) if path.exists() else []
 
 
 def _table_runs(standing: Standing, root: Path) -> list[Run]:
     """Return the evaluated runs of a table, each once; none of a table of settings."""
-    entries = standing.layout.entries if standing.layout else []
-    return list(dict.fromkeys(run for entry in entries for run in origins.evaluated(entry, root)))
+    return list(dict.fromkeys(run for entry in standing.entries for run in origins.evaluated(entry, root)))
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
@@ -140,11 +120,6 @@ def _seconds(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
 def _image(path: Path) -> str | None:
     """Return a PNG as a data address; None if the figure isn't drawn."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
-
-
-def _list(path: Path) -> list[list[str]]:
-    """Return the lines of a CSV, the header first; none if it isn't made."""
-    return list(csv.reader(artifacts.read_text(path).splitlines())) if path.exists() else []
 
 
 def _json(value: Any) -> str:

@@ -4,8 +4,8 @@ import re
 from collections.abc import Iterable, Mapping
 
 from flexround.errors import InputError
+from flexround.results.render.notes import scale_note
 from flexround.results.render.overview import Standing
-from flexround.results.render.table_layout import scale_note
 from flexround.settings.schema import ScaleFacts
 
 BEGIN, END = "<!-- status: made by `make status` -->", "<!-- end of status -->"
@@ -17,7 +17,7 @@ def markdown(standings: Iterable[Standing], scale: ScaleFacts) -> str:
     rows = [[str(s.table.number), s.family, s.status, _cells(s.counts), _wins(*s.wins)] for s in standings]
     if scale.comparable:
         header.append("farthest from the paper")
-        rows = [[*row, s.worst or "--"] for row, s in zip(rows, standings, strict=True)]
+        rows = [[*row, str(s.worst or "--")] for row, s in zip(rows, standings, strict=True)]
     lines = [f"| {' | '.join(cells)} |" for cells in (header, ["---"] * len(header), *rows)]
     note = (
         f"{scale_note(scale)} *FlexRound best*: of the cells that lead their contest by more than the noise, "

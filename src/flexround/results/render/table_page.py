@@ -1,25 +1,24 @@
 """A table as a page of the documentation, in Markdown: the paper's numbers, ours as published, the claims on it."""
 
 import re
-from collections import Counter
 from collections.abc import Callable, Collection, Iterable, Sequence
 from pathlib import Path
 
 from flexround.io import artifacts
-from flexround.results import published_results
-from flexround.results.claims.verdicts import VERDICTS
+from flexround.results import grid, published_results
+from flexround.results.claims import judged, specs
+from flexround.results.claims.judged import JudgedClaim
+from flexround.results.grid import Entry, Grid
 from flexround.results.paper_numbers import Key
-from flexround.results.render import html, report_claims, words
+from flexround.results.render import claims_page, words
+from flexround.results.render.notes import absent, labels, legend, plain, scale_note
 from flexround.results.render.overview import family
-from flexround.results.render.table_layout import Entry, Layout, absent, legend, parse, plain, scale_note
 from flexround.settings.layout import PARAMS
 from flexround.settings.params import Params
 from flexround.settings.schema import Scale
 from flexround.settings.tables import Table
 
-HEADERS = {"published_margin": "paper's margin", "margin": "our margin"}  # of columns of claims.csv
-TEXTS = ("verdict", "section", "column", "bits", "metric", "one", "other")
-COLUMNS = (*TEXTS, "published_margin", "margin", "noise")
+LEFT = 4  # columns of text of a comparison
 
 
 def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Path) -> str:
@@ -36,14 +35,14 @@ def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Pat
     """
     table = scales[0].tables[number]
     paths = [published_results.find_published(root, params.scale, f"{table.name}.csv") for params in scales]
-    layouts = [parse(artifacts.read_text(path)) if path else None for path in paths]
+    grids = [grid.read(artifacts.read_text(path), str(path)) if path else None for path in paths]
     parts = [f"# {table.title} ({family(table)})", escape(plain(table.caption).strip())]
-    if (first := next(filter(None, layouts), None)) and any(entry["published"] for entry in first.entries):
+    if (first := next(filter(None, grids), None)) and any(entry.published for entry in first.entries):
         parts += ["## In the paper", _paper(first, table, bold)]
         parts += [f"({letter}) {escape(plain(note.text).strip())}" for letter, note in table.notes]
-    for params, layout in zip(scales, layouts, strict=True):
-        parts += [f"## Scale {params.scale.name}", *_ours(layout, table, params.scale)]
-        parts += _claims(table, params.scale, root) if layout else []
+    for params, of_scale in zip(scales, grids, strict=True):
+        parts += [f"## Scale {params.scale.name}", *_ours(of_scale, table, params.scale)]
+        parts += _claims(table, params.scale, root) if of_scale else []
     return "\n\n".join(parts) + "\n"
 
 
@@ -58,42 +57,41 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|$#])", r"\\\1", " ".join(text.split()))
 
 
-def _paper(layout: Layout, table: Table, bold: Collection[Key]) -> str:
+def _paper(grid: Grid, table: Table, bold: Collection[Key]) -> str:
     """Return the published numbers, with the letters of their errata."""
 
     def shown(entry: Entry) -> str:
-        key = Key(int(entry["table"]), int(entry["row"]), *(entry[name] for name in Key._fields[2:]))
-        mark = table.mark(key.row, key.column)
-        return _strong(entry["published"] or "—", key in bold) + (f" ({mark})" if mark else "")
+        mark = table.mark(entry.row, entry.column)
+        return _strong(str(entry.published or "—"), entry.key in bold) + (f" ({mark})" if mark else "")
 
-    return _rows(layout, table, shown)
+    return _rows(grid, table, shown)
 
 
-def _ours(layout: Layout | None, table: Table, scale: Scale) -> list[str]:
+def _ours(grid: Grid | None, table: Table, scale: Scale) -> list[str]:
     """Return our numbers with the words that belong to them, and what makes them."""
     made = f"    {command(table, scale)}"
-    if layout is None:
+    if grid is None:
         return ["No results of this scale are published here. This makes the table:", made]
 
     def shown(entry: Entry) -> str:
-        return _strong(entry["value"] or absent(entry, "—"), entry["best"] == "1")
+        return _strong(str(entry.value or absent(entry, "—")), entry.best)
 
-    notes = [escape(scale_note(scale)), legend(layout, best="Bold", partial="†", missing="—")]
-    return [" ".join(filter(None, notes)), _rows(layout, table, shown), "This makes the table:", made]
+    notes = [escape(scale_note(scale)), legend(grid, best="Bold", partial="†", missing="—")]
+    return [" ".join(filter(None, notes)), _rows(grid, table, shown), "This makes the table:", made]
 
 
-def _rows(layout: Layout, table: Table, shown: Callable[[Entry], str]) -> str:
-    """Return a layout as rows; a cell's metrics stand side by side as in the paper: a / b."""
-    texts = html.texts(layout, table)
-    names = [" ".join([column.name, " / ".join(map(words.of, column.metrics))]).strip() for column in layout.columns]
+def _rows(grid: Grid, table: Table, shown: Callable[[Entry], str]) -> str:
+    """Return a table as rows; a cell's metrics stand side by side as in the paper: a / b."""
+    texts = labels(grid, table)
+    names = [" ".join([column.name, " / ".join(map(words.of, column.metrics))]).strip() for column in grid.columns]
     rows = []
-    for line in layout.lines:
+    for line in grid.rows:
         marked = f" ({mark})" if (mark := table.mark(line.row)) else ""
         shown_as = {"metrics": words.of(line.metrics)}
         left = [
             escape(shown_as.get(name, getattr(line, name))) + (marked if name == "method" else "") for name, _ in texts
         ]
-        cells = [" / ".join(map(shown, cell)) for cell, _ in layout.cells(line)]
+        cells = [" / ".join(map(shown, cell.entries)) for cell in line.cells]
         rows.append([*left, *cells, *[""] * (len(names) - len(cells))])
     return _markdown([escape(header) for header in (*(text for _, text in texts), *names)], rows, len(texts))
 
@@ -101,25 +99,23 @@ def _rows(layout: Layout, table: Table, shown: Callable[[Entry], str]) -> str:
 def _claims(table: Table, scale: Scale, root: Path) -> list[str]:
     """Return what the paper claims of a table, how our published results judge it, and each comparison."""
     path = published_results.find_published(root, scale, "claims.csv")
-    judged = report_claims.read(path, PARAMS / scale.shows.claims) if path else []
+    if path is None:
+        return []
     parts = []
-    for claim in judged:
-        lines = [dict(zip(claim.header, line, strict=True)) for line in claim.lines]
-        if lines := [line for line in lines if line["place"] == table.place]:
-            counts = Counter(line["verdict"] for line in lines)
-            found = ", ".join(f"{counts[verdict]} {verdict}" for verdict in VERDICTS if counts[verdict])
-            parts.append(f"* {escape(claim.text.rstrip('.'))} ({escape(claim.where)}): **{found}**.")
-            parts.append(_folded(lines))
+    for claim in judged.read(artifacts.read_text(path), specs.load(PARAMS / scale.shows.claims).claims, str(path)):
+        of_table = claim._replace(lines=[line for line in claim.lines if line.place == table.place])
+        if of_table.lines:
+            found = ", ".join(f"{count} {verdict}" for verdict, count in of_table.counts.items() if count)
+            parts.append(f"* {escape(claim.claim.text.rstrip('.'))} ({escape(claim.claim.where)}): **{found}**.")
+            parts.append(_folded(of_table))
     return [f"### What the paper says of it, at the scale {scale.name}", *parts] if parts else []
 
 
-def _folded(lines: Sequence[dict[str, str]]) -> str:
+def _folded(claim: JudgedClaim) -> str:
     """Return the comparisons of a claim as a table that opens when it is asked for."""
-    columns = [column for column in COLUMNS if any(line.get(column) for line in lines)]
-    rows = [[escape(line.get(column, "")) for column in columns] for line in lines]
-    left = sum(column in TEXTS for column in columns)
-    inside = _markdown([HEADERS.get(column, column) for column in columns], rows, left)
-    return f"<details><summary>{len(lines)} comparisons</summary>\n\n{inside}\n\n</details>"
+    rows = [[escape(str(text)) for text in row] for row in claims_page.comparisons(claim)]
+    inside = _markdown(claims_page.COMPARISONS, rows, LEFT)
+    return f"<details><summary>{len(claim.lines)} comparisons</summary>\n\n{inside}\n\n</details>"
 
 
 def _strong(text: str, strong: bool) -> str:

@@ -1,10 +1,11 @@
-"""A table's CSV as fixed-width text: ours and, in brackets, the paper's."""
+"""A table as fixed-width text: ours and, in brackets, the paper's."""
 
 from collections.abc import Iterable
 
+from flexround.results.grid import Entry, Grid, GridRow
 from flexround.results.paper_numbers import SETTING
 from flexround.results.render import words
-from flexround.results.render.table_layout import Entry, Layout, LayoutRow, absent, legend, optional, parse, scale_note
+from flexround.results.render.notes import absent, legend, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
@@ -12,50 +13,49 @@ GAP = "  "
 MISSING = "--"
 
 
-def render(text: str, table: Table, scale: ScaleFacts) -> str:
-    """Return the CSV of a table for a terminal, ASCII only; its first line names the scale."""
-    layout = parse(text)
-    names = ["method", *optional(layout)]
-    columns = [f"{column.name} {'/'.join(map(words.of, column.metrics))}".rstrip() for column in layout.columns]
-    rows = [[*map(str.capitalize, names), *columns], *(_row(line, names, layout) for line in layout.lines)]
+def render(grid: Grid, table: Table, scale: ScaleFacts) -> str:
+    """Return a table for a terminal, ASCII only; its first line names the scale."""
+    names = ["method", *grid.told_apart]
+    columns = [f"{column.name} {'/'.join(map(words.of, column.metrics))}".rstrip() for column in grid.columns]
+    rows = [[*map(str.capitalize, names), *columns], *(_row(line, names, grid) for line in grid.rows)]
     used = [index for index in range(len(rows[0])) if any(row[index] for row in rows[1:])]
     widths = {index: max(len(row[index]) for row in rows) for index in used}
     body = [GAP.join(row[index].ljust(widths[index]) for index in used).rstrip() for row in rows]
     rule = "-" * max(len(line) for line in body)
-    published = any(entry["published"] for line in layout.lines for entries in line.cells for entry in entries)
+    published = any(entry.published for entry in grid.entries)
     title = f"Table {table.name.removeprefix('table')}: ours{' (paper)' if published else ''}"
     lines = [f"{title}. {scale_note(scale)}", rule, body[0]]
     previous = None
-    for line, row in zip(layout.lines, body[1:], strict=True):
+    for line, row in zip(grid.rows, body[1:], strict=True):
         lines += [rule, row] if line.group != previous else [row]
         previous = line.group
-    notes = legend(layout, best="*", partial="~", missing=MISSING)
-    return "\n".join([*lines, rule, *filter(None, (notes, _found(layout)))]) + "\n"
+    notes = legend(grid, best="*", partial="~", missing=MISSING)
+    return "\n".join([*lines, rule, *filter(None, (notes, _found(grid)))]) + "\n"
 
 
-def _found(layout: Layout) -> str:
+def _found(grid: Grid) -> str:
     """Return how many cells beat all others of their contest, in a table of results."""
-    count = sum(bool(entry["value"]) and entry["metric"] != SETTING for entry in layout.entries)
-    ours, best = layout.wins
+    count = sum(bool(entry.value) and entry.metric != SETTING for entry in grid.entries)
+    ours, best = grid.wins
     if count and not best:
         return f"None of {count} cells leads by more than the noise."
     return f"{best} of {count} cells lead by more than the noise, {ours} of them with FlexRound." if count else ""
 
 
-def _row(line: LayoutRow, names: Iterable[str], layout: Layout) -> list[str]:
+def _row(line: GridRow, names: Iterable[str], grid: Grid) -> list[str]:
     """Return what tells a row apart, then its numbers; a value that holds for all columns stands in its own."""
-    cells = {entries[0]["column"]: _cell(entries) for entries in line.cells}
-    return [*(getattr(line, name) for name in names), *(cells.get(column.name, "") for column in layout.columns)]
+    cells = {cell.entries[0].column: _cell(cell.entries) for cell in line.cells}
+    return [*(getattr(line, name) for name in names), *(cells.get(column.name, "") for column in grid.columns)]
 
 
 def _cell(entries: tuple[Entry, ...]) -> str:
     """Return e.g. ``91.20*/99.60 (70.28/89.44)``: our metrics with their marks, then the paper's."""
     ours = "/".join(_marked(entry) for entry in entries)
-    published = "/".join(entry["published"] for entry in entries)
-    return f"{ours} ({published})" if entries[0]["published"] else ours
+    published = "/".join(str(entry.published or "") for entry in entries)
+    return f"{ours} ({published})" if entries[0].published else ours
 
 
 def _marked(entry: Entry) -> str:
     """Return our value with a mark if it is the best or incomplete, or the mark of a missing one."""
-    partial = "~" if entry["status"] == "partial" else ""
-    return (entry["value"] or absent(entry, MISSING)) + ("*" if entry["best"] == "1" else "") + partial
+    partial = "~" if entry.status == "partial" else ""
+    return str(entry.value or absent(entry, MISSING)) + ("*" if entry.best else "") + partial

@@ -33,6 +33,13 @@ function inLine(value) {
   return Object.entries(value).map(([key, each]) => `${key}: ${inLine(each)}`).join(", ");
 }
 
+// A bar behind a number; the longest fills its cell.
+function barred(cell, share, kind) {
+  cell.classList.add("bar", kind);
+  cell.style.setProperty("--share", `${Math.round(100 * Math.abs(share))}%`);
+  return cell;
+}
+
 function row(values) {
   const cells = values.map((value, i) => {
     const cell = element("td", inLine(value));
@@ -72,17 +79,24 @@ function shown(facts) {
 const NAMES = ["section", "method", "bits", "column", "metric"]; // of a cell: they stand in the title
 const LAYOUT = ["table", "row", "group", "best"];
 
-// A section of a run: its settings with words before the keys, its blocks with a plot.
+// A section of a run: its settings with words before the keys, its blocks with bars.
 function described(title, facts) {
   if (title.startsWith("Settings")) {
     const [header, ...rows] = facts;
     return [shown([["what", ...header], ...rows.map(([key, ...rest]) => [inWords(key), key, ...rest])])];
   }
-  if (title !== "Blocks") return [shown(facts)];
-  const node = element("div");
-  node.className = "plot";
-  node.plotted = blocks(facts, title);
-  return [node, shown(facts)];
+  const node = shown(facts);
+  if (title === "Blocks") compareErrors(facts, node);
+  return [node];
+}
+
+// The errors of blocks, of round-to-nearest and after learning, as parts of the largest.
+function compareErrors([header, ...rows], node) {
+  const columns = header.flatMap((name, i) => (name.startsWith("error") ? [i] : []));
+  const largest = Math.max(...rows.flatMap((each) => columns.map((i) => each[i] ?? 0)));
+  [...node.querySelectorAll("tbody tr")].forEach(({ cells }, y) => {
+    for (const i of columns) if (rows[y][i]) barred(cells[i], rows[y][i] / largest, "plain");
+  });
 }
 
 function describe([values, runs]) {
@@ -110,7 +124,6 @@ function open(id) {
   document.getElementById("provenance-body").replaceChildren(...parts);
   if (!dialog.open) dialog.showModal();
   dialog.scrollTop = 0;
-  for (const node of dialog.querySelectorAll("details[open] .plot")) drawBlocks(node);
   history.replaceState(null, "", `#cell-${id}`);
 }
 

@@ -10,7 +10,11 @@ document.addEventListener("keydown", (event) => {
   move(event.target, event.key);
 });
 document.getElementById("filter").addEventListener("change", ({ target }) => filter(target.value));
-dialog.addEventListener("toggle", ({ target }) => target.querySelectorAll(":scope > .plot").forEach(drawBlocks), true);
+document.addEventListener("change", ({ target }) => {
+  if (!target.matches(".choice")) return;
+  const pictures = target.closest("section").querySelectorAll(":scope > .picture");
+  pictures.forEach((each, i) => (each.hidden = i !== Number(target.value)));
+});
 dialog.addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
 for (const table of document.querySelectorAll(".values")) {
   [...table.querySelectorAll(".cell")].slice(1).forEach((button) => (button.tabIndex = -1));
@@ -22,7 +26,20 @@ function route() {
   if (location.hash.startsWith("#compare&")) compareAsked(location.hash);
 }
 
+// What is folded away is opened on paper.
+addEventListener("beforeprint", () => {
+  for (const node of document.querySelectorAll("main details:not([open])")) {
+    node.open = true;
+    node.dataset.printed = "";
+  }
+});
+addEventListener("afterprint", () => {
+  for (const node of document.querySelectorAll("[data-printed]")) {
+    node.open = false;
+    delete node.dataset.printed;
+  }
+});
+
 addEventListener("hashchange", route);
-plotSections();
 startCompare();
 route();

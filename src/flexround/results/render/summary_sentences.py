@@ -3,18 +3,15 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, NOT_RUN
+from flexround.results.claims.judged import FAILS, HOLDS, NOISE, NOT_RUN, Judgement
 from flexround.results.render.overview import Standing
-from flexround.results.render.table_layout import Entry
 
 NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
-
-
 SHOWN = 5  # runs in a sentence
 
 
 def sentences(
-    verdicts: Mapping[str, int], leads: Sequence[Entry], standings: Sequence[Standing], others: Sequence[str] = ()
+    verdicts: Mapping[str, int], leads: Sequence[Judgement], standings: Sequence[Standing], others: Sequence[str] = ()
 ) -> list[str]:
     """Return the sentences that the page begins with.
 
@@ -33,7 +30,7 @@ def sentences(
     if verdicts.get(NOT_RUN):
         found.append(f"{verdicts[NOT_RUN]} more were not run.")
     if leads:
-        of = Counter(line["verdict"] for line in leads)
+        of = Counter(line.verdict for line in leads)
         found.append(
             f"FlexRound against AdaRound, in {len(leads)} cells that differ in the rounding alone: "
             f"{of[HOLDS] + of[FAILS]} are decided, {of[HOLDS]} for FlexRound and {of[FAILS]} for AdaRound; "

@@ -1,0 +1,116 @@
+"""The judged claims: ``claims.csv`` and ``errata.csv``, read once for everything that shows them."""
+
+import itertools
+from collections import Counter
+from collections.abc import Iterable, Mapping
+from typing import NamedTuple
+
+from flexround.errors import InputError, suggest
+from flexround.results import typed_csv
+from flexround.results.claims.specs import Claim
+from flexround.results.typed_csv import Printed
+
+HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
+
+
+class Judgement(NamedTuple):
+    """A line of ``claims.csv``: one comparison, its published margin, ours, and the verdict."""
+
+    claim: str
+    place: str
+    section: str
+    column: str
+    metric: str
+    bits: str
+    one: str
+    other: str
+    criterion: str
+    published_margin: Printed | None
+    published: str
+    margin: Printed | None
+    noise: Printed | None
+    stderr: Printed | None
+    p_value: Printed | None
+    verdict: str
+    iterations: int | None
+    other_iterations: int | None
+    scale: str
+    task: str
+    checkpoint: str
+    recipe: str
+    other_recipe: str
+
+
+class Mistake(NamedTuple):
+    """A line of ``errata.csv``: a number of the paper, and what is wrong with it."""
+
+    kind: str
+    table: int
+    row: int
+    section: str
+    method: str
+    bits: str
+    column: str
+    metric: str
+    value: Printed | None
+    text: str
+
+
+class JudgedClaim(NamedTuple):
+    """A claim with all of its comparisons."""
+
+    name: str
+    claim: Claim
+    lines: list[Judgement]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many comparisons have each verdict."""
+        return total([self])
+
+    @property
+    def published(self) -> Counter[str]:
+        """How many of the paper's own margins hold, are equal, or don't hold."""
+        return Counter(line.published for line in self.lines if line.published)
+
+
+def read(text: str, claims: Mapping[str, Claim], name: str = "claims CSV") -> list[JudgedClaim]:
+    """Return all claims of ``claims.csv`` in its order.
+
+    Raises:
+        InputError: a CSV of another version, or with a claim that ``claims`` lacks.
+    """
+    judged = []
+    for claim, lines in itertools.groupby(typed_csv.read(text, Judgement, name), key=lambda line: line.claim):
+        if claim not in claims:
+            raise InputError(f"{name}: claim {suggest(claim, claims)}; make it again")
+        judged.append(JudgedClaim(claim, claims[claim], list(lines)))
+    return judged
+
+
+def read_errata(text: str, name: str = "errata CSV") -> list[Mistake]:
+    """Return the errata of ``errata.csv``.
+
+    Raises:
+        InputError: a CSV of another version.
+    """
+    return typed_csv.read(text, Mistake, name)
+
+
+def total(judged: Iterable[JudgedClaim]) -> dict[str, int]:
+    """Return how many comparisons of claims have each verdict."""
+    counts = Counter(line.verdict for claim in judged for line in claim.lines)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def against_adaround(lines: Iterable[Judgement]) -> list[Judgement]:
+    """Return the comparisons of FlexRound with AdaRound that were run, each cell once.
+
+    A comparison is one of rows that differ in the rounding alone.
+    """
+    found = {}
+    for line in lines:
+        rival = line.recipe.removesuffix("-tuned").replace("flexround", "adaround")
+        if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin is not None:
+            found[line.place, line.section, line.column, line.metric, line.bits, line.recipe] = line
+    return list(found.values())

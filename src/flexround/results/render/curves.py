@@ -1,0 +1,118 @@
+"""Lines of methods: accuracy against bits or against calibration size, a panel for each network."""
+
+import dataclasses
+import statistics
+from collections.abc import Sequence
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+
+from flexround.results.render.figure_style import GREY, guide, link, method_line, new_figure, style
+
+STAGGER = 0.05  # of the way between bits, so that error bars of several methods can be told apart
+WINDOW = 6.0  # points below full precision: what is worse is named, so that it does not flatten all others
+FAR, LEAST = 3, 0.05  # where the values have another unit: medians of the distance, and of full precision
+IN_A_ROW = 3
+
+
+@dataclasses.dataclass(frozen=True)
+class Point:
+    """The value of a method at a place of the horizontal axis, and how long its bar is; None there: full precision."""
+
+    panel: str
+    method: str
+    at: str | None
+    value: float
+    bar: float = 0.0
+    sheet: str = ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Axis:
+    """What the axes of all panels say."""
+
+    x: str
+    y: str = "accuracy (%)"
+    sizes: bool = False  # logarithmic, and of numbers; else bits, side by side
+    window: float | None = WINDOW
+
+
+def of_seeds(panel: str, method: str, at: str | None, values: Sequence[float]) -> Point:
+    """Return the mean over seeds with a bar of one standard deviation; the bar of one seed has no length."""
+    return Point(panel, method, at, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+
+
+def seeds(found: Sequence[Sequence[float]]) -> str:
+    """Return what the error bars show and over how many seeds, given the values of each point."""
+    counts = sorted({len(values) for values in found})
+    if counts == [1]:
+        return "one seed"
+    return f"mean and standard deviation, n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
+
+
+def draw(points: Sequence[Point], axis: Axis, title: str, scale: str) -> Figure:
+    """Draw a panel for each network, a line for each method."""
+    panels = list(dict.fromkeys(point.panel for point in points))
+    rows = -(-len(panels) // IN_A_ROW)
+    columns = -(-len(panels) // rows)
+    with style():
+        figure = new_figure(max(4.6, 2.7 * columns + 1.4), 2.6 * rows + 0.4, title, scale)
+        all_axes = figure.subplots(rows, columns, squeeze=False).ravel()
+        for axes, panel in zip(all_axes, panels, strict=False):
+            _panel(axes, panel, [point for point in points if point.panel == panel], axis)
+        for axes in all_axes[len(panels) :]:
+            axes.set_axis_off()
+        handles = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
+        for axes in figure.axes[1:]:
+            handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
+        figure.legend(handles.values(), handles.keys(), loc="outside right center")
+    return figure
+
+
+def _panel(axes: Axes, panel: str, points: Sequence[Point], axis: Axis) -> None:
+    """Draw one network."""
+    whole = [point.value for point in points if point.at is None]
+    for value in whole:
+        guide(axes, y=value)
+    drawn = [(point.at, point) for point in points if point.at is not None]
+    ticks = sorted({at for at, _ in drawn}, key=lambda at: [int(part) for part in at.split("/")])
+    methods = list(dict.fromkeys(point.method for _, point in drawn))
+    for index, method in enumerate(methods):
+        own = sorted(
+            ((at, point) for at, point in drawn if point.method == method), key=lambda each: ticks.index(each[0])
+        )
+        shift = STAGGER * (index - (len(methods) - 1) / 2)
+        x = [float(at) if axis.sizes else ticks.index(at) + shift for at, _ in own]
+        y = [point.value for _, point in own]
+        method_line(axes, index, method, x, y, [point.bar for _, point in own])
+        link(axes, x, y, [point.sheet for _, point in own])
+    if axis.sizes:
+        axes.set_xscale("log", base=2)
+        axes.set_xticks([int(tick) for tick in ticks], ticks, minor=False)
+    else:
+        axes.set_xticks(range(len(ticks)), ticks)
+    axes.set(title=panel, xlabel=axis.x, ylabel=axis.y)
+    axes.grid(axis="y")
+    if whole:
+        _leave_out(axes, [point for _, point in drawn], whole[0], axis.window)
+
+
+def _leave_out(axes: Axes, points: Sequence[Point], best: float, window: float | None) -> None:
+    """End the axis at ``window`` from full precision if something is beyond it, and say what."""
+    distances = [abs(point.value - best) for point in points]
+    reach = window or max(FAR * statistics.median(distances), LEAST * best)
+    beyond = [point for point in points if abs(point.value - best) > (reach if window else 2 * reach)]
+    if not beyond:
+        return
+    inside = [best, *(point.value for point in points if abs(point.value - best) <= reach)]
+    low, high = min(inside), max(inside)
+    below = [point for point in beyond if point.value < best]
+    if below:
+        low = best - reach
+    if len(below) < len(beyond):
+        high = best + reach
+    margin = reach / 6
+    axes.set_ylim(low if below else low - margin, high if high == best + reach else high + margin)
+    text = "outside the axis:\n" + "\n".join(f"{each.method} {each.value:.1f} at {each.at}" for each in beyond)
+    axes.text(0.02, 0.02, text, transform=axes.transAxes, fontsize=6, color=GREY)

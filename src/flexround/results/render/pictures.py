@@ -1,0 +1,275 @@
+"""The plots of the report: drawn as the figures are, each point a link to its cell, with the numbers as a table."""
+
+import statistics
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+from markupsafe import Markup
+from matplotlib.figure import Figure
+
+from flexround.results import sample_sizes
+from flexround.results.claims.judged import Judgement
+from flexround.results.evaluated import read_run
+from flexround.results.grid import Entry
+from flexround.results.paired import Z
+from flexround.results.paper_numbers import SETTING, load_figure7
+from flexround.results.render import curves, leads, origins, words
+from flexround.results.render.curves import Axis, Point
+from flexround.results.render.figure_style import BLUE, link, named_lines, style, svg
+from flexround.results.render.overview import Standing
+from flexround.results.table_csv import number
+from flexround.settings.plan import Plan
+
+Values = Mapping[tuple[str, int], list[float]]  # of the seeds, by method and calibration size
+
+
+class Linked(NamedTuple):
+    """A cell of a plot's numbers, and the sheet that it leads to, if any."""
+
+    text: str
+    sheet: str = ""
+
+    def __str__(self) -> str:
+        return self.text
+
+
+class Picture(NamedTuple):
+    """One drawing, and its numbers."""
+
+    label: str
+    svg: Markup
+    header: Sequence[str]
+    rows: Sequence[Sequence[Linked]]
+
+
+class Plot(NamedTuple):
+    """Pictures of one kind, of which the reader chooses; without any, ``empty`` says why."""
+
+    name: str
+    title: str
+    text: str
+    empty: str
+    pictures: list[Picture]
+
+
+class Sheets:
+    """The sheets of the page's cells, by where a value stands: what a click on a point opens."""
+
+    def __init__(self, standings: Iterable[Standing]) -> None:
+        self.said: dict[str, str] = {}  # of each sheet, in words
+        self._names: dict[tuple[str, ...], str] = {}
+        for standing in standings:
+            for index, entry in enumerate(standing.entries):
+                sheet = f"{standing.table.number}.{index}"
+                self._names[_place(entry, standing.table.place)] = sheet
+                self.said[sheet] = f"{standing.table.title}, {cell_of(entry, entry.method)}: {entry.value}"
+
+    def of(self, line: Entry | Judgement, place: str) -> str:
+        """Return the sheet of an entry of a table, or of a line of claims.csv; empty if the page has none."""
+        return self._names.get(_place(line, place), "")
+
+    def picture(
+        self, plot: str, label: str, drawn: Figure, header: Sequence[str], rows: Sequence[Sequence[Linked]]
+    ) -> Picture:
+        """Return a figure with links to the sheets."""
+        return Picture(label, Markup(svg(drawn, f"{plot}, {label}", self.said)), header, rows)
+
+
+def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
+    """Return FlexRound's leads over AdaRound: all in multiples of the noise, those of each table with intervals."""
+    title = "FlexRound's lead over AdaRound"
+    text = (
+        "Right of 0: FlexRound is better. Rows differ in the rounding alone. Of one table: points, for perplexities "
+        "percent, with the noise, inside of which chance may be why. A point is a link to FlexRound's cell, "
+        "as are the names in the numbers of one table."
+    )
+    empty = "No claims were judged: make the claims of this scale."
+    if not lines:
+        return Plot("leads", title, text, empty, [])
+    places = leads.places(line.place for line in lines)
+    counts = [
+        [
+            place.capitalize(),
+            *(str(sum((each.place, each.verdict) == (place, of) for each in lines)) for of in leads.VERDICTS),
+        ]
+        for place in places
+    ]
+    words_of = [name for name, *_ in leads.VERDICTS.values()]
+    drawn = leads.draw(lines, "", scale, [sheets.of(line, line.place) for line in lines])
+    rows = [[Linked(cell) for cell in row] for row in counts]
+    pictures = [sheets.picture(title, "all tables", drawn, ["", *words_of], rows)]
+    for place in places:
+        pictures.append(_of_place(title, place, [line for line in lines if line.place == place], sheets))
+    return Plot("leads", title, text, empty, pictures)
+
+
+def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
+    """Return values against bits, for each table in which a method has several."""
+    title = "Accuracy against bits"
+    text = (
+        f"A line for each method, bars of {Z} standard errors on the test set, dashed: full precision. What lies far "
+        "off is named below. A point is a link to its cell."
+    )
+    pictures = [found for standing in standings if (found := _against_bits(title, standing, plan, sheets))]
+    return Plot("bits", title, text, "No table has a method at several bits with values.", pictures)
+
+
+def sizes(plan: Plan, root: Path) -> Values:
+    """Return the values of all seeds of each method and calibration size that are there.
+
+    Raises:
+        InputError: an evaluated run that can't be used.
+    """
+    figures = plan.scale.figures
+    known = (plan.scale.name, figures.sample_sizes, figures.sample_size_seeds, root / "results")
+    found = {}
+    for cell in sample_sizes.collect(plan.params.figures.sample_size, [], *known)[0]:
+        method, _, size = cell.key.method.rpartition(", ")
+        found[method, int(size.split()[0])] = [trial.value for trial in cell.trials]
+    return {key: values for key, values in found.items() if values}
+
+
+def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
+    """Return accuracy against calibration size: of what :func:`sizes` found, and the paper's."""
+    spec = plan.params.figures.sample_size
+    ours = [curves.of_seeds("computed here", method, str(size), values) for (method, size), values in found.items()]
+    theirs = [
+        Point("the paper's", point.method, str(point.size), point.value, point.spread)
+        for point in (load_figure7() if plan.scale.shows.published else [])
+    ]
+    title = "Accuracy against calibration size"
+    pictures = []
+    for points in (ours, theirs):
+        if len({point.at for point in points}) > 1:
+            drawn = curves.draw(points, Axis("calibration samples", "top-1", sizes=True), "", "")
+            methods = list(dict.fromkeys(point.method for point in points))
+            told = {(point.at, point.method): _with_bar(point) for point in points}
+            at = sorted({point.at or "" for point in points}, key=int)
+            rows = [[Linked(size), *(Linked(told.get((size, method), "")) for method in methods)] for size in at]
+            pictures.append(sheets.picture(title, points[0].panel, drawn, ["samples", *methods], rows))
+    text = f"{spec.checkpoint}, weights at 4 bit: mean and standard deviation over seeds."
+    empty = f"No other calibration size was computed: make results/figure{spec.number}.pdf."
+    return Plot("sizes", title, text, empty, pictures)
+
+
+def of_seeds(standings: Iterable[Standing], found: Values, root: Path, sheets: Sheets) -> Plot:
+    """Return how far each seed is from the median of its cell; of tables, and of calibration sizes.
+
+    Raises:
+        InputError: an evaluated run that can't be used.
+    """
+    lines: dict[str, list[tuple[str, str, list[float]]]] = {}
+    for standing in standings:
+        for entry in standing.entries:
+            if values := _seeds(entry, standing, root):
+                line = (cell_of(entry, entry.method), sheets.of(entry, standing.table.place), values)
+                lines.setdefault(standing.table.title, []).append(line)
+    of_sizes = [(f"{method}, {size} samples", "", own) for (method, size), own in found.items() if len(own) > 1]
+    if of_sizes:
+        lines["calibration sizes"] = of_sizes
+    title = "Spread over seeds"
+    text = "Each point is a seed: its value less the median of its cell. A point is a link to the cell."
+    empty = "Every cell has one seed, or its seeds were not computed here: --config seeds=3 makes three."
+    return Plot("seeds", title, text, empty, [_over_seeds(title, label, of, sheets) for label, of in lines.items()])
+
+
+def whole(plan: Plan, recipe: str) -> bool:
+    """Whether a recipe quantizes nothing."""
+    known = plan.params.recipes.recipes.get(recipe)
+    return known is not None and not known.quantized
+
+
+def cell_of(line: Entry | Judgement, method: str) -> str:
+    """Return where a value stands."""
+    return ", ".join(filter(None, (line.section, line.column, words.of(line.metric), method, line.bits)))
+
+
+def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
+    """Return what a cell of a table and a comparison share."""
+    return place, line.section, line.column, line.metric, line.bits, line.recipe
+
+
+def _of_place(title: str, place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
+    """Return the leads of one table with their noise; a row of a figure is named by its number of samples."""
+    methods = [line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0] for line in lines]
+    names = [cell_of(line, method) for line, method in zip(lines, methods, strict=True)]
+    opened = [sheets.of(line, place) for line in lines]
+    rows = [
+        [
+            Linked(name, sheet),
+            *map(Linked, _texts(line.margin, line.noise, line.p_value)),
+            Linked(leads.VERDICTS[line.verdict][0]),
+        ]
+        for name, sheet, line in zip(names, opened, lines, strict=True)
+    ]
+    header = ["cell", "lead", "noise", "p", "verdict"]
+    return sheets.picture(title, place, leads.draw_table(lines, names, opened), header, rows)
+
+
+def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) -> Picture | None:
+    """Return the values of a table against bits, a panel for each column; None where no method has two."""
+    groups: dict[str, list[Entry]] = {}
+    for entry in standing.entries:
+        if entry.value is not None and entry.metric != SETTING:
+            names = (entry.section, entry.column, words.of(entry.metric))
+            groups.setdefault(", ".join(filter(None, names)), []).append(entry)
+    points: list[Point] = []
+    rows: dict[tuple[str, str], dict[str, Linked]] = {}
+    for panel, entries in groups.items():
+        widths: dict[str, set[str]] = {}
+        for entry in entries:
+            widths.setdefault(entry.method, set()).add(entry.bits)
+        for entry in entries:
+            sheet = sheets.of(entry, standing.table.place)
+            if whole(plan, entry.recipe):
+                points.append(Point(panel, entry.method, None, entry.value or 0.0))
+            elif len(widths[entry.method]) > 1:
+                bar = Z * (entry.stderr or 0.0)
+                points.append(Point(panel, entry.method, entry.bits, entry.value or 0.0, bar, sheet))
+                rows.setdefault((panel, entry.method), {})[entry.bits] = Linked(str(entry.value), sheet)
+    if not rows:
+        return None
+    bits = sorted({at for row in rows.values() for at in row}, key=lambda at: [int(part) for part in at.split("/")])
+    kept = [point for point in points if any(panel == point.panel for panel, _ in rows)]
+    drawn = curves.draw(kept, Axis("bits, weights/activations", "", window=None), "", "")
+    told = [
+        [Linked(panel), Linked(method), *(row.get(at, Linked("")) for at in bits)]
+        for (panel, method), row in rows.items()
+    ]
+    return sheets.picture(title, standing.table.title, drawn, ["column", "method", *bits], told)
+
+
+def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
+    """Return the values of the seeds of a cell that has several, as far as they are there."""
+    if (entry.n_seeds or 0) < 2:
+        return []
+    names = {shown: metric for metric, shown in standing.table.metric_names.items()}
+    metric = names.get(entry.metric, entry.metric)
+    return [read_run(run, root / "results", [metric])[metric].value for run in origins.evaluated(entry, root)]
+
+
+def _over_seeds(title: str, label: str, lines: list[tuple[str, str, list[float]]], sheets: Sheets) -> Picture:
+    """Return the seeds of each cell around its median."""
+    with style():
+        figure, axes = named_lines([name for name, _, _ in lines], "seed less median")
+        for y, (_, sheet, values) in enumerate(lines):
+            x = [value - statistics.median(values) for value in values]
+            axes.scatter(x, [y] * len(x), s=16, color=BLUE, alpha=0.6)
+            link(axes, x, [y] * len(x), [sheet] * len(x))
+    rows = [
+        [Linked(name, sheet), *map(Linked, map(number, (statistics.median(values), *values)))]
+        for name, sheet, values in lines
+    ]
+    header = ["cell", "median", *(f"seed {index}" for index in range(len(lines[0][2])))]
+    return sheets.picture(title, label, figure, header, rows)
+
+
+def _with_bar(point: Point) -> str:
+    """Return a value with its spread."""
+    return number(point.value) + (f" ± {number(point.bar)}" if point.bar else "")
+
+
+def _texts(*numbers: object) -> list[str]:
+    """Return numbers as they are written, nothing for missing ones."""
+    return ["" if value is None else str(value) for value in numbers]
