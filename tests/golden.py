@@ -24,6 +24,7 @@ from flexround.mini import models
 from flexround.models import gpt2, mobilenetv2, resnet, transformer
 from flexround.models.blocks import run
 from flexround.models.surgery.preprocess import prepare
+from flexround.models.tokenizer_files import TOKENIZER
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -33,7 +34,6 @@ from flexround.settings.load import load_params
 from flexround.settings.params import hyper
 from flexround.tasks.commonsense.options import CommonsenseOptions
 from flexround.tasks.commonsense.task import Commonsense
-from flexround.tasks.text.task import TOKENIZER
 from flexround.tasks.webnlg import bleu
 from synthetic import articles, files, tokenizers
 
