@@ -2,3 +2,6 @@
 
 
 include: "workflow/Snakefile"
+
+
+workflow.default_target = "all"  # a file that is included can't say so
