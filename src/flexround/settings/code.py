@@ -1,27 +1,14 @@
 """Code that settings name, ``package.module:name``: is it there, does it take its options? Nothing is imported."""
 
 import ast
-import functools
 import importlib.util
-from collections.abc import Iterable, Iterator
-from pathlib import Path
-from typing import NamedTuple
+from collections.abc import Iterable
+from importlib.machinery import ModuleSpec, PathFinder
 
 from flexround.errors import SettingsError, look_up, suggest
+from flexround.settings import reach
 
-
-class Source(NamedTuple):
-    """The top level of a module.
-
-    Attributes:
-        path: of the file.
-        nodes: name -> what defines it.
-        imported: name -> the module and the name there that it is imported from; ``*`` stands for any name.
-    """
-
-    path: Path
-    nodes: dict[str, ast.stmt]
-    imported: dict[str, tuple[str, str]]
+Function = ast.FunctionDef | ast.ClassDef
 
 
 def check(target: str, options: Iterable[str] = (), first: int = 0) -> None:
@@ -51,100 +38,51 @@ def check_rounding(target: str, options: Iterable[str] = ()) -> None:
         raise SettingsError("\n".join(f"rounding {line}" for line in str(error).splitlines())) from error
 
 
-def _find(target: str) -> tuple[Source, ast.stmt] | None:
+def _find(target: str) -> tuple[reach.Module, Function] | None:
     """Return what defines a name and the module of it; None if that can't be told without running it."""
-    module, _, name = target.partition(":")
-    if not all(part.isidentifier() for part in (*module.split("."), name)):
+    name_of_module, _, name = target.partition(":")
+    if not all(part.isidentifier() for part in (*name_of_module.split("."), name)):
         raise SettingsError(f"{target!r}: write it as package.module:Name")
-    path = _path(module)
-    if path is None:
-        raise SettingsError(f"{target!r}: no module {module!r} beside this file or on the Python path")
-    if not _is_looked_into(path):
+    if _spec(name_of_module) is None:
+        raise SettingsError(f"{target!r}: no module {name_of_module!r} beside this file or on the Python path")
+    module = reach.read_module(name_of_module)
+    if module is None:
         return None
-    source = _read(path)
-    if not {name, "*", "__getattr__"} & {*source.nodes, *source.imported}:
-        look_up(f"{target!r}: {path} has no", source.nodes, name)
-    return _definition(source, name)
+    if not {name, "*", "__getattr__"} & {*module.nodes, *module.imported}:
+        look_up(f"{target!r}: {module.path} has no", module.nodes, name)
+    return _definition(module, name)
 
 
-def _definition(source: Source, name: str) -> tuple[Source, ast.stmt] | None:
+def _spec(module: str) -> ModuleSpec | None:
+    """Return where a module lies, found without importing its packages; None if there is none."""
+    top, *rest = module.split(".")
+    spec = importlib.util.find_spec(top)
+    for part in rest:
+        places = spec and spec.submodule_search_locations
+        spec = PathFinder.find_spec(f"{spec.name}.{part}", places) if spec and places else None
+    return spec
+
+
+def _definition(module: reach.Module, name: str) -> tuple[reach.Module, Function] | None:
     """Follow a name of a module through imports to the function or class that it stands for."""
-    if name in source.imported:
-        module, name = source.imported[name]
-        path = _path(module)
-        return _definition(_read(path), name) if path is not None and _is_looked_into(path) else None
-    node = source.nodes.get(name)
-    return (source, node) if isinstance(node, ast.ClassDef | ast.FunctionDef) else None
+    if name in module.imported:
+        origin = reach.read_module(module.imported[name].module)
+        return _definition(origin, module.imported[name].name) if origin else None
+    node = module.nodes.get(name)
+    return (module, node) if isinstance(node, Function) else None
 
 
-def _parameters(source: Source, node: ast.stmt) -> list[str] | None:
+def _parameters(module: reach.Module, node: Function) -> list[str] | None:
     """Return the names of a function's parameters, or of a class's without ``self``; None if it takes any."""
     if isinstance(node, ast.ClassDef):
         for member in node.body:
             if isinstance(member, ast.FunctionDef) and member.name == "__init__":
-                known = _parameters(source, member)
+                known = _parameters(module, member)
                 return known and known[1:]
         if len(node.bases) != 1 or node.decorator_list or not isinstance(node.bases[0], ast.Name):
             return None
-        base = _definition(source, node.bases[0].id)
+        base = _definition(module, node.bases[0].id)
         return _parameters(*base) if base is not None else None
     if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.args.kwarg or node.args.vararg:
         return None
     return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
-
-
-def _path(module: str) -> Path | None:
-    """Return the file of a module or the directory of a package, found without importing it; None if there is none."""
-    top, *rest = module.split(".")
-    spec = importlib.util.find_spec(top)
-    if spec is None or not rest:
-        return Path(spec.origin or top) if spec is not None else None
-    for place in spec.submodule_search_locations or ():
-        base = Path(place, *rest)
-        found = [path for path in (base.with_suffix(".py"), base / "__init__.py", base) if path.exists()]
-        found += base.parent.glob(f"{base.name}.*")  # compiled
-        if found:
-            return found[0]
-    return None
-
-
-def _is_looked_into(path: Path) -> bool:
-    """Whether a file is Python of the project's or the user's."""
-    return path.suffix == ".py" and not {"site-packages", "dist-packages"} & {*path.parts}
-
-
-@functools.cache
-def _read(path: Path) -> Source:
-    """Read the top level of a module.
-
-    Raises:
-        SettingsError: a syntax error, with its line, or text that is no Python.
-    """
-    try:
-        tree = ast.parse(path.read_bytes().decode())
-    except SyntaxError as error:
-        raise SettingsError(f"{path}: line {error.lineno}: {error.msg}") from error
-    except ValueError as error:  # not UTF-8, or null bytes
-        raise SettingsError(f"{path}: not Python ({error})") from error
-    source = Source(path, {}, {})
-    for node in tree.body:
-        if isinstance(node, ast.ImportFrom) and not node.level:
-            source.imported.update(
-                {alias.asname or alias.name: (node.module or "", alias.name) for alias in node.names}
-            )
-        elif isinstance(node, ast.FunctionDef | ast.ClassDef):
-            source.nodes[node.name] = node
-        else:
-            source.nodes.update(dict.fromkeys(_bound(node), node))
-    return source
-
-
-def _bound(node: ast.stmt) -> Iterator[str]:
-    """Yield the names that a statement binds, those of the statements below it too."""
-    for inner in ast.walk(node):
-        if isinstance(inner, ast.alias):
-            yield inner.asname or inner.name
-        elif isinstance(inner, ast.FunctionDef | ast.ClassDef):
-            yield inner.name
-        elif isinstance(inner, ast.Name) and isinstance(inner.ctx, ast.Store):
-            yield inner.id

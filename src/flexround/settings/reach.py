@@ -53,7 +53,7 @@ class Module:
     Attributes:
         sha256: of the whole file.
         imports: modules that it imports or names, among them the packages that it lies in; some may not exist.
-        nodes: name at the top of the module -> the statements that define it.
+        nodes: name at the top of the module -> what defines it last.
         imported: name at the top of the module -> what an import binds to it.
     """
 
@@ -69,7 +69,7 @@ class Module:
         self.sha256 = hashlib.sha256(content).hexdigest()
         self._tree = tree = _parsed(path, content)
         self.imports = {self.package, *self._imports(tree)}
-        self.nodes: dict[str, list[ast.AST]] = {}
+        self.nodes: dict[str, ast.AST] = {}
         self.imported: dict[str, Symbol] = {}
         for node in tree.body:
             self._read(node)
@@ -109,15 +109,12 @@ class Module:
                 symbol = Symbol(inner, "*") if _file(inner) else Symbol(self._origin(node), alias.name)
                 self.imported[alias.asname or alias.name] = symbol
         elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef):
-            self.nodes.setdefault(node.name, []).append(node)
-        elif isinstance(node, ast.Assign | ast.AnnAssign):
-            targets = node.targets if isinstance(node, ast.Assign) else [node.target]
-            for name in {leaf.id for target in targets for leaf in ast.walk(target) if isinstance(leaf, ast.Name)}:
-                self.nodes.setdefault(name, []).append(node)
+            self.nodes[node.name] = node
+        elif isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
+            self.nodes[node.id] = node
         else:
-            for child in ast.walk(node):
-                if isinstance(child, ast.Import | ast.ImportFrom):
-                    self._read(child)
+            for child in ast.iter_child_nodes(node):
+                self._read(child)
 
 
 def _parsed(path: Path, content: bytes) -> ast.Module:
