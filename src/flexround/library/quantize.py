@@ -18,7 +18,7 @@ from flexround import imports
 from flexround.errors import InputError
 from flexround.library import auto_blocks, code_digest, settings
 from flexround.library.architecture import described, steady
-from flexround.library.quantized import Quantized, sites
+from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import precision
@@ -160,7 +160,6 @@ def _run(
         report=report,
         parts=parts,
         architecture=steady(work.model, first),
-        sites=sites(work.model, work.recipe, work.blocks),
     )
 
 

@@ -1,9 +1,9 @@
 """A quantized network in memory, and on disk."""
 
 import dataclasses
-from collections.abc import Mapping, Sequence, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 import torch
 from pydantic import AliasPath, BaseModel, Field
@@ -29,7 +29,6 @@ EXPORTS = {
     "onnx": "flexround.library.onnx_file:write",
     "torch": "flexround.library.quantized:write_state_dict",
 }
-Sites = list[tuple[str, Literal["input", "output"]]]
 
 
 class _Saved(BaseModel):
@@ -55,7 +54,6 @@ class Quantized:
             ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output, ``seconds``, ``peak_mb``.
         parts: what is stored of each block, by the name of its file.
         architecture: what tells the network from others whose tensors have the same shapes.
-        sites: module and ``input`` or ``output`` of each quantized activation.
     """
 
     model: nn.Module
@@ -65,7 +63,6 @@ class Quantized:
     report: list[dict[str, Any]]
     parts: dict[str, codes.Part]
     architecture: dict[str, str]
-    sites: Sites
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the model returns."""
@@ -80,6 +77,13 @@ class Quantized:
         """Return the integer codes, step and zero point of each quantized weight by the name of its module."""
         stored = [item for part in self.parts.values() for item in part.quantized.items()]
         return {key.removeprefix(codes.WEIGHT): one for key, one in stored if key.startswith(codes.WEIGHT)}
+
+    @property
+    def sites(self) -> list[tuple[str, str]]:
+        """The module and ``input`` or ``output`` of each quantized activation."""
+        keys = [key for part in self.parts.values() for key in part.quantized if key.startswith(codes.ACTIVATION)]
+        places = [key.removeprefix(codes.ACTIVATION).rpartition("/") for key in keys]
+        return [(module, where) for module, _, where in places]
 
     def save(self, directory: str | Path) -> Path:
         """Write the network as the suite stores its own: packed codes, steps, what is not quantized, a manifest.
@@ -155,12 +159,10 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     quantized = {key for path in codes.files(directory) for key in codes.shapes(path)[1]}
     codes.load(directory, outline, [_whole(outline, quantized)], torch.device("meta"))  # finds whatever is wrong
     prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
-    codes.load(directory, model, [whole := _whole(model, quantized)], where, None)
+    codes.load(directory, model, [_whole(model, quantized)], where, None)
     parts = {path.name: codes.read(path) for path in codes.files(directory)}
-    found_sites = sites(model.to(where), recipe, [whole])
-    return Quantized(
-        model, recipe, saved.hyper, saved.hyper_sources, saved.report, parts, saved.architecture, found_sites
-    )
+    sources = saved.hyper_sources
+    return Quantized(model.to(where), recipe, saved.hyper, sources, saved.report, parts, saved.architecture)
 
 
 def _saved(directory: Path) -> bool:
@@ -188,12 +190,6 @@ def facts(architecture: dict[str, str], recipe: Recipe, hyper: Hyper, sources: d
         "hyper_sources": sources,
         "architecture": architecture,
     }
-
-
-def sites(model: nn.Module, recipe: Recipe, blocks: Sequence[Block]) -> Sites:
-    """Return module and place of each activation that a recipe quantizes."""
-    names = {module: name for name, module in model.named_modules()}
-    return [(names[site.module], site.where) for block in blocks for site in block.sites] if recipe.a_bits else []
 
 
 def write_record(directory: Path, report: list[dict[str, Any]], device: torch.device) -> None:
