@@ -168,7 +168,8 @@ def _differs(model: nn.Module, blocks: Sequence[Block], x: Tensor) -> bool:
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
-    with _catching(blocks[-1].module) as caught:
+    caught: list[Any] = []
+    with blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)):
         output = model(first_input(x))
     wanted = [of for of in (*map(_first, caught[:1]), _first(output)) if isinstance(of, Tensor)]
     if not caught or not wanted:
@@ -205,14 +206,11 @@ def _watched(
 
         return hook
 
-    def count(module: nn.Module, *_: Any) -> None:
-        calls.append(module)
-
     with contextlib.ExitStack() as hooks:
         for name, module in chosen:
-            hooks.callback(module.register_forward_hook(watch(name, module), with_kwargs=True).remove)
+            hooks.enter_context(module.register_forward_hook(watch(name, module), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
-            hooks.callback(layer.register_forward_pre_hook(count).remove)
+            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: calls.append(layer)))
         model(first_input(x))
     names = [part.name for part in ran]
     for name, _ in chosen:
@@ -257,7 +255,7 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], index: int, row: Tensor,
             given = _with_first(part.output, x if number == index - 1 else _first(part.output).clone())
             undo.enter_context(_standing_in(part.module, given))
         # before the quantizer of its input, which is another hook
-        undo.callback(parts[index].module.register_forward_pre_hook(catch, prepend=True).remove)
+        undo.enter_context(parts[index].module.register_forward_pre_hook(catch, prepend=True))
         undo.enter_context(contextlib.suppress(_Reached))
         model(first_input(row if index else x))
     return caught[0]
@@ -274,17 +272,6 @@ def _standing_in(module: nn.Module, value: Any) -> Iterator[None]:
         del module.forward
         if own is not None:
             module.forward = own
-
-
-@contextlib.contextmanager
-def _catching(module: nn.Module) -> Iterator[list[Any]]:
-    """Collect what a module gives."""
-    caught: list[Any] = []
-    hook = module.register_forward_hook(lambda _, __, output: caught.append(output))
-    try:
-        yield caught
-    finally:
-        hook.remove()
 
 
 def _first(output: Any) -> Any:

@@ -4,7 +4,6 @@ Configuration and packed weights are made by that library's own code, from our c
 """
 
 import copy
-import math
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -22,8 +21,9 @@ from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.library.quantized import Quantized
-from flexround.models.tensors import seeded
+from flexround.models.surgery import attach
 from flexround.quant.activation import ActivationQuantizer
+from flexround.quant.grid import Grid
 from flexround.reconstruct.codes import Stored
 
 PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one in an int8
@@ -45,7 +45,8 @@ def write(quantized: Quantized, directory: Path) -> None:
     """
     codes = quantized.codes()
     bits = _check(quantized, codes)
-    model = _plain(quantized.model)
+    model: Any = copy.deepcopy(quantized.model).float()
+    attach.strip(model)
     inputs = {name: _input_quantizer(quantized.model, name) for name in codes} if quantized.sites else {}
     symmetric = next(iter(codes.values())).grid.qmin < 0
     apply_quantization_config(model, _configuration(model, list(codes), bits, symmetric, bool(inputs)))
@@ -97,15 +98,6 @@ def _check(quantized: Quantized, codes: Mapping[str, Stored]) -> int:
     return bits
 
 
-def _plain(model: Any) -> Any:
-    """Return a float32 copy of a model of transformers without the quantizers of its activations."""
-    with seeded(0):
-        copied = type(model)(copy.deepcopy(model.config)).eval()
-    state = model.state_dict()
-    copied.load_state_dict({name: state[name] for name in copied.state_dict()})
-    return copied
-
-
 def _input_quantizer(model: nn.Module, name: str) -> ActivationQuantizer:
     """Return the quantizer of what a linear reads: at it, or at the module around it that shares its input."""
     while name:
@@ -135,22 +127,15 @@ def _configuration(
 
 def _fill(module: Any, stored: Stored, inputs: ActivationQuantizer | None) -> None:
     """Give a linear its values, steps and zero points; the format's codes are signed whatever ours are."""
-    rows, shift = len(module.weight), _shift(stored.grid.qmin, stored.grid.qmax)
     module.weight.copy_(stored.values())
-    module.weight_scale.copy_(_per_row(stored.grid.step, rows))
+    module.weight_scale.copy_(stored.grid.step.reshape(-1, 1))
     if stored.grid.qmin == 0:
-        module.weight_zero_point.copy_(_per_row(stored.grid.zero_point, rows) - shift)
+        module.weight_zero_point.copy_(_signed(stored.grid).reshape(-1, 1))
     if inputs is not None:
-        grid = inputs.grid
-        module.input_scale.copy_(inputs.step().reshape(1))
-        module.input_zero_point.copy_(grid.zero_point.reshape(1) - _shift(grid.qmin, grid.qmax))
+        module.input_scale.copy_(inputs.step())
+        module.input_zero_point.copy_(_signed(inputs.grid))
 
 
-def _per_row(value: Tensor, rows: int) -> Tensor:
-    """Return a number of shape () or per output channel as (rows, 1)."""
-    return value.reshape(-1, 1).expand(rows, 1)
-
-
-def _shift(low: int, high: int) -> int:
-    """Return what is between our codes and signed ones."""
-    return 0 if low < 0 else math.ceil((high - low) / 2)
+def _signed(grid: Grid) -> Tensor:
+    """Return the zero point of a grid, its shape, among signed codes."""
+    return grid.zero_point - (0 if grid.qmin < 0 else (grid.qmax + 1) // 2)

@@ -130,7 +130,8 @@ def _store_codes(proto: onnx.ModelProto, codes: Mapping[str, Stored]) -> None:
             raise InputError(f"export onnx: {name}.weight is not in the traced graph; the exporter changed it")
         assert stored.codes is not None
         integers = stored.codes.numpy()
-        step, zero = (_per_row(part, len(integers)) for part in (stored.grid.step, stored.grid.zero_point))
+        grids = (part.numpy().reshape(-1) for part in (stored.grid.step, stored.grid.zero_point))
+        step, zero = (np.broadcast_to(part, len(integers)) for part in grids)  # of one for all, or one for each row
         _replace(graph, place, integers.T if turned else integers, step, zero, axis=integers.ndim - 1 if turned else 0)
 
 
@@ -143,24 +144,19 @@ def _place(there: Mapping[str, np.ndarray], name: str, values: np.ndarray) -> tu
     return None, False
 
 
-def _per_row(value: Tensor, rows: int) -> np.ndarray:
-    """Return a number of shape () or per output channel as (rows,)."""
-    return np.broadcast_to(value.numpy().reshape(-1), rows)
-
-
 def _replace(graph: Any, name: str, codes: np.ndarray, step: np.ndarray, zero: np.ndarray, axis: int) -> None:
     """Put codes, one step and zero point for each entry along ``axis``, and a DequantizeLinear where a weight was."""
     quantized = {output for node in graph.node if node.op_type == "DequantizeLinear" for output in node.output}
     multiplied = [node.input[0] for node in graph.node if node.op_type == "MatMul" and name in node.input]
     kept = [each for each in graph.initializer if each.name != name]
     del graph.initializer[:]
-    value, parts = name, {"step": step.astype(np.float32), "zero": zero.astype(codes.dtype)}
+    value = name
     if any(other not in quantized for other in multiplied):
         # Of both nodes onnxruntime makes a MatMulNBits, which rounds the other input to 8 bit; not beyond a Reshape.
         kept.append(numpy_helper.from_array(np.array(codes.shape), f"{name}:shape"))
         value, codes, axis = f"{name}:value", codes[None], axis + 1
         graph.node.insert(0, helper.make_node("Reshape", [value, f"{name}:shape"], [name], f"{name}:reshape"))
-    parts = {"codes": np.ascontiguousarray(codes)} | parts
+    parts = {"codes": np.ascontiguousarray(codes), "step": step, "zero": zero.astype(codes.dtype)}
     graph.initializer.extend(kept)
     graph.initializer.extend(numpy_helper.from_array(part.copy(), f"{name}:{key}") for key, part in parts.items())
     node = helper.make_node("DequantizeLinear", [f"{name}:{key}" for key in parts], [value], f"{name}:dq", axis=axis)

@@ -59,7 +59,7 @@ def called(job: Reconstruction, block: Block, x: Tensor) -> list[tuple[nn.Module
 
     with contextlib.ExitStack() as hooks:
         for layer in attach.weight_layers(block):
-            hooks.callback(layer.register_forward_pre_hook(look, with_kwargs=True).remove)
+            hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
         with job.products():
             block(on(job.device, x[:1]), None if job.mask is None else job.mask[:1].to(job.device))
     return calls
@@ -74,14 +74,8 @@ def _input(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor, mask:
         seen.extend([*arguments, *keywords.values()][:1])
         raise _Reached
 
-    hook = layer.register_forward_pre_hook(look, with_kwargs=True)
-    try:
-        with job.products():
-            block(x, mask)
-    except _Reached:
-        pass
-    finally:
-        hook.remove()
+    with layer.register_forward_pre_hook(look, with_kwargs=True), job.products(), contextlib.suppress(_Reached):
+        block(x, mask)
     return seen[0] if seen else None
 
 

@@ -2,7 +2,6 @@
 
 import contextlib
 from collections.abc import Iterator, Sequence
-from typing import Protocol
 
 import torch
 from torch import Tensor
@@ -13,26 +12,12 @@ from flexround.models.shards import Shards
 from flexround.models.tensors import within
 
 
-class Weights(Protocol):
-    """Gives each block its full-precision weights.
+class Resident:
+    """The whole model is in memory; what a block was before it was quantized is copied if it is needed again.
 
     Attributes:
         alike: whether all blocks have inputs and outputs of one shape, so that the first one speaks for all.
     """
-
-    alike: bool
-
-    def block(self, index: int, again: bool) -> contextlib.AbstractContextManager[None]:
-        """Hold a block in memory, full precision at first; ``again``: it will be asked for once more."""
-        ...
-
-    def surroundings(self) -> contextlib.AbstractContextManager[None]:
-        """Hold in memory what is in no block: embeddings, the last norm, the head."""
-        ...
-
-
-class Resident:
-    """The whole model is in memory; what a block was before it was quantized is copied if it is needed again."""
 
     alike = False
 
@@ -42,7 +27,7 @@ class Resident:
 
     @contextlib.contextmanager
     def block(self, index: int, again: bool) -> Iterator[None]:
-        """Put back what the block was, if it has been quantized."""
+        """Put back what the block was, if it has been quantized; ``again``: it will be asked for once more."""
         module = self._blocks[index].module
         if index in self._originals:
             module.load_state_dict(self._originals.pop(index))
@@ -50,10 +35,9 @@ class Resident:
             self._originals[index] = {name: value.clone() for name, value in module.state_dict().items()}
         yield
 
-    @contextlib.contextmanager
-    def surroundings(self) -> Iterator[None]:
-        """Nothing is to be done."""
-        yield
+    def surroundings(self) -> contextlib.AbstractContextManager[None]:
+        """Do nothing: what is in no block (embeddings, the last norm, the head) is in memory."""
+        return contextlib.nullcontext()
 
 
 class Streamed:
@@ -99,3 +83,6 @@ class Streamed:
         self._shards.fill(names, self._device)
         yield
         self._shards.empty(names)
+
+
+Weights = Resident | Streamed
