@@ -83,7 +83,7 @@ def reconstruct(
                 part = codes.part(learned, job.model, plain)
             if index + 1 == len(job.blocks):
                 carry = {}
-            state.commit(_position(phase, index), part, carry, record)
+            state.commit(f"{phase.name}/{index:03d}", part, carry, record)
             done_block(record)
             memory.return_freed_memory()
     state.join()
@@ -141,10 +141,6 @@ def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> 
     with job.weights.surroundings():
         rest = codes.part({}, job.model, [name for name in places(job.model) if name not in quantized])
     state.commit(REST, rest, {})
-
-
-def _position(phase: Phase, index: int) -> str:
-    return f"{phase.name}/{index:03d}"
 
 
 def _earlier(state: State, index: int) -> Result:

@@ -241,7 +241,6 @@ class MemoryState(State):
     def __init__(self) -> None:
         super().__init__(Path(), "")
         self._parts: dict[str, Part] = {}
-        self._last_carry: dict[str, Tensor] = {}
 
     @property
     def room(self) -> None:
@@ -253,17 +252,13 @@ class MemoryState(State):
         yield self
 
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
-        """Keep a finished block; arguments as of ``State.commit``."""
+        """Keep what was found for a finished block; arguments as of ``State.commit``."""
         self.entries.append(_entry(position, record))
-        self._parts[position], self._last_carry = part, carry
+        self._parts[position] = part
 
     def part(self, entry: dict[str, Any]) -> Part:
         """Return what was found for a finished block."""
         return self._parts[entry["position"]]
-
-    def carry(self, store: Store) -> dict[str, Tensor]:
-        """Return the activations carried out of the last finished block."""
-        return self._last_carry
 
 
 def _entry(position: str, record: dict[str, Any] | None) -> dict[str, Any]:
