@@ -27,9 +27,14 @@ def collect(samples: Any) -> Inputs:
     Raises:
         InputError: no samples, of another kind, or batches that don't fit together.
     """
-    batches = [samples] if isinstance(samples, Tensor | Mapping) else _batches(samples)
+    if not isinstance(samples, Iterable) or isinstance(samples, str):
+        raise InputError(
+            f"samples: {type(samples).__name__} is no tensor, list of batches or DataLoader; its rows are needed"
+        )
+    batches = [samples] if isinstance(samples, Tensor | Mapping) else list(samples)
     if not batches:
         raise InputError("samples: there are none; give a tensor (N, ...), a list of batches or a DataLoader")
+    batches = [batch[0] if isinstance(batch, Sequence) and batch else batch for batch in batches]  # [1:] are labels
     parts = [_inputs(batch, f"samples: batch {number}") for number, batch in enumerate(batches)]
     shapes = list(dict.fromkeys(tuple(part.x.shape[1:]) for part in parts))
     if len(shapes) > 1:
@@ -44,15 +49,6 @@ def collect(samples: Any) -> Inputs:
         raise InputError(f"samples: {int((~torch.isfinite(x)).sum())} of {x.numel()} values are NaN or Inf")
     mask = torch.cat([part.mask for part in parts if part.mask is not None]) if all(masked) else None
     return Inputs(x, None if mask is None or mask.all() else mask)
-
-
-def _batches(samples: Any) -> list[Any]:
-    """Return the batches of an iterable."""
-    if not isinstance(samples, Iterable) or isinstance(samples, str):
-        raise InputError(
-            f"samples: {type(samples).__name__} is no tensor, list of batches or DataLoader; its rows are needed"
-        )
-    return [batch[0] if isinstance(batch, Sequence) and batch else batch for batch in samples]
 
 
 def _inputs(batch: Any, where: str) -> Inputs:

@@ -133,18 +133,19 @@ def plan(
     one = row * rows * dtype.itemsize
     if directory is not None:
         _check_room(directory, KEPT * one)
-    limit = int(HOST_PART * _host_memory()) if host_bytes is None else host_bytes
+    if host_bytes is None:
+        host_bytes = int(HOST_PART * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
     if device.type == "cuda" and gpu_bytes is None:
         gpu_bytes = int(GPU_PART * torch.cuda.get_device_properties(device).total_memory)
     if device.type == "cuda" and HELD * one <= (gpu_bytes or 0):
         store = Store(device, dtype, largest=one)
-    elif directory is None or HELD * one <= limit:
+    elif directory is None or HELD * one <= host_bytes:
         store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda", largest=one)
     else:
         store = Store(torch.device("cpu"), dtype, directory, largest=one)
     log.info(
         "caches: %d x %.3g GB %s (limits: GPU %.3g GB, host %.3g GB)",
-        *(HELD, one / GB, store, (gpu_bytes or 0) / GB, limit / GB),
+        *(HELD, one / GB, store, (gpu_bytes or 0) / GB, host_bytes / GB),
     )
     return store
 
@@ -160,11 +161,6 @@ def _check_room(directory: Path, needed: int) -> None:
             "--state, fewer samples, or a cache_dtype of half the size"
         )
     log.info("resume state: %.3g GB of %.3g GB free", needed / GB, free / GB)
-
-
-def _host_memory() -> int:
-    """Return the bytes of the host's memory."""
-    return os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
 
 
 @torch.no_grad()
