@@ -121,8 +121,9 @@ def quantize(
                 mask=inputs.mask,
             )
             limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
-            quantized = _run(work, inputs, state, progress, sources, first, limits)
-    said = left(work, quantized.report)
+            report, stored = _run(work, inputs, state, progress, limits)
+            quantized = Quantized(network, given, values, sources, report, stored, steady(network, first))
+    said = left(work, report)
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(network).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
     if said:
@@ -135,11 +136,9 @@ def _run(
     inputs: Inputs,
     state: str | Path | None,
     progress: bool,
-    sources: dict[str, str],
-    first: dict[str, str],
     limits: tuple[int | None, int | None],
-) -> Quantized:
-    """Learn all blocks; return the network with its report."""
+) -> tuple[list[dict[str, Any]], dict[str, codes.Part]]:
+    """Learn all blocks; return the report, and what is stored of each block, which the model then has."""
     steps = len(work.blocks) * (2 if work.recipe.a_bits and not work.joint else 1)
     with tqdm(total=steps, disable=not progress, unit="block") as bar:
 
@@ -152,15 +151,7 @@ def _run(
             parts = {entry["file"]: opened.part(entry) for entry in opened.entries}
     for part in parts.values():  # as it is stored, not as it was learned
         codes.apply(part.quantized, work.model, work.blocks, work.device)
-    return Quantized(
-        model=work.model,
-        recipe=work.recipe,
-        hyper=work.hyper,
-        sources=sources,
-        report=report,
-        parts=parts,
-        architecture=steady(work.model, first),
-    )
+    return report, parts
 
 
 def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -> State:
