@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import hashlib
 import itertools
 import logging
@@ -224,34 +225,31 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
         InputError: a batch norm can't be folded, or the model computes something else afterwards: the convolution that
             was registered before it is not what it normalises.
     """
-    known = family.blocks is not None
-    before = None if known else _given(model, x)
-    if isinstance(before, Tensor) and auto_blocks.apart(_given(model, x), before) > auto_blocks.CLOSE:
+    given = functools.partial(_given, model, auto_blocks.first_input(x), type(model).__name__)
+    before = given() if family.blocks is None else None
+    if isinstance(before, Tensor) and auto_blocks.apart(given(), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
     prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if isinstance(before, Tensor) and auto_blocks.apart(_given(model, x), before) > FOLDED:
+    if isinstance(before, Tensor) and auto_blocks.apart(given(), before) > FOLDED:
         raise InputError(
             f"{type(model).__name__}: computes something else when its batch norms are folded into the "
             "convolutions registered before them; register each right after its own, or fold them yourself"
         )
 
 
-def _given(model: nn.Module, x: Tensor) -> Any:
-    """Return what a model gives for a sample (1, ...).
+def _given(call: Callable[[Tensor], Any], x: Tensor, name: str) -> Any:
+    """Return what a model or its blocks give for a sample (1, ...).
 
     Raises:
-        InputError: its own error, of the sample's shape for example.
+        InputError: their own error, of the sample's shape for example.
     """
     try:
-        return model(auto_blocks.first_input(x))
+        return call(x)
     except Exception as error:  # of any kind: it is the user's code
-        raise InputError(
-            f"samples: {type(model).__name__} can't take one of shape "
-            f"{tuple(auto_blocks.first_input(x).shape)}: {error}"
-        ) from error
+        raise InputError(f"samples: {name} can't take one of shape {tuple(x.shape)}: {error}") from error
 
 
 @torch.no_grad()
@@ -270,17 +268,12 @@ def _cut(
             raise InputError("blocks: the function has to return a list of flexround.Block")
     elif blocks is None and family.blocks is not None:
         found = imports.load(family.blocks)(model)
-        try:
-            protocol.run(found, x[:1])
-        except Exception as error:  # of any kind: it is the model's own
-            raise InputError(
-                f"samples: the blocks of {type(model).__name__} can't take one of shape {tuple(x[:1].shape)}: {error}"
-            ) from error
+        _given(functools.partial(protocol.run, found), x[:1], f"the blocks of {type(model).__name__}")
         return found
     else:
         found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
         log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
-    _given(model, x[:1])
+    _given(model, auto_blocks.first_input(x[:1]), type(model).__name__)
     auto_blocks.check(model, found, inputs.x, device)
     return found
 
