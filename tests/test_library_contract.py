@@ -17,7 +17,7 @@ KINDS = {
 }
 RECIPES = [
     ("B", "flexround", None),
-    ("B", "flexround", 8),
+    ("B", "flexround", 4),
     ("Q", "flexround", 8),
     ("B", "adaround", None),
     ("Q", "signround", 8),
@@ -45,11 +45,14 @@ def answer(model, kind):
 @pytest.mark.parametrize(("kind", "recipe", "of_type"), CASES)
 def test_what_quantize_promises(tmp_path, kind, recipe, of_type):
     model = KINDS[kind][0]().to(of_type)
-    before = copy.deepcopy(model.state_dict())
+    before, full = copy.deepcopy(model.state_dict()), answer(model, kind)
     found = quantized(kind, model, *recipe)
     after = answer(found.model, kind)
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items()), "the original stays"
     assert after.dtype == of_type
+    assert 0 < (after - full).norm() < 0.9 * full.norm()
+    assert bool(found.sites) == bool(recipe[2])
+    assert all(stored.codes.max() <= stored.grid.qmax for stored in found.codes().values())
     assert {p.dtype for name, p in found.model.named_parameters() if "quantizer" not in name} == {of_type}
 
     nearest = quantized(kind, model, "B", "rtn", None).codes()

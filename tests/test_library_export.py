@@ -87,6 +87,14 @@ def test_perplexity_in_transformers_is_ours(tmp_path, pinned, recipe, settings, 
     assert abs(ours / full - 1) > 5 * equal, "the quantization shows"
 
 
+def opened(path):
+    """Return a session, and the kinds of the nodes that it runs."""
+    options = onnxruntime.SessionOptions()
+    options.optimized_model_filepath = str(path.with_name("optimized.onnx"))
+    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    return session, [node.op_type for node in onnx.load(options.optimized_model_filepath).graph.node]
+
+
 def run_onnx(path, x):
     session = onnxruntime.InferenceSession(path, providers=["CPUExecutionProvider"])
     return session.run(None, {session.get_inputs()[0].name: x.numpy()})[0]
@@ -159,12 +167,7 @@ def test_a_network_is_exported_in_its_type(tmp_path, kind):
 def test_integer_kernels_run(tmp_path):
     quantized = flexround.quantize(made(Pictures), pictures(), "q-flexround-w8a8", **FEW)
     path = quantized.export("onnx", tmp_path / "out", pictures(2)) / "model.onnx"
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    options.graph_optimization_level = onnxruntime.GraphOptimizationLevel.ORT_ENABLE_EXTENDED
-    onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
-    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
-    assert kinds.count("QLinearConv") >= 2
+    assert opened(path)[1].count("QLinearConv") >= 2
 
 
 def bert(count=16):
@@ -183,9 +186,7 @@ def test_onnxruntime_computes_a_bert_with_padded_rows_in_integers(tmp_path):
     model, rows = bert()
     quantized = flexround.quantize(model, rows, "q-flexround-w8a8", **FEW)
     path = quantized.export("onnx", tmp_path / "out", {name: value[:2] for name, value in rows.items()}) / "model.onnx"
-    options = onnxruntime.SessionOptions()
-    options.optimized_model_filepath = str(tmp_path / "optimized.onnx")
-    session = onnxruntime.InferenceSession(path, options, providers=["CPUExecutionProvider"])
+    session, kinds = opened(path)
     for length in (12, 7):  # rows of another length than the example's
         cut = {name: value[:, :length] for name, value in rows.items()}
         (found,) = session.run(None, {name: value.numpy() for name, value in cut.items()})
@@ -194,7 +195,6 @@ def test_onnxruntime_computes_a_bert_with_padded_rows_in_integers(tmp_path):
         off = np.abs(found - wanted).mean()
         assert off < 0.25 * np.abs(full - wanted).mean(), "a code may flip where one rounds"
         assert off < 0.01 * np.abs(unmasked - wanted).mean(), "the mask counts"
-    kinds = [node.op_type for node in onnx.load(tmp_path / "optimized.onnx").graph.node]
     assert kinds.count("MatMulIntegerToFloat") == 12
 
 
