@@ -4,12 +4,14 @@ A plugin of Snakemake's (``logger: [flexround]`` in a profile). Dry runs look as
 everything in any case.
 """
 
+import contextlib
 import json
 import logging
 import re
 import sys
 import time
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -30,57 +32,31 @@ ENDED = "the same command goes on where this run stopped"
 
 
 class LogHandler(LogHandlerBase):
-    """Writes to stderr."""
+    """The terminal's output; it needs to see the records that a profile's ``quiet`` would hide."""
+
+    writes_to_stream = has_filter = has_formatter = True
+    writes_to_file = needs_rulegraph = False
 
     def __post_init__(self) -> None:
         """Start with nothing known."""
         shown = self.common_settings
         self.jobs: dict[int, dict[str, Any]] = {}
-        self.started: dict[int, float] = {}
         self.finished: list[int] = []
         self.failed: list[str] = []
         self.stopped = False
-        self.begin = time.monotonic()
+        self.begin = time.time()
         self.plain = bool(shown.dryrun or shown.verbose or shown.debug_dag or shown.printshellcmds)
         self.usual = DefaultFilter(shown.quiet, shown.debug_dag, shown.verbose, shown.dryrun, shown.printshellcmds)
         self.setFormatter(DefaultFormatter(shown.quiet, shown.show_failed_logs))
 
-    @property
-    def writes_to_stream(self) -> bool:
-        """It is what the terminal shows."""
-        return True
-
-    @property
-    def writes_to_file(self) -> bool:
-        """Snakemake writes its log file itself."""
-        return False
-
-    @property
-    def has_filter(self) -> bool:
-        """It needs to see records that a profile's ``quiet`` would hide."""
-        return True
-
-    @property
-    def has_formatter(self) -> bool:
-        """It has Snakemake's."""
-        return True
-
-    @property
-    def needs_rulegraph(self) -> bool:
-        """It draws nothing."""
-        return False
-
     def emit(self, record: logging.LogRecord) -> None:
         """Write what a record says, if it says something."""
         try:
-            if text := self._plain(record) if self.plain else self._told(record):
+            usual = self.plain and self.usual.filter(record)
+            if text := self.format(record) if usual else "" if self.plain else self._told(record):
                 print(text, file=sys.stdout if self.common_settings.stdout else sys.stderr, flush=True)
         except Exception:  # a terminal that went away must not end a run of hours
             self.handleError(record)
-
-    def _plain(self, record: logging.LogRecord) -> str:
-        """Return what Snakemake would show."""
-        return self.format(record) if self.usual.filter(record) else ""
 
     def _told(self, record: logging.LogRecord) -> str:
         """Return what is shown of a record of a run."""
@@ -90,13 +66,10 @@ class LogHandler(LogHandlerBase):
                 return self._plan(facts["stats"])
             case LogEvent.JOB_INFO:
                 self.jobs[facts["jobid"]] = facts
-                self.started[facts["jobid"]] = time.monotonic()
-                return ""
             case LogEvent.JOB_FINISHED:
                 self.finished.append(facts["job_id"])
-                return ""
             case LogEvent.PROGRESS:
-                return self._progress(facts["done"], facts["total"])
+                return "\n".join(self._progress(facts["done"], facts["total"]))
             case LogEvent.JOB_ERROR:
                 return self._failure(facts["rule_name"], facts)
             case LogEvent.GROUP_ERROR:
@@ -110,31 +83,27 @@ class LogHandler(LogHandlerBase):
 
     def _plan(self, stats: dict[str, int]) -> str:
         """Return how many jobs of which rules there will be."""
-        counts = {rule: count for rule, count in stats.items() if rule not in ("total", "all")}
-        largest = sorted(counts, key=lambda rule: -counts[rule])[:4]
-        rest = sum(counts.values()) - sum(counts[rule] for rule in largest)
-        listed = ", ".join(f"{counts[rule]} {rule}" for rule in largest)
+        counts = Counter({rule: count for rule, count in stats.items() if rule not in ("total", "all")})
+        largest = counts.most_common(4)
+        rest = counts.total() - sum(count for _, count in largest)
+        listed = ", ".join(f"{count} {rule}" for rule, count in largest)
         return f"{stats.get('total', 0)} jobs: {listed}{f' and {rest} more' if rest else ''}; logs/ has a log of each"
 
-    def _progress(self, done: int, total: int) -> str:
-        """Return a line for each job that has finished since the last one."""
-        left = ""
-        seconds = time.monotonic() - self.begin
-        if done >= FEW and done < total:
-            left = f", about {_duration(seconds / done * (total - done))} left"
-        lines = []
-        for number in self.finished:
-            name = described(self.jobs.get(number, {"rule_name": "job", "wildcards": {}}))
-            took = _duration(time.monotonic() - self.started.get(number, time.monotonic()))
-            found = metrics(self.jobs[number]["output"]) if number in self.jobs else ""
-            lines.append(f"[{done}/{total}{left}] {name} ({took}){found}")
+    def _progress(self, done: int, total: int) -> Iterator[str]:
+        """Yield a line for each job that has finished since the last one."""
+        seconds = time.time() - self.begin
+        left = f", about {_duration(seconds / done * (total - done))} left" if FEW <= done < total else ""
+        for job in (self.jobs[number] for number in self.finished if number in self.jobs):
+            took = _duration(time.time() - job["created"])
+            yield f"[{done}/{total}{left}] {described(job)} ({took}){metrics(_paths(job['output']))}"
         self.finished.clear()
-        return "\n".join([*lines, *([self._end(seconds)] if done == total else [])])
+        if done == total:
+            yield self._end(seconds)
 
     def _end(self, seconds: float) -> str:
         """Return how long it took, and where what was asked for lies."""
         shown = [job for job in self.jobs.values() if job["rule_name"].startswith("publish_")]
-        files = [str(path).partition(" ")[0] for job in shown for path in job["output"]]
+        files = [str(path) for job in shown for path in _paths(job["output"])]
         listed = f"; open {', '.join(files[:LONGEST])}{' ...' if len(files) > LONGEST else ''}" if files else ""
         return f"done in {_duration(seconds)}{listed}"
 
@@ -142,12 +111,12 @@ class LogHandler(LogHandlerBase):
         """Return which job failed, why, and where its log is."""
         if self.stopped:  # every job that ran fails of it
             return ""
-        known = self.jobs.get(facts["jobid"], {"rule_name": rule, "wildcards": {}})
-        logs = [str(path).partition(" ")[0] for path in facts["log"] if not str(path).endswith(".json")]
-        reason = next((text for path in logs if (text := message(Path(path)))), "")
-        self.failed.append(described(known))
-        lines = [f"FAILED: {described(known)}", *(f"  {line}" for line in reason.splitlines())]
-        return "\n".join([*lines, *(f"  log: {path}" for path in logs)])
+        name = described(self.jobs.get(facts["jobid"], {"rule_name": rule, "wildcards": {}}))
+        logs = [path for path in _paths(facts["log"]) if path.suffix != ".json"]
+        reason = next((text for path in logs if (text := message(path))), "")
+        self.failed.append(name)
+        lines = (*reason.splitlines(), *(f"log: {path}" for path in logs))
+        return "\n".join([f"FAILED: {name}", *(f"  {line}" for line in lines)])
 
     def _own_words(self, text: str, level: int) -> str:
         """Return a line of Snakemake's own, or what it means here."""
@@ -174,16 +143,17 @@ def described(job: dict[str, Any]) -> str:
     return " ".join([job["rule_name"], *names, *seed])
 
 
-def metrics(outputs: Sequence[str]) -> str:
+def _paths(texts: Sequence[str]) -> list[Path]:
+    """Return the paths of what Snakemake lists, without the flags behind a path."""
+    return [Path(str(text).partition(" ")[0]) for text in texts]
+
+
+def metrics(outputs: Sequence[Path]) -> str:
     """Return what an evaluation found, if a job was one."""
-    for output in outputs:
-        path = Path(str(output).partition(" ")[0])
-        path = path if path.name == "metrics.json" else path / "metrics.json"
-        try:
+    for path in (path for path in outputs if path.name == "metrics.json"):
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, AttributeError):
             found = json.loads(path.read_text())["metrics"]
             return ": " + ", ".join(f"{name} {value:.2f}" for name, value in list(found.items())[:3])
-        except (OSError, ValueError, KeyError, TypeError, AttributeError):
-            continue
     return ""
 
 
