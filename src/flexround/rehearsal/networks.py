@@ -1,21 +1,62 @@
 """Stand-ins of released checkpoints: small networks with random weights under the real names, in the real files."""
 
 import json
-import re
 from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors.torch import save_file
+from huggingface_hub import save_torch_state_dict
 from torch import Tensor, nn
 
 from flexround import imports
-from flexround.rehearsal import configurations, tokenizers
+from flexround.rehearsal import tokenizers
 from flexround.settings.schema import Checkpoint, Source
 
 RANK = 4  # of microsoft/LoRA's released adapters
 SHARDS = 3
-_HEADS = {"bert": "pretraining"}
+# What the repositories' config.json says beside the sizes: old keys, and whole numbers where the library has floats.
+CONFIGURATIONS: dict[str, dict[str, Any]] = {
+    "bert": {
+        "architectures": ["BertForMaskedLM"],
+        "gradient_checkpointing": False,
+        "position_embedding_type": "absolute",
+        "transformers_version": "4.6.0.dev0",
+    },
+    "gpt_neo": {
+        "architectures": ["GPTNeoForCausalLM"],
+        "attention_dropout": 0,
+        "embed_dropout": 0,
+        "gradient_checkpointing": False,
+        "resid_dropout": 0,
+        "summary_first_dropout": 0.1,
+        "tokenizer_class": "GPT2Tokenizer",
+        "transformers_version": "4.9.0.dev0",
+    },
+    "opt": {
+        "activation_dropout": 0.0,
+        "architectures": ["OPTForCausalLM"],
+        "prefix": "</s>",
+        "torch_dtype": "float16",
+        "transformers_version": "4.21.0.dev0",
+    },
+    "gpt2": {
+        "architectures": ["GPT2LMHeadModel"],
+        "attn_pdrop": 0.1,
+        "embd_pdrop": 0.1,
+        "n_ctx": 1024,
+        "n_special": 0,
+        "predict_special_tokens": True,
+        "resid_pdrop": 0.1,
+        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
+    },
+    "llama": {
+        "architectures": ["LlamaForCausalLM"],
+        "pad_token_id": 0,
+        "rope_scaling": None,
+        "torch_dtype": "float16",
+        "transformers_version": "4.31.0.dev0",
+    },
+}
 State = dict[str, Tensor]
 
 
@@ -51,29 +92,17 @@ def _directory(checkpoint: Checkpoint, files: tuple[str, ...], directory: Path) 
     """Write a Hugging Face directory: configuration, tokenizer, weights in the form that ``files`` names."""
     factory = imports.load(checkpoint.model.factory)
     kind = factory.__name__
-    model = factory(head=_HEADS.get(kind, "causal-lm"), **checkpoint.model.args)
-    (directory / "config.json").write_text(json.dumps(configurations.file(kind, model.config), indent=2))
+    model = factory(head="pretraining" if kind == "bert" else "causal-lm", **checkpoint.model.args)
+    configuration = checkpoint.model.args | CONFIGURATIONS[kind] | {"model_type": kind}
+    (directory / "config.json").write_text(json.dumps(configuration, indent=2, sort_keys=True))
     tokenizers.write(kind, files, directory)
     state = {"bert": _bert, "gpt_neo": _gpt_neo, "gpt2": _gpt2, "opt": _opt, "llama": _llama}[kind](model)
     if "pytorch_model.bin" in files:
         torch.save(state, directory / "pytorch_model.bin")
-    elif "model.safetensors" in files:
-        save_file(state, directory / "model.safetensors", {"format": "pt"})
     else:
-        _shards(state, directory)
-
-
-def _shards(state: State, directory: Path) -> None:
-    """Write tensors of any shape in shards, and their index."""
-    weight_map: dict[str, str] = {}
-    for number in range(SHARDS):
-        file = f"model-{number + 1:05}-of-{SHARDS:05}.safetensors"
-        part = {name: value for place, (name, value) in enumerate(state.items()) if place % SHARDS == number}
-        save_file(part, directory / file, {"format": "pt"})
-        weight_map |= dict.fromkeys(part, file)
-    total = sum(value.nbytes for value in state.values())
-    index = {"metadata": {"total_size": total}, "weight_map": dict(sorted(weight_map.items()))}
-    (directory / "model.safetensors.index.json").write_text(json.dumps(index, indent=2))
+        shards = 1 if "model.safetensors" in files else SHARDS
+        size = sum(value.nbytes for value in state.values()) // shards
+        save_torch_state_dict(state, directory, max_shard_size=size)
 
 
 def _state(model: nn.Module) -> State:
@@ -83,10 +112,12 @@ def _state(model: nn.Module) -> State:
 
 def _bert(model: nn.Module) -> State:
     """Name norms as BERT's first files do; the decoder is tied to the words and left out."""
-    legacy = {"LayerNorm.weight": "LayerNorm.gamma", "LayerNorm.bias": "LayerNorm.beta"}
-    pattern = re.compile("|".join(map(re.escape, legacy)))
-    state = {pattern.sub(lambda match: legacy[match[0]], name): value for name, value in _state(model).items()}
-    return {name: value for name, value in state.items() if not name.startswith("cls.predictions.decoder.")}
+    state = {}
+    for name, value in _state(model).items():
+        if not name.startswith("cls.predictions.decoder."):
+            old = name.replace("LayerNorm.weight", "LayerNorm.gamma").replace("LayerNorm.bias", "LayerNorm.beta")
+            state[old] = value
+    return state
 
 
 def _gpt_neo(model: Any) -> State:
