@@ -52,10 +52,10 @@ fuzz: $(INSTALLED) ## damage every kind of file that is read and see what its re
 	CASES=$(or $(CASES),400) python -m pytest tests/test_damaged_files.py
 
 kills: $(INSTALLED) ## kill stages, Snakemake, its workers, pushes and pulls at random moments and compare the results
-	python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
+	PYTHONPATH=tests:worlds python bench/kills.py $(if $(ONLY),--only "$(ONLY)")
 
 full-disk: $(INSTALLED) ## let stages run into a full disk and compare the results (Linux, as root: it mounts a disk in memory)
-	python bench/kills.py --full-disk 60 $(if $(ONLY),--only "$(ONLY)")
+	PYTHONPATH=tests:worlds python bench/kills.py --full-disk 60 $(if $(ONLY),--only "$(ONLY)")
 
 docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowhere is an error
 	sphinx-build -q -W --keep-going -n -c docs -d site/.doctrees . site

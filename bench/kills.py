@@ -1,7 +1,7 @@
 """Kill every stage, Snakemake, its workers' server, pushes and pulls at random moments, or fill the disk under stages.
 
     make kills                                                 # an hour on two cores
-    python bench/kills.py --stages 40 --workflow 0 --storage 0 --only calibrate
+    PYTHONPATH=tests:worlds python bench/kills.py --stages 40 --workflow 0 --storage 0 --only calibrate
     make full-disk                                             # as root on Linux: it mounts a disk in memory
 
 Then the same is done again. All results must have the bits of an undisturbed run, nothing may be left over, and nothing
@@ -41,9 +41,6 @@ from flexround.io import artifacts, resume, sources
 from flexround.models import build
 from flexround.results import evaluated
 from flexround.settings.load import read_scale
-
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "tests"))  # its small scales
-sys.path.insert(0, str(Path(__file__).resolve().parents[1] / "worlds"))
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), ("wikitext2", "gpt-neo-125m")

@@ -1,7 +1,7 @@
 """Peak memory while reconstructing: does it grow with the number of equal blocks? Then only a leak can be the cause.
 
-    python bench/memory.py                          # a network in memory; --depth 16
-    python bench/memory.py --streamed               # a LLaMA-shaped network of 7.9 GB, read block by block
+    PYTHONPATH=tests python bench/memory.py               # a network in memory; --depth 16
+    PYTHONPATH=tests python bench/memory.py --streamed    # a LLaMA-shaped network of 7.9 GB, read block by block
 
 The streamed network has random weights, a shard for each layer; it is quantized with few samples and iterations.
 """
@@ -9,7 +9,6 @@ The streamed network has random weights, a shard for each layer; it is quantized
 import argparse
 import json
 import resource
-import sys
 import tempfile
 import time
 from pathlib import Path
@@ -29,8 +28,6 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
-
-sys.path.insert(0, str(Path(__file__).resolve().parent.parent / "tests"))
 
 SCALE = 0.02  # deviation of the weights
 SETTINGS = toy.HYPER | {
