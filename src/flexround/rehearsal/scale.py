@@ -33,21 +33,15 @@ OPTIONS: dict[str, dict[str, Any]] = {
 }
 HELDOUT = 8
 
-_TOKENS = {"vocab_size": VOCABULARY}
-_END_FIRST = {**_TOKENS, "bos_token_id": 0, "eos_token_id": 0}  # the end of text is the first token of a small GPT-2's
+_LAYERS = {"vocab_size": VOCABULARY, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+_END_FIRST = {"vocab_size": VOCABULARY, "bos_token_id": 0, "eos_token_id": 0}  # a small GPT-2's end of text is token 0
 # Smaller arguments of each factory. torchvision's ResNets have no argument for their width: the mini scale's class is
 # the same network with fewer planes.
 ARGUMENTS: dict[str, dict[str, Any]] = {
     "flexround.models.resnet:resnet18": {"width": 8, "num_classes": CLASSES},
     "flexround.models.resnet:resnet50": {"width": 8, "num_classes": CLASSES},
     "flexround.models.mobilenetv2:mobilenet_v2": {"width_mult": 0.1, "num_classes": CLASSES},
-    "flexround.models.transformer:bert": {
-        **_TOKENS,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-    },
+    "flexround.models.transformer:bert": {**_LAYERS, "intermediate_size": 32},
     "flexround.models.transformer:gpt_neo": {
         **_END_FIRST,
         "hidden_size": 16,
@@ -56,25 +50,14 @@ ARGUMENTS: dict[str, dict[str, Any]] = {
         "attention_types": [[["global", "local"], 1]],
         "pad_token_id": 0,
     },
-    "flexround.models.transformer:opt": {
-        **_TOKENS,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "ffn_dim": 32,
-    },
+    "flexround.models.transformer:opt": {**_LAYERS, "ffn_dim": 32},
     "flexround.models.transformer:gpt2": {**_END_FIRST, "n_embd": 16, "n_layer": 2, "n_head": 2},
-    "flexround.models.transformer:llama": {
-        **_TOKENS,
-        "hidden_size": 16,
-        "num_hidden_layers": 2,
-        "num_attention_heads": 2,
-        "intermediate_size": 32,
-    },
+    "flexround.models.transformer:llama": {**_LAYERS, "intermediate_size": 32},
 }
 NARROW = {f"flexround.models.resnet:{name}": f"flexround.mini.models:{name}" for name in ("resnet18", "resnet50")}
 TRAIN = {"epochs": 1, "batch": 8}
 HYPER = {"samples": 16, "batch": 4, "iters": 2, "a_iters": 2, "a_init_samples": 8}
+OPEN = {"min": -1.0e9, "max": 1.0e9}  # gates that let every finite value pass
 MEMORY = 2000  # MB of any job
 SOURCE = "a rehearsal"
 
@@ -98,7 +81,7 @@ def smaller(params: Params, scale: str, gpu: int = 0) -> dict[str, Any]:
         "tasks": {name: {"options": _options(name, task)} for name, task in original.tasks.items()},
         "checkpoints": {name: _checkpoint(name, checkpoint) for name, checkpoint in original.checkpoints.items()},
         "train": list(_rules(original.train, TRAIN)),
-        "gates": [_opened(rule.model_dump()) for rule in original.gates],
+        "gates": [rule.model_dump() | OPEN for rule in original.gates],
         "hyper": list(_rules((*params.defaults.hyper, *original.hyper), HYPER)),
         "resources": {
             stage: {"threads": 1, "gpu": min(asked.gpu, gpu), "mem_mb": MEMORY, "gpu_mb": None}
@@ -120,8 +103,7 @@ def _checkpoint(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
     factory = checkpoint.model.factory
     if factory not in ARGUMENTS:
         raise SettingsError(f"checkpoint {name}: no small arguments for {factory}; add them to {__name__}.ARGUMENTS")
-    model = {"factory": NARROW.get(factory, factory), "args": ARGUMENTS[factory]}
-    return {"model": model}
+    return {"model": {"factory": NARROW.get(factory, factory), "args": ARGUMENTS[factory]}}
 
 
 def _rules(rules: Iterable[Any], small: Mapping[str, int]) -> Iterable[dict[str, Any]]:
@@ -130,8 +112,3 @@ def _rules(rules: Iterable[Any], small: Mapping[str, int]) -> Iterable[dict[str,
         values = {key: min(value, small[key]) for key, value in rule.set.items() if key in small}
         if values:
             yield {"when": dict(rule.when), "set": values, "source": SOURCE}
-
-
-def _opened(gate: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a gate that lets every finite value pass."""
-    return {**gate, "min": -1.0e9, "max": 1.0e9}

@@ -3,6 +3,7 @@
 import functools
 import json
 from pathlib import Path
+from typing import Any
 
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
@@ -37,24 +38,22 @@ def tokenizer(kind: str) -> tokenizers.Tokenizer:
         made = tokenizers.Tokenizer.from_file(str(PARAMS / "networks" / MINI[kind] / "tokenizer.json"))
         made.no_padding()
         return made
-    sentences = TEXTS.read_text().splitlines()[:300]
-    return _opt(sentences) if kind == "opt" else _llama(sentences)
+    return _opt() if kind == "opt" else _llama()
 
 
-def _opt(sentences: list[str]) -> tokenizers.Tokenizer:
+def _opt() -> tokenizers.Tokenizer:
     """Train OPT's: GPT-2's pieces of bytes after four special tokens."""
     made = tokenizers.Tokenizer(models.BPE())
     made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
-    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
-    made.train_from_iterator(sentences, _trainer(OPT, alphabet))
+    _train(made, OPT, initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()))
     return made
 
 
-def _llama(sentences: list[str]) -> tokenizers.Tokenizer:
+def _llama() -> tokenizers.Tokenizer:
     """Train LLaMA's as converted to ``tokenizer.json``: words after "▁", unknown ones by their bytes, begun by <s>."""
     made = tokenizers.Tokenizer(models.BPE(unk_token=LLAMA[0], fuse_unk=True, byte_fallback=True))
     made.normalizer = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
-    made.train_from_iterator(sentences, _trainer((*LLAMA, *(f"<0x{byte:02X}>" for byte in range(256))), []))
+    _train(made, (*LLAMA, *(f"<0x{byte:02X}>" for byte in range(256))))
     state = json.loads(made.to_str())
     # Of these the special ones alone are added tokens; the bytes are ordinary words of the vocabulary.
     state["added_tokens"] = [token for token in state["added_tokens"] if token["content"] in LLAMA]
@@ -67,8 +66,7 @@ def _llama(sentences: list[str]) -> tokenizers.Tokenizer:
     return made
 
 
-def _trainer(special: tuple[str, ...], alphabet: list[str]) -> trainers.BpeTrainer:
-    """Return a trainer that numbers the special tokens first."""
-    return trainers.BpeTrainer(
-        vocab_size=VOCABULARY, special_tokens=list(special), initial_alphabet=alphabet, show_progress=False
-    )
+def _train(made: tokenizers.Tokenizer, special: tuple[str, ...], **options: Any) -> None:
+    """Train a tokenizer whose first tokens are the special ones."""
+    options |= {"vocab_size": VOCABULARY, "special_tokens": list(special), "show_progress": False}
+    made.train_from_iterator(TEXTS.read_text().splitlines()[:300], trainers.BpeTrainer(**options))

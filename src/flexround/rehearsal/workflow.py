@@ -47,25 +47,15 @@ class Outcome:
         yield from (f"missing: {path}" for path in self.missing)
 
 
-def targets(plan: Plan, table: int | None) -> list[str]:
-    """Return what is made: one table, or all tables and figures, claims, and the report."""
-    if table is None:
-        return ["all", "results/report.html"]
-    plan.table_runs(table)  # an error says why the scale can't make it
-    return [f"results/{plan.params.tables[table].name}.csv"]
-
-
-def wanted(plan: Plan, table: int | None) -> list[str]:
-    """Return the files that must be there at the end."""
-    numbers = plan.complete_tables() if table is None else [table]
-    files = [
-        f"results/{plan.params.tables[number].name}.{kind}" for number in numbers for kind in ("csv", "tex", "html")
-    ]
-    if table is None:
-        files += [f"results/figure{number}.{kind}" for number in plan.complete_figures() for kind in ("pdf", "png")]
-        files += ["results/claims.csv", "results/claims.html", "results/errata.csv", "results/report.html"]
-        files += [f"results/{plan.scale.name}/metrics.json"]
-    return files
+def wanted(plan: Plan, table: int | None) -> tuple[list[str], list[str]]:
+    """Return Snakemake's targets, and the files that must be there at the end: of one table, or of the whole scale."""
+    if table is not None:
+        plan.table_runs(table)  # an error says why the scale can't make it
+        files = [f"results/{name}" for name in plan.files([table], [])]
+        return files[:1], files
+    names = plan.files(plan.complete_tables(), plan.complete_figures())
+    names += ["claims.csv", "claims.html", "errata.csv", "report.html", f"{plan.scale.name}/metrics.json"]
+    return ["all", "results/report.html"], [f"results/{name}" for name in names]
 
 
 @contextlib.contextmanager
@@ -89,12 +79,7 @@ def alone(directory: Path) -> Iterator[int]:
         os.close(held)
 
 
-def limits(cores: str, gpu: int) -> list[str]:
-    """Return Snakemake's arguments for a number of cores, or ``all``, and of GPUs."""
-    return ["--cores", cores, *(["--resources", f"gpu={gpu}"] if gpu else [])]
-
-
-def snakemake(directory: Path, goals: Sequence[str], limits: Sequence[str], seeds: int | None, lock: int) -> int:
+def snakemake(directory: Path, goals: Sequence[str], cores: str, gpu: int, seeds: int | None, lock: int) -> int:
     """Run Snakemake on the copy of the project in ``directory``, with its code; return its exit code.
 
     Snakemake's own locks outlive a power cut, and a rehearsal would not go on after one; ``lock``, see ``alone``, is in
@@ -104,6 +89,7 @@ def snakemake(directory: Path, goals: Sequence[str], limits: Sequence[str], seed
     # Nothing is downloaded by mistake: every source is there.
     environment = os.environ | {"PATH": paths, "PYTHONPATH": str(directory.resolve() / "src"), "HF_HUB_OFFLINE": "1"}
     config = [f"scale={scale.NAME}", *([f"seeds={seeds}"] if seeds else [])]
+    limits = ["--cores", cores, *(["--resources", f"gpu={gpu}"] if gpu else [])]
     command = [sys.executable, "-m", "snakemake", "--nolock", *limits, *goals, "--config", *config]
     return subprocess.run(command, cwd=directory, env=environment, pass_fds=[lock], check=False).returncode
 

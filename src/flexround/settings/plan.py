@@ -105,6 +105,11 @@ class Plan:
         chosen = [number for number in self.figures if all(self._chosen(name) for _, name in pairs[number])]
         return [number for number in chosen if self._has(pairs[number])]
 
+    def files(self, tables: Iterable[int], figures: Iterable[int]) -> list[str]:
+        """Return the names of the files of tables and figures, as they lie in ``results/``."""
+        names = [f"{self.params.tables[number].name}.{kind}" for number in tables for kind in ("csv", "tex", "html")]
+        return names + [f"figure{number}.{kind}" for number in figures for kind in ("pdf", "png")]
+
     def _has(self, pairs: Iterable[tuple[str, str]]) -> bool:
         """Whether the scale has these tasks and checkpoints."""
         return all(task in self.scale.tasks and name in self.scale.checkpoints for task, name in pairs)

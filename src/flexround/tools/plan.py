@@ -24,8 +24,8 @@ COUNTED = ("data", "finetune", "gate", "calibrate", "reconstruct", "evaluate")
 
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this program."""
-    arguments = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.ArgumentDefaultsHelpFormatter)
-    arguments.add_argument("--scale", default="paper", help="name of a file in params/scales, or a path to one")
+    arguments = cli.parser(__doc__)
+    arguments.set_defaults(scale="paper")
     wanted = arguments.add_mutually_exclusive_group(required=True)
     wanted.add_argument("--table", type=int, help="number in the paper")
     wanted.add_argument("--figure", type=int, help="number in the paper, instead of a table")

@@ -37,10 +37,10 @@ def run(arguments: argparse.Namespace) -> None:
         plan = Plan(params, arguments.seeds)
         if arguments.table is not None and arguments.table not in params.tables:
             raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
-        goals, files = workflow.targets(plan, arguments.table), workflow.wanted(plan, arguments.table)
+        goals, files = workflow.wanted(plan, arguments.table)
         log.info("%s: copy of the project with stand-ins; nothing in it is a result", arguments.directory)
-        limits = workflow.limits(arguments.cores, arguments.gpu)
-        code = workflow.snakemake(arguments.directory, goals, limits, arguments.seeds, lock)
+        limits = arguments.cores, arguments.gpu, arguments.seeds
+        code = workflow.snakemake(arguments.directory, goals, *limits, lock)
     found = workflow.outcome(arguments.directory, files)
     sys.stdout.write(f"rehearsal of scale {arguments.scale}, jobs by stage:\n")
     sys.stdout.writelines(f"{line}\n" for line in found.lines())

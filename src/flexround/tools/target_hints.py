@@ -10,7 +10,6 @@ from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
 OTHERS = ("claims.csv", "claims.html", "report.html", "errata.csv")  # of results/, besides tables and figures
-TABLE, FIGURE = ("csv", "tex", "html"), ("pdf", "png")  # their files
 
 
 def hint(text: str) -> str:
@@ -35,22 +34,18 @@ def files_of_scales() -> dict[str, list[str]]:
     for path in sorted(Path("params/scales").glob("*.yaml")):
         with contextlib.suppress(FlexRoundError):  # a broken scale makes nothing
             plan = Plan(load_params(path.stem))
-            tables = [f"{plan.scale.shows.tables}{n}.{kind}" for n in plan.complete_tables() for kind in TABLE]
-            figures = [f"figure{n}.{kind}" for n in plan.complete_figures() for kind in FIGURE]
-            files[plan.scale.name] = tables + figures
+            files[plan.scale.name] = plan.files(plan.complete_tables(), plan.complete_figures())
     return files
 
 
 def corrected(target: str) -> list[str]:
     """Return a path of a run with the closest names that its scale has, if others than the path's."""
-    parts = target.split("/")
     try:
-        params = load_params(parts[1])
+        params = load_params(target.split("/")[1])
     except (FlexRoundError, IndexError):
         return []
-    known = {"results", "evaluated", "quantized", parts[1], *params.scale.tasks, *params.scale.checkpoints}
+    known = {"results", "evaluated", "quantized", params.scale.name, *params.scale.tasks, *params.scale.checkpoints}
     known |= params.recipes.recipes.keys()
-    closest = [
-        part if part in known else (difflib.get_close_matches(part, known, 1, 0.8) or [part])[0] for part in parts
-    ]
-    return ["/".join(closest)] if closest != parts else []
+    parts = [(difflib.get_close_matches(part, known, 1, 0.8) or [part])[0] for part in target.split("/")]
+    closest = "/".join(parts)
+    return [closest] if closest != target else []
