@@ -101,23 +101,6 @@ def constant_model(probabilities):
     return model
 
 
-@pytest.mark.parametrize(
-    ("penalty", "expected"),
-    # log 0.44 = -0.82; three times log 0.45, over 3 ** 0.8 = 2.41, is -0.99, and over 3 ** 1.5 = 5.20 is -0.46
-    [(0.8, [3]), (1.5, [7, 7, 7])],
-)
-def test_the_length_penalty_by_hand(penalty, expected):
-    model = constant_model({3: 0.44, 7: 0.45})
-    assert search(model, [[1]], Rules(4, penalty, 4, 3, 24, (3,))) == [expected]
-
-
-def test_repetitions_by_hand():
-    model = constant_model({7: 0.8, 9: 0.15})
-    # The prompt's pairs are free to come once more, the generated ones are not.
-    assert search(model, [[7, 7, 7, 7]], Rules(4, 0.8, 2, 4, 24, (3,)))[0][:2] == [7, 7]
-    assert search(model, [[1]], Rules(4, 0.8, 5, 4, 24, (3,))) == [[7, 7, 7, 7]]
-
-
 def test_stops_when_nothing_can_win_any_more():
     model, calls = constant_model({3: 0.9, 7: 0.05}), []
     model.register_forward_hook(lambda *_: calls.append(1))

@@ -1,6 +1,5 @@
 """Grids and the step search against their formulas and a brute-force oracle."""
 
-import itertools
 import math
 
 import pytest
@@ -19,13 +18,6 @@ def test_symmetric_step_and_range_follow_the_formula(bits):
     assert (grid.qmin, grid.qmax) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
     assert grid.step.item() == pytest.approx(3.0 / ((2**bits - 1) / 2))
     assert grid.zero_point.item() == 0
-
-
-@pytest.mark.parametrize("bits", range(2, 9))
-def test_symmetric_grid_of_a_one_sided_tensor_uses_all_codes(bits):
-    grid = initial_grid(torch.rand(100), Scheme(bits), "minmax")
-    assert (grid.qmin, grid.qmax) == (0, 2**bits - 1)
-    assert nearest_codes(torch.tensor([1e9]), grid).item() == 2**bits - 1
 
 
 def test_asymmetric_grid_holds_zero_exactly_and_equals_torchs_own_fake_quantize():
@@ -175,20 +167,3 @@ def test_clip_keeps_the_gradient_at_the_bounds(bounds):
     x = torch.tensor([[-9.0, -8.0, 0.0], [7.0, 8.0, 3.0]], requires_grad=True)
     flexround.clip(x, *bounds).sum().backward()
     assert x.grad.tolist() == [[0, 1, 1], [1, 0, 1]]
-
-
-def test_search_beats_min_max_with_an_outlier():
-    x = torch.cat([randn(50_000), torch.tensor([30.0])])
-    scheme = Scheme(4)
-    assert mean_error(x, initial_grid(x, scheme), None, 2.0) < 0.7 * mean_error(
-        x, initial_grid(x, scheme, "minmax"), None, 2.0
-    )
-
-
-def test_schemes_cover_all_documented_combinations():
-    for bits, symmetric, axis in itertools.product(range(2, 9), (True, False), (None, 0)):
-        x = randn(4, 30)
-        grid = initial_grid(x, Scheme(bits, symmetric, axis))
-        codes = nearest_codes(x, grid) + grid.zero_point
-        assert codes.min() >= grid.qmin
-        assert codes.max() <= grid.qmax

@@ -5,7 +5,6 @@ import math
 import numpy as np
 import pytest
 from scipy import stats
-from sklearn.metrics import f1_score
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
@@ -57,21 +56,6 @@ def test_the_chunks_of_memory_do_not_show(name, monkeypatch):
     assert np.allclose(replicates(name, predictions, labels, count=20), whole)
 
 
-def test_differences_of_replicates_are_paired():
-    labels = drawn("matthews", 1000)[1]
-    rng = np.random.default_rng(5)
-    one = np.where(rng.random(1000) < 0.8, labels, 1 - labels)
-    other = np.where(rng.random(1000) < 0.99, one, 1 - one)
-    differences = replicates("matthews", one, labels) - replicates("matthews", other, labels)
-    assert differences.std() < 0.4 * scored("matthews", one, labels).stderr
-
-
-def test_the_standard_error_of_f1_is_that_of_fresh_samples():
-    values = [f1_score(labels, predictions) for predictions, labels in (drawn("f1", 400, seed) for seed in range(400))]
-    estimates = [scored("f1", *drawn("f1", 400, seed)).stderr for seed in range(20)]
-    assert np.mean(estimates) == pytest.approx(100 * np.std(values), rel=0.12)
-
-
 def test_the_standard_error_of_pearson_is_the_textbook_one():
     rng = np.random.default_rng(1)
     x = rng.normal(size=2000)
@@ -86,13 +70,6 @@ def test_accuracy_is_a_mean_of_scores():
     assert found.scores.tolist() == [1, 1, 0, 1, 1, 0, 1, 1]
     assert found.stderr == pytest.approx(100 * math.sqrt(0.75 * 0.25 / 7))
     assert found.replicates is None
-
-
-def test_other_metrics_have_replicates():
-    found = scored("f1", *drawn("f1"))
-    assert found.scores is None
-    assert found.replicates.shape == (1000,)
-    assert found.stderr == pytest.approx(np.std(found.replicates, ddof=1))
 
 
 @pytest.mark.parametrize(
