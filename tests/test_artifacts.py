@@ -1,8 +1,6 @@
 """Files that are whole or absent; manifests."""
 
-import copy
 import errno
-import functools
 import itertools
 import os
 import signal
@@ -101,24 +99,9 @@ def test_a_writer_that_fails_leaves_what_was_there(tmp_path, error):
     assert os.listdir(tmp_path) == ["old.txt"]
 
 
-def test_a_process_killed_while_it_writes_leaves_what_was_there(tmp_path):
-    path = tmp_path / "file.txt"
-    path.write_text("old")
-
-    def write(temporary):
-        temporary.write_text("half")
-        os.kill(os.getpid(), signal.SIGKILL)
-
-    pid = os.fork()
-    if pid == 0:
-        atomic_write(path, write)
-        os._exit(0)
-    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
-    assert path.read_text() == "old"
-
-
 def test_what_a_killed_writer_left_is_deleted_by_the_next_one_and_that_of_a_living_one_is_not(tmp_path):
     path, other = tmp_path / "file.txt", tmp_path / ".other.txt.0123456789abcdef.txt"
+    path.write_text("old")
     other.write_text("of another file")
 
     def killed(temporary):
@@ -129,8 +112,9 @@ def test_what_a_killed_writer_left_is_deleted_by_the_next_one_and_that_of_a_livi
     if pid == 0:
         atomic_write(path, killed)
         os._exit(0)
-    os.waitpid(pid, 0)
-    assert len(list(tmp_path.iterdir())) == 2
+    assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == -signal.SIGKILL
+    assert path.read_text() == "old"
+    assert len(list(tmp_path.iterdir())) == 3
 
     def slow(temporary):
         temporary.write_text("slow")
@@ -169,18 +153,6 @@ def test_a_full_or_read_only_disk_is_one_message_with_path_and_way_out(tmp_path,
     assert ("No space left" in message) == any(part in str(error) for part in ("No space left", "requested"))
     assert path.read_text() == "old"
     assert os.listdir(tmp_path) == ["file.txt"]
-
-
-def test_a_directory_without_write_permission_is_named(tmp_path, monkeypatch):
-    def refuse(*args, **kwargs):
-        raise PermissionError(errno.EACCES, "Permission denied")
-
-    for module, name in ((os, "open"), (os, "replace")):
-        with monkeypatch.context() as patch:
-            patch.setattr(module, name, refuse)
-            with pytest.raises(InputError, match=r"file\.txt: can't be written \(Permission denied\)"):
-                write_text(tmp_path / "file.txt", "new")
-    assert os.listdir(tmp_path) == []
 
 
 @pytest.mark.parametrize("below", ["file.txt", "deeper/file.txt"])
@@ -328,34 +300,6 @@ def test_flipped_bits_of_a_manifest_are_noticed_or_change_nothing(tmp_path):
         else:
             assert {key: found[key] for key in expected} == expected, (position, bit)
     assert refused > 0.8 * len(flips)
-
-
-def test_every_missing_key_of_a_manifest_is_one_message_or_changes_nothing(tmp_path):
-    path = small_manifest(tmp_path)
-    content, expected = read_json(path), read_manifest(tmp_path)
-
-    def inner(value, keys=()):
-        for key in value if isinstance(value, dict) else ():
-            yield (*keys, key)
-            yield from inner(value[key], (*keys, key))
-
-    accepted = []
-    for *keys, last in inner(content):
-        changed = copy.deepcopy(content)
-        functools.reduce(dict.__getitem__, keys, changed).pop(last)
-        write_json(path, changed)
-        try:
-            accepted.append((last, read_manifest(tmp_path) == expected))
-        except InputError:
-            continue
-    assert accepted == [("content_sha256", True)]
-
-
-@pytest.mark.parametrize("text", ["[" * 100_000, "9" * 5000, '"\\ud800', "\x00", "nan"])
-def test_json_that_no_one_wrote_is_one_message(tmp_path, text):
-    (tmp_path / "a.json").write_text(text)
-    with pytest.raises(InputError, match=r"a\.json: "):
-        read_formatted(tmp_path / "a.json")
 
 
 def test_what_is_no_file_is_one_message(tmp_path):

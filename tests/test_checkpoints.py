@@ -31,29 +31,19 @@ class Runs:
 
 @pytest.mark.parametrize("wrap", [None, "state_dict", "model"])
 @pytest.mark.parametrize("prefix", ["", "module."])
-def test_wrapped_state_dicts_are_unwrapped(tmp_path, model, wrap, prefix):
+@pytest.mark.parametrize("zipped", [True, False])
+def test_wrapped_state_dicts_are_unwrapped(tmp_path, model, wrap, prefix, zipped):
     state = {prefix + name: value for name, value in model.state_dict().items()}
     path = tmp_path / "model.pth.tar"
-    torch.save({wrap: state, "epoch": 7} if wrap else state, path)
+    torch.save({wrap: state, "epoch": 7} if wrap else state, path, _use_new_zipfile_serialization=zipped)
     read = checkpoints.read_foreign(path)
     assert read.keys() == model.state_dict().keys()
     assert all(torch.equal(read[name], value) for name, value in model.state_dict().items())
 
 
-def test_files_in_the_old_format_are_read(tmp_path, model):
-    path = tmp_path / "old.pth"
-    torch.save(model.state_dict(), path, _use_new_zipfile_serialization=False)
-    assert checkpoints.read_foreign(path).keys() == model.state_dict().keys()
-
-
 def test_a_prefix_shared_by_some_names_only_stays(tmp_path):
     torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "x.pth")
     assert checkpoints.read_foreign(tmp_path / "x.pth").keys() == {"module.a", "b"}
-
-
-def test_missing_file_is_named(tmp_path):
-    with pytest.raises(InputError, match=r"nowhere\.pth: missing"):
-        checkpoints.read_foreign(tmp_path / "nowhere.pth")
 
 
 # Old files name their storages by memory addresses, so where a cut falls differs from run to run.
@@ -74,16 +64,6 @@ def test_an_old_file_that_names_a_storage_it_lacks_is_refused(tmp_path):
     before, _, after = path.read_bytes().rpartition(name)
     path.write_bytes(before + b"7" * len(name) + after)
     with pytest.raises(InputError, match=r"old\.pth: not a whole PyTorch checkpoint \(\d+ bytes; storage key"):
-        checkpoints.read_foreign(path)
-
-
-@pytest.mark.parametrize(
-    "data", [b"<html><body>404</body></html>", b"\x89PNG\r\n\x1a\n" + bytes(64), b"PK\x03\x04" + bytes(99)]
-)
-def test_something_else_is_refused(tmp_path, data):
-    path = tmp_path / "page.pth"
-    path.write_bytes(data)
-    with pytest.raises(InputError, match=r"page\.pth: not a whole PyTorch checkpoint"):
         checkpoints.read_foreign(path)
 
 
@@ -117,12 +97,6 @@ def test_code_is_refused_by_name_and_not_run(tmp_path, model, read, zipped):
     assert not marker.exists()
 
 
-def test_a_whole_pickled_model_is_refused(tmp_path, model):
-    torch.save(model, tmp_path / "whole.pth")
-    with pytest.raises(InputError, match=r"would call torch\.nn\.modules\.container\.Sequential"):
-        checkpoints.read_foreign(tmp_path / "whole.pth")
-
-
 @pytest.mark.parametrize(
     ("content", "message"),
     [([1, 2], "holds list"), ({}, "holds dict"), ({"a": torch.ones(1), "lr": 0.1}, "entry 'lr' is float")],
@@ -131,12 +105,6 @@ def test_files_without_a_state_dict_are_refused(tmp_path, content, message):
     torch.save(content, tmp_path / "x.pth")
     with pytest.raises(InputError, match=message):
         checkpoints.read_foreign(tmp_path / "x.pth")
-
-
-def test_load_into_loads(model):
-    state = {name: value + 1 for name, value in model.state_dict().items()}
-    checkpoints.load_into(model, state, "file")
-    assert all(torch.equal(value, state[name]) for name, value in model.state_dict().items())
 
 
 def test_load_into_does_without_batch_counts(model):
@@ -148,10 +116,6 @@ def test_load_into_does_without_batch_counts(model):
 def of_variance(change):
     """Return a change of the batch norm's variance."""
     return lambda state: {"1.running_var": change(state["1.running_var"])}
-
-
-def with_third(value):
-    return of_variance(lambda variance: torch.stack([*variance[:2], torch.tensor(value), variance[3]]))
 
 
 TYPE = r"1\.running_var is {}, the model needs float32"
@@ -174,8 +138,6 @@ BODY = "not a checkpoint of this Sequential.*missing: {}; unexpected: {}"
             r"3\.weight has shape \(5, 4, 1, 1\), the model needs \(2, 4, 1, 1\)",
         ),
         ("none", of_variance(lambda value: value.to(torch.int8)), TYPE.format("int8")),
-        ("none", of_variance(lambda value: value.bool()), TYPE.format("bool")),
-        ("none", of_variance(lambda value: value.to(torch.complex64)), TYPE.format("complex64")),
         ("none", of_variance(lambda value: value.to("meta")), TYPE.format("a meta tensor of float32")),
         (
             "none",
@@ -188,9 +150,7 @@ BODY = "not a checkpoint of this Sequential.*missing: {}; unexpected: {}"
             TYPE.format("a sparse or quantized tensor of qint8"),
         ),
         ("none", of_variance(lambda value: value.double() * 1e300), r"1\.running_var holds NaN or Inf"),
-        ("none", with_third(float("nan")), r"1\.running_var holds NaN or Inf"),
-        ("none", with_third(float("inf")), r"1\.running_var holds NaN or Inf"),
-        ("none", with_third(float("-inf")), r"1\.running_var holds NaN or Inf"),
+        ("none", of_variance(lambda value: value * torch.nan), r"1\.running_var holds NaN or Inf"),
     ],
 )
 @pytest.mark.filterwarnings("ignore:torch.quantize_per_tensor")
@@ -200,11 +160,6 @@ def test_load_into_refuses_what_is_no_checkpoint_of_the_model_and_changes_nothin
     with pytest.raises(InputError, match=f"some.pth: {message}"):
         checkpoints.load_into(model, state, "some.pth")
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_load_into_takes_values_of_another_floating_type(model):
-    state = {name: value.double() if value.is_floating_point() else value for name, value in model.state_dict().items()}
-    checkpoints.load_into(model, state, "some.pth")
 
 
 class FlatMobileNet(nn.Module):
@@ -256,14 +211,6 @@ def test_a_pretrained_language_model_keeps_its_head():
     checkpoints.load_known(second, first.state_dict(), "here")
     for name, value in first.state_dict().items():
         assert torch.equal(value, second.state_dict()[name]), name
-
-
-def test_another_head_stays_as_it_is():
-    first, second = gpt_neo(1), gpt_neo(2, head="classification")
-    score = second.score.weight.detach().clone()
-    checkpoints.load_known(second, first.state_dict(), "here")
-    assert torch.equal(second.score.weight, score)
-    assert torch.equal(second.transformer.wte.weight, first.transformer.wte.weight)
 
 
 def test_a_body_must_be_whole():

@@ -47,14 +47,6 @@ def test_pairs_are_joined_padded_and_typed_by_hand(wordpiece):
     assert (found.ids.dtype, found.types.dtype, found.mask.dtype) == (np.int32, np.int8, np.bool_)
 
 
-def test_single_texts(wordpiece):
-    found = encode.encode(wordpiece, ["tower", "the tower"], None, 4)
-    number = wordpiece.token_to_id
-    assert found.ids[0].tolist() == [number("[CLS]"), number("tower"), number("[SEP]"), number("[PAD]")]
-    assert not found.types.any()
-    assert found.mask.sum(1).tolist() == [3, 4]
-
-
 def test_the_longer_text_is_cut(wordpiece):
     single = wordpiece.encode("the red tower", add_special_tokens=False).ids
     found = encode.encode(wordpiece, ["the red tower"], ["river"], 5)

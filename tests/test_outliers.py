@@ -83,21 +83,6 @@ def test_the_function_stays_and_the_channels_stand_out(kind):
             assert ratio > max(10, 3 * usual[name]), name
 
 
-def test_strength_one_changes_nothing_but_in_bert():
-    model = make("llama")
-    before = copy.deepcopy(model.state_dict())
-    outliers.put(model, channels=2, strength=1)
-    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
-
-
-def test_values_of_gpt2_are_the_last_third():
-    model = make("gpt2")
-    before = model.transformer.h[0].attn.c_attn.bias.clone()
-    outliers.put(model, channels=2, strength=30)
-    changed = (model.transformer.h[0].attn.c_attn.bias != before).nonzero().flatten()
-    assert changed.tolist() == [32, 40]
-
-
 def test_impossible_ones_are_refused():
     with pytest.raises(SettingsError, match="channels=17 is more than the 16"):
         outliers.put(make("llama"), channels=17, strength=2)

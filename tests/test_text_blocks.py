@@ -38,7 +38,6 @@ KINDS = {
     "llama": (transformer.llama, "causal-lm", LLAMA),
     "llama-grouped": (transformer.llama, "causal-lm", LLAMA | {"num_key_value_heads": 2}),
 }
-CAUSAL = [kind for kind in KINDS if kind != "bert"]
 MODULES = {"bert": bert, "gpt_neo": gpt_neo, "gpt2": gpt2, "opt": opt, "llama": llama}
 NORMS = {"gpt_neo": "ln_f", "gpt2": "ln_f", "opt": "decoder.final_layer_norm", "llama": "norm"}
 READERS = {"gpt2": (0, 1, 2, 3), "llama": (0, 0, 0, 1, 2, 2, 3)}  # the site that each linear of a layer reads
@@ -121,17 +120,6 @@ def test_padding_changes_no_real_token(kind):
     assert torch.allclose(one[3:, :2], short, atol=1e-5)
 
 
-@pytest.mark.parametrize("padded", [True, False])
-@attentions(CAUSAL)
-@torch.no_grad()
-def test_no_token_sees_later_ones(kind, attention, padded):
-    blocks = cut(make(kind, attn_implementation=attention))
-    x, _ = batch()
-    mask = torch.arange(12).expand(4, 12) < 9 if padded else None
-    moved = (run(blocks, x, mask) != run(blocks, changed_at(x, 4), mask)).any(-1).any(0)
-    assert moved[:9].tolist() == [i >= 4 for i in range(9)]
-
-
 @attentions(KINDS)
 @torch.no_grad()
 def test_no_token_sees_masked_ones(kind, attention):
@@ -139,54 +127,6 @@ def test_no_token_sees_masked_ones(kind, attention):
     x, mask = batch()[0], (torch.arange(12) != 4).expand(4, 12)
     moved = (run(blocks, x, mask) != run(blocks, changed_at(x, 4), mask)).any(-1).any(0)
     assert moved.tolist() == [i == 4 for i in range(12)]
-
-
-@torch.no_grad()
-def test_local_layers_look_back_one_window_only():
-    model = make("gpt_neo", num_layers=1, attention_types=[[["local"], 1]])
-    x, _ = batch()
-    moved = (run(cut(model), x) != run(cut(model), changed_at(x, 4))).any(-1).any(0)
-    assert moved.tolist() == [4 <= i < 4 + NEO["window_size"] for i in range(12)]
-
-
-@kinds
-@torch.no_grad()
-def test_token_types_matter_to_bert_only(kind):
-    x, mask = batch()
-    other = torch.stack([x[:, 0], 1 - x[:, 1]], 1)
-    blocks = cut(make(kind))
-    assert torch.equal(run(blocks, x, mask), run(blocks, other, mask)) != (kind == "bert")
-
-
-@torch.no_grad()
-def test_positions_start_at_row_two_in_opt_and_at_row_zero_in_gpt2():
-    x, _ = batch()
-    base = make("opt-pre").base_model.decoder
-    embedded = opt.blocks(make("opt-pre"))[0].before(x)
-    assert torch.equal(embedded, base.embed_tokens.weight[x[:, 0]] + base.embed_positions.weight[2:14])
-    base = make("gpt2").base_model
-    assert torch.equal(gpt2.blocks(make("gpt2"))[0].before(x), base.wte.weight[x[:, 0]] + base.wpe.weight)
-
-
-@torch.no_grad()
-def test_rotary_positions_are_computed_once_for_each_length():
-    model, lengths = make("llama"), []
-    blocks = cut(model)
-    model.base_model.rotary_emb.register_forward_pre_hook(lambda _, arguments: lengths.append(arguments[0].shape[1]))
-    x, mask = batch()
-    for inputs in (x, x[:2], x[:, :, :5]):
-        run(blocks, inputs)
-    run(blocks, x, mask)
-    assert lengths == [12, 5]
-
-
-@torch.no_grad()
-def test_queries_are_rotated_by_their_position():
-    model = make("llama")
-    cosines, sines = llama.Rotation(model.base_model.rotary_emb)(torch.zeros(1, 12, 16))
-    angles = torch.arange(12)[:, None] * 10000.0 ** -torch.tensor([0, 0.5])  # head size 4: two pairs of dimensions
-    for found, expected in ((cosines, angles.cos()), (sines, angles.sin())):
-        assert torch.allclose(found, torch.cat([expected, expected], 1)[None], atol=1e-6)
 
 
 class Mark(nn.Module):
@@ -342,28 +282,16 @@ def test_factories_build_from_the_seed_alone(kind, head, name):
     assert not torch.equal(values[0], values[2])
 
 
-@pytest.mark.parametrize("labels", [1, 3])
-def test_labels_are_the_outputs(labels):
-    assert transformer.bert("classification", labels, **BERT).classifier.out_features == labels
-    assert transformer.gpt_neo("classification", labels, **NEO).score.out_features == labels
-
-
 @pytest.mark.parametrize(
     ("factory", "head", "config", "message"),
     [
         (transformer.bert, "causal-lm", {}, "bert: head 'causal-lm'.*known: classification, pretraining, span"),
-        (transformer.gpt_neo, "pretraining", {}, "gpt_neo: head 'pretraining'"),
-        (transformer.opt, "span", {}, "opt: head 'span'.*known: causal-lm"),
-        (transformer.gpt2, "classification", {}, "gpt2: head 'classification'"),
         (transformer.llama, "classification", {}, "llama: head 'classification'.*known: causal-lm"),
         (transformer.bert, "span", {"labels": 3}, "labels=3 with head 'span'"),
         (transformer.bert, "span", {"hidden_sise": 8}, "'hidden_sise' .did you mean 'hidden_size'"),
-        (transformer.opt, "causal-lm", {"ffn_din": 8}, "'ffn_din' .did you mean 'ffn_dim'"),
         (transformer.gpt_neo, "classification", {}, "pad_token_id"),
         (transformer.bert, "span", {"hidden_size": "8"}, "hidden_size.*expected int"),
         (transformer.bert, "span", {"hidden_size": 10, "num_attention_heads": 3}, "10.*multiple"),
-        (transformer.gpt2, "causal-lm", {"n_embd": 10, "n_head": 3}, "10.*3"),
-        (transformer.opt, "causal-lm", OPT | {"num_attention_heads": 3}, "16.*3"),
         (transformer.llama, "causal-lm", LLAMA | {"num_attention_heads": 3}, "16.*3"),
         (transformer.bert, "span", BERT | {"hidden_act": "gulu"}, "gulu"),
         (transformer.gpt_neo, "causal-lm", {"num_layers": 3}, "attention_types"),
