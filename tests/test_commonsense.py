@@ -172,21 +172,6 @@ def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
         assert shared < 0.7 * sum(tokens)
 
 
-def test_requests_are_packed_behind_their_common_prefix():
-    requests = [shared_prefix.Request([7, 8, 1, 2, 3], 3), shared_prefix.Request([7, 8, 1, 4], 2)]
-    packed = shared_prefix.pack(requests)
-    assert packed.ids == [7, 8, 1, 2]
-    assert packed.positions == [0, 1, 2, 3]
-    assert packed.branches == [-1, -1, -1, 0]
-    assert packed.places == [[1, 2, 3], [1, 2]]
-    requests = [shared_prefix.Request([7, 1, 2, 5], 1), shared_prefix.Request([7, 3, 4, 5, 6], 2)]
-    packed = shared_prefix.pack(requests)
-    assert packed.ids == [7, 1, 2, 3, 4, 5]
-    assert packed.positions == [0, 1, 2, 1, 2, 3]
-    assert packed.branches == [-1, 0, 0, 1, 1, 1]
-    assert packed.places == [[2], [4, 5]]
-
-
 def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
     sizes = []
     llama.base_model.register_forward_pre_hook(

@@ -133,14 +133,6 @@ def test_perplexity_is_that_of_a_plain_loop(place):
     np.testing.assert_allclose(found.predictions["validation/loss"], blocks, rtol=1e-5)
 
 
-def test_perplexity_of_one_block_is_that_of_transformers(place):
-    ids = torch.tensor([ids_of(place, "validation")])[:, :64]
-    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=64))
-    with torch.no_grad():
-        loss = place.model(ids, labels=ids).loss.item()
-    assert evaluated(place).predictions["validation/loss"][0] == pytest.approx(loss, rel=1e-6)
-
-
 def test_batches_are_small_enough_for_their_logits(place, monkeypatch):
     sizes = []
     place.model.register_forward_pre_hook(

@@ -138,11 +138,12 @@ LAUNCHED = """
 import os, sys
 from pathlib import Path
 import numpy as np, torch
+from torch import distributed
 from flexround.io import resume
 from flexround.tasks.text import training as text_training
 resume.WORTH_SECONDS = 0.0
 torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Dropout(0.5), torch.nn.Linear(4, 1))
+model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Dropout(float(sys.argv[4])), torch.nn.Linear(4, 1))
 arrays = {"x": np.random.default_rng(0).normal(size=(32, 5)).astype(np.float32)}
 settings = text_training.TrainSettings(epochs=3, batch=8, lr=0.01)
 calls = []
@@ -153,21 +154,35 @@ def loss(network, batch, _):
     return network(batch["x"]).square().mean()
 with resume.kept(Path(sys.argv[2])):
     text_training.train(model, arrays, loss, settings)
-    if torch.distributed.get_rank() == 0:
-        torch.save([len(calls), model.state_dict()], sys.argv[3])
+    processes = distributed.get_world_size() if distributed.is_initialized() else 1
+    if processes == 1 or distributed.get_rank() == 0:
+        torch.save([processes, len(calls), model.state_dict()], sys.argv[3])
 """
 
 
+def launched(directory, name, processes, died_at=0, dropout=0.5, state="state"):
+    """Train in processes of their own and return their number, the steps of the first one, and its weights."""
+    (directory / "launched.py").write_text(LAUNCHED)
+    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
+    arguments = [str(died_at), directory / state, directory / name, str(dropout)]
+    command = [sys.executable, *torchrun, directory / "launched.py", *arguments]
+    subprocess.run(command, check=not died_at, capture_output=True)
+    return None if died_at else torch.load(directory / name)
+
+
 def test_two_processes_go_on_each_with_its_own_dropout(tmp_path):
-    script = tmp_path / "launched.py"
-    script.write_text(LAUNCHED)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", script]
-    subprocess.run([*command, "0", tmp_path / "one", tmp_path / "whole"], check=True, capture_output=True)
-    assert subprocess.run([*command, "7", tmp_path / "state", tmp_path / "died"], capture_output=True).returncode
-    subprocess.run([*command, "0", tmp_path / "state", tmp_path / "resumed"], check=True, capture_output=True)
-    whole, resumed = (torch.load(tmp_path / name) for name in ("whole", "resumed"))
-    assert (whole[0], resumed[0]) == (12, 8)
-    assert all(torch.equal(value, resumed[1][name]) for name, value in whole[1].items())
+    whole = launched(tmp_path, "whole", 2, state="other")
+    launched(tmp_path, "died", 2, died_at=7)
+    assert not (tmp_path / "died").exists()
+    resumed = launched(tmp_path, "resumed", 2)
+    assert (whole[:2], resumed[:2]) == ([2, 12], [2, 8])
+    assert all(torch.equal(value, resumed[2][name]) for name, value in whole[2].items())
+
+
+def test_two_processes_train_as_one(tmp_path):
+    one, two = (launched(tmp_path, str(processes), processes, dropout=0.0) for processes in (1, 2))
+    assert (one[:2], two[:2]) == ([1, 12], [2, 12])
+    torch.testing.assert_close(one[2], two[2], rtol=1e-4, atol=1e-5)
 
 
 def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatch):

@@ -3,8 +3,6 @@
 import contextlib
 import json
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import numpy as np
@@ -135,17 +133,6 @@ def test_the_best_on_the_held_out_rows_is_chosen(chain):
     assert len({found["metrics"]["acc"] for found in evaluated}) == 1
 
 
-def test_inputs_have_ids_types_and_mask(chain):
-    task = chain.task("glue-rte")
-    samples = load_file(chain.samples("glue-rte", 64) / "samples.safetensors")
-    inputs = task.inputs(samples, chain.weights("glue-rte", "bert-base"))
-    assert inputs.x.shape == (64, *task.input_shape)
-    assert inputs.x.dtype == torch.int64
-    assert inputs.mask.dtype == torch.bool
-    assert (inputs.x[:, 0][~inputs.mask] == 0).all()
-    assert set(inputs.x[:, 1].unique().tolist()) == {0, 1}
-
-
 # training
 
 
@@ -186,33 +173,6 @@ def test_the_last_batch_is_kept_and_training_is_reproducible(count, batch, steps
     assert sum(sizes) == 2 * 2 * count
     assert torch.equal(*weights)
     assert not model.training
-
-
-LAUNCHED = """
-import sys, numpy as np, torch
-from flexround.tasks.text import training as text_training
-model = torch.nn.Linear(5, 1)
-torch.nn.init.ones_(model.weight), torch.nn.init.zeros_(model.bias)
-arrays = {"x": np.random.default_rng(0).normal(size=(32, 5)).astype(np.float32)}
-settings = text_training.TrainSettings(epochs=2, batch=8, lr=0.01)
-facts = text_training.train(model, arrays, lambda m, batch, _: m(batch["x"]).square().mean(), settings)
-if torch.distributed.is_initialized():
-    assert torch.distributed.get_world_size() == 2
-    if torch.distributed.get_rank() > 0:
-        sys.exit()
-torch.save([facts["steps"], model.weight.detach()], sys.argv[1])
-"""
-
-
-def test_two_processes_train_as_one(tmp_path):
-    (tmp_path / "launched.py").write_text(LAUNCHED)
-    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2"]
-    results = []
-    for name, command in (("one", [sys.executable]), ("two", torchrun)):
-        subprocess.run([*command, tmp_path / "launched.py", tmp_path / name], check=True, capture_output=True)
-        results.append(torch.load(tmp_path / name))
-    assert results[0][0] == results[1][0] == 8
-    torch.testing.assert_close(results[0][1], results[1][1], rtol=1e-4, atol=1e-5)
 
 
 # masked language modelling

