@@ -11,7 +11,7 @@ from torch import nn
 
 from flexround import imports
 from flexround.mini import models as mini
-from flexround.models import mobilenetv2, resnet
+from flexround.models import mobilenetv2
 from flexround.models.blocks import Block, run
 from flexround.models.groups import EqualizationGroup
 from flexround.models.surgery import attach
@@ -239,38 +239,8 @@ def test_a_shortcut_in_the_first_block_breaks_its_chain():
     assert groups[1].convs == ("features.2.conv.0.0", "features.2.conv.1.0", "features.2.conv.2")
 
 
-MINI = {"resnet18": (mini.resnet18, 3.37), "resnet50": (mini.resnet50, 6.27), "mobilenetv2": (mini.mobilenetv2, 5.15)}
-
-
-def multiply_adds(model: nn.Module, x: torch.Tensor) -> tuple[float, list[tuple[int, ...]]]:
-    """Return the millions of multiply-adds of one forward pass and the output shape of each convolution."""
-    total, shapes = 0, []
-
-    def count(module, _, y):
-        nonlocal total
-        total += module.weight.numel() * (y[0, 0].numel() if y.ndim == 4 else 1)
-        shapes.append(tuple(y.shape[1:]))
-
-    for module in model.modules():
-        if isinstance(module, nn.Conv2d | nn.Linear):
-            module.register_forward_hook(count)
-    model.eval()(x)
-    return total / 1e6, shapes
-
-
-@pytest.mark.parametrize("name", MINI)
-def test_mini_models_cost_what_they_say(name):
-    factory, expected = MINI[name]
-    cost, shapes = multiply_adds(factory(), torch.zeros(1, 3, 32, 32))
-    assert cost == pytest.approx(expected, abs=0.01)
-    assert all(shape[0] % 8 == 0 for shape in shapes[:-1])
-    assert shapes[-2][1:] == (2, 2)
-    assert shapes[-1] == (10,)
-
-
-@pytest.mark.parametrize("name", MINI)
-def test_mini_models_depend_on_their_seed_alone(name):
-    factory, _ = MINI[name]
+@pytest.mark.parametrize("factory", [mini.resnet18, mini.resnet50, mini.mobilenetv2])
+def test_mini_models_depend_on_their_seed_alone(factory):
     before = torch.get_rng_state()
     first = factory(seed=1).state_dict()
     assert torch.equal(torch.get_rng_state(), before)
@@ -279,12 +249,3 @@ def test_mini_models_depend_on_their_seed_alone(name):
     assert all(torch.equal(first[key], second[key]) for key in first)
     stem = next(iter(first))
     assert not torch.equal(first[stem], other[stem])
-
-
-def test_mini_resnets_are_torchvision_resnets():
-    model = mini.resnet18(width=64, num_classes=1000)
-    reference = resnet.resnet18()
-    assert isinstance(model, type(reference))
-    assert type(model).forward is type(reference).forward
-    shapes = {key: value.shape for key, value in model.state_dict().items()}
-    assert shapes == {key: value.shape for key, value in reference.state_dict().items()}

@@ -35,18 +35,6 @@ def test_a_batch_ends_with_the_last_word_of_its_longest_row():
     assert len(found) > 2
 
 
-def test_mixed_rows_are_cut_alike():
-    x, target, mask = batches(trim=True, keep=0.5).draw()
-    assert x.shape == target.shape
-    assert mask.shape == x.shape[:2]
-    assert (x > 0).any()
-    assert (x < 0).any()
-
-
-def test_without_a_mask_nothing_is_cut():
-    assert batches(trim=True, mask=None).draw()[0].shape == (2, 12, 4)
-
-
 @pytest.mark.parametrize("kind", ["bert", "gpt_neo"])
 def test_cut_samples_give_the_same_hidden_states(kind):
     blocks = cut(make(kind))
@@ -57,8 +45,3 @@ def test_cut_samples_give_the_same_hidden_states(kind):
     assert short.mask.shape == (len(x) - 1, length)
     whole = run(blocks, x[1:], mask[1:])[:, :length]
     torch.testing.assert_close(run(blocks, *short)[short.mask], whole[short.mask])
-
-
-def test_samples_without_a_mask_stay():
-    images = Inputs(torch.zeros(2, 3, 4, 4))
-    assert images.trimmed() is images

@@ -95,16 +95,6 @@ def test_scales_have_the_papers_shapes():
     assert ablated.d1 not in set(ablated.groups()["all"])
 
 
-def test_s3_scales_whole_output_channels_also_of_a_transposed_weight():
-    for kind in ("conv", "conv1d", "linear"):
-        weight, grid, rounding = make(FlexRound, kind, bits=8)
-        with torch.no_grad():
-            rounding.d3.view(-1)[2] = torch.tensor(2.0).log()
-        changed = (rounding.codes(weight) != nearest_codes(weight, grid)).transpose(0, SHAPES[kind][1].output)
-        assert changed[2].any()
-        assert not torch.cat([changed[:2], changed[3:]]).any()
-
-
 @given(
     bits=st.integers(2, 8),
     seed=st.integers(0, 1000),

@@ -215,14 +215,6 @@ def test_a_run_of_the_largest_network_writes_less_than_100_gb():
         assert 2 * (codes + steps + rest) + activations < 100e9
 
 
-@pytest.mark.parametrize("blocks", [1, 8, 60])
-@pytest.mark.parametrize("budget", [0.0, 1.0, 10.0, 33.0, 1e9])
-def test_the_cadence_is_the_shortest_within_the_budget(blocks, budget):
-    every = cadence(blocks, 3, budget)
-    assert blocks // every * 3 <= budget
-    assert every == 1 or blocks / (every - 1) * 3 > budget
-
-
 def test_the_next_block_is_learned_while_the_last_one_is_written(tmp_path, monkeypatch):
     started = threading.Event()
     write, timed = State._write, engine._timed
@@ -258,14 +250,6 @@ def test_what_goes_wrong_while_writing_ends_the_run(tmp_path, monkeypatch, posit
     expected = toy.run(toy.job(toy.recipe()), tmp_path / "straight")[0]
     found = toy.run(toy.job(toy.recipe()), tmp_path)[0]
     assert all(torch.equal(found[key], expected[key]) for key in expected)
-
-
-def test_what_is_written_is_hashed_on_the_way_not_read_again(tmp_path, monkeypatch):
-    monkeypatch.setattr(artifacts, "sha256", None)
-    with State(tmp_path, "f" * 16).opened() as opened:
-        engine.reconstruct(toy.job(toy.recipe()), toy.samples(), opened)
-        monkeypatch.undo()
-        assert opened._first_damage(opened.entries) is None
 
 
 @pytest.mark.parametrize("file", ["weights-000.safetensors", "weights-001.full.cache"])
@@ -316,20 +300,3 @@ def test_old_caches_stay_until_the_progress_names_the_new_ones(tmp_path, monkeyp
     monkeypatch.setattr(artifacts, "write_formatted", watched)
     toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4)), tmp_path)
     assert len(seen) > 3
-
-
-def test_every_change_of_the_progress_is_noticed_or_changes_nothing(tmp_path, monkeypatch):
-    """Also of the hash of a file, which guards the codes and their ranges; then the run begins anew."""
-    directory = interrupted(tmp_path, 2, toy.recipe("Q", "flexround", 3, 4), monkeypatch)
-    path = directory / PROGRESS
-    content, rng, begun = path.read_bytes(), random.Random(1), 0
-    expected = artifacts.read_formatted(path)
-    for position in (*rng.sample(range(len(content)), 400), content.index(b'"sha256": "') + 11):
-        flipped = bytearray(content)
-        flipped[position] ^= 1 << (position % 8 if position % 8 < 7 else 0)
-        path.write_bytes(flipped)
-        found = State(directory.parent, directory.name)
-        found._read()
-        assert (found.entries, found.carried) in (([], {}), (expected["entries"], expected["carried"]))
-        begun += not found.entries
-    assert begun > 350

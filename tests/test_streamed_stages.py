@@ -12,14 +12,10 @@ import torch
 import yaml
 from accelerate.state import AcceleratorState
 from safetensors.torch import load_file
-from torch import nn
 
 from flexround.errors import SettingsError
 from flexround.io import artifacts, sources
 from flexround.models import build
-from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.grid import Scheme
-from flexround.quant.search import initial_grid
 from flexround.reconstruct import network
 from flexround.settings import schema
 from flexround.settings.load import read_scale
@@ -113,12 +109,6 @@ def test_adapters_on_a_streamed_network(tmp_path, scale, work):
         adapted = name.endswith(("q_proj.weight", "v_proj.weight"))
         assert torch.allclose(value, old, rtol=1e-3, atol=1e-6) is not adapted, name
     assert trained.metrics(*NAMES, "q-flexround-w8a8", again=True)["metrics"]["ppl"] > 0
-
-
-def test_lower_precision_leaves_activation_steps():
-    model = nn.Sequential(nn.Linear(2, 2), ActivationQuantizer(initial_grid(torch.ones(4), Scheme(8))))
-    network.lower(model, torch.float16)
-    assert [parameter.dtype for parameter in model.parameters()] == [torch.float16, torch.float16, torch.float32]
 
 
 def test_surgery_on_a_streamed_network_is_refused(work):
