@@ -121,6 +121,7 @@ def test_nothing_else_than_the_wanted_files_is_checked_out(repository, tmp_path)
         ({"revision": "main"}, "give the whole commit"),
         ({"packed": True, "files": ["a"]}, "give packed or files"),
         ({"location": "https://example.org"}, "no other location has one"),
+        ({"location": "hub:owner/net"}, "name the `files` wanted from the hub"),
     ],
 )
 def test_a_source_of_git_needs_a_path_and_a_whole_commit(given, message):

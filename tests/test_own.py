@@ -210,11 +210,6 @@ def test_a_syntax_error_in_the_users_module_is_named_with_its_line(mini, home):
     assert any("my_rounding.py: line 1: " in line for line in mistakes(mini, home))
 
 
-def test_a_file_that_is_not_there_is_one_message(mini, home):
-    with pytest.raises(SettingsError, match=r"nothing.yaml: missing"):
-        user_rows.read(home / "nothing.yaml")
-
-
 # networks
 
 

@@ -16,9 +16,7 @@ from flexround.settings.load import load_params
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.schema import NeedRule, Needs
-from flexround.settings.validation import validate
 from flexround.tasks import protocol
-from flexround.tasks.text.lora_training import AdapterTrainSettings
 from flexround.tasks.webnlg.task import WebNLGTrainSettings
 from flexround.tools import plan as stage
 from flexround.tools import workload
@@ -158,12 +156,6 @@ def test_tables_1_2_and_11_share_their_runs(paper):
     assert max(count[:2]) < count[2] < sum(count[:2]), "they pay once"
 
 
-def test_figure_7_and_table_8_share_the_runs_at_the_default_size(paper):
-    shared = {(run.checkpoint, run.recipe, run.seed) for run in set(paper.figure_runs(7)) & set(paper.table_runs(8))}
-    recipes = "b-adaround-w4", "b-flexround-w4"
-    assert shared == {("mobilenetv2-torchvision", recipe, seed) for recipe in recipes for seed in range(5)}
-
-
 def test_every_run_has_paths_of_its_own(paper):
     runs = {run for number in paper.params.tables for run in paper.table_runs(number)}
     for directory in (layout.evaluated_dir, layout.quantized_dir):
@@ -200,12 +192,6 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
     assert job(params._replace(scale=scale), run) == before, "what it asks of the machine, how it is evaluated"
 
 
-@pytest.mark.parametrize("seeds", [0, -1, "two", "1.5", ""])
-def test_an_impossible_number_of_seeds_is_refused(paper, seeds):
-    with pytest.raises(SettingsError, match="whole number from 1 to 1000"):
-        Plan(paper.params, seeds)
-
-
 def test_a_pattern_matches_its_names_alone():
     found = re.compile(Plan.pattern(["b", "b-w4", "a.b"]))
     assert all(found.fullmatch(name) for name in ("b", "b-w4", "a.b"))
@@ -220,10 +206,7 @@ def test_networks_have_the_size_of_the_published_ones(paper, checkpoint):
     assert sum(value.numel() for value in model.parameters()) == PARAMETERS[checkpoint]
 
 
-def test_training_settings_are_those_that_the_tasks_know(paper):
-    for task in ("wikitext2", "ptb", "wikitext2-lora", "ptb-lora"):
-        for name in {checkpoint for known, checkpoint in paper.params.pairs() if known == task}:
-            validate(AdapterTrainSettings, paper.params.train(task, name), f"{task}/{name}")
+def test_webnlg_is_trained_as_microsofts_lora(paper):
     for size in ("medium", "large"):  # with the released adapter, and the alternative
         assert paper.params.checkpoint(f"gpt2-{size}").adapter == f"gpt2-{size}-lora-webnlg"
         assert paper.params.train("webnlg", f"gpt2-{size}") is None

@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 from test_settings_mistakes import MINE, complaints, edit, into  # noqa: F401 (a fixture)
 
 from flexround.errors import SettingsError
-from flexround.settings import checks, code, schema, user_rows, validation, yaml_safety
+from flexround.settings import checks, code, schema, validation, yaml_safety
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -86,12 +86,6 @@ def test_a_name_is_letters_digits_dots_and_dashes(name):
             NAMED.validate_python(name)
 
 
-@pytest.mark.parametrize("path", ["../x", "/etc/passwd", "", "a/../../b", "."])
-def test_a_path_stays_inside(path):
-    with pytest.raises(pydantic.ValidationError, match="give a relative path"):
-        pydantic.TypeAdapter(schema.Within).validate_python(path)
-
-
 # files
 
 
@@ -158,9 +152,11 @@ def test_what_is_no_file_is_refused(tmp_path):
 # whole scales
 
 
-@pytest.mark.parametrize("seeds", [0, -1, "x", "1e3", 10**9, "9" * 5000, 1.5, True, "٣" * 9])
+@pytest.mark.parametrize("seeds", [0, -1, "", "x", "1e3", 10**9, "9" * 5000, 1.5, True, "٣" * 9])
 def test_a_number_of_seeds_that_no_plan_survives_is_refused(seeds):
-    assert "seeds=" in refused(Plan, load(), seeds)[0]
+    (line,) = refused(Plan, load(), seeds)
+    assert line.startswith("--config seeds=")
+    assert line.endswith("give a whole number from 1 to 1000")
 
 
 def load(found=[]):  # noqa: B006 - read once
@@ -262,13 +258,6 @@ def test_what_rules_give_a_network_is_checked_before_anything_runs(task, changes
     found = [line for line in lines if expected in line]
     assert found
     assert all(line.startswith(start) for line in found), lines
-
-
-def test_a_scale_of_ones_own_has_its_values_checked_with_the_rest(tmp_path):
-    wrong = {"name": "mine", "extends": "mini", "tasks": {"squad": {"options": {"n_best": 0}}}}
-    (tmp_path / "mine.yaml").write_text(yaml.safe_dump(wrong))
-    lines = refused(user_rows.configured, str(tmp_path / "mine.yaml"), None)
-    assert lines == ["scale mine: tasks.squad: options: n_best = 0: Input should be greater than or equal to 1"]
 
 
 def test_what_no_rule_gives_a_network_is_reported_before_anything_runs():

@@ -96,11 +96,6 @@ def test_what_the_scale_lacks_is_named():
         entries(13, settings_params(options={"squad": {"max_length": 384}}))
 
 
-def test_nothing_is_run_for_them():
-    plan = Plan(load_params("paper"))
-    assert [plan.table_runs(number) for number in SETTINGS] == [[], [], [], []]
-
-
 def test_what_all_models_share_is_printed_once():
     params = settings_params()
     text = settings_csv(14, params)
@@ -209,16 +204,6 @@ def test_llama_is_fine_tuned_as_the_appendix_says(task):
         settings = AdapterTrainSettings.model_validate(params.train(task, checkpoint))
         assert (settings.lr, settings.batch, settings.epochs, settings.lora.rank) == (rate, 128, 15, 4)
     assert params.train("commonsense", "llama-7b") is None
-
-
-def test_tables_of_llama_share_their_runs():
-    plan = Plan(load_params("paper"), seeds=1)
-    runs = {number: set(plan.table_runs(number)) for number in (7, 19, 20, 21, 22, 23, 24)}
-    assert runs[7] < runs[19] == runs[20]
-    assert runs[21] == runs[22]
-    assert len(runs[19] | runs[21]) == 3 * 5
-    assert len(runs[23] | runs[24]) == 2 * 3 * 7
-    assert {(run.task, run.checkpoint) for run in runs[24]} == {(task, size) for task in LORA_RATES for size in SIZES}
 
 
 @pytest.mark.parametrize("name", ["LLaMA-7B", "LLaMA-13B", "LLaMA-33B"])

@@ -383,6 +383,7 @@ def test_bad_config_is_one_clear_message(project, config, message):
     done = project.snakemake("-n", "results/table10.csv", scale=scale, config=more, check=False)
     assert done.returncode != 0
     assert re.search(message, done.stdout + done.stderr), done.stdout + done.stderr
+    assert "Traceback" not in done.stdout + done.stderr
 
 
 def test_the_papers_own_run_is_planned_without_its_data(project):
