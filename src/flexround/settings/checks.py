@@ -49,7 +49,7 @@ def _check_references(params: Params) -> list[str]:
 
     for name, recipe in recipes.items():
         if recipe.rounding:
-            refuse(f"params/recipes.yaml: {name}", _check_rounding, params, recipe)
+            refuse(f"params/recipes.yaml: {name}", check_rounding, params, recipe)
         for other in recipe.select:
             refuse(f"params/recipes.yaml: {name}.select", _check_candidate, params, other)
     for name, checkpoint in scale.checkpoints.items():
@@ -78,7 +78,7 @@ def _check_references(params: Params) -> list[str]:
     return errors
 
 
-def _check_rounding(params: Params, recipe: Recipe) -> None:
+def check_rounding(params: Params, recipe: Recipe) -> None:
     """Check that a recipe's rounding is there and takes its options."""
     code.check_rounding(params.rounding_target(recipe.rounding or ""), recipe.options)
 

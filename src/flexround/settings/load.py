@@ -10,7 +10,7 @@ from flexround.errors import SettingsError, suggest
 from flexround.settings import checks
 from flexround.settings.layout import PARAMS, REFERENCE, SOURCES
 from flexround.settings.params import Params
-from flexround.settings.schema import Defaults, Recipes, Scale, Shows, Source, Sources
+from flexround.settings.schema import Defaults, Recipes, Scale, Shows, Sources
 from flexround.settings.tables import FigureSpecs, Table
 from flexround.settings.validation import S, attempt, given, noted, read_yaml
 
@@ -120,16 +120,6 @@ def load_params(scale: str) -> Params:
     _check_shown(params)
     checks.check(params)
     return params
-
-
-def read_sources() -> dict[str, Source]:
-    """Read ``params/sources.yaml``.
-
-    Raises:
-        SettingsError: everything that is wrong in it.
-    """
-    path = PARAMS / "sources.yaml"
-    return given(Sources, read_yaml(path), str(path)).root
 
 
 def _check_shown(params: Params) -> None:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.io.artifacts import write_text
-from flexround.settings import code, layout
-from flexround.settings.checks import check_bits
+from flexround.settings import layout
+from flexround.settings.checks import check_bits, check_rounding
 from flexround.settings.layout import Run
 from flexround.settings.load import import_beside, is_path, load_params
 from flexround.settings.params import Params, hyper
@@ -115,12 +115,11 @@ def _shape_errors(table: Table, row: OwnRow) -> list[str]:
 def _recipe_errors(params: Params, merged: Params, own: Own, name: str) -> list[str]:
     """Return what is wrong with one of the user's recipes."""
     recipe = own.recipes[name]
-    rounding = recipe.rounding
     if name in params.recipes.recipes:
         return [f"recipes.{name}: the project has a recipe of this name; choose another"]
-    if rounding is None:
+    if recipe.rounding is None:
         return [f"recipes.{name}: give setting, rounding and w_bits"]
-    return attempt(f"recipes.{name}: ", lambda: code.check_rounding(merged.rounding_target(rounding), recipe.options))
+    return attempt(f"recipes.{name}: ", check_rounding, merged, recipe)
 
 
 def _row_errors(params: Params, own: Own) -> list[str]:
