@@ -250,7 +250,7 @@ def test_a_missing_directory_says_what_to_put_where(out):
 def stage(name, source, out):
     """Run the stage with a job of its own."""
     out.mkdir(exist_ok=True)
-    (out / "job").write_text(FetchJob(name=name, source=source, out=out).model_dump_json())
+    (out / "job").write_text(FetchJob(name=name, source=source, out=out / f"{name}.json").model_dump_json())
     call("fetch", {"job": out / "job"})
 
 

@@ -207,4 +207,4 @@ def test_no_job_depends_on_how_jobs_are_resolved_or_started(plan, tmp_path, monk
 
 def test_the_gate_depends_on_no_code(plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    assert set(resolve.inputs(plan, "gate", "imagenet", "resnet18-brecq")) == {"job", "weights", "data"}
+    assert set(resolve.inputs(plan, "gate", "imagenet", "resnet18-brecq")) == {"job", "read_0", "read_1"}

@@ -153,7 +153,7 @@ def test_what_is_read_is_compared_with_its_hash(work, monkeypatch, stage, read):
             call(stage, inputs)
     finally:
         file.write_bytes(content)
-    assert str(directory) in (work.place("data_dir", IMAGES[0]), *inputs.values(), inputs.get("data"))
+    assert str(directory) in inputs.values()
 
 
 def test_metrics_are_there_only_when_all_is(tmp_path, monkeypatch):

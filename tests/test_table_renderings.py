@@ -306,8 +306,11 @@ def test_tables_need_no_torch() -> None:
 # the stage
 
 
-def test_stage_writes_three_files_and_prints_the_table(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    complete(tmp_path)
+def test_stage_writes_three_files_and_prints_the_table(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    complete(Path("results"))
     job = TabulateJob(
         table=TABLE,
         scale=scale(),
@@ -315,15 +318,14 @@ def test_stage_writes_three_files_and_prints_the_table(tmp_path: Path, capsys: p
         recipes=RECIPES,
         numbers=tuple(numbers(TABLE).items()),
         settings=(),
-        evaluated=tmp_path,
-        out=tmp_path / "out",
+        out=Path("out/table99.csv"),
     )
-    (tmp_path / "job.json").write_text(job.model_dump_json())
-    call("tabulate", {"job": tmp_path / "job.json"})
-    text = (job.out / "table99.csv").read_text()
-    assert sorted(path.name for path in job.out.iterdir()) == ["table99.csv", "table99.html", "table99.tex"]
-    assert text == make(tmp_path)
-    assert (job.out / "table99.tex").read_text() == latex.render(grid.read(text), TABLE, scale())
+    Path("job.json").write_text(job.model_dump_json())
+    call("tabulate", {"job": "job.json"})
+    text = job.out.read_text()
+    assert sorted(path.name for path in job.out.parent.iterdir()) == ["table99.csv", "table99.html", "table99.tex"]
+    assert text == make(Path("results"))
+    assert Path("out/table99.tex").read_text() == latex.render(grid.read(text), TABLE, scale())
     assert capsys.readouterr().out == terminal.render(grid.read(text), TABLE, scale())
 
 

@@ -4,7 +4,6 @@
 rule evaluate:
     input:
         unpack(lambda w: get_inputs("evaluate", get_run(w))),
-        files=lambda w: [local(located(path)) for path in PLAN.task_files(w.task)],
     output:
         metrics=layout.evaluated_files(ANY)[0],
         predictions=layout.evaluated_files(ANY)[1],

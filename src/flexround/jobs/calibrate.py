@@ -10,19 +10,16 @@ from flexround.settings.schema import Count, Task
 class CalibrateJob(Job):
     """Draw the calibration samples of a seed."""
 
-    scale: str
     name: str
     task: Task
     samples: Count
     seed: int
     data: Path
-    out: Path
 
 
 def resolve(plan: Plan, task: str, samples: int, seed: int) -> Planned:
     """Plan the samples of a task and a seed."""
     scale, settings = plan.scale.name, plan.scale.tasks[task]
-    inputs = {"data": layout.data_dir(scale, task)}
-    values = {"scale": scale, "name": task, "task": settings, "samples": samples, "seed": seed, **inputs}
-    output = layout.calibration_dir(scale, task, samples, seed)
-    return Planned(CalibrateJob, output, values, inputs, (settings.module,))
+    data, out = layout.data_dir(scale, task), layout.calibration_dir(scale, task, samples, seed)
+    job = CalibrateJob(name=task, task=settings, samples=samples, seed=seed, data=data, out=out)
+    return Planned(job, [data], (settings.module,))

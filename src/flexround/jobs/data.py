@@ -4,7 +4,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import Job, Plan, Planned, numbered
+from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
 from flexround.settings.schema import Task
 
@@ -12,16 +12,13 @@ from flexround.settings.schema import Task
 class DataJob(Job):
     """Prepare a task's data."""
 
-    scale: str
     name: str
     task: Task
     sources: Path = Field(description="directory of all sources")
-    out: Path
 
 
 def resolve(plan: Plan, task: str) -> Planned:
     """Plan the data of a task."""
     settings = plan.scale.tasks[task]
-    values = {"scale": plan.scale.name, "name": task, "task": settings, "sources": layout.SOURCES}
-    sources = numbered("source", map(layout.source_file, settings.sources))
-    return Planned(DataJob, layout.data_dir(plan.scale.name, task), values, sources, (settings.module,))
+    job = DataJob(name=task, task=settings, sources=layout.SOURCES, out=layout.data_dir(plan.scale.name, task))
+    return Planned(job, map(layout.source_file, settings.sources), (settings.module,))

@@ -21,10 +21,15 @@ class EvaluateJob(MeasuredJob):
 
 def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the evaluation of a run; files of its task count as code, and so do the functions that they name."""
-    inputs = {"network": plan.network_dir(run), "data": layout.data_dir(run.scale, run.task)}
-    known = network(plan, run.task, run.checkpoint, evaluated=True)
-    values = known | {"run": run, "recipe": plan.params.recipe(run.recipe), **inputs}
+    job = EvaluateJob(
+        **network(plan, run.task, run.checkpoint, evaluated=True),
+        run=run,
+        recipe=plan.params.recipe(run.recipe),
+        network=plan.network_dir(run),
+        data=layout.data_dir(run.scale, run.task),
+        out=layout.evaluated_dir(run),
+    )
     files = tuple(plan.task_files(run.task))
     named = [":".join(function) for path in files for function in FUNCTION.findall((ROOT / path).read_text())]
     code = (*network_code(plan, run.task, run.checkpoint), *named)
-    return Planned(EvaluateJob, layout.evaluated_dir(run), values, inputs, code, files)
+    return Planned(job, [job.network, job.data], code, files)

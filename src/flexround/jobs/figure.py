@@ -5,7 +5,7 @@ from pathlib import Path
 from pydantic import Field
 
 from flexround.jobs import shared
-from flexround.jobs.jobfile import Job, Plan, Planned, network, numbered
+from flexround.jobs.jobfile import Job, Plan, Planned, network
 from flexround.jobs.shared import RESULTS, Sizes
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -42,37 +42,35 @@ class FigureJob(Job):
     shifts: tuple[Shift, ...]
     sizes: Sizes | None
     by_bits: Bits | None
-    out: Path
 
 
 def resolve(plan: Plan, number: int) -> Planned:
     """Plan a figure of its networks or of its evaluations."""
-    spec, out = plan.params.figures[number], RESULTS / plan.scale.name
+    spec = plan.params.figures[number]
     shifts = [_shift(plan, panel) for panel in spec.panels] if isinstance(spec, GridShifts) else []
     histograms = isinstance(spec, GridShifts) and spec.histograms
-    values = {
-        "number": number,
-        "title": f"Figure {number}. {spec.title}",
-        "scale": plan.scale.name,
-        "large_weight": plan.scale.figures.large_weight if histograms else None,
-        "shifts": shifts,
-        "sizes": shared.sizes(plan) if isinstance(spec, SampleSize) else None,
-        "by_bits": _by_bits(plan, spec) if isinstance(spec, ByBits) else None,
-        "out": out,
-    }
-    inputs = shared.evaluated([] if shifts else plan.figure_runs(number))
-    inputs |= numbered("weights", (str(shift.weights) for shift in shifts))
-    inputs |= numbered("quantized", (str(shift.quantized) for shift in shifts))
+    job = FigureJob(
+        number=number,
+        title=f"Figure {number}. {spec.title}",
+        scale=plan.scale.name,
+        large_weight=plan.scale.figures.large_weight if histograms else None,
+        shifts=shifts,
+        sizes=shared.sizes(plan) if isinstance(spec, SampleSize) else None,
+        by_bits=_by_bits(plan, spec) if isinstance(spec, ByBits) else None,
+        out=RESULTS / plan.scale.name / f"figure{number}.pdf",
+    )
+    networks = [network for shift in shifts for network in (shift.weights, shift.quantized)]
     models = [shift.checkpoint.model for shift in shifts]
     code = {target for model in models for target in (model.factory, model.equalization) if target}
     code |= {shift.task.module for shift in shifts}
-    return Planned(FigureJob, str(out / f"figure{number}.pdf"), values, inputs, tuple(sorted(code)))
+    return Planned(job, networks or shared.evaluated(plan.figure_runs(number)), tuple(sorted(code)))
 
 
 def _by_bits(plan: Plan, spec: ByBits) -> Bits:
     """Return the table that a figure shows by its bits."""
     table = plan.params.tables[spec.table]
-    return Bits(table=table, recipes=shared.recipes(plan, [table]), seeds=shared.seeds(plan, [table]))
+    known = shared.showing(plan, [table])
+    return Bits(table=table, recipes=known["recipes"], seeds=known["seeds"])
 
 
 def _shift(plan: Plan, panel: Panel) -> Shift:

@@ -23,13 +23,14 @@ class FinetuneJob(NetworkJob):
 def resolve(plan: Plan, task: str, checkpoint: str) -> Planned:
     """Plan the network of a task and a checkpoint."""
     settings, made_from = plan.params.checkpoint(checkpoint), plan.origins(task, checkpoint)
-    values = network(plan, task, checkpoint) | {
-        "train": plan.params.train(task, checkpoint),
-        "origins": {name: plan.params.sources[name] for name in settings.sources},
-        "sources": layout.SOURCES,
-        "data": made_from.get("data"),
-        "pretrained": made_from.get("pretrained"),
-    }
+    job = FinetuneJob(
+        **network(plan, task, checkpoint),
+        train=plan.params.train(task, checkpoint),
+        origins={name: plan.params.sources[name] for name in settings.sources},
+        sources=layout.SOURCES,
+        data=made_from.get("data"),
+        pretrained=made_from.get("pretrained"),
+        out=layout.checkpoint_dir(plan.scale.name, task, checkpoint),
+    )
     last = (settings.finish.function,) if settings.finish else ()
-    code = (*network_code(plan, task, checkpoint), *last)
-    return Planned(FinetuneJob, layout.checkpoint_dir(plan.scale.name, task, checkpoint), values, made_from, code)
+    return Planned(job, made_from.values(), (*network_code(plan, task, checkpoint), *last))

@@ -17,7 +17,11 @@ class GateJob(MeasuredJob):
 def resolve(plan: Plan, task: str, checkpoint: str) -> Planned:
     """Plan the gate of a network; on purpose without the code, so that no edit throws networks away."""
     scale = plan.scale.name
-    inputs = {"weights": layout.checkpoint_dir(scale, task, checkpoint), "data": layout.data_dir(scale, task)}
-    gate = plan.params.gate(task, checkpoint).model_dump(include={"metric", "min", "max"})
-    values = network(plan, task, checkpoint, evaluated=True) | {"gate": gate, **inputs}
-    return Planned(GateJob, layout.gate_file(scale, task, checkpoint), values, inputs, code=None)
+    job = GateJob(
+        **network(plan, task, checkpoint, evaluated=True),
+        gate=plan.params.gate(task, checkpoint).model_dump(include={"metric", "min", "max"}),
+        weights=layout.checkpoint_dir(scale, task, checkpoint),
+        data=layout.data_dir(scale, task),
+        out=layout.gate_file(scale, task, checkpoint),
+    )
+    return Planned(job, [job.weights, job.data], code=None)

@@ -23,7 +23,6 @@ else:
 
 FORMAT: Literal[1] = 1
 J = TypeVar("J", bound="Job")
-Inputs = dict[str, str]
 
 
 class Job(Strict):
@@ -31,6 +30,7 @@ class Job(Strict):
 
     format: Literal[1] = FORMAT
     code: Path | None = Field(None, description="code file; none: the job depends on no code (jobs/codefile.py)")
+    out: Path = Field(description="the directory, or the first of the files, that the rule makes")
 
 
 class NetworkJob(Job):
@@ -39,7 +39,6 @@ class NetworkJob(Job):
     names: tuple[str, str, str]
     task: Task
     checkpoint: Checkpoint
-    out: Path
 
 
 class MeasuredJob(NetworkJob):
@@ -52,25 +51,16 @@ class Planned(NamedTuple):
     """A job as it is planned.
 
     Attributes:
-        kind: class of the job.
-        output: directory, or the first of the files, that its rule makes; the job's ``out`` unless ``values`` has one.
-        values: the job's fields.
-        inputs: what its rule reads besides the job file, by name.
+        job: the job, without its code file.
+        reads: the results that its rule reads.
         code: ``package.module:name`` of all code that settings make the stage import; None if it depends on no code.
-        files: other files of the project that it reads, and whose content counts as code does.
+        files: files of the project that its rule reads, too, and whose content counts as code does.
     """
 
-    kind: type[Job]
-    output: str
-    values: dict[str, Any]
-    inputs: Inputs
+    job: Job
+    reads: Iterable[str | Path] = ()
     code: tuple[str, ...] | None = ()
     files: tuple[str, ...] = ()
-
-
-def numbered(name: str, paths: Iterable[str]) -> Inputs:
-    """Return inputs ``NAME_0``, ``NAME_1`` and so on."""
-    return {f"{name}_{i}": path for i, path in enumerate(paths)}
 
 
 def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:

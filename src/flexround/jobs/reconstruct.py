@@ -26,11 +26,16 @@ def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the reconstruction of a run."""
     recipe, (hyper, sources) = plan.params.recipe(run.recipe), plan.hyper(run)
     rounding = plan.params.rounding_target(recipe.rounding or "")
-    read = {
-        "weights": layout.checkpoint_dir(run.scale, run.task, run.checkpoint),
-        "samples": plan.samples_dir(run),
-    }
-    facts = {"run": run, "recipe": recipe, "rounding": rounding, "hyper": hyper, "hyper_sources": sources}
-    values = network(plan, run.task, run.checkpoint) | facts | read
+    job = ReconstructJob(
+        **network(plan, run.task, run.checkpoint),
+        run=run,
+        recipe=recipe,
+        rounding=rounding,
+        hyper=hyper,
+        hyper_sources=sources,
+        weights=layout.checkpoint_dir(run.scale, run.task, run.checkpoint),
+        samples=plan.samples_dir(run),
+        out=layout.quantized_dir(run),
+    )
     code = (*network_code(plan, run.task, run.checkpoint), rounding)
-    return Planned(ReconstructJob, layout.quantized_dir(run), values, read | {"gate": plan.gate(run)}, code)
+    return Planned(job, [job.weights, job.samples, plan.gate(run)], code)

@@ -10,7 +10,7 @@ from pathlib import Path
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import codefile
-from flexround.jobs.jobfile import Inputs, Planned
+from flexround.jobs.jobfile import Planned
 from flexround.machine.seeding import derive
 from flexround.settings import layout
 from flexround.settings.layout import CODE
@@ -20,19 +20,20 @@ SKEW = 60  # seconds that clocks of machines with a common file system may diffe
 settled = False  # whether another process has planned the run: its files hold, whatever has been edited since
 
 
-def inputs(plan: Plan, stage: str, *arguments: object) -> Inputs:
+def inputs(plan: Plan, stage: str, *arguments: object) -> dict[str, str]:
     """Write the job file of a stage and return the inputs of its rule, by name.
 
     ``arguments`` are those of the stage's own ``resolve``, in ``flexround.jobs``.
     """
     planned: Planned = importlib.import_module(f"flexround.jobs.{stage}").resolve(plan, *arguments)
-    reached = {} if planned.code is None else code(stage, *planned.code, files=planned.files)
-    job = planned.kind.model_validate({"out": planned.output} | reached | planned.values)
-    path = _updated(layout.job_file(planned.output), job.model_dump_json(indent=1) + "\n")
-    return {"job": path} | reached | planned.inputs
+    reached = {} if planned.code is None else {"code": code(stage, *planned.code, files=planned.files)}
+    job = planned.job.model_copy(update={name: Path(path) for name, path in reached.items()})
+    path = _updated(layout.job_file(str(job.out)), job.model_dump_json(indent=1) + "\n")
+    read = {f"read_{number}": str(file) for number, file in enumerate((*planned.files, *planned.reads))}
+    return {"job": path} | reached | read
 
 
-def inputs_or_exit(plan: Plan, stage: str, *arguments: object) -> Inputs:
+def inputs_or_exit(plan: Plan, stage: str, *arguments: object) -> dict[str, str]:
     """Return the same for Snakemake; an error ends the program with its text.
 
     Snakemake takes an error of an input function for a missing rule, and an output that is there for up to date.
@@ -62,8 +63,8 @@ def _updated(path: Path, text: str) -> str:
 
 
 @functools.cache
-def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> Inputs:
-    """Write the code file of a stage, unless it is there.
+def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> str:
+    """Write the code file of a stage, unless it is there, and return its path.
 
     ``targets`` are further ``package.module:name`` that the settings make the stage import, ``files`` others it reads.
     """
@@ -71,4 +72,4 @@ def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> Inputs:
     starts = f"flexround.stages.{stage}", "flexround.jobs.execution", *targets
     text, sources = codefile.contents(*starts, files=files)
     _updated(path.with_name(codefile.SOURCES), sources)
-    return {"code": _updated(path, text)}
+    return _updated(path, text)

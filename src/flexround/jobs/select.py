@@ -5,7 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import MeasuredJob, Plan, Planned, network, network_code, numbered
+from flexround.jobs.jobfile import MeasuredJob, Plan, Planned, network, network_code
 from flexround.settings import layout
 from flexround.settings.layout import Run
 
@@ -19,9 +19,12 @@ class SelectJob(MeasuredJob):
 
 def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the choice among the networks of a run."""
-    data, names = layout.data_dir(run.scale, run.task), plan.params.recipe(run.recipe).select
-    networks = {name: layout.quantized_dir(dataclasses.replace(run, recipe=name)) for name in names}
-    known = network(plan, run.task, run.checkpoint, evaluated=True)
-    values = known | {"run": run, "networks": networks, "data": data}
-    inputs = {"data": data} | numbered("of", networks.values())
-    return Planned(SelectJob, layout.quantized_dir(run), values, inputs, network_code(plan, run.task, run.checkpoint))
+    names = plan.params.recipe(run.recipe).select
+    job = SelectJob(
+        **network(plan, run.task, run.checkpoint, evaluated=True),
+        run=run,
+        networks={name: layout.quantized_dir(dataclasses.replace(run, recipe=name)) for name in names},
+        data=layout.data_dir(run.scale, run.task),
+        out=layout.quantized_dir(run),
+    )
+    return Planned(job, [job.data, *job.networks.values()], network_code(plan, run.task, run.checkpoint))

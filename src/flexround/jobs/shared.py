@@ -1,11 +1,12 @@
 """What the jobs of tables, figures and claims have in common."""
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
-from flexround.jobs.jobfile import Inputs, Plan, numbered
+from flexround.jobs.jobfile import Job, Plan
 from flexround.results import paper_numbers
 from flexround.results.paper_numbers import Key, Point
 from flexround.settings import layout
@@ -15,7 +16,6 @@ from flexround.settings.tables import SampleSize, Table
 
 RESULTS = Path("results")
 TEMPLATES = Path("src/flexround/results/render/templates")  # code too, but not Python
-Numbers = tuple[tuple[Key, float], ...]
 
 
 class Sizes(Strict):
@@ -38,33 +38,36 @@ def sizes(plan: Plan) -> Sizes:
     )
 
 
-def facts(plan: Plan) -> ScaleFacts:
-    """Return what a table says of its scale."""
-    return ScaleFacts(**{name: getattr(plan.scale, name) for name in ScaleFacts.model_fields})
+class ShowingJob(Job):
+    """What a job knows that compares the evaluated runs of tables with the published numbers."""
+
+    scale: ScaleFacts
+    seeds: dict[str, Count] = Field(description="of a complete quantized cell, by task")
+    selected: tuple[str, ...] | None = Field(None, description="checkpoints whose cells are made; none: all")
+    recipes: dict[str, Recipe] = Field(description="of the rows")
+    numbers: tuple[tuple[Key, float], ...] = Field(description="that the paper prints in these tables")
 
 
-def numbers(plan: Plan) -> Numbers:
-    """Return the published numbers of what the scale shows."""
-    return tuple(paper_numbers.load().items()) if plan.scale.shows.published else ()
+def showing(plan: Plan, tables: Sequence[Table]) -> dict[str, Any]:
+    """Return the fields of a :class:`ShowingJob` of tables."""
+    printed = paper_numbers.load() if plan.scale.shows.published else {}
+    wanted = {table.number for table in tables}
+    return {
+        "scale": plan.scale,
+        "seeds": {task: plan.seeds(task) for table in tables for task, _ in table.pairs()},
+        "selected": plan.selected,
+        "recipes": {row.recipe: plan.params.recipe(row.recipe) for table in tables for row in table.rows()},
+        "numbers": tuple((key, value) for key, value in printed.items() if key.table in wanted),
+    }
 
 
-def recipes(plan: Plan, tables: Iterable[Table]) -> dict[str, Recipe]:
-    """Return the recipes of the rows of tables."""
-    return {row.recipe: plan.params.recipe(row.recipe) for table in tables for row in table.rows()}
-
-
-def seeds(plan: Plan, tables: Iterable[Table]) -> dict[str, int]:
-    """Return the seeds of a complete cell of each task of tables."""
-    return {task: plan.seeds(task) for table in tables for task, _ in table.pairs()}
-
-
-def templates(page: str) -> Inputs:
+def templates(page: str) -> tuple[str, ...]:
     """Return the templates of an output."""
     shared = {"base.html", "grid.html", "marks.html", "style.css"}
     names = sorted(path.name for path in (ROOT / TEMPLATES).iterdir() if path.stem == page or path.name in shared)
-    return numbered("template", (str(TEMPLATES / name) for name in names))
+    return tuple(str(TEMPLATES / name) for name in names)
 
 
-def evaluated(runs: Iterable[Run]) -> Inputs:
-    """Return the evaluations that something is made of."""
-    return numbered("of", dict.fromkeys(file for run in runs for file in layout.evaluated_files(run)))
+def evaluated(runs: Iterable[Run]) -> list[str]:
+    """Return the evaluations that something is made of, each once."""
+    return list(dict.fromkeys(file for run in runs for file in layout.evaluated_files(run)))

@@ -2,18 +2,17 @@
 
 from pathlib import Path
 
-from flexround.jobs.jobfile import Job, Plan, Planned, numbered
+from flexround.jobs.jobfile import Job, Plan, Planned
 
 
 class SummaryJob(Job):
     """Sum up the tables."""
 
     tables: tuple[Path, ...]
-    out: Path
 
 
 def resolve(plan: Plan) -> Planned:
     """Plan the summary of all tables that the scale can make."""
     out = f"results/{plan.scale.name}"
     tables = [f"{out}/{plan.params.tables[number].name}.csv" for number in plan.complete_tables()]
-    return Planned(SummaryJob, f"{out}/metrics.json", {"tables": tables}, numbered("table", tables))
+    return Planned(SummaryJob(tables=tables, out=f"{out}/metrics.json"), tables)

@@ -1,49 +1,32 @@
 """The job that makes one table."""
 
 from collections.abc import Mapping
-from pathlib import Path
 from typing import Any
 
 from pydantic import Field
 
 from flexround.errors import SettingsError, suggest
 from flexround.jobs import shared
-from flexround.jobs.jobfile import Job, Plan, Planned
-from flexround.jobs.shared import RESULTS, Numbers
+from flexround.jobs.jobfile import Plan, Planned
+from flexround.jobs.shared import RESULTS, ShowingJob
 from flexround.settings.layout import Run
-from flexround.settings.schema import Count, Recipe, ScaleFacts
 from flexround.settings.tables import Setting, Table
 
 
-class TabulateJob(Job):
+class TabulateJob(ShowingJob):
     """Make one table."""
 
     table: Table
-    scale: ScaleFacts
-    seeds: dict[str, Count] = Field(description="of a complete quantized cell, by task")
-    selected: tuple[str, ...] | None = Field(None, description="checkpoints whose cells are made; none: all")
-    recipes: dict[str, Recipe] = Field(description="of the rows")
-    numbers: Numbers = Field(description="that the paper prints in this table")
     settings: tuple[float, ...] = Field(description="cells of a table of settings")
-    evaluated: Path = Field(RESULTS, description="holds SCALE/evaluated")
-    out: Path
 
 
 def resolve(plan: Plan, number: int) -> Planned:
     """Plan a table, of its runs or of settings."""
-    table, out, templates = plan.params.tables[number], RESULTS / plan.scale.name, shared.templates("table")
-    values = {
-        "table": table,
-        "scale": shared.facts(plan),
-        "seeds": shared.seeds(plan, [table]),
-        "selected": plan.selected,
-        "recipes": shared.recipes(plan, [table]),
-        "numbers": tuple((key, value) for key, value in shared.numbers(plan) if key.table == number),
-        "settings": settings_of(plan, table),
-        "out": out,
-    }
-    inputs = templates | shared.evaluated([] if table.settings else plan.table_runs(number))
-    return Planned(TabulateJob, str(out / f"{table.name}.csv"), values, inputs, files=tuple(templates.values()))
+    table = plan.params.tables[number]
+    out = RESULTS / plan.scale.name / f"{table.name}.csv"
+    job = TabulateJob(table=table, settings=settings_of(plan, table), out=out, **shared.showing(plan, [table]))
+    runs = [] if table.settings else plan.table_runs(number)
+    return Planned(job, shared.evaluated(runs), files=shared.templates("table"))
 
 
 def settings_of(plan: Plan, table: Table) -> tuple[float, ...]:

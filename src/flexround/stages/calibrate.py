@@ -32,4 +32,4 @@ def run(arguments: argparse.Namespace) -> None:
         samples=job.samples,
         indices_sha256=hashlib.sha256(arrays["indices"].astype("<i8").tobytes()).hexdigest(),
     )
-    log.info("%s/%s: %d samples of seed %d", job.scale, job.name, job.samples, job.seed)
+    log.info("%s: %d samples of seed %d", job.out, job.samples, job.seed)

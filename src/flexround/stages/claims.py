@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
 from flexround.jobs.claims import ClaimsJob
+from flexround.jobs.shared import RESULTS
 from flexround.results import cells, sample_sizes
 from flexround.results.claims import errata, judged, verdicts
 from flexround.results.claims.judged import VERDICTS, JudgedClaim
@@ -26,21 +27,21 @@ def run(arguments: argparse.Namespace) -> None:
     usable = errata.without_copies(paper)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
     shown = job.sizes
-    of_figure = sample_sizes.collect(shown.spec, shown.points, job.scale.name, shown.sizes, shown.seeds, job.evaluated)
+    of_figure = sample_sizes.collect(shown.spec, shown.points, job.scale.name, shown.sizes, shown.seeds, RESULTS)
     places[f"figure {shown.spec.number}"] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places)
     text = verdicts.to_csv(comparisons, job.budgets)
     mistakes = errata.to_csv(errata.find(paper, comparisons, job.claims.examples))
-    write_text(job.out / "claims.csv", text)
-    write_text(job.out / "errata.csv", mistakes)
-    write_text(job.out / "claims.html", claims_page.render(text, mistakes, job.claims.claims, job.scale))
+    write_text(job.out, text)
+    write_text(job.out.with_name("errata.csv"), mistakes)
+    write_text(job.out.with_suffix(".html"), claims_page.render(text, mistakes, job.claims.claims, job.scale))
     sys.stdout.write(_summary(judged.read(text, job.claims.claims)))
 
 
 def _tables(job: ClaimsJob) -> dict[str, list[cells.Cell]]:
     """Return the cells of every table of runs, by its name in the claims."""
     return {
-        table.place: cells.collect(table, job.recipes, job.scale.name, job.seeds, job.evaluated, job.selected)
+        table.place: cells.collect(table, job.recipes, job.scale.name, job.seeds, RESULTS, job.selected)
         for table in job.tables
     }
 

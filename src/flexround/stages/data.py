@@ -21,4 +21,4 @@ def run(arguments: argparse.Namespace) -> None:
     records = {path: artifacts.read_json(Path(path))["sha256"] for path in map(layout.source_file, job.task.sources)}
     manifest = artifacts.read_manifest(job.out, verify=False) | {"place": str(job.out), "inputs": records}
     artifacts.write_formatted(job.out / "manifest.json", manifest)
-    log.info("%s/%s: data in %s", job.scale, job.name, job.out)
+    log.info("%s: data in %s", job.name, job.out)

@@ -16,10 +16,10 @@ log = logging.getLogger(__name__)
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = jobfile.read(FetchJob, arguments.job)
-    source = job.source
-    digest = sources.fetch(job.name, source, job.out)
+    source, directory = job.source, job.out.parent
+    digest = sources.fetch(job.name, source, directory)
     record = {"name": job.name, "file": source.file, "revision": source.revision, "sha256": digest}
-    if commit := sources.commit(job.out / source.file):
+    if commit := sources.commit(directory / source.file):
         record["commit"] = commit
-    artifacts.write_json(job.out / f"{job.name}.json", record)
-    log.info("source %s: %s is there and verified", job.name, job.out / source.file)
+    artifacts.write_json(job.out, record)
+    log.info("source %s: %s is there and verified", job.name, directory / source.file)

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         drawn = curves.draw(_sizes(job.sizes, job.number, job.scale), axis, job.title, job.scale)
     else:
         drawn = shifts.draw(list(map(_shifts, job.shifts)), job.title, job.scale, job.large_weight)
-    figure_style.save(drawn, job.out / f"figure{job.number}")
+    figure_style.save(drawn, job.out.with_suffix(""))
 
 
 def _shifts(shift: Shift) -> shifts.Shifts:

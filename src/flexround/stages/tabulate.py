@@ -5,6 +5,7 @@ import sys
 
 from flexround.io.artifacts import write_text
 from flexround.jobs import jobfile
+from flexround.jobs.shared import RESULTS
 from flexround.jobs.tabulate import TabulateJob
 from flexround.results import cells, grid, settings_table, table_csv
 from flexround.results.render import html, latex, terminal
@@ -21,10 +22,10 @@ def run(arguments: argparse.Namespace) -> None:
     if table.settings:
         text = settings_table.to_csv(table, job.settings, scale, dict(job.numbers))
     else:
-        of_table = cells.collect(table, job.recipes, scale.name, job.seeds, job.evaluated, job.selected)
+        of_table = cells.collect(table, job.recipes, scale.name, job.seeds, RESULTS, job.selected)
         text = table_csv.to_csv(of_table, dict(job.numbers), table, scale)
     made = grid.read(text)
-    files = {"csv": text, "tex": latex.render(made, table, scale), "html": html.render(made, table, scale)}
-    for suffix, content in files.items():
-        write_text(job.out / f"{table.name}.{suffix}", content)
+    write_text(job.out, text)
+    write_text(job.out.with_suffix(".tex"), latex.render(made, table, scale))
+    write_text(job.out.with_suffix(".html"), html.render(made, table, scale))
     sys.stdout.write(terminal.render(made, table, scale))
