@@ -1,4 +1,4 @@
-"""The Slurm profile, its pins, the container recipes, and the private Slurm that rehearsals run under."""
+"""The Slurm profile, which locks are installed, the container recipes, and the private Slurm of rehearsals."""
 
 import re
 import subprocess
@@ -7,42 +7,16 @@ import time
 import pytest
 import rehearse_slurm
 import yaml
+from test_stages import RULES
 
 from flexround.settings.layout import ROOT
 
 LOCK = (ROOT / "requirements.lock").read_text()
 PROFILE = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text())
-RULES = {
-    name: body
-    for path in sorted((ROOT / "workflow/rules").glob("*.smk"))
-    for name, body in re.findall(r"^rule (\w+):\n((?:    .*\n|\n)+)", path.read_text(), re.MULTILINE)
-}
-PIN = re.compile(r"^([a-z0-9-]+)==(.*) \\\n(?:    --hash=sha256:[0-9a-f]{64}(?: \\)?\n)+", re.MULTILINE)
 needs_slurm = pytest.mark.skipif(bool(rehearse_slurm.missing()), reason=f"not installed: {rehearse_slurm.missing()}")
 
 
-# the pins
-
-
-def pins(lock):
-    """Return name -> its versions, which may differ by Python's."""
-    found = {}
-    for name, rest in PIN.findall(lock):
-        found.setdefault(name, []).append(rest.partition(" ;")[0])
-    return found
-
-
-@pytest.mark.parametrize("extra", ["slurm", "s3"])
-def test_the_pins_of_an_extra_agree_with_the_lock_and_have_hashes_and_no_address(extra):
-    text = (ROOT / f"requirements-{extra}.lock").read_text()
-    both = {name: lines for name, lines in pins(text).items() if name in pins(LOCK)}
-    assert len(both) > 5
-    assert both == {name: pins(LOCK)[name] for name in both}, "run `make lock`"
-    lines = [line for line in text.splitlines() if line and not line.startswith((" ", "#"))]
-    assert len(lines) == len(PIN.findall(text))
-    assert not re.search(r"https?:|--(?:extra-)?index-url|--find-links|file:", text)
-    wanted = (ROOT / f"requirements-{extra}.in").read_text().splitlines()
-    assert {re.match(r"[a-z0-9-]+", line)[0] for line in wanted if not line.startswith("#")} <= set(pins(text))
+# what is installed
 
 
 @pytest.mark.parametrize(("extras", "locks"), [("", []), ("slurm", ["requirements-slurm.lock"])])

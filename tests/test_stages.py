@@ -1,24 +1,18 @@
-"""Command lines of the jobs and tools, what stages refuse; the workflow's files, the pins."""
+"""Command lines of the jobs and tools, what stages refuse; the workflow's files."""
 
 import argparse
 import ast
 import importlib
-import itertools
 import json
 import re
-import shutil
 import subprocess
 import sys
 import textwrap
-import tomllib
 from pathlib import Path
 
-import environment_yml
 import numpy as np
 import pytest
 import torch
-import yaml
-from packaging.requirements import Requirement
 from safetensors.numpy import save_file
 from stage_calls import Work, call
 
@@ -279,56 +273,3 @@ def test_a_job_gets_its_file_alone_and_its_threads(rule):
     command.parsed([name, "job.json", *(f"{option}=1" for option in options)])
     call = ast.unparse(section(rule, "input"))
     assert f"unpack(lambda w: get_inputs('{name}'" in call
-
-
-# the pins
-
-LOCK = (ROOT / "requirements.lock").read_text()
-PIN = re.compile(r"^([a-z0-9][a-z0-9.-]*)==([^\s;]+)[^\n]*\\\n((?:    --hash=\S+.*\n)+)", re.MULTILINE)
-
-
-def test_environment_yml_has_the_pins_of_the_lock():
-    assert (ROOT / "environment.yml").read_text() == environment_yml.render()
-
-
-def test_environment_yml_can_be_resolved(tmp_path):
-    """By uv for the Python that the file names, as pip does it for a conda user."""
-    content = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
-    python = next(entry for entry in content if str(entry).startswith("python=")).removeprefix("python=")
-    pins = next(entry["pip"] for entry in content if isinstance(entry, dict))
-    asked = tmp_path / "pins.in"
-    asked.write_text("\n".join(pin for pin in pins if not pin.startswith("--")))
-    if not (uv := shutil.which("uv")):
-        pytest.skip("no uv")
-    command = [uv, "pip", "compile", "--quiet", "--python-version", python, "--no-header", str(asked)]
-    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
-    if re.search(r"Failed to fetch|error sending request|dns error|Connect", found.stderr):
-        pytest.skip("no package index")
-    assert found.returncode == 0, found.stderr
-
-
-def test_every_package_named_is_pinned_with_hashes_in_a_version_that_is_asked_for():
-    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    named = itertools.chain(project["dependencies"], *project["optional-dependencies"].values())
-    pins = {name: (version, hashes) for name, version, hashes in reversed(PIN.findall(LOCK))}  # first: oldest Python
-    rendered = environment_yml.render()
-    for text in named:
-        requirement = Requirement(text)
-        if requirement.name == project["name"]:  # an extra of its own
-            continue
-        assert requirement.name in pins, f"{requirement.name} is not in requirements.lock: run `make lock`"
-        version, _ = pins[requirement.name]
-        assert requirement.specifier.contains(version), f"{requirement} against {version}"
-        assert f"- {requirement.name}=={version}\n" in rendered
-
-
-def test_everything_in_the_lock_is_exact_and_hashed():
-    lines = [line for line in LOCK.splitlines() if line and not line.startswith((" ", "#"))]
-    pins = PIN.findall(LOCK)
-    assert len(pins) == len(lines) > 50
-    assert all(re.search(r"--hash=sha256:[0-9a-f]{64}\b", hashes) for _, _, hashes in pins)
-
-
-@pytest.mark.parametrize("name", ["requirements.lock", "environment.yml"])
-def test_no_address_is_written_down_with_the_pins(name):
-    assert not re.search(r"https?:|--(?:extra-)?index-url|--find-links|file:", (ROOT / name).read_text())

@@ -1,17 +1,14 @@
 """Every command of the tutorial prints what the tutorial shows; those that compute are planned."""
 
-import os
 import re
 import shutil
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
+from test_workflow import Project
 
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs/tutorial.md").read_text()
-COPIED = ("src", "params", "workflow", "profiles", "Snakefile", "Makefile")
 
 
 def blocks(language: str) -> list[str]:
@@ -27,21 +24,16 @@ COMPUTING = [line for block in blocks("sh") for line in block.splitlines()]
 
 
 @pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def project(tmp_path_factory: pytest.TempPathFactory) -> Project:
     """A clone in which table 3 is made: its published results stand for it."""
-    root = tmp_path_factory.mktemp("tutorial")
-    for name in COPIED:
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
-    shutil.copytree(ROOT / "results/reference", root / "results/reference")
-    shutil.copy2(ROOT / "results/reference/table3.csv", root / "results/table3.csv")
-    return root
+    project = Project(tmp_path_factory.mktemp("tutorial"))
+    shutil.copytree(ROOT / "results/reference", project.root / "results/reference")
+    shutil.copy2(ROOT / "results/reference/table3.csv", project.root / "results/table3.csv")
+    return project
 
 
-def run(command: str, root: Path) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path}
-    done = subprocess.run(command, shell=True, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+def run(command: str, project: Project) -> str:
+    done = project.run("sh", "-c", command)
     return done.stdout + done.stderr
 
 

@@ -18,7 +18,7 @@ import yaml
 from flexround.settings.plan import CONFIG_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "params", "workflow", "profiles", "Snakefile")
+COPIED = ("src", "params", "workflow", "profiles", "Snakefile", "Makefile")
 
 
 class Project:
