@@ -16,7 +16,6 @@ from pathlib import Path
 import torch
 
 from flexround.io import artifacts
-from flexround.jobs import jobfile
 from flexround.jobs.evaluate import EvaluateJob
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import memory
@@ -74,9 +73,9 @@ def twice(run: Run, out: Path) -> None:
     network, evaluated = (out / directory.relative_to("results") for directory in directories)
     if (evaluated / "metrics.json").exists():
         return
-    job = jobfile.read(ReconstructJob, layout.job_file(layout.quantized_dir(run)))
+    job = ReconstructJob.read(layout.job_file(layout.quantized_dir(run)))
     hyper = job.hyper.model_copy(update={"iters": 2 * job.hyper.iters, "a_iters": 2 * job.hyper.a_iters})
-    test = jobfile.read(EvaluateJob, layout.job_file(layout.evaluated_dir(run)))
+    test = EvaluateJob.read(layout.job_file(layout.evaluated_dir(run)))
     limits = {"cache_mb": None, "gpu_cache_mb": None, "state_gb": 32.0, "preflight": False}
     for stage, changed in (
         (reconstruct, job.model_copy(update={"hyper": hyper, "out": network})),

@@ -36,7 +36,7 @@ from safetensors.torch import save_file
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
-from flexround.jobs import jobfile, resolve
+from flexround.jobs import resolve
 from flexround.jobs.evaluate import EvaluateJob
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.jobs.tabulate import TabulateJob
@@ -247,7 +247,7 @@ def read_evaluation(d):
 
 def job_file(stage, kind, argument):
     write = lambda d: shutil.copy(resolve.inputs(report_case.PLAN, stage, argument)["job"], d / "job.json")  # noqa: E731
-    return Reader(write, lambda d: jobfile.read(kind, d / "job.json"), ("job.json",))
+    return Reader(write, lambda d: kind.read(d / "job.json"), ("job.json",))
 
 
 def write_lock(d):

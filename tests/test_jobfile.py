@@ -11,7 +11,7 @@ from stage_calls import Work
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.jobs import codefile, execution, jobfile, resolve
+from flexround.jobs import codefile, execution, resolve
 from flexround.jobs.calibrate import CalibrateJob
 from flexround.jobs.data import DataJob
 from flexround.jobs.evaluate import EvaluateJob
@@ -37,7 +37,7 @@ def written(work, tmp_path):
 
 
 def test_a_job_is_read_as_it_was_written(written):
-    job = jobfile.read(GateJob, written[0])
+    job = GateJob.read(written[0])
     assert (job.names, job.gate.metric) == (("smoke", "imagenet", "mobilenetv2-brecq"), "top1")
 
 
@@ -70,12 +70,12 @@ def test_what_is_no_job_of_this_rule_is_refused_by_name(written, edit, error, me
     text = edit(job)
     path.unlink() if text is None else path.write_text(text)
     with pytest.raises(error, match=message):
-        jobfile.read(GateJob, path)
+        GateJob.read(path)
 
 
 def test_the_job_of_another_rule_is_refused(work):
     with pytest.raises(SettingsError, match=r"job\.json: .*required and missing"):
-        jobfile.read(GateJob, work.inputs("data", "imagenet")["job"])
+        GateJob.read(work.inputs("data", "imagenet")["job"])
 
 
 def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monkeypatch):
@@ -85,7 +85,7 @@ def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monke
     assert path.stat().st_mtime_ns == before
     artifacts.write_text(path, "other")
     work.inputs("data", "imagenet")
-    assert jobfile.read(DataJob, path).name == "imagenet"
+    assert DataJob.read(path).name == "imagenet"
     monkeypatch.setattr(resolve, "settled", True)
     path.write_text("what another process has planned")
     work.inputs("data", "imagenet")
@@ -106,7 +106,7 @@ def test_every_job_of_a_network_survives_its_file(work):
     }
     for kind, given in inputs.items():
         text = (work.root / given["job"]).read_text()
-        assert jobfile.read(kind, given["job"]).model_dump_json(indent=1) + "\n" == text
+        assert kind.read(given["job"]).model_dump_json(indent=1) + "\n" == text
 
 
 STAGE = """

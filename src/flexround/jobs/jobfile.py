@@ -7,7 +7,7 @@ beside this one with the class of its job and the function ``resolve``, which pl
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
 
 from pydantic import Field
 
@@ -22,7 +22,6 @@ else:
     Plan = Any  # no job depends on the code that planned it
 
 FORMAT: Literal[1] = 1
-J = TypeVar("J", bound="Job")
 
 
 class Job(Strict):
@@ -31,6 +30,19 @@ class Job(Strict):
     format: Literal[1] = FORMAT
     code: Path | None = Field(None, description="code file; none: the job depends on no code (jobs/codefile.py)")
     out: Path = Field(description="the directory, or the first of the files, that the rule makes")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read a job file.
+
+        Raises:
+            InputError: it is missing, damaged, or of another format.
+            SettingsError: it was written for another rule or by another version.
+        """
+        content = artifacts.read_json(path)
+        if not isinstance(content, dict) or content.get("format") != FORMAT:
+            raise InputError(f"{path}: not a job file of format {FORMAT}; snakemake -n writes it anew")
+        return validate(cls, content, str(path))
 
 
 class NetworkJob(Job):
@@ -82,16 +94,3 @@ def network_code(plan: Plan, task: str, checkpoint: str) -> tuple[str, ...]:
     model = settings.model
     named = [model.factory, model.blocks, model.equalization, settings.loader, settings.key_map]
     return tuple(target for target in (*named, plan.scale.tasks[task].module) if target)
-
-
-def read(kind: type[J], path: Path) -> J:
-    """Read a job file.
-
-    Raises:
-        InputError: it is missing, damaged, or of another format.
-        SettingsError: it was written for another rule or by another version.
-    """
-    content = artifacts.read_json(path)
-    if not isinstance(content, dict) or content.get("format") != FORMAT:
-        raise InputError(f"{path}: not a job file of format {FORMAT}; snakemake -n writes it anew")
-    return validate(kind, content, str(path))

@@ -7,7 +7,6 @@ import logging
 from safetensors.numpy import save_file
 
 from flexround.io import artifacts
-from flexround.jobs import jobfile
 from flexround.jobs.calibrate import CalibrateJob
 from flexround.machine import provenance
 from flexround.tasks import protocol
@@ -17,7 +16,7 @@ log = logging.getLogger(__name__)
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(CalibrateJob, arguments.job)
+    job = CalibrateJob.read(arguments.job)
     task = protocol.build(job.task)
     data = provenance.inputs(job.data)
     arrays = task.calibration(job.data, job.samples, job.seed)

@@ -6,7 +6,6 @@ import sys
 from collections.abc import Sequence
 
 from flexround.io.artifacts import write_text
-from flexround.jobs import jobfile
 from flexround.jobs.claims import ClaimsJob
 from flexround.jobs.shared import RESULTS
 from flexround.results import cells, sample_sizes
@@ -21,7 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         InputError: an evaluated run that can't be used.
     """
-    job = jobfile.read(ClaimsJob, arguments.job)
+    job = ClaimsJob.read(arguments.job)
     tables = _tables(job)
     paper = errata.printed(itertools.chain(*tables.values()), dict(job.numbers), frozenset(job.bold))
     usable = errata.without_copies(paper)

@@ -5,7 +5,6 @@ import logging
 from pathlib import Path
 
 from flexround.io import artifacts
-from flexround.jobs import jobfile
 from flexround.jobs.data import DataJob
 from flexround.settings import layout
 from flexround.tasks import protocol
@@ -15,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(DataJob, arguments.job)
+    job = DataJob.read(arguments.job)
     task = protocol.build(job.task)
     task.prepare(job.out, job.sources)
     records = {path: artifacts.read_json(Path(path))["sha256"] for path in map(layout.source_file, job.task.sources)}

@@ -11,7 +11,6 @@ import torch
 from safetensors.numpy import save_file
 
 from flexround.io import artifacts, resume
-from flexround.jobs import jobfile
 from flexround.jobs.evaluate import EvaluateJob
 from flexround.jobs.jobfile import MeasuredJob
 from flexround.machine import hardware, precision, provenance
@@ -26,7 +25,7 @@ BATCH = 250  # examples evaluated at once; fixed, because it can change the last
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(EvaluateJob, arguments.job)
+    job = EvaluateJob.read(arguments.job)
     with lease(arguments.gpus) as device:
         start = time.perf_counter()
         recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}

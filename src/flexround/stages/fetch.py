@@ -7,7 +7,6 @@ import argparse
 import logging
 
 from flexround.io import artifacts, sources
-from flexround.jobs import jobfile
 from flexround.jobs.fetch import FetchJob
 
 log = logging.getLogger(__name__)
@@ -15,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(FetchJob, arguments.job)
+    job = FetchJob.read(arguments.job)
     source, directory = job.source, job.out.parent
     digest = sources.fetch(job.name, source, directory)
     record = {"name": job.name, "file": source.file, "revision": source.revision, "sha256": digest}

@@ -4,7 +4,6 @@ import argparse
 import itertools
 
 from flexround.errors import InputError
-from flexround.jobs import jobfile
 from flexround.jobs.figure import Bits, FigureJob, Shift
 from flexround.jobs.shared import RESULTS, Sizes
 from flexround.machine import provenance
@@ -22,7 +21,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         InputError: a run that the figure shows is not evaluated, or of another version.
     """
-    job = jobfile.read(FigureJob, arguments.job)
+    job = FigureJob.read(arguments.job)
     if job.by_bits is not None:
         axis = Axis("bits of the weights")
         drawn = curves.draw(_by_bits(job.by_bits, job.number, job.scale), axis, job.title, job.scale)

@@ -12,7 +12,6 @@ from torch import nn
 
 from flexround import imports
 from flexround.io import artifacts, resume, sources
-from flexround.jobs import jobfile
 from flexround.jobs.finetune import FinetuneJob
 from flexround.machine import hardware, provenance
 from flexround.machine.devices import lease, require
@@ -31,7 +30,7 @@ SMALLER = "at_once or checkpointing in the train rules (text tasks: the same res
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(FinetuneJob, arguments.job)
+    job = FinetuneJob.read(arguments.job)
     if job.train is not None:
         require(arguments.gpus)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)

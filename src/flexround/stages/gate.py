@@ -9,7 +9,6 @@ import logging
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.jobs import jobfile
 from flexround.jobs.gate import GateJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
@@ -24,7 +23,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         InputError: the network is outside of its bounds, or not the one of this place.
     """
-    job = jobfile.read(GateJob, arguments.job)
+    job = GateJob.read(arguments.job)
     made_of = provenance.inputs(job.weights, verify=False) | provenance.inputs(job.data, verify=False)
     with lease(arguments.gpus) as device:
         values = measured(job, job.weights, device, quantized=False).metrics

@@ -13,7 +13,6 @@ from safetensors.numpy import load_file
 from flexround import imports
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
-from flexround.jobs import jobfile
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
@@ -35,7 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
             activations or None; ``state_gb``, of them that may be written; ``preflight``, to say what it will take and
             write nothing.
     """
-    job = jobfile.read(ReconstructJob, arguments.job)
+    job = ReconstructJob.read(arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
     weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
     with lease(arguments.gpus) as device:

@@ -4,7 +4,6 @@ import argparse
 import logging
 
 from flexround.io import artifacts
-from flexround.jobs import jobfile
 from flexround.jobs.select import SelectJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
@@ -15,7 +14,7 @@ log = logging.getLogger(__name__)
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage; of equally good candidates the first one wins. The task's first metric decides."""
-    job = jobfile.read(SelectJob, arguments.job)
+    job = SelectJob.read(arguments.job)
     values: dict[str, float] = {}
     manifests = {recipe: provenance.manifest(source) for recipe, source in job.networks.items()}
     for recipe, source in job.networks.items():

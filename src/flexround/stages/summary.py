@@ -3,12 +3,11 @@
 import argparse
 
 from flexround.io.artifacts import write_json
-from flexround.jobs import jobfile
 from flexround.jobs.summary import SummaryJob
 from flexround.results.summary import summarise
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
-    job = jobfile.read(SummaryJob, arguments.job)
+    job = SummaryJob.read(arguments.job)
     write_json(job.out, summarise(job.tables))

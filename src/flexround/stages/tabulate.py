@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from flexround.io.artifacts import write_text
-from flexround.jobs import jobfile
 from flexround.jobs.shared import RESULTS
 from flexround.jobs.tabulate import TabulateJob
 from flexround.results import cells, grid, settings_table, table_csv
@@ -17,7 +16,7 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         InputError: an evaluated run that can't be used.
     """
-    job = jobfile.read(TabulateJob, arguments.job)
+    job = TabulateJob.read(arguments.job)
     table, scale = job.table, job.scale
     if table.settings:
         text = settings_table.to_csv(table, job.settings, scale, dict(job.numbers))
