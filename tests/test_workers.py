@@ -44,16 +44,7 @@ rule all:
     output: "done"
     shell: "echo $FLEXROUND_WORKERS > address; python -m flexround.jobs fake.stage job.json > pid; touch {output}"
 """
-LIGHT = (
-    "io",
-    "io.artifacts",
-    "machine",
-    "settings",
-    "settings.layout",
-    "settings.reach",
-    "errors",
-    "jobs",
-)  # every job's
+LIGHT = ("io", "io.artifacts", "machine", "settings", "settings.layout", "settings.reach", "errors", "jobs")  # of all
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
 
 
@@ -130,15 +121,15 @@ def ended(client):
 
 
 @pytest.fixture
-def workers(tmp_path):
-    made = Workers(tmp_path)
+def workers(request, tmp_path):
+    """A server; a test may give the modules that it imports."""
+    made = Workers(tmp_path, *getattr(request, "param", ()))
     yield made
     made.end()
 
 
-@pytest.mark.parametrize("kind", ["SettingsError", "InputError", "NumericalError"])
-def test_a_mistake_is_one_line_and_exit_code_2(workers, kind):
-    code, output, errors = workers.run(f"from flexround.errors import {kind}; raise {kind}('what to do')")
+def test_a_mistake_is_one_line_and_exit_code_2(workers):
+    code, output, errors = workers.run("from flexround.errors import InputError; raise InputError('what to do')")
     assert (code, output) == (2, "")
     assert errors.splitlines()[-1].endswith("error: what to do")
     assert "Traceback" not in errors
@@ -269,21 +260,11 @@ def test_the_directory_is_private_and_a_second_start_does_nothing(workers):
     assert server_of(workers.address) == workers.pid
 
 
-PACKETS = (
-    "[]",
-    "1",
-    "null",
-    '"signal"',
-    "[" * 9000,
-    "{}",
-    '{"signal": "KILL"}',
-    '{"signal": 1e99}',
-    '{"place": 1}',
-    "\xff",
-)
+NO_OBJECTS = ("[]", "1", "null", '"signal"', "[" * 9000, "\xff")
+NO_MESSAGES = ("{}", '{"signal": "KILL"}', '{"signal": 1e99}', '{"place": 1}')
 
 
-@pytest.mark.parametrize("packet", [*PACKETS, None])
+@pytest.mark.parametrize("packet", [*NO_OBJECTS, *NO_MESSAGES, None])
 def test_no_packet_ends_the_server_or_another_job(workers, packet):
     (workers.directory / "short").write_text('"import time; time.sleep(0.1)"')
     own = {"argv": ["", "fake.stage", "short"], "path": [str(SOURCES), str(workers.directory), *sys.path]}
@@ -327,14 +308,13 @@ while time.process_time() < 0.5: pass
     assert before["cpu_seconds"] < 0.4
 
 
-def test_a_server_with_a_second_thread_refuses(tmp_path):
-    workers = Workers(tmp_path, "starts_a_thread")
+@pytest.mark.parametrize("workers", [["starts_a_thread"]], indirect=True, ids=["these"])
+def test_a_server_with_a_second_thread_refuses(workers):
     until(lambda: len(os.listdir(f"/proc/{workers.pid}/task")) == 2)
     client = workers.begin("import os; print(os.getpid())")
     code, output, errors = ended(client)
     assert (code, int(output)) == (0, client.pid)
     assert "it has 2 threads, so a fork is not safe" in errors
-    workers.end()
 
 
 def test_a_held_gpu_is_not_safe(tmp_path):
@@ -363,12 +343,11 @@ def test_another_user_or_place_is_refused(workers):
     assert "it runs elsewhere; the job runs in this process" in done.stderr
 
 
-def test_a_module_that_fails_is_a_line_in_the_log_and_jobs_run(tmp_path):
-    workers = Workers(tmp_path, "no_such_module", "colorsys")
+@pytest.mark.parametrize("workers", [["no_such_module", "colorsys"]], indirect=True, ids=["these"])
+def test_a_module_that_fails_is_a_line_in_the_log_and_jobs_run(workers):
     code = "import os, sys; print('colorsys' in sys.modules)"
     until(lambda: "no_such_module is not preloaded" in workers.log.read_text())
     until(lambda: workers.run(code)[1] == "True\n")
-    workers.end()
 
 
 @pytest.mark.parametrize("forked", [True, False])
@@ -384,8 +363,8 @@ def test_a_users_modules_never_take_the_place_of_others(workers, forked):
     assert f"FLEXROUND_MODULES={mine} python -m flexround.jobs fake.stage" in errors
 
 
-def test_threads_are_those_of_a_fresh_process_bit_for_bit(tmp_path):
-    workers = Workers(tmp_path, "numpy", "torch")
+@pytest.mark.parametrize("workers", [["numpy", "torch"]], indirect=True, ids=["these"])
+def test_threads_are_those_of_a_fresh_process_bit_for_bit(workers):
     code = """
 import hashlib, os, numpy, torch, threadpoolctl
 generator = torch.Generator().manual_seed(0)
@@ -404,7 +383,6 @@ print(torch.get_num_threads(), pools, os.environ["OMP_NUM_THREADS"], values)
         fresh = workers.run(code, "--threads", threads, FLEXROUND_WORKERS="0")
         assert forked[:2] == fresh[:2]
         assert forked[1].startswith(f"{threads} [('blas', {threads}), ('openmp', {threads})]")
-    workers.end()
 
 
 @pytest.mark.parametrize("end", ["kill -9", "Ctrl-C"])
@@ -429,12 +407,8 @@ def test_snakemake_starts_it_and_ends_it_and_its_jobs(tmp_path, end):
     until(lambda: not any(map(alive, processes)), seconds=60)  # a server that still imports looks after each import
 
 
-def test_only_third_party_modules_are_preloaded():
-    assert not [name for name in server.PRELOADED if name.startswith("flexround")]
-
-
-def test_all_that_is_preloaded_leaves_one_thread_and_no_gpu_and_jobs_start_at_once(tmp_path):
-    workers = Workers(tmp_path, *server.PRELOADED)
+@pytest.mark.parametrize("workers", [server.PRELOADED], indirect=True, ids=["these"])
+def test_all_that_is_preloaded_leaves_one_thread_and_no_gpu_and_jobs_start_at_once(workers):
     code = """
 import sys, time, os, torch, transformers, lm_eval
 print(time.time() - float(os.environ["BEGUN"]), torch.cuda.is_initialized(), *sys.modules)
@@ -451,7 +425,6 @@ print(time.time() - float(os.environ["BEGUN"]), torch.cuda.is_initialized(), *sy
     assert set(server.PRELOADED) <= set(modules), workers.log.read_text()
     ours = [name.removeprefix("flexround.") for name in modules if name.startswith("flexround.")]
     assert not [name for name in ours if not name.startswith(("jobs.", "machine.")) and name not in LIGHT]
-    workers.end()
 
 
 @pytest.mark.parametrize(("variable", "wanted"), [(None, False), ("0", True), ("/another/socket", True)])
