@@ -19,6 +19,7 @@ from flexround.tasks.glue import files as glue
 from flexround.tasks.images import cifar10
 from flexround.tasks.language import c4
 from flexround.tasks.language import files as language
+from flexround.tasks.language.options import StoriesOptions
 from flexround.tasks.language.stories import Stories
 from flexround.tasks.squad import files as squad
 from flexround.tasks.webnlg import files as webnlg
@@ -141,7 +142,7 @@ CASES = {
     "tinystories": Case(
         "tiny.utf8",
         "Once.\u2028\n<|endoftext|>\n Zürich. \n<|endoftext|>",
-        lambda d: Stories(Stories.Options(root="tiny.utf8", block_size=8)).rows(d),
+        lambda d: Stories(StoriesOptions(root="tiny.utf8", block_size=8)).rows(d),
         {"train": [{"text": "Once."}], "validation": [{"text": "Zürich."}]},
     ),
     "cifar10": Case("test.tar", None, lambda d: cifar10.read(d / "test.tar", 3, None)[1].tolist(), [0, 0, 1, 1, 2, 2]),

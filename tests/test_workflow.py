@@ -200,7 +200,7 @@ def edited(project, name, old, new):
         ("quant/gptq.py", "class GPTQ(", "x = 1\n\nclass GPTQ(", {}),
         ("reconstruct/engine.py", '"""', '"""Another docstring. ', {}),
         ("reconstruct/engine.py", "\n\n\n", "\n# a comment\n\n\n", {}),
-        ("settings/load.py", "import fnmatch", "import fnmatch\n\nprint", {}),
+        ("settings/params.py", "import fnmatch", "import fnmatch\n\nprint", {}),
         ("results/render/latex.py", ") -> str:\n", ") -> str | None:\n", {"tabulate": 1, "publish_table": 1}),
         ("quant/adaround.py", "(ZETA - GAMMA)", "(ZETA - 1 * GAMMA)", {"reconstruct": 4, "evaluate": 4}),
         ("quant/flexround.py", "return DivideRound.apply", "return (DivideRound).apply", {}),

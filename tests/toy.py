@@ -114,7 +114,7 @@ def samples(count=64, size=8):
 def job(recipe, seed=0, net=None, **hyper):
     net = net or model()
     own = copy.deepcopy(net)
-    settings = Hyper.model_validate(HYPER | hyper)
+    settings = Hyper.model_validate(HYPER).model_copy(update=hyper)  # also beyond what a scale may set
     rounding = imports.load(ROUNDINGS.get(recipe.rounding, recipe.rounding))
     cut = blocks(own)
     return Reconstruction(own, cut, Resident(cut), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
