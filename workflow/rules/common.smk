@@ -116,8 +116,8 @@ def get_table_labels(form):
 
 def get_figure_labels(wildcards):
     """Return what tells a figure from the others in Snakemake's report."""
-    where = PLAN.params.figures.where[int(wildcards.figure)]
-    return {"figure": wildcards.figure, "shows": where}
+    title = PLAN.params.figures[int(wildcards.figure)].title
+    return {"figure": wildcards.figure, "shows": title}
 
 
 # A run whose fields are wildcards: gives the rules the same paths as the jobs.
