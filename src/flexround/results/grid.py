@@ -75,6 +75,11 @@ class GridRow(NamedTuple):
     cells: tuple[GridCell, ...]
 
     @property
+    def entries(self) -> list[Entry]:
+        """All numbers of the row in order."""
+        return [entry for cell in self.cells for entry in cell.entries]
+
+    @property
     def metrics(self) -> str:
         """The metrics of the first column, as a/b: in tables whose rows differ in them, of all columns."""
         return "/".join(entry.metric for entry in self.cells[0].entries)
@@ -110,7 +115,7 @@ class Grid(NamedTuple):
     @property
     def entries(self) -> list[Entry]:
         """All numbers in order."""
-        return [entry for row in self.rows for cell in row.cells for entry in cell.entries]
+        return [entry for row in self.rows for entry in row.entries]
 
     @property
     def wins(self) -> tuple[int, int]:

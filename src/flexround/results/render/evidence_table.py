@@ -2,7 +2,7 @@
 
 import statistics
 
-from flexround.results.grid import Entry, Grid, GridRow
+from flexround.results.grid import Grid, GridRow
 from flexround.results.render.notes import plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -15,7 +15,7 @@ def markdown(grid: Grid, table: Table, scale: ScaleFacts) -> str:
 
     Rows of full precision, which stand before all contests, fill every column of their network.
     """
-    bits = list(dict.fromkeys(line.bits for line in grid.rows if any(_compared(cell) for cell in _entries(line))))
+    bits = list(dict.fromkeys(line.bits for line in grid.rows if any(entry.rival for entry in line.entries)))
     methods = list(dict.fromkeys(line.method for line in grid.rows))
     by_place = {(line.method, line.bits): line for line in grid.rows}
     header = ["top-1 (%)", *(f"{column.name}, {width}" for column in grid.columns for width in bits)]
@@ -28,16 +28,6 @@ def markdown(grid: Grid, table: Table, scale: ScaleFacts) -> str:
     best = "Bold: best of its column by" if grid.wins[1] else "No value is the best of its column by"
     note = f"{plain(table.caption)} {scale_note(scale)} {_seeds(grid)} {_noise(grid)} {best} more than the noise."
     return "\n".join([note, "", *(f"| {' | '.join(row)} |" for row in rows)]) + "\n"
-
-
-def _entries(line: GridRow) -> list[Entry]:
-    """Return all cells of a row."""
-    return [entry for cell in line.cells for entry in cell.entries]
-
-
-def _compared(entry: Entry) -> bool:
-    """Whether a cell takes part in a contest."""
-    return bool(entry.rival)
 
 
 def _shown(line: GridRow | None, column: int) -> str:
@@ -56,5 +46,5 @@ def _seeds(grid: Grid) -> str:
 
 def _noise(grid: Grid) -> str:
     """Return the standard error of the values that take part in a contest."""
-    errors = [entry.stderr for entry in grid.entries if entry.stderr and _compared(entry)]
+    errors = [entry.stderr for entry in grid.entries if entry.stderr and entry.rival]
     return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""
