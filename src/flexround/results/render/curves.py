@@ -63,8 +63,8 @@ def draw(points: Sequence[Point], axis: Axis, title: str, scale: str) -> Figure:
             _panel(axes, panel, [point for point in points if point.panel == panel], axis)
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
-        handles = dict(zip(*reversed(figure.axes[0].get_legend_handles_labels()), strict=True))
-        for axes in figure.axes[1:]:
+        handles = {}
+        for axes in figure.axes:
             handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside right center")
     return figure
