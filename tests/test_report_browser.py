@@ -178,7 +178,7 @@ def test_plots_are_drawn_and_have_their_numbers_as_tables(cloned):
     assert cloned.evaluate("document.querySelector('#plot-seeds .empty').offsetHeight") > 0
 
 
-@pytest.mark.parametrize(("name", "choice"), [("leads", 0), ("leads", 1), ("bits", 0)])
+@pytest.mark.parametrize(("name", "choice"), [("leads", 0), ("bits", 0)])
 def test_a_click_on_a_point_opens_its_cell(cloned, name, choice):
     pick(cloned, name, choice)
     cloned.evaluate(f"{SHOWN.format(name)}.at(-1).id = 'last'")
@@ -195,10 +195,13 @@ def test_a_click_on_a_point_opens_its_cell(cloned, name, choice):
 def test_the_keyboard_opens_the_cell_of_a_point_from_its_numbers(cloned, name, choice, column):
     pick(cloned, name, choice)
     picture = f"#plot-{name} .picture:not([hidden])"
-    cloned.evaluate(f"document.querySelector('{picture} details').open = true")
     links = f"[...document.querySelectorAll('{picture} .list tbody a')]"
-    drawn = cloned.evaluate(f"{SHOWN.format(name)}.map((link) => link.href.baseVal)")
-    assert set(cloned.evaluate(f"{links}.map((link) => link.hash)")) == set(drawn)
+    if name == "leads":  # beside each number stands its bar
+        assert cloned.evaluate(f"{links}.length == document.querySelectorAll('{picture} .strip').length")
+    else:
+        cloned.evaluate(f"document.querySelector('{picture} details').open = true")
+        drawn = cloned.evaluate(f"{SHOWN.format(name)}.map((link) => link.href.baseVal)")
+        assert set(cloned.evaluate(f"{links}.map((link) => link.hash)")) == set(drawn)
     cloned.evaluate(f"{links}[0].focus()")
     assert cloned.evaluate("document.activeElement.parentElement.cellIndex") == column
     cloned.press("Enter")
@@ -206,12 +209,13 @@ def test_the_keyboard_opens_the_cell_of_a_point_from_its_numbers(cloned, name, c
 
 
 def test_a_choice_shows_another_plot(cloned):
-    before = cloned.evaluate(f"{SHOWN.format('leads')}.length")
+    links = "document.querySelectorAll('#plot-leads .picture:not([hidden]) a').length"
+    before = cloned.evaluate(links)
     cloned.evaluate("document.querySelector('#plot-leads select').focus()")
     cloned.press("ArrowDown")
     select = "document.querySelector('#plot-leads select')"
     assert cloned.evaluate(f"{select}.selectedOptions[0].textContent") == "real 1"
-    assert cloned.evaluate(f"{SHOWN.format('leads')}.length") == 6 < before
+    assert cloned.evaluate(links) == 6 < before
 
 
 def test_the_errors_of_blocks_have_bars_in_the_sheet(opened):

@@ -14,6 +14,7 @@ from pathlib import Path
 import matplotlib
 from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
+from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
 
 from flexround.io.artifacts import atomic_write
@@ -23,7 +24,6 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 METHOD_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 METHOD_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PNG_DPI = 150
-LINE_HEIGHT = 0.19  # inches
 LETTERS = 15  # of a title, in an inch
 
 STYLE = {
@@ -64,16 +64,6 @@ def new_figure(width: float, height: float, title: str, scale: str) -> Figure:
         lines = textwrap.wrap(f"{title} (scale: {scale})", int(LETTERS * width))
         figure.suptitle("\n".join(lines), fontsize=9)
     return figure
-
-
-def named_lines(names: Sequence[str], xlabel: str) -> tuple[Figure, Axes]:
-    """Return an empty plot with a name for each line, the first one on top; to be called within the style."""
-    figure = new_figure(7.2, LINE_HEIGHT * len(names) + 0.9, "", "")
-    axes = figure.subplots()
-    axes.set_yticks(range(len(names)), names)
-    axes.set(ylim=(len(names) - 0.4, -0.6), xlabel=xlabel)
-    axes.grid(axis="x")
-    return figure, axes
 
 
 def guide(axes: Axes, **levels: float) -> None:
@@ -117,7 +107,9 @@ def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
     """
     text = io.StringIO()
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):
-        figure.savefig(text, format="svg", transparent=True, metadata={"Date": None, "Creator": None})
+        for part in (figure, *figure.axes):
+            part.patch.set_facecolor("none")
+        FigureCanvasSVG(figure).print_svg(text, metadata={"Date": None, "Creator": None})  # savefig would draw it twice
     drawn = text.getvalue()
     drawn = drawn[drawn.index("<svg") :]
     drawn = re.sub(r'<metadata>.*?</metadata>|<style.*?</style>| xmlns(:\w+)?="[^"]*"', "", drawn, flags=re.DOTALL)

@@ -14,6 +14,7 @@ HTML = jinja2.Environment(  # values are escaped; every page extends base.html
     undefined=jinja2.StrictUndefined,
     autoescape=True,
 )
+HTML.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
 HTML.globals |= {
     "absent": notes.absent,
     "labels": notes.labels,

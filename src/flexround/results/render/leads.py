@@ -1,4 +1,4 @@
-"""How far FlexRound is ahead of AdaRound: all cells against what chance explains, and those of one table."""
+"""How far FlexRound is ahead of AdaRound: all cells against what chance explains."""
 
 import math
 from collections import Counter
@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from flexround.errors import InputError
 from flexround.results.claims.judged import FAILS, HOLDS, NOISE, Judgement
-from flexround.results.render.figure_style import BLUE, GREY, ORANGE, link, named_lines, new_figure, style
+from flexround.results.render.figure_style import BLUE, GREY, ORANGE, link, new_figure, style
 from flexround.results.typed_csv import Printed
 
 VERDICTS = {  # words, colour and marker of each verdict
@@ -49,21 +49,6 @@ def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[st
         link(axes, x, y, sheets)
         _count(axes, lines, shown)
         _finish(axes, shown, max(2.0, *map(abs, x)))
-    return figure
-
-
-def draw_table(lines: Sequence[Judgement], names: Sequence[str], sheets: Sequence[str]) -> Figure:
-    """Draw the leads in one table with their noise; ``names`` are those of the cells."""
-    margins = [float(line.margin or 0) for line in lines]
-    with style():
-        figure, axes = named_lines(names, "FlexRound's lead, in points or percent")
-        for y, line in enumerate(lines):
-            colour = VERDICTS[line.verdict][1]
-            axes.errorbar(margins[y], y, xerr=line.noise, color=colour, linewidth=1, capsize=2.5)
-        _scatter(axes, lines, margins, list(range(len(lines))))
-        link(axes, margins, range(len(lines)), sheets)
-        axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
-        figure.legend(loc="outside upper center", ncols=len(VERDICTS))
     return figure
 
 

@@ -1,6 +1,7 @@
 """The plots of the report: drawn as the figures are, each point a link to its cell, with the numbers as a table."""
 
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -16,7 +17,7 @@ from flexround.results.paired import Z
 from flexround.results.paper_numbers import SETTING, load_figure7
 from flexround.results.render import curves, leads, origins, words
 from flexround.results.render.curves import Axis, Point
-from flexround.results.render.figure_style import BLUE, link, named_lines, style, svg
+from flexround.results.render.figure_style import svg
 from flexround.results.render.overview import Standing
 from flexround.results.table_csv import number
 from flexround.settings.plan import Plan
@@ -24,23 +25,32 @@ from flexround.settings.plan import Plan
 Values = Mapping[tuple[str, int], list[float]]  # of the seeds, by method and calibration size
 
 
+class Strip(NamedTuple):
+    """Points on a line whose middle is 0 and whose ends are -100 and 100, with a bar on both sides of the first."""
+
+    points: tuple[float, ...]
+    bar: float = 0.0
+    verdict: str = ""
+
+
 class Linked(NamedTuple):
-    """A cell of a plot's numbers, and the sheet that it leads to, if any."""
+    """A cell of a plot's numbers, the sheet that it leads to, and what is drawn beside its text, if anything."""
 
     text: str
     sheet: str = ""
+    drawn: Strip | None = None
 
     def __str__(self) -> str:
         return self.text
 
 
 class Picture(NamedTuple):
-    """One drawing, and its numbers."""
+    """One drawing, and its numbers; where these have strips there is no other drawing."""
 
     label: str
-    svg: Markup
     header: Sequence[str]
     rows: Sequence[Sequence[Linked]]
+    svg: Markup | None = None
 
 
 class Plot(NamedTuple):
@@ -73,35 +83,28 @@ class Sheets:
         self, plot: str, label: str, drawn: Figure, header: Sequence[str], rows: Sequence[Sequence[Linked]]
     ) -> Picture:
         """Return a figure with links to the sheets."""
-        return Picture(label, Markup(svg(drawn, f"{plot}, {label}", self.said)), header, rows)
+        return Picture(label, header, rows, Markup(svg(drawn, f"{plot}, {label}", self.said)))
 
 
 def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
-    """Return FlexRound's leads over AdaRound: all in multiples of the noise, those of each table with intervals."""
+    """Return FlexRound's leads over AdaRound: all in multiples of the noise, those of each table with their noise."""
     title = "FlexRound's lead over AdaRound"
     text = (
-        "Right of 0: FlexRound is better. Rows differ in the rounding alone. Of one table: points, for perplexities "
-        "percent, with the noise, inside of which chance may be why. A point is a link to FlexRound's cell, "
-        "as are the names in the numbers of one table."
+        "Right of 0: FlexRound is better. The rows that are compared differ in the rounding alone. The leads of one "
+        "table are in points, for perplexities in percent; beside it, each is drawn in multiples of its noise. Where "
+        "the bar crosses 0, chance may explain the lead. A point, or a cell's name, is a link to FlexRound's cell."
     )
     empty = "No claims were judged: make the claims of this scale."
     if not lines:
         return Plot("leads", title, text, empty, [])
     places = leads.places(line.place for line in lines)
-    counts = [
-        [
-            place.capitalize(),
-            *(str(sum((each.place, each.verdict) == (place, of) for each in lines)) for of in leads.VERDICTS),
-        ]
-        for place in places
-    ]
-    words_of = [name for name, *_ in leads.VERDICTS.values()]
+    counts = Counter((line.place, line.verdict) for line in lines)
+    told = [[place.capitalize(), *(str(counts[place, verdict]) for verdict in leads.VERDICTS)] for place in places]
+    header = ["", *(words_of for words_of, *_ in leads.VERDICTS.values())]
     drawn = leads.draw(lines, "", scale, [sheets.of(line, line.place) for line in lines])
-    rows = [[Linked(cell) for cell in row] for row in counts]
-    pictures = [sheets.picture(title, "all tables", drawn, ["", *words_of], rows)]
-    for place in places:
-        pictures.append(_of_place(title, place, [line for line in lines if line.place == place], sheets))
-    return Plot("leads", title, text, empty, pictures)
+    every = sheets.picture(title, "all tables", drawn, header, [list(map(Linked, row)) for row in told])
+    each = [_of_place(place, [line for line in lines if line.place == place], sheets) for place in places]
+    return Plot("leads", title, text, empty, [every, *each])
 
 
 def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
@@ -169,9 +172,9 @@ def of_seeds(standings: Iterable[Standing], found: Values, root: Path, sheets: S
     if of_sizes:
         lines["calibration sizes"] = of_sizes
     title = "Spread over seeds"
-    text = "Each point is a seed: its value less the median of its cell. A point is a link to the cell."
+    text = "Each point is a seed: its value less the median of its cell, which is in the middle."
     empty = "Every cell has one seed, or its seeds were not computed here: --config seeds=3 makes three."
-    return Plot("seeds", title, text, empty, [_over_seeds(title, label, of, sheets) for label, of in lines.items()])
+    return Plot("seeds", title, text, empty, [_over_seeds(label, of) for label, of in lines.items()])
 
 
 def whole(plan: Plan, recipe: str) -> bool:
@@ -190,21 +193,19 @@ def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
     return place, line.section, line.column, line.metric, line.bits, line.recipe
 
 
-def _of_place(title: str, place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
+def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
     """Return the leads of one table with their noise; a row of a figure is named by its number of samples."""
     methods = [line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0] for line in lines]
     names = [cell_of(line, method) for line, method in zip(lines, methods, strict=True)]
-    opened = [sheets.of(line, place) for line in lines]
-    rows = [
-        [
-            Linked(name, sheet),
-            *map(Linked, _texts(line.margin, line.noise, line.p_value)),
-            Linked(leads.VERDICTS[line.verdict][0]),
-        ]
-        for name, sheet, line in zip(names, opened, lines, strict=True)
-    ]
-    header = ["cell", "lead", "noise", "p", "verdict"]
-    return sheets.picture(title, place, leads.draw_table(lines, names, opened), header, rows)
+    part = 100 / leads.REACH
+    rows = []
+    for name, line in zip(names, lines, strict=True):
+        margin, noise, p_value = _texts(line.margin, line.noise, line.p_value)
+        strip = Strip((part * leads.multiple(line.margin, line.noise),), part, line.verdict)
+        verdict = leads.VERDICTS[line.verdict][0]
+        numbers = [Linked(margin, drawn=strip), *map(Linked, (noise, p_value, verdict))]
+        rows.append([Linked(name, sheets.of(line, place)), *numbers])
+    return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 
 
 def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) -> Picture | None:
@@ -249,20 +250,17 @@ def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
     return [read_run(run, root / "results", [metric])[metric].value for run in origins.evaluated(entry, root)]
 
 
-def _over_seeds(title: str, label: str, lines: list[tuple[str, str, list[float]]], sheets: Sheets) -> Picture:
+def _over_seeds(label: str, lines: list[tuple[str, str, list[float]]]) -> Picture:
     """Return the seeds of each cell around its median."""
-    with style():
-        figure, axes = named_lines([name for name, _, _ in lines], "seed less median")
-        for y, (_, sheet, values) in enumerate(lines):
-            x = [value - statistics.median(values) for value in values]
-            axes.scatter(x, [y] * len(x), s=16, color=BLUE, alpha=0.6)
-            link(axes, x, [y] * len(x), [sheet] * len(x))
-    rows = [
-        [Linked(name, sheet), *map(Linked, map(number, (statistics.median(values), *values)))]
-        for name, sheet, values in lines
-    ]
+    medians = [statistics.median(values) for _, _, values in lines]
+    deviations = [[value - median for value in line[2]] for median, line in zip(medians, lines, strict=True)]
+    part = 100 / (max(abs(deviation) for of_cell in deviations for deviation in of_cell) or 1.0)
+    rows = []
+    for (name, sheet, values), median, of_cell in zip(lines, medians, deviations, strict=True):
+        strip = Strip(tuple(part * deviation for deviation in of_cell))
+        rows.append([Linked(name, sheet), Linked(number(median), drawn=strip), *map(Linked, map(number, values))])
     header = ["cell", "median", *(f"seed {index}" for index in range(len(lines[0][2])))]
-    return sheets.picture(title, label, figure, header, rows)
+    return Picture(label, header, rows)
 
 
 def _with_bar(point: Point) -> str:

@@ -2,12 +2,8 @@
 
 import base64
 import itertools
-import json
 from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
-
-from markupsafe import Markup
 
 from flexround.io import artifacts
 from flexround.results import published_results
@@ -83,7 +79,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         costs={number: _seconds(root, plan, of_table) for number, of_table in runs.items()},
         total=_seconds(root, plan, every_run),
         stages=list(job_costs.STAGES.values()),
-        data=Markup(_json(data)),
+        data=data,
     )
 
 
@@ -120,9 +116,3 @@ def _seconds(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
 def _image(path: Path) -> str | None:
     """Return a PNG as a data address; None if the figure isn't drawn."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None
-
-
-def _json(value: Any) -> str:
-    """Return JSON that can stand inside a script element."""
-    text = json.dumps(value, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
-    return text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029")
