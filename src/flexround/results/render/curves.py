@@ -5,6 +5,7 @@ import statistics
 from collections.abc import Sequence
 
 import numpy as np
+from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -63,7 +64,7 @@ def draw(points: Sequence[Point], axis: Axis, title: str, scale: str) -> Figure:
             _panel(axes, panel, [point for point in points if point.panel == panel], axis)
         for axes in all_axes[len(panels) :]:
             axes.set_axis_off()
-        handles = {}
+        handles: dict[str, Artist] = {}
         for axes in figure.axes:
             handles |= dict(zip(*reversed(axes.get_legend_handles_labels()), strict=True))
         figure.legend(handles.values(), handles.keys(), loc="outside right center")
