@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from huggingface_hub import save_torch_state_dict
+from huggingface_hub.serialization import save_torch_state_dict
 from torch import Tensor, nn
 
 from flexround import imports
