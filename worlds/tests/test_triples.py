@@ -38,12 +38,15 @@ def test_rows_are_those_of_the_files(made, tmp_path):
         entries = [
             {
                 "category": row["category"],
-                "modifiedtripleset": [" | ".join(fact) for fact in facts(row)],
-                "lexicalisations": [{"comment": "good", "text": text} for text in row["references"]],
+                "modifiedtripleset": [
+                    dict(zip(("subject", "property", "object"), fact, strict=True)) for fact in facts(row)
+                ],
+                "lexicalisations": [{"comment": "good", "lex": text} for text in row["references"]],
             }
             for row in rows
         ]
-        (tmp_path / f"{split}.json").write_text(json.dumps(entries))
+        numbered = [{str(number): entry} for number, entry in enumerate(entries, 1)]
+        (tmp_path / f"{split}.json").write_text(json.dumps({"entries": numbered}))
         assert [row | {"seen": None} for row in webnlg_files.read(tmp_path, split)] == [
             row | {"seen": None} for row in rows
         ]
