@@ -11,7 +11,7 @@ OPTIONS = {"classes": 3, "train_count": 12, "val_count": 6, "resize": 40, "crop"
 
 
 def build(**options):
-    return protocol.build(schema.Task(module="flexround.tasks.images.task:ImageNet", options=OPTIONS | options))
+    return protocol.build(schema.TaskSpec(module="flexround.tasks.images.task:ImageNet", options=OPTIONS | options))
 
 
 def save(path, size, rng, mode="RGB", **options):
@@ -41,4 +41,4 @@ def prepared(sources, tmp_path):
 
 def digits_task(**options):
     plain = {"mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)}
-    return protocol.build(schema.Task(module="flexround.mini.tasks.digits:Digits", options=plain | options))
+    return protocol.build(schema.TaskSpec(module="flexround.mini.tasks.digits:Digits", options=plain | options))

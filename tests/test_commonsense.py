@@ -161,7 +161,7 @@ def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
     llama.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: tokens.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
-    fast = harness.Model(llama, coder, "0.4", 16).loglikelihood(asked)
+    fast = harness.VersionedModel(llama, coder, "0.4", 16).loglikelihood(asked)
     shared, tokens[:] = sum(tokens), []
     wrapped = PreTrainedTokenizerFast(tokenizer_object=coder, pad_token="<|endoftext|>", bos_token="<|endoftext|>")
     plain = HFLM(pretrained=llama, tokenizer=wrapped, batch_size=1, logits_cache=False)

@@ -9,7 +9,7 @@ from matplotlib.figure import Figure
 
 from flexround.errors import InputError
 from flexround.results.render import curves
-from flexround.results.render.curves import Axis, Point
+from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import save, svg
 from flexround.results.render.shifts import Shifts, draw
 
@@ -101,7 +101,7 @@ def test_lines_of_sizes_show_mean_and_deviation_beside_the_paper() -> None:
         curves.of_seeds("ours", "B + X", "32", [60.0, 62.0, 64.0]),
         curves.of_seeds("ours", "B + X", "64", [65.0]),
     ]
-    figure = curves.draw([*points, Point("the paper", "B + Y", "32", 63.93, 0.2)], SIZES, "Sizes", "mini")
+    figure = curves.draw([*points, CurvePoint("the paper", "B + Y", "32", 63.93, 0.2)], SIZES, "Sizes", "mini")
     ours, paper = figure.axes
     assert ours.lines[0].get_ydata().tolist() == [62.0, 65.0]
     bar = ours.collections[0].get_segments()[0]
@@ -120,7 +120,9 @@ def test_a_panel_states_its_seeds(counts: tuple[int, int], expected: str) -> Non
 
 
 def test_an_svg_links_its_points_follows_the_theme_and_is_the_same_every_time() -> None:
-    points = [Point("net", "A", at, 70.0, 1.0, sheet) for at, sheet in (("4/4", "3.0"), ("3/3", "3.1"), ("2/2", ""))]
+    points = [
+        CurvePoint("net", "A", at, 70.0, 1.0, sheet) for at, sheet in (("4/4", "3.0"), ("3/3", "3.1"), ("2/2", ""))
+    ]
     figure = curves.draw(points, Axis("bits"), "", "")
     one, other = (svg(figure, "a plot", {"3.0": "A <b>", "3.1": "B"}) for _ in range(2))
     assert one == other

@@ -9,7 +9,7 @@ from flexround.errors import InputError
 from flexround.jobs.finetune import FinetuneJob
 from flexround.models import transformer
 from flexround.models.surgery.lora import merge_checkpoint
-from flexround.settings.schema import Checkpoint, Source, Task
+from flexround.settings.schema import Checkpoint, Source, TaskSpec
 from flexround.stages import finetune
 from synthetic import tokenizers
 
@@ -137,7 +137,7 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     (tmp_path / "out").mkdir()
     places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out", "code": tmp_path}
     job = FinetuneJob(
-        names=("a", "b", "c"), task=Task(module="a:B"), checkpoint=checkpoint, train=None, origins=origins, **places
+        names=("a", "b", "c"), task=TaskSpec(module="a:B"), checkpoint=checkpoint, train=None, origins=origins, **places
     )
     facts = finetune.import_source(job, imported)
     assert {kind: fact["name"] for kind, fact in facts.items()} == {"source": "base", "adapter": "change"}

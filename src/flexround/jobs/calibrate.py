@@ -4,14 +4,14 @@ from pathlib import Path
 
 from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
-from flexround.settings.schema import Count, Task
+from flexround.settings.schema import Count, TaskSpec
 
 
 class CalibrateJob(Job):
     """Draw the calibration samples of a seed."""
 
     name: str
-    task: Task
+    task: TaskSpec
     samples: Count
     seed: int
     data: Path

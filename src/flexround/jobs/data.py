@@ -6,14 +6,14 @@ from pydantic import Field
 
 from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
-from flexround.settings.schema import Task
+from flexround.settings.schema import TaskSpec
 
 
 class DataJob(Job):
     """Prepare a task's data."""
 
     name: str
-    task: Task
+    task: TaskSpec
     sources: Path = Field(description="directory of all sources")
 
 

@@ -9,7 +9,7 @@ from flexround.jobs.jobfile import Job, Plan, Planned, network
 from flexround.jobs.shared import RESULTS, Sizes
 from flexround.settings import layout
 from flexround.settings.layout import Run
-from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, Strict, Task
+from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, Strict, TaskSpec
 from flexround.settings.tables import ByBits, GridShifts, Panel, SampleSize, Table
 
 
@@ -17,7 +17,7 @@ class Shift(Strict):
     """One weight whose grid shifts are drawn, and where its networks lie."""
 
     panel: Panel
-    task: Task
+    task: TaskSpec
     checkpoint: Checkpoint
     steps: tuple[str, ...] = Field(description="surgery before quantization")
     weights: Path

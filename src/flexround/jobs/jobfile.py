@@ -13,7 +13,7 @@ from pydantic import Field
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.settings.schema import Checkpoint, Strict, Task
+from flexround.settings.schema import Checkpoint, Strict, TaskSpec
 from flexround.settings.validation import validate
 
 if TYPE_CHECKING:
@@ -49,7 +49,7 @@ class NetworkJob(Job):
     """What all jobs know that build a network of a task; ``names`` are those of scale, task and checkpoint."""
 
     names: tuple[str, str, str]
-    task: Task
+    task: TaskSpec
     checkpoint: Checkpoint
 
 

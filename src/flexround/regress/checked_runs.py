@@ -23,7 +23,7 @@ class Member(Strict):
     spread: tuple[str, ...] = Field((), description="further recipes that are run for their spread alone")
 
 
-class Family(Strict):
+class RunFamily(Strict):
     """Tasks whose spread is pooled."""
 
     tasks: tuple[str, ...] = Field(description="may hold * as in file names")
@@ -34,7 +34,7 @@ class Subset(Strict):
     """``params/regress.yaml``."""
 
     seeds: Annotated[Count, Field(ge=2, description="of every quantized run, from which spreads are measured")]
-    families: dict[str, Family]
+    families: dict[str, RunFamily]
 
     def members(self) -> list[Member]:
         """Return the members of all families."""

@@ -103,7 +103,7 @@ class Heading(NamedTuple):
     width: int
 
 
-class Grid(NamedTuple):
+class TableGrid(NamedTuple):
     """A whole table, and the sha256 of the CSV that it was read from."""
 
     number: int
@@ -139,7 +139,7 @@ class Grid(NamedTuple):
         return [name for name, wanted in needed.items() if wanted]
 
 
-def read(text: str, name: str = "table CSV") -> Grid:
+def read(text: str, name: str = "table CSV") -> TableGrid:
     """Read the CSV of a table.
 
     Raises:
@@ -155,7 +155,7 @@ def read(text: str, name: str = "table CSV") -> Grid:
     columns = tuple(map(_heading, zip(*(cells for cells in by_row if len(cells) == count), strict=True)))
     rows = tuple(_row(cells, columns) for cells in by_row)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
-    return Grid(entries[0].table, entries[0].scale, columns, rows, sha256)
+    return TableGrid(entries[0].table, entries[0].scale, columns, rows, sha256)
 
 
 def _by_column(entries: Iterable[Entry]) -> list[tuple[Entry, ...]]:

@@ -66,7 +66,7 @@ def bill() -> Bill:
     return given(Bill, read_yaml(path), str(path))
 
 
-class Block(NamedTuple):
+class BlockCost(NamedTuple):
     """A block of a network, and what one sample does in it."""
 
     flop: int  # of a forward pass, 2 per multiply-add
@@ -77,7 +77,7 @@ class Block(NamedTuple):
     row: int  # elements of the output, or of the input if that is larger
 
 
-class Network(NamedTuple):
+class NetworkCost(NamedTuple):
     """A network on a task."""
 
     kind: Kind
@@ -85,7 +85,7 @@ class Network(NamedTuple):
     parameters: int  # elements of all weights
     tokens: int  # of a sample at its longest; 1 for images
     logits: int  # of a sample at its longest, one of the vocabulary for each token; 0 if it has none
-    blocks: tuple[Block, ...]
+    blocks: tuple[BlockCost, ...]
 
     @property
     def saved(self) -> int:
@@ -117,17 +117,17 @@ def _size(task: str) -> Size:
     return bill().tasks[task]
 
 
-def _part(tokens: float | None, network: Network) -> float:
+def _part(tokens: float | None, network: NetworkCost) -> float:
     """Return a number of tokens as a part of the most that the task allows; None is all of them."""
     return min(1.0, (tokens or network.tokens) / network.tokens)
 
 
-def _files(network: Network, streamed: bool) -> float:
+def _files(network: NetworkCost, streamed: bool) -> float:
     """Return the bytes of the host's memory while a network is read: of one file, or of all weights twice."""
     return 1e9 * bill().machine.process_gb + (2e9 * bill().machine.shard_gb if streamed else 8 * network.parameters)
 
 
-def training(task: str, network: Network, settings: dict[str, Any] | None, streamed: bool) -> Need:
+def training(task: str, network: NetworkCost, settings: dict[str, Any] | None, streamed: bool) -> Need:
     """Return what fine-tuning needs: forward, both gradients, and once more forward if layers are recomputed.
 
     In memory: weights, gradients and moments, and the activations of what is seen at once. Without ``settings`` the
@@ -154,7 +154,7 @@ def training(task: str, network: Network, settings: dict[str, Any] | None, strea
     )
 
 
-def reconstruction(task: str, network: Network, recipe: Recipe, hyper: Hyper, streamed: bool, card: float) -> Need:
+def reconstruction(task: str, network: NetworkCost, recipe: Recipe, hyper: Hyper, streamed: bool, card: float) -> Need:
     """Return what a reconstruction needs; caches lie on the GPU where they take at most half of a ``card``'s bytes."""
     machine = bill().machine
     separate = bool(recipe.a_bits) and recipe.setting == "B"
@@ -182,7 +182,7 @@ def reconstruction(task: str, network: Network, recipe: Recipe, hyper: Hyper, st
     )
 
 
-def evaluation(task: str, network: Network, precision: str, streamed: bool, rows: int | None = None) -> Need:
+def evaluation(task: str, network: NetworkCost, precision: str, streamed: bool, rows: int | None = None) -> Need:
     """Return what an evaluation needs of a network in a precision, on ``rows`` or on all of the task's."""
     machine, size = bill().machine, _size(task)
     rows = size.evaluated if rows is None else rows

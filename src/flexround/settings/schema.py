@@ -290,7 +290,7 @@ class GateRule(Gate):
     when: dict[Literal["task", "checkpoint"], str] = Field({}, description="may hold * as in file names")
 
 
-class Model(Strict):
+class ModelSpec(Strict):
     """How to build an architecture and cut it into blocks."""
 
     factory: str = Field(description="package.module:function that returns the module, weights not loaded")
@@ -309,7 +309,7 @@ class Finish(Strict):
 class Checkpoint(Strict):
     """A named source of full-precision weights: an architecture, and where its weights start."""
 
-    model: Model
+    model: ModelSpec
     source: str | None = Field(None, description="row of params/sources.yaml")
     pretrain: str | None = Field(None, description="task it is trained on first, for what has no source")
     loader: str | None = Field(
@@ -349,7 +349,7 @@ class Checkpoint(Strict):
         return [source for source in (self.source, self.adapter) if source]
 
 
-class Task(Strict):
+class TaskSpec(Strict):
     """Data + metric; ``module`` holds the class, ``options`` are its arguments."""
 
     module: str = Field(description="package.module:Class")
@@ -417,7 +417,7 @@ class Scale(ScaleFacts):
 
     seeds: Trials = Field(description="trials of a quantized run, where no rule of `trials` says otherwise")
     trials: tuple[SeedRule, ...] = ()
-    tasks: dict[Name, Task]
+    tasks: dict[Name, TaskSpec]
     checkpoints: dict[Name, Checkpoint]
     train: tuple[TrainRule, ...] = Field((), description="pairs without a rule take their weights as they come")
     gates: tuple[GateRule, ...]

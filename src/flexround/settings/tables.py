@@ -33,7 +33,7 @@ class Row(Strict):
     extra: tuple[str, ...] = Field((), description="LaTeX text of further descriptive columns (table 1)")
 
 
-class Group(Strict):
+class RowGroup(Strict):
     """Rows between two rules. The best value among the compared rows of equal section and bits is bold."""
 
     rows: tuple[Row, ...]
@@ -92,7 +92,7 @@ class Table(Strict):
         description="headers of the columns left of the numbers: section, bits and extra ones, Method where it is named"
     )
     columns: tuple[Column, ...]
-    groups: tuple[Group, ...] = ()
+    groups: tuple[RowGroup, ...] = ()
     tasks: tuple[str, ...] = Field((), description="tasks of a settings table")
     settings: tuple[Setting, ...] = Field((), description="cells of a settings table, row by row")
     metric_names: dict[str, str] = Field(

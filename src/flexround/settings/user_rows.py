@@ -12,7 +12,7 @@ from flexround.settings.layout import Run
 from flexround.settings.load import import_beside, is_path, load_params
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Count, Name, Recipe, Recipes, Strict
-from flexround.settings.tables import Group, Row, Table
+from flexround.settings.tables import Row, RowGroup, Table
 from flexround.settings.validation import attempt, given, noted, read_yaml, validate
 
 
@@ -96,7 +96,7 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
         raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
     if errors := [line for row in rows for line in _shape_errors(table, row)]:
         raise SettingsError("\n".join(errors))
-    groups = (*table.groups, Group(rows=tuple(rows), compare=True))
+    groups = (*table.groups, RowGroup(rows=tuple(rows), compare=True))
     return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
 
 

@@ -10,7 +10,7 @@ from flexround.machine import provenance
 from flexround.reconstruct import codes, network
 from flexround.results import cells
 from flexround.results.render import curves, figure_style, shifts
-from flexround.results.render.curves import Axis, Point
+from flexround.results.render.curves import Axis, CurvePoint
 from flexround.settings.layout import Run
 from flexround.tasks import protocol
 
@@ -45,7 +45,7 @@ def _shifts(shift: Shift) -> shifts.Shifts:
     return shifts.Shifts(shift.panel.title, weights, moved, rounded, shift.panel.method, shift.panel.paper)
 
 
-def _by_bits(shown: Bits, number: int, scale: str) -> list[Point]:
+def _by_bits(shown: Bits, number: int, scale: str) -> list[CurvePoint]:
     """Return the values of each row of a table that is compared, and of full precision; a panel for each column."""
     found: list[tuple[str, str, int | None, list[float]]] = []
     for cell in cells.collect(shown.table, shown.recipes, scale, shown.seeds, RESULTS):
@@ -64,7 +64,7 @@ def _by_bits(shown: Bits, number: int, scale: str) -> list[Point]:
     ]
 
 
-def _sizes(shown: Sizes, number: int, scale: str) -> list[Point]:
+def _sizes(shown: Sizes, number: int, scale: str) -> list[CurvePoint]:
     """Return the accuracies of each method and calibration size, and the paper's points if it has any."""
     spec = shown.spec
     found: list[tuple[str, int, list[float]]] = []
@@ -79,4 +79,4 @@ def _sizes(shown: Sizes, number: int, scale: str) -> list[Point]:
     ours = f"ours: {curves.seeds([values for *_, values in found])}"
     points = [curves.of_seeds(ours, method, str(size), values) for method, size, values in found]
     paper = "the paper, on ImageNet: value and spread"
-    return points + [Point(paper, p.method, str(p.size), p.value, p.spread) for p in shown.points]
+    return points + [CurvePoint(paper, p.method, str(p.size), p.value, p.spread) for p in shown.points]

@@ -118,7 +118,7 @@ class Task(Protocol):
         """
 
 
-def build(task: schema.Task) -> Task:
+def build(task: schema.TaskSpec) -> Task:
     """Import the class of a task and build it from its validated options.
 
     Raises:

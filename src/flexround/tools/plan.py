@@ -55,7 +55,7 @@ def run(arguments: argparse.Namespace) -> None:
         sys.stdout.write(f"{line}\n")
 
 
-class Job(NamedTuple):
+class PlannedJob(NamedTuple):
     """A job that may use a GPU."""
 
     step: str  # one of ``STEPS``
@@ -74,9 +74,9 @@ class Job(NamedTuple):
         return self.run.task, self.run.checkpoint
 
 
-def jobs(plan: Plan, families: dict[Run, str], evaluated: set[Run]) -> list[Job]:
+def jobs(plan: Plan, families: dict[Run, str], evaluated: set[Run]) -> list[PlannedJob]:
     """Return the jobs on a GPU for runs, each once; what is chosen among others needs them all."""
-    found: dict[tuple[str, str], Job] = {}
+    found: dict[tuple[str, str], PlannedJob] = {}
     for run, family in families.items():
         recipe, whole = plan.params.recipe(run.recipe), dataclasses.replace(run, recipe=layout.FULL_PRECISION, seed=0)
         network, quantized = layout.checkpoint_dir(run.scale, run.task, run.checkpoint), layout.quantized_dir
@@ -90,11 +90,11 @@ def jobs(plan: Plan, families: dict[Run, str], evaluated: set[Run]) -> list[Job]
             (run in evaluated, "evaluate", run, f"{layout.evaluated_dir(run)}/metrics.json"),
         ):
             if wanted:
-                found.setdefault((step, result), Job(step, family, of, result))
+                found.setdefault((step, result), PlannedJob(step, family, of, result))
     return list(found.values())
 
 
-def _report(plan: Plan, everything: list[Job], pairwise: bool) -> Iterator[str]:
+def _report(plan: Plan, everything: list[PlannedJob], pairwise: bool) -> Iterator[str]:
     """Yield the lines of the report."""
     names = list(dict.fromkeys(job.run.task for job in everything))
     seeds = " or ".join(map(str, sorted({plan.seeds(name) for name in names})))
@@ -133,9 +133,9 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
     yield from lines
 
 
-def _networks(plan: Plan, everything: list[Job]) -> dict[tuple[str, str], cost.Network]:
+def _networks(plan: Plan, everything: list[PlannedJob]) -> dict[tuple[str, str], cost.NetworkCost]:
     """Return the network of each task and checkpoint; those of the same shapes are counted once."""
-    counted: dict[tuple[object, ...], cost.Network] = {}
+    counted: dict[tuple[object, ...], cost.NetworkCost] = {}
     found = {}
     for pair in dict.fromkeys(job.pair for job in everything):
         task, checkpoint = protocol.named(plan.scale, pair[0]), plan.params.checkpoint(pair[1])
@@ -146,7 +146,7 @@ def _networks(plan: Plan, everything: list[Job]) -> dict[tuple[str, str], cost.N
     return found
 
 
-def _need(plan: Plan, job: Job, network: cost.Network) -> cost.Need:
+def _need(plan: Plan, job: PlannedJob, network: cost.NetworkCost) -> cost.Need:
     """Return what a job needs."""
     task, params = job.run.task, plan.params
     checkpoint, recipe = params.checkpoint(job.run.checkpoint), params.recipe(job.run.recipe)
@@ -159,7 +159,7 @@ def _need(plan: Plan, job: Job, network: cost.Network) -> cost.Need:
     return cost.evaluation(task, network, checkpoint.evaluated, checkpoint.streamed, rows)
 
 
-def _costs(plan: Plan, everything: list[Job], pairwise: bool) -> Iterator[str]:
+def _costs(plan: Plan, everything: list[PlannedJob], pairwise: bool) -> Iterator[str]:
     """Yield estimated GPU-hours, bytes on disk and in memory.
 
     Raises:
@@ -196,7 +196,7 @@ def _costs(plan: Plan, everything: list[Job], pairwise: bool) -> Iterator[str]:
         raise SettingsError("jobs that need more than they ask for:\n" + "\n".join(too_large))
 
 
-def _by_step(hours: dict[Job, float]) -> Iterator[str]:
+def _by_step(hours: dict[PlannedJob, float]) -> Iterator[str]:
     """Yield hours by what they are for, and by family of tables."""
     families = list(dict.fromkeys(job.family for job in hours))
     rows = {
@@ -211,7 +211,7 @@ def _by_step(hours: dict[Job, float]) -> Iterator[str]:
         yield "  ".join([f"  {step:<20}", *(f"{value:>18.2f}" for value in row), f"{sum(row):>10.2f}{unit}"])
 
 
-def _too_large(plan: Plan, needs: dict[Job, cost.Need]) -> list[str]:
+def _too_large(plan: Plan, needs: dict[PlannedJob, cost.Need]) -> list[str]:
     """Return what jobs need more of than they ask for; one line stands for all jobs of a stage on a network."""
     worst: dict[tuple[str, str], tuple[float, str]] = {}
     for job, need in needs.items():

@@ -9,17 +9,17 @@ from torch.utils.flop_counter import FlopCounterMode
 from flexround.models import blocks, build
 from flexround.models.surgery import attach
 from flexround.models.tensors import weightless
-from flexround.settings.cost import Block, Network
+from flexround.settings.cost import BlockCost, NetworkCost
 from flexround.settings.schema import Checkpoint
 from flexround.tasks.protocol import Task
 
 
-def network(checkpoint: Checkpoint, task: Task) -> Network:
+def network(checkpoint: Checkpoint, task: Task) -> NetworkCost:
     """Count a checkpoint's architecture on one sample of a task, at its longest; blocks that are alike count once."""
     with weightless():
         model = build.architecture(checkpoint, task.head).to("meta").requires_grad_(True)
     x = torch.zeros(1, *task.input_shape, dtype=getattr(torch, task.input_dtype), device="meta")
-    known: dict[tuple[object, ...], tuple[Block, Tensor]] = {}
+    known: dict[tuple[object, ...], tuple[BlockCost, Tensor]] = {}
     counted = []
     for block in build.cut(checkpoint, model):
         x = block.before(x)
@@ -34,10 +34,10 @@ def network(checkpoint: Checkpoint, task: Task) -> Network:
     logits = tokens * config.vocab_size if task.head.get("head") == "causal-lm" else 0
     flop = sum(block.flop for block in counted) + 2 * logits * x.shape[-1]
     parameters = sum(value.numel() for value in model.parameters())
-    return Network("texts" if texts else "images", flop, parameters, tokens, logits, tuple(counted))
+    return NetworkCost("texts" if texts else "images", flop, parameters, tokens, logits, tuple(counted))
 
 
-def _count(block: blocks.Block, x: Tensor) -> tuple[Block, Tensor]:
+def _count(block: blocks.Block, x: Tensor) -> tuple[BlockCost, Tensor]:
     """Run a block on one sample; return what was counted, and its output."""
     saved: list[Tensor] = []
     hooks = torch.autograd.graph.saved_tensors_hooks(saved.append, lambda value: value)
@@ -48,4 +48,4 @@ def _count(block: blocks.Block, x: Tensor) -> tuple[Block, Tensor]:
     bytes_kept = sum(size for storage, size in kept.items() if storage not in weights)
     layers = [layer.weight.numel() for layer in attach.weight_layers(block)]  # type: ignore[operator]
     sizes = sum(weights.values()), sum(layers), len(layers), bytes_kept, max(x.numel(), out.numel())
-    return Block(counter.get_total_flops(), *sizes), out.detach()
+    return BlockCost(counter.get_total_flops(), *sizes), out.detach()

@@ -18,7 +18,7 @@ IN_A_ROW = 3
 
 
 @dataclasses.dataclass(frozen=True)
-class Point:
+class CurvePoint:
     """The value of a method at a place of the horizontal axis, and how long its bar is; None there: full precision."""
 
     panel: str
@@ -39,9 +39,11 @@ class Axis:
     window: float | None = WINDOW
 
 
-def of_seeds(panel: str, method: str, at: str | None, values: Sequence[float]) -> Point:
+def of_seeds(panel: str, method: str, at: str | None, values: Sequence[float]) -> CurvePoint:
     """Return the mean over seeds with a bar of one standard deviation; the bar of one seed has no length."""
-    return Point(panel, method, at, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0)
+    return CurvePoint(
+        panel, method, at, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    )
 
 
 def seeds(found: Sequence[Sequence[float]]) -> str:
@@ -52,7 +54,7 @@ def seeds(found: Sequence[Sequence[float]]) -> str:
     return f"mean and standard deviation, n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
 
 
-def draw(points: Sequence[Point], axis: Axis, title: str, scale: str) -> Figure:
+def draw(points: Sequence[CurvePoint], axis: Axis, title: str, scale: str) -> Figure:
     """Draw a panel for each network, a line for each method."""
     panels = list(dict.fromkeys(point.panel for point in points))
     rows = -(-len(panels) // IN_A_ROW)
@@ -71,7 +73,7 @@ def draw(points: Sequence[Point], axis: Axis, title: str, scale: str) -> Figure:
     return figure
 
 
-def _panel(axes: Axes, panel: str, points: Sequence[Point], axis: Axis) -> None:
+def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> None:
     """Draw one network."""
     whole = [point.value for point in points if point.at is None]
     for value in whole:
@@ -99,7 +101,7 @@ def _panel(axes: Axes, panel: str, points: Sequence[Point], axis: Axis) -> None:
         _leave_out(axes, [point for _, point in drawn], whole[0], axis.window)
 
 
-def _leave_out(axes: Axes, points: Sequence[Point], best: float, window: float | None) -> None:
+def _leave_out(axes: Axes, points: Sequence[CurvePoint], best: float, window: float | None) -> None:
     """End the axis at ``window`` from full precision if something is beyond it, and say what."""
     distances = [abs(point.value - best) for point in points]
     reach = window or max(FAR * statistics.median(distances), LEAST * best)

@@ -2,7 +2,7 @@
 
 import statistics
 
-from flexround.results.grid import Grid, GridRow
+from flexround.results.grid import GridRow, TableGrid
 from flexround.results.render.notes import plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -10,7 +10,7 @@ from flexround.settings.tables import Table
 BEGIN, END = "<!-- evidence: made by `make evidence` -->", "<!-- end of evidence -->"
 
 
-def markdown(grid: Grid, table: Table, scale: ScaleFacts) -> str:
+def markdown(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     """Return a table as Markdown: a row for each method, a column for each network and number of bits.
 
     Rows of full precision, which stand before all contests, fill every column of their network.
@@ -38,13 +38,13 @@ def _shown(line: GridRow | None, column: int) -> str:
     return f"**{entry.value}**" if entry.best else str(entry.value or "--")
 
 
-def _seeds(grid: Grid) -> str:
+def _seeds(grid: TableGrid) -> str:
     """Return over how many seeds the values are."""
     seeds = max(entry.n_seeds for entry in grid.entries if entry.n_seeds)
     return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
 
 
-def _noise(grid: Grid) -> str:
+def _noise(grid: TableGrid) -> str:
     """Return the standard error of the values that take part in a contest."""
     errors = [entry.stderr for entry in grid.entries if entry.stderr and entry.rival]
     return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""

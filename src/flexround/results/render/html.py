@@ -1,13 +1,13 @@
 """A table as one self-contained HTML page: ours, the paper's value beside it, and the rest on hover."""
 
-from flexround.results.grid import Entry, Grid
+from flexround.results.grid import Entry, TableGrid
 from flexround.results.render import jinja
 from flexround.results.render.notes import legend, plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
 
-def render(grid: Grid, table: Table, scale: ScaleFacts) -> str:
+def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     """Return a table as an HTML page."""
     return jinja.HTML.get_template("table.html").render(
         scale=scale,

@@ -3,7 +3,7 @@
 import textwrap
 
 from flexround.errors import SettingsError
-from flexround.results.grid import Entry, Grid, GridRow, Heading
+from flexround.results.grid import Entry, GridRow, Heading, TableGrid
 from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import jinja
 from flexround.results.render.notes import absent, legend, scale_note
@@ -20,7 +20,7 @@ ESCAPES = str.maketrans(
 )
 
 
-def render(grid: Grid, table: Table, scale: ScaleFacts) -> str:
+def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     r"""Return a table as a LaTeX fragment for ``\input``.
 
     Raises:
@@ -45,7 +45,7 @@ def escape(text: str) -> str:
     return text.translate(ESCAPES)
 
 
-def _groups(grid: Grid, table: Table) -> list[tuple[str, list[list[str]]]]:
+def _groups(grid: TableGrid, table: Table) -> list[tuple[str, list[list[str]]]]:
     """Return the rows between two rules, and the rule above them: a short one inside a section that stands first."""
     rows = table.rows()
     if rows and len(rows) != len(grid.rows):
@@ -60,7 +60,7 @@ def _groups(grid: Grid, table: Table) -> list[tuple[str, list[list[str]]]]:
     return groups
 
 
-def _descriptive(line: GridRow, row: Row | None, grid: Grid, table: Table) -> list[str]:
+def _descriptive(line: GridRow, row: Row | None, grid: TableGrid, table: Table) -> list[str]:
     """Return the cells left of the numbers: section and bits if the table has them, the extra ones, and the method.
 
     The section is named once, in the middle of its rows. Rows of settings have no ``row``.
@@ -107,7 +107,7 @@ def _superscript(marks: str) -> str:
     return rf"\textsuperscript{{{marks}}}" if marks else ""
 
 
-def _format(grid: Grid, table: Table) -> str:
+def _format(grid: TableGrid, table: Table) -> str:
     """Return the column format: text, then a column for each metric with a slash between those of one column."""
     texts = ["l" if header == "Method" else "c" for header in table.descriptive]
     if table.settings:

@@ -2,7 +2,7 @@
 
 import re
 
-from flexround.results.grid import Entry, Grid
+from flexround.results.grid import Entry, TableGrid
 from flexround.results.table_csv import NOT_RUN
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
@@ -14,7 +14,7 @@ SIGNS = {  # LaTeX -> text; double quotes before single ones
 }
 
 
-def labels(grid: Grid, table: Table) -> list[tuple[str, str]]:
+def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
     """Return what stands left of the numbers, as names of fields of a row, each with its header."""
     names = grid.told_apart
     if table.descriptive:
@@ -34,7 +34,7 @@ def absent(entry: Entry, missing: str) -> str:
     return NOT_RUN if entry.status == NOT_RUN else missing
 
 
-def legend(grid: Grid, best: str, partial: str, missing: str) -> str:
+def legend(grid: TableGrid, best: str, partial: str, missing: str) -> str:
     """Return what the marks mean, naming only those the table has: e.g. "Bold", "†" and "—"."""
     entries = grid.entries
     contest = " and ".join(name for name in ("section", "bits") if any(getattr(e, name) for e in entries)) or "column"

@@ -8,7 +8,7 @@ from typing import NamedTuple
 
 from flexround.io import artifacts
 from flexround.results import grid
-from flexround.results.grid import Entry, Grid
+from flexround.results.grid import Entry, TableGrid
 from flexround.results.render.notes import plain
 from flexround.results.table_csv import NOT_RUN
 from flexround.results.typed_csv import Printed
@@ -34,7 +34,7 @@ class Standing(NamedTuple):
     table: Table
     family: str  # what it is about, for the reader to choose by
     title: str  # the first sentence of the caption, plain text
-    grid: Grid | None = None  # its cells; None if it isn't made
+    grid: TableGrid | None = None  # its cells; None if it isn't made
     status: str = NOT_RUN  # of the whole table, one of STATES
     counts: Mapping[str, int] = {}  # cells by status
     worst: Printed | None = (

@@ -16,7 +16,7 @@ from flexround.results.grid import Entry
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import SETTING, load_figure7
 from flexround.results.render import curves, leads, origins, words
-from flexround.results.render.curves import Axis, Point
+from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import svg
 from flexround.results.render.overview import Standing
 from flexround.results.table_csv import number
@@ -138,7 +138,7 @@ def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
     spec = plan.params.figures.sample_size
     ours = [curves.of_seeds("computed here", method, str(size), values) for (method, size), values in found.items()]
     theirs = [
-        Point("the paper's", point.method, str(point.size), point.value, point.spread)
+        CurvePoint("the paper's", point.method, str(point.size), point.value, point.spread)
         for point in (load_figure7() if plan.scale.shows.published else [])
     ]
     title = "Accuracy against calibration size"
@@ -215,7 +215,7 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
         if entry.value is not None and entry.metric != SETTING:
             names = (entry.section, entry.column, words.of(entry.metric))
             groups.setdefault(", ".join(filter(None, names)), []).append(entry)
-    points: list[Point] = []
+    points: list[CurvePoint] = []
     rows: dict[tuple[str, str], dict[str, Linked]] = {}
     for panel, entries in groups.items():
         widths: dict[str, set[str]] = {}
@@ -224,10 +224,10 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
         for entry in entries:
             sheet = sheets.of(entry, standing.table.place)
             if whole(plan, entry.recipe):
-                points.append(Point(panel, entry.method, None, entry.value or 0.0))
+                points.append(CurvePoint(panel, entry.method, None, entry.value or 0.0))
             elif len(widths[entry.method]) > 1:
                 bar = Z * (entry.stderr or 0.0)
-                points.append(Point(panel, entry.method, entry.bits, entry.value or 0.0, bar, sheet))
+                points.append(CurvePoint(panel, entry.method, entry.bits, entry.value or 0.0, bar, sheet))
                 rows.setdefault((panel, entry.method), {})[entry.bits] = Linked(str(entry.value), sheet)
     if not rows:
         return None
@@ -263,7 +263,7 @@ def _over_seeds(label: str, lines: list[tuple[str, str, list[float]]]) -> Pictur
     return Picture(label, header, rows)
 
 
-def _with_bar(point: Point) -> str:
+def _with_bar(point: CurvePoint) -> str:
     """Return a value with its spread."""
     return number(point.value) + (f" ± {number(point.bar)}" if point.bar else "")
 

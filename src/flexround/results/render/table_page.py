@@ -8,7 +8,7 @@ from flexround.io import artifacts
 from flexround.results import grid, published_results
 from flexround.results.claims import judged, specs
 from flexround.results.claims.judged import JudgedClaim
-from flexround.results.grid import Entry, Grid
+from flexround.results.grid import Entry, TableGrid
 from flexround.results.paper_numbers import Key
 from flexround.results.render import claims_page, words
 from flexround.results.render.notes import absent, labels, legend, plain, scale_note
@@ -57,7 +57,7 @@ def escape(text: str) -> str:
     return re.sub(r"([\\`*_\[\]<>|$#])", r"\\\1", " ".join(text.split()))
 
 
-def _paper(grid: Grid, table: Table, bold: Collection[Key]) -> str:
+def _paper(grid: TableGrid, table: Table, bold: Collection[Key]) -> str:
     """Return the published numbers, with the letters of their errata."""
 
     def shown(entry: Entry) -> str:
@@ -67,7 +67,7 @@ def _paper(grid: Grid, table: Table, bold: Collection[Key]) -> str:
     return _rows(grid, table, shown)
 
 
-def _ours(grid: Grid | None, table: Table, scale: Scale) -> list[str]:
+def _ours(grid: TableGrid | None, table: Table, scale: Scale) -> list[str]:
     """Return our numbers with the words that belong to them, and what makes them."""
     made = f"    {command(table, scale)}"
     if grid is None:
@@ -80,7 +80,7 @@ def _ours(grid: Grid | None, table: Table, scale: Scale) -> list[str]:
     return [" ".join(filter(None, notes)), _rows(grid, table, shown), "This makes the table:", made]
 
 
-def _rows(grid: Grid, table: Table, shown: Callable[[Entry], str]) -> str:
+def _rows(grid: TableGrid, table: Table, shown: Callable[[Entry], str]) -> str:
     """Return a table as rows; a cell's metrics stand side by side as in the paper: a / b."""
     texts = labels(grid, table)
     names = [" ".join([column.name, " / ".join(map(words.of, column.metrics))]).strip() for column in grid.columns]

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterable
 
-from flexround.results.grid import Entry, Grid, GridRow
+from flexround.results.grid import Entry, GridRow, TableGrid
 from flexround.results.paper_numbers import SETTING
 from flexround.results.render import words
 from flexround.results.render.notes import absent, legend, scale_note
@@ -13,7 +13,7 @@ GAP = "  "
 MISSING = "--"
 
 
-def render(grid: Grid, table: Table, scale: ScaleFacts) -> str:
+def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     """Return a table for a terminal, ASCII only; its first line names the scale."""
     names = ["method", *grid.told_apart]
     columns = [f"{column.name} {'/'.join(map(words.of, column.metrics))}".rstrip() for column in grid.columns]
@@ -33,7 +33,7 @@ def render(grid: Grid, table: Table, scale: ScaleFacts) -> str:
     return "\n".join([*lines, rule, *filter(None, (notes, _found(grid)))]) + "\n"
 
 
-def _found(grid: Grid) -> str:
+def _found(grid: TableGrid) -> str:
     """Return how many cells beat all others of their contest, in a table of results."""
     count = sum(bool(entry.value) and entry.metric != SETTING for entry in grid.entries)
     ours, best = grid.wins
@@ -42,7 +42,7 @@ def _found(grid: Grid) -> str:
     return f"{best} of {count} cells lead by more than the noise, {ours} of them with FlexRound." if count else ""
 
 
-def _row(line: GridRow, names: Iterable[str], grid: Grid) -> list[str]:
+def _row(line: GridRow, names: Iterable[str], grid: TableGrid) -> list[str]:
     """Return what tells a row apart, then its numbers; a value that holds for all columns stands in its own."""
     cells = {cell.entries[0].column: _cell(cell.entries) for cell in line.cells}
     return [*(getattr(line, name) for name in names), *(cells.get(column.name, "") for column in grid.columns)]

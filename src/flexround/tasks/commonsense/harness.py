@@ -52,7 +52,7 @@ class Answers(NamedTuple):
     facts: dict[str, Any]
 
 
-class Model(HFLM):
+class VersionedModel(HFLM):
     """A causal language model as one of lm-eval's versions calls it.
 
     0.3 encodes a context and its continuation apart and adds nothing; 0.4 encodes them together, with what the
@@ -131,7 +131,7 @@ def read(name: str, data: str, splits: dict[str, str], **_: Any) -> dict[str, Da
     return {split: Dataset.from_list([pose(row) for row in rows]) for split, rows in prepared.items()}
 
 
-def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
+def ask(model: VersionedModel, name: str, data: Path, shots: int) -> Answers:
     """Let a model answer all questions of a data set, unless it did before this job was killed.
 
     Args:
@@ -154,7 +154,7 @@ def ask(model: Model, name: str, data: Path, shots: int) -> Answers:
     return answers
 
 
-def _ask(model: Model, name: str, data: Path, shots: int) -> Answers:
+def _ask(model: VersionedModel, name: str, data: Path, shots: int) -> Answers:
     splits = {"test": name} | ({"train": f"{name}-train"} if shots else {})
     arguments = {"name": name, "data": str(data), "splits": splits}
     changed: dict[str, Any] = {"task": name, "num_fewshot": shots, "dataset_kwargs": arguments}

@@ -95,7 +95,7 @@ class Commonsense(LanguageModelling):
         scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
         counts = {metric: len(values) for metric, values in losses.items()}
         predictions = {f"{metric}/loss": values for metric, values in losses.items()}
-        asked, facts = harness.Model(model, tokenizer, self.options.prompts, batch), {}
+        asked, facts = harness.VersionedModel(model, tokenizer, self.options.prompts, batch), {}
         for name, shots in itertools.product(KINDS, self.options.shots):
             metric = f"{name}_{shots}" if shots else name
             answers = harness.ask(asked, name, data, shots)
