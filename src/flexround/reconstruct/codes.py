@@ -232,7 +232,13 @@ def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
     """Open a file; yield it and the facts of its grids. Any damage that its reader meets is one message."""
     try:
         with safe_open(path, framework="pt") as file:
-            yield file, dict(json.loads((file.metadata() or {})[GRIDS]))
+            facts = file.metadata() or {}
+            if GRIDS not in facts:
+                raise InputError(
+                    f"{path}: its metadata have no {GRIDS}: an older version wrote it, or something else; "
+                    f"delete {path.parent} and quantize the network again"
+                )
+            yield file, dict(json.loads(facts[GRIDS]))
     except (SafetensorError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
         raise InputError(f"{path}: damaged: {error}; delete {path.parent} and run the same command again") from error
 
