@@ -158,7 +158,10 @@ def pipe(name):
         (pipe(PART), f"{PART}: no file of its own beside"),
         (pipe("manifest.json"), r"manifest\.json: can't be read"),
         (pipe("record.json"), r"record\.json: can't be read"),
-        (part(lambda content: safetensors.torch.save(safetensors.torch.load(content))), f"{PART}: its metadata have no grids: an older version wrote it"),
+        (
+            part(lambda content: safetensors.torch.save(safetensors.torch.load(content))),
+            f"{PART}: its metadata have no grids: an older version wrote it",
+        ),
         (part(lambda content: content.replace(b'"grids":"{', b'"grids":"[')), f"{PART}: damaged"),
         (grids(lambda found: found[CONV].pop("qmax")), f"{PART}: damaged: 'qmax'"),
         (grids(lambda found: found[CONV].update(qmax=15.5)), f"{PART}: damaged"),
