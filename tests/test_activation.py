@@ -1,4 +1,4 @@
-"""Activations quantized token by token: the formula, its gradient, dropping, and what is stored of it."""
+"""Quantizers of activations: dropping, and the grid of each token: its formula, its gradient, how it is stored."""
 
 import copy
 
@@ -9,8 +9,8 @@ from test_text_blocks import batch, cut, make
 
 from flexround import imports
 from flexround.errors import SettingsError
-from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, of_grid
-from flexround.quant.grid import Scheme
+from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, keep_mask, of_grid
+from flexround.quant.grid import Grid, Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct.codes import apply
 from flexround.reconstruct.engine import reconstruct
@@ -21,6 +21,48 @@ from flexround.settings.schema import Hyper
 
 ASYMMETRIC = Scheme(8, symmetric=False)
 X = torch.randn(3, 5, 16, generator=torch.Generator().manual_seed(0)) * torch.tensor([0.01, 1, 1, 7, 300])[:, None]
+
+
+def test_the_step_is_positive_whatever_the_parameter():
+    quantizer = ActivationQuantizer(Grid(torch.tensor(0.1), torch.tensor(0.0), 0, 15))
+    for value in (-0.3, 0.0, 1e-20, 5.0):
+        quantizer.raw_step.data.fill_(value)
+        assert quantizer.step() > 0
+        assert torch.isfinite(quantizer(torch.ones(3))).all()
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.5, 0.75, 0.9, 0.999])
+def test_dropping_keeps_the_quantized_value_with_the_given_probability_unscaled(probability):
+    quantizer = ActivationQuantizer(Grid(torch.tensor(1.0), torch.tensor(0.0), -8, 7))
+    quantizer.keep_probability, quantizer.generator = probability, torch.Generator().manual_seed(0)
+    out = quantizer(torch.full((200, 500), 0.4, requires_grad=True)).detach()
+    assert sorted(out.unique().tolist()) == pytest.approx([0.0, 0.4])
+    assert (out == 0).float().mean().item() == pytest.approx(probability, abs=0.01)
+
+
+def largest_correlation(rows):
+    return torch.corrcoef(rows)[~torch.eye(len(rows), dtype=torch.bool)].abs().max()
+
+
+@pytest.mark.parametrize("probability", [0.25, 0.5, 0.7])
+def test_a_mask_depends_on_its_generator_alone_and_no_element_copies_another(probability):
+    image = torch.empty(16, 6, 9, 11).contiguous(memory_format=torch.channels_last)
+    masks = []
+    for noise in range(2):
+        torch.manual_seed(noise)
+        masks.append(keep_mask(image, probability, torch.Generator().manual_seed(1)))
+    assert torch.equal(*masks)
+    assert masks[0].stride() == image.stride()
+    assert masks[0].unique().tolist() == [0, 1]
+    rows = keep_mask(torch.empty(64, 4096), probability, torch.Generator().manual_seed(2))
+    assert largest_correlation(rows) < 0.08, "neighbouring bytes of a word must be independent"
+    draws = [keep_mask(torch.empty(24), probability, torch.Generator().manual_seed(s)) for s in range(4000)]
+    elements = torch.stack(draws).T
+    assert largest_correlation(elements) < 0.09, "elements that share a random byte must be independent"
+    assert (elements.mean(1) - probability).abs().max() < 0.05
+
+
+# a grid for each token
 
 
 def by_hand(x, levels=255):
@@ -36,11 +78,6 @@ def test_each_token_has_the_range_of_its_own_values():
     for row in range(3):
         for token in range(5):
             torch.testing.assert_close(found[row, token], by_hand(X[row, token].double()).float(), rtol=1e-4, atol=1e-6)
-    static = ActivationQuantizer(initial_grid(X, ASYMMETRIC))(X)
-    assert (found - X)[:, 0].abs().max() < 1e-2 * (static - X)[:, 0].abs().max(), "small tokens keep their digits"
-
-
-def test_a_token_of_zeros_stays_zero():
     assert torch.equal(TokenQuantizer(ASYMMETRIC)(torch.zeros(2, 4)), torch.zeros(2, 4))
 
 

@@ -20,35 +20,31 @@ def test_symmetric_step_and_range_follow_the_formula(bits):
     assert grid.zero_point.item() == 0
 
 
-def test_asymmetric_grid_holds_zero_exactly_and_equals_torchs_own_fake_quantize():
-    x = randn(64, 9) + 0.7
-    grid = initial_grid(x, Scheme(4, symmetric=False), "minmax")
-    ours = nearest_codes(x, grid) * grid.step
-    theirs = torch.fake_quantize_per_tensor_affine(x, grid.step, grid.zero_point.int(), 0, 15)
-    torch.testing.assert_close(ours, theirs, rtol=1e-6, atol=1e-7)
-    assert (nearest_codes(torch.zeros(1), grid) * grid.step).item() == 0
+@pytest.mark.parametrize("axis", [None, 0])
+def test_asymmetric_codes_are_those_of_torchs_own_fake_quantize(axis):
+    x = randn(6, 5, 3, 3) * torch.arange(1, 7).view(6, 1, 1, 1) + 0.7
+    grid = initial_grid(x, Scheme(4, symmetric=False, axis=axis), "minmax")
+    step, zero_point = grid.step, grid.zero_point.int()
+    if axis is None:
+        theirs = torch.fake_quantize_per_tensor_affine(x, step, zero_point, 0, 15)
+    else:
+        theirs = torch.fake_quantize_per_channel_affine(x, step.flatten(), zero_point.flatten(), axis, 0, 15)
+    torch.testing.assert_close(nearest_codes(x, grid) * step, theirs, rtol=1e-6, atol=1e-7)
+    assert (nearest_codes(torch.zeros_like(x), grid) == 0).all()
 
 
-def test_per_channel_grid_equals_torchs_own_fake_quantize():
-    x = randn(6, 5, 3, 3) * torch.arange(1, 7).view(6, 1, 1, 1)
-    grid = initial_grid(x, Scheme(4, symmetric=False, axis=0), "minmax")
-    theirs = torch.fake_quantize_per_channel_affine(x, grid.step.flatten(), grid.zero_point.flatten().int(), 0, 0, 15)
-    torch.testing.assert_close(nearest_codes(x, grid) * grid.step, theirs, rtol=1e-6, atol=1e-7)
-
-
-@pytest.mark.parametrize("bits", [0, 1, 9, 17])
-def test_impossible_bits_are_refused(bits):
-    with pytest.raises(ValueError, match=f"bits={bits}"):
-        Scheme(bits)
-
-
-def test_nan_empty_and_unknown_method_are_refused():
-    with pytest.raises(ValueError, match="1 of 3 values are NaN"):
-        initial_grid(torch.tensor([1.0, float("nan"), 2.0]), Scheme(4))
-    with pytest.raises(ValueError, match="empty"):
-        initial_grid(torch.empty(0), Scheme(4))
-    with pytest.raises(ValueError, match="minmax, mse or mse-exact"):
-        initial_grid(torch.ones(3), Scheme(4), "ems")
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        *((lambda bits=bits: Scheme(bits), f"bits={bits}") for bits in (0, 1, 9, 17)),
+        (lambda: initial_grid(torch.tensor([1.0, float("nan"), 2.0]), Scheme(4)), "1 of 3 values are NaN"),
+        (lambda: initial_grid(torch.empty(0), Scheme(4)), "empty"),
+        (lambda: initial_grid(torch.ones(3), Scheme(4), "ems"), "minmax, mse or mse-exact"),
+    ],
+)
+def test_impossible_bits_values_and_methods_are_refused(make, message):
+    with pytest.raises(ValueError, match=message):
+        make()
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
@@ -58,15 +54,6 @@ def test_constant_tensors_are_represented_exactly_or_to_half_a_step(symmetric, v
     grid = initial_grid(x, Scheme(4, symmetric))
     assert torch.isfinite(grid.step)
     assert ((nearest_codes(x, grid) * grid.step - x).abs() <= grid.step / 2 + 1e-7).all()
-
-
-def test_an_all_zero_channel_stays_zero_and_does_not_disturb_the_others():
-    x = randn(3, 50)
-    x[1] = 0
-    grid = initial_grid(x, Scheme(4, axis=0))
-    assert (nearest_codes(x, grid)[1] == 0).all()
-    alone = initial_grid(x[2:], Scheme(4, axis=0))
-    assert grid.step[2] == alone.step[0]
 
 
 def brute_force(x, bits, symmetric, p):
@@ -106,7 +93,7 @@ def test_exact_search_equals_brute_force_and_the_fast_one_is_within_a_percent(bi
 
 
 def test_fast_search_is_within_a_percent_at_eight_bits():
-    x = randn(3000) + 0.3
+    x = randn(1000) + 0.3
     scheme = Scheme(8, symmetric=False)
     exact = mean_error(x, initial_grid(x, scheme, "mse-exact"), None, 2.4)
     assert mean_error(x, initial_grid(x, scheme), None, 2.4) <= 1.01 * exact
@@ -123,13 +110,15 @@ def test_a_large_tensor_compared_in_pieces_has_the_same_grid(monkeypatch, p):
     torch.testing.assert_close(mean_error(x, found, None, p), expected)
 
 
-def test_per_channel_search_equals_the_search_of_each_channel_alone():
-    x = randn(5, 200) * torch.tensor([[0.1], [1.0], [10.0], [0.5], [3.0]])
-    together = initial_grid(x, Scheme(3, symmetric=False, axis=0))
-    for row in range(5):
-        alone = initial_grid(x[row : row + 1], Scheme(3, symmetric=False, axis=0))
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_per_channel_search_equals_the_search_of_each_channel_alone(symmetric):
+    x = randn(6, 200) * torch.tensor([[0.1], [1.0], [0.0], [10.0], [0.5], [3.0]])
+    together = initial_grid(x, Scheme(3, symmetric, axis=0))
+    for row in range(6):
+        alone = initial_grid(x[row : row + 1], Scheme(3, symmetric, axis=0))
         torch.testing.assert_close(together.step[row], alone.step[0])
         assert together.zero_point[row] == alone.zero_point[0]
+    assert (nearest_codes(x, together)[2] == 0).all()
 
 
 @pytest.mark.parametrize("bits", [2, 4, 8])
@@ -153,17 +142,13 @@ def test_passing_over_hopeless_ranges_and_searching_in_chunks_change_nothing(mon
 
 
 @pytest.mark.parametrize("bounds", [(-8, 7), (torch.tensor([[-8.0], [-3.0]]), torch.tensor([[7.0], [12.0]]))])
-def test_clip_equals_torchs_clamp_with_numbers_and_tensors(bounds):
-    x = 10 * randn(2, 100)
+def test_clip_equals_torchs_clamp_and_keeps_the_gradient_at_the_bounds(bounds):
+    x = (10 * randn(2, 100)).round().requires_grad_()
     expected = torch.clamp(x, *bounds)
-    assert torch.equal(clip(x, *bounds), expected)
-    assert not torch.equal(x, expected)
-    assert clip(x, *bounds, out=x) is x
-    assert torch.equal(x, expected)
-
-
-@pytest.mark.parametrize("bounds", [(-8, 7), (torch.full((2, 1), -8.0), torch.full((2, 1), 7.0))])
-def test_clip_keeps_the_gradient_at_the_bounds(bounds):
-    x = torch.tensor([[-9.0, -8.0, 0.0], [7.0, 8.0, 3.0]], requires_grad=True)
-    flexround.clip(x, *bounds).sum().backward()
-    assert x.grad.tolist() == [[0, 1, 1], [1, 0, 1]]
+    found = flexround.clip(x, *bounds)
+    found.sum().backward()
+    assert torch.equal(found, expected)
+    assert torch.equal(x.grad, (x == expected).float())
+    values = x.detach()
+    assert clip(values, *bounds, out=values) is values
+    assert torch.equal(values, expected)

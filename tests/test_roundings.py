@@ -1,32 +1,26 @@
-"""Roundings: where they start, what they can reach, the shapes of their scales."""
+"""Roundings: where they start, what they can reach, what their options are, the shapes of what they learn."""
 
 import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from rounding_cases import CASES
+from rounding_cases import CASES, SHAPES
 from tensors import randn
 
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
-from flexround.quant.grid import Grid, Scheme, nearest_codes
+from flexround.quant.grid import Grid, Scheme, grid_from_range, nearest_codes
+from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes, Rounding
 from flexround.quant.rtn import RTN
 from flexround.quant.search import initial_grid
-
-SHAPES = {
-    "linear": ((7, 5), Axes(0)),
-    "conv": ((6, 4, 3, 3), Axes(0, 1)),
-    "grouped": ((8, 2, 3, 3), Axes(0, 1)),
-    "depthwise": ((8, 1, 3, 3), Axes(0, 1)),
-    "conv1d": ((5, 7), Axes(1)),
-}
+from flexround.quant.signround import SignRound
 
 
-def make(cls, kind="conv", axis=None, bits=3, **options):
+def make(cls, kind="conv", axis=None, bits=3, symmetric=True, **options):
     shape, axes = SHAPES[kind]
     weight = randn(*shape, seed=3) * 0.2
-    grid = initial_grid(weight, Scheme(bits, axis=axis))
+    grid = initial_grid(weight, Scheme(bits, symmetric, axis))
     return weight, grid, cls(weight, grid, axes, **options)
 
 
@@ -36,12 +30,15 @@ def make(cls, kind="conv", axis=None, bits=3, **options):
 def test_every_rounding_starts_at_round_to_nearest(case, kind, per_channel):
     """Those that are soft while they learn have codes of their own; only their codes start there."""
     cls, options = CASES[case]
-    weight, grid, rounding = make(cls, kind, SHAPES[kind][1].output if per_channel else None, **options)
+    axis = SHAPES[kind][1].output if per_channel else None
+    weight, grid, rounding = make(cls, kind, axis, **options)
     expected = nearest_codes(weight, grid)
     assert torch.equal(rounding.codes(weight), expected)
     torch.testing.assert_close(rounding.step(), grid.step)
     if cls.codes is Rounding.codes:
         torch.testing.assert_close(rounding(weight), expected * grid.step)
+    if cls is FlexRound and not rounding.direct:
+        assert torch.equal(rounding(weight), make(RTN, kind, axis)[2](weight)), "bit for bit"
 
 
 @pytest.mark.xfail(strict=True, reason="D3: RTN takes W exp(-ln s1); mended when all numbers are made again")
@@ -51,21 +48,26 @@ def test_round_to_nearest_is_exact_at_ties():
     assert torch.equal(RTN(weight, grid, Axes(0)).codes(weight), nearest_codes(weight, grid))
 
 
-def test_flexround_at_step_zero_is_rtn_bit_for_bit():
-    weight, _, flex = make(FlexRound)
-    _, _, rtn = make(RTN)
-    assert torch.equal(flex(weight), rtn(weight))
-
-
-def test_direct_and_log_form_agree_at_the_start_and_move_alike():
-    weight, _, log = make(FlexRound)
-    _, _, direct = make(FlexRound, form="direct")
-    torch.testing.assert_close(log(weight), direct(weight))
+@given(
+    bits=st.integers(2, 8),
+    seed=st.integers(0, 1000),
+    kind=st.sampled_from(sorted(SHAPES)),
+    case=st.sampled_from(sorted(CASES)),
+    symmetric=st.booleans(),
+)
+@settings(max_examples=60, deadline=None)
+def test_codes_stay_on_the_grid_whatever_the_parameters(bits, seed, kind, case, symmetric):
+    cls, options = CASES[case]
+    weight, grid, rounding = make(cls, kind, bits=bits, symmetric=symmetric, **options)
+    generator = torch.Generator().manual_seed(seed)
     with torch.no_grad():
-        log.d2.add_(0.3), direct.d2.mul_(torch.tensor(0.3).exp())
-    assert torch.equal(log.codes(weight), direct.codes(weight))
-    with pytest.raises(ValueError, match="log or direct"):
-        make(FlexRound, form="linear")
+        for parameter in rounding.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator))
+    codes = rounding.codes(weight) + rounding.final_grid().zero_point
+    assert torch.equal(codes, codes.round())
+    assert codes.min() >= grid.qmin
+    assert codes.max() <= grid.qmax
+    assert rounding.step() > 0
 
 
 def test_adaround_starts_in_full_precision_and_ends_up_or_down():
@@ -89,28 +91,66 @@ def test_scales_have_the_papers_shapes():
         assert tuple(rounding.d3.shape) == s3
         assert rounding.d4 is None if s4 is None else tuple(rounding.d4.shape) == s4
     _, _, ablated = make(FlexRound, use_s3_s4=False, learn_s1=False)
-    assert ablated.d3 is None
-    assert ablated.d4 is None
+    assert ablated.d3 is ablated.d4 is None
     assert not ablated.d1.requires_grad
-    assert ablated.d1 not in set(ablated.groups()["all"])
 
 
-@given(
-    bits=st.integers(2, 8),
-    seed=st.integers(0, 1000),
-    kind=st.sampled_from(sorted(SHAPES)),
-    case=st.sampled_from(sorted(CASES)),
+@pytest.mark.parametrize(
+    ("cls", "options", "message"),
+    [(FlexRound, {"form": "linear"}, "log or direct"), (LRQ, {"rank": 0}, "rank 0: choose 1 or more")],
 )
-@settings(max_examples=60, deadline=None)
-def test_codes_stay_on_the_grid_whatever_the_parameters(bits, seed, kind, case):
-    cls, options = CASES[case]
-    weight, grid, rounding = make(cls, kind, bits=bits, **options)
-    generator = torch.Generator().manual_seed(seed)
+def test_impossible_options_are_refused(cls, options, message):
+    with pytest.raises(ValueError, match=message):
+        make(cls, **options)
+
+
+def test_the_rank_of_lrq_is_a_quarter_of_the_smaller_side_unless_it_is_given():
+    for kind, rank in {"linear": 1, "conv": 1, "conv1d": 1, "depthwise": 2}.items():
+        assert make(LRQ, kind)[2].left.shape[1] == rank
+    assert make(LRQ, "conv", rank=5)[2].right.shape == (5, 36)
+
+
+def test_u_of_lrq_is_the_same_whatever_the_global_generator():
+    drawn = []
+    for noise in range(2):
+        torch.manual_seed(noise)
+        drawn.append(make(LRQ, "conv")[2].right)
+    assert torch.equal(*drawn)
+    assert drawn[0].abs().max() <= 36**-0.5
+    assert drawn[0].std() > 0.3 * 36**-0.5
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_range_and_v_of_signround_end_at_their_bounds(symmetric):
+    weight = randn(6, 5, dtype=torch.float64) * 0.5 + 0.3
+    low, high = weight.amin(1, True), weight.amax(1, True)
+    rounding = SignRound(weight, grid_from_range(low * 0.8, high * 0.8, Scheme(3, symmetric, 0), True), Axes(0))
     with torch.no_grad():
-        for parameter in rounding.parameters():
-            parameter.add_(torch.randn(parameter.shape, generator=generator))
-    codes = rounding.codes(weight)
-    assert torch.equal(codes, codes.round())
-    assert codes.min() >= grid.qmin
-    assert codes.max() <= grid.qmax
-    assert rounding.step() > 0
+        rounding.v.add_(3), rounding.ends.add_(3)
+    rounding(weight)
+    assert (rounding.v <= 0.5).all()
+    grid = rounding.final_grid()
+    width = (grid.qmax - grid.qmin) * grid.step
+    if symmetric:
+        torch.testing.assert_close(width / 2, weight.abs().amax(1, True))
+    else:
+        torch.testing.assert_close(width, high - low.clamp_max(0))
+        lower, upper = (bound * grid.step for bound in grid.bounds)
+        assert ((upper - high).abs() <= grid.step).all()
+        assert (lower <= 0).all()
+    with torch.no_grad():
+        rounding.v.sub_(30), rounding.ends.sub_(30)
+    assert (rounding.step() > 0).all()
+    rounding(weight)
+    assert (rounding.v >= -0.5).all()
+
+
+@pytest.mark.parametrize("symmetric", [True, False])
+def test_one_sided_weights_and_channels_of_zeros_keep_the_range_of_signround(symmetric):
+    weight = randn(4, 5).abs()
+    weight[2] = 0
+    rounding = SignRound(weight, initial_grid(weight, Scheme(4, symmetric, 0)), Axes(0))
+    assert torch.isfinite(rounding.largest).all()
+    rounding(weight).sum().backward()
+    assert torch.isfinite(rounding.ends.grad).all()
+    assert (rounding.codes(weight)[2] == 0).all()
