@@ -33,7 +33,7 @@ import published
 import stage_calls
 import test_streaming
 import yaml
-from rehearse_slurm import hashes
+from result_hashes import differences, hashes
 from safetensors.torch import load_file
 
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
@@ -221,10 +221,8 @@ def check_whole(stage: Stage) -> None:
 
 def compare(found: dict[str, str], expected: dict[str, str], name: str) -> None:
     """Compare file -> sha256 with that of an undisturbed run."""
-    for path in sorted(found.keys() | expected.keys()):
-        if found.get(path) != expected.get(path):
-            kind = "left over" if path not in expected else "missing" if path not in found else "other bits"
-            raise Wrong(f"{name}: {kind}: {path}")
+    if wrong := differences(found, expected):
+        raise Wrong(f"{name}: {wrong[0]}")
 
 
 def check_equal(root: Path, expected: dict[str, str], name: str) -> None:

@@ -6,283 +6,36 @@
 
 Two faults are made while a reconstruction is at work: a node is killed as by a power cut, and Slurm queues its job
 again; a job is halted until it has run out of its time, and Snakemake starts it again with more.
-
-The cluster has two nodes, each a slurmd of its own. It needs slurmctld, slurmd and munged (Debian: ``apt install
-slurm-wlm munge``), and no systemd, no database, no root. GPUs and memory are only declared.
 """
 
 import argparse
 import collections
 import contextlib
-import functools
-import getpass
-import hashlib
-import json
 import os
-import secrets
-import shlex
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
 import threading
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import psutil
 import yaml
+from private_slurm import NODES, Cluster, SlurmError, running, send
+from result_hashes import differences, hashes
 
-ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "params", "workflow", "profiles", "Snakefile", "results/sources")
-MEASURED = ("seconds", "peak_mb", "content_sha256")  # in metrics.json and record.json; the last is of the others, too
-NEEDED = ("munged", "slurmctld", "slurmd", "slurmstepd", "sbatch", "squeue", "scontrol", "sinfo", "srun")
-NODES = ("a", "b")
-SECONDS = 60.0  # in which daemons come up or end
-LONGEST_SOCKET = 107  # characters
-PATH = os.pathsep.join((os.environ.get("PATH", ""), "/usr/sbin", "/sbin"))  # a user's own often lacks the last two
+from flexround.rehearsal.project import copy
+from flexround.settings.layout import ROOT, SOURCES
+
 STAGE, MINUTES, LINES = "reconstruct", 2, 6  # whose jobs meet the faults, its time, lines in its log by then
 DOWN_SECONDS = 30.0  # from a node's death to its return
 
-# A job that is requeued waits until its credential has expired: two minutes if cred_expire does not say less.
-# There is no accounting, so squeue must see ended jobs (MinJobAge); jobs.log has a line for each.
-CONFIGURATION = """\
-ClusterName=rehearsal
-SlurmctldHost={host}(127.0.0.1)
-SlurmctldPort={port}
-SlurmUser={user}
-SlurmdUser={user}
-AuthType=auth/munge
-CredType=cred/munge
-AuthInfo=socket={directory}/munge/socket,cred_expire=10
-StateSaveLocation={directory}/controller
-SlurmctldPidFile={directory}/slurmctld.pid
-SlurmdSpoolDir={directory}/%n
-SlurmdPidFile={directory}/%n.pid
-SlurmdParameters=config_overrides
-ProctrackType=proctrack/linuxproc
-TaskPlugin=task/none
-SwitchType=switch/none
-MpiDefault=none
-ReturnToService=2
-JobRequeue=1
-MinJobAge=3600
-KillWait=5
-SchedulerParameters=sched_interval=5,bf_interval=5
-SelectType=select/cons_tres
-SelectTypeParameters=CR_CPU_Memory
-GresTypes=gpu
-AccountingStorageType=accounting_storage/none
-JobAcctGatherType=jobacct_gather/none
-JobCompType=jobcomp/filetxt
-JobCompLoc={directory}/jobs.log
-{nodes}
-PartitionName=cpu Nodes=ALL Default=YES MaxTime=INFINITE State=UP
-PartitionName=gpu Nodes=ALL MaxTime=INFINITE State=UP
-"""
-NODE = "NodeName={} NodeHostname={} NodeAddr=127.0.0.1 Port={} CPUs=1 RealMemory=8000 Gres=gpu:a100:1 State=UNKNOWN"
 
-
-class SlurmError(Exception):
-    """A program that is missing, or a daemon that did not come up and where its log is."""
-
-
-class Differs(Exception):
+class Failed(Exception):
     """A run that failed, a file that differs, or a fault that was not made."""
-
-
-def missing() -> list[str]:
-    """Return the programs that are needed and not installed."""
-    return [name for name in NEEDED if shutil.which(name, path=PATH) is None]
-
-
-class Cluster:
-    """A private Slurm; its daemons are children of this process.
-
-    All files lie in ``directory``. Its path must be short, because munge's socket is one of them.
-    """
-
-    def __init__(self, directory: Path) -> None:
-        self.directory, self.daemons = directory.resolve(), {}
-        path = os.pathsep.join((str(self.directory / "bin"), PATH))
-        self.environment = os.environ | {"SLURM_CONF": str(self.directory / "slurm.conf"), "PATH": path}
-
-    def up(self) -> None:
-        """Start the daemons and wait until both nodes take jobs.
-
-        Raises:
-            SlurmError: a program is missing, the path is too long, or a daemon did not come up.
-        """
-        if absent := missing():
-            raise SlurmError(f"not installed: {', '.join(absent)}; on Debian: apt install slurm-wlm munge")
-        if len(str(self.directory / "munge/socket")) > LONGEST_SOCKET:
-            raise SlurmError(f"{self.directory}: its path is too long for a socket; take a shorter directory")
-        for name in ("bin", "munge", "controller", *NODES):
-            (self.directory / name).mkdir(parents=True, exist_ok=True)
-        (self.directory / "munge").chmod(0o711)
-        self._configure()
-        self._start_munge()
-        self._start("slurmctld", "slurmctld", "-D", "-c")
-        for node in NODES:
-            self.start_node(node)
-        self._wait(lambda: self.states() == dict.fromkeys(NODES, "IDLE"), "the nodes are not idle")
-
-    def _configure(self) -> None:
-        """Write the configuration, with free ports."""
-        with contextlib.ExitStack() as stack:  # all sockets at once, so that no port is given out twice
-            sockets = [stack.enter_context(socket.create_server(("127.0.0.1", 0))) for _ in range(1 + len(NODES))]
-            port, *ports = [one.getsockname()[1] for one in sockets]
-        host = socket.gethostname()
-        nodes = "\n".join(NODE.format(name, host, own) for name, own in zip(NODES, ports, strict=True))
-        values = {"host": host, "port": port, "user": getpass.getuser(), "directory": self.directory, "nodes": nodes}
-        (self.directory / "slurm.conf").write_text(CONFIGURATION.format(**values))
-        (self.directory / "gpu").touch()  # Slurm counts only GPUs that are files
-        gres = "".join(f"NodeName={node} Name=gpu Type=a100 File={self.directory}/gpu\n" for node in NODES)
-        (self.directory / "gres.conf").write_text("AutoDetect=off\n" + gres)
-        # Snakemake's job steps drop SLURM_CONF from the environment, so srun must know this cluster.
-        wrapper, conf = self.directory / "bin/srun", shlex.quote(self.environment["SLURM_CONF"])
-        wrapper.write_text(f'#!/bin/sh\nSLURM_CONF={conf} exec {shutil.which("srun", path=PATH)} "$@"\n')
-        wrapper.chmod(0o755)
-
-    def _start_munge(self) -> None:
-        """Start munged with a key of its own; --force: the directory may lie in a world-writable one such as /tmp."""
-        at = self.directory / "munge"
-        (at / "key").touch(mode=0o600)
-        (at / "key").write_bytes(secrets.token_bytes(128))
-        options = (
-            f"--{name}={at / name.partition('-')[0]}" for name in ("key-file", "socket", "pid-file", "seed-file")
-        )
-        self._start("munged", "munged", "--foreground", "--force", *options)
-        self._wait((at / "socket").exists, "munged has no socket")
-
-    def start_node(self, node: str) -> None:
-        """Start the slurmd of a node; a node that was killed takes jobs again."""
-        self._start(node, "slurmd", "-D", "-c", "-N", node)
-
-    def _start(self, name: str, *command: str) -> None:
-        """Start a daemon in the foreground of a session of its own; its log is ``NAME.log``."""
-        with open(self.directory / f"{name}.log", "a") as log:
-            start = functools.partial(subprocess.Popen, stdout=log, stderr=log, start_new_session=True)
-            self.daemons[name] = start(command, env=self.environment)
-
-    def kill_node(self, node: str) -> list[int]:
-        """Kill a node as a power cut would, tell Slurm that it is down, and return the killed processes."""
-        killed = [self.daemons[node].pid, *self._steps(node)]
-        _signal(killed, signal.SIGKILL)
-        self.daemons[node].wait()
-        self._wait(lambda: not list(self.job_processes(node)), f"processes of node {node} are left")
-        self.command("scontrol", "update", f"nodename={node}", "state=down", "reason=killed")
-        return killed
-
-    def job_processes(self, node: str) -> Iterator[tuple[psutil.Process, dict[str, str]]]:
-        """Yield process and environment of all processes of a node's jobs: the environment names cluster and node."""
-        wanted = {"SLURMD_NODENAME": node, "SLURM_CONF": self.environment["SLURM_CONF"]}
-        for process in psutil.process_iter():
-            with contextlib.suppress(psutil.Error):  # it has ended, or is another user's
-                if wanted.items() <= (environment := process.environ()).items():
-                    yield process, environment
-
-    def _steps(self, node: str) -> list[int]:
-        """Return the processes of a node's jobs, and the daemons of their steps, which hide their environment."""
-        inside = {process.pid for process, _ in self.job_processes(node)}
-        daemons = set()
-        for pid in inside:
-            with contextlib.suppress(psutil.Error):
-                parent = psutil.Process(pid).parent()
-                daemons |= {parent.pid} if parent and parent.name() == "slurmstepd" else set()
-        return [*daemons, *inside]
-
-    def states(self) -> dict[str, str]:
-        """Return node -> its state as sinfo has it, e.g. IDLE."""
-        found = self.command("sinfo", "--noheader", "--Node", "--format=%N %T", check=False).split()
-        return {node: state.upper() for node, state in zip(found[::2], found[1::2], strict=True)}
-
-    def jobs(self) -> list[dict[str, str]]:
-        """Return what jobs.log says of each ended job; a job that was requeued has an entry for each run."""
-        log = self.directory / "jobs.log"
-        lines = log.read_text().splitlines() if log.exists() else []
-        return [dict(part.split("=", 1) for part in line.split() if "=" in part) for line in lines]
-
-    def command(self, *command: str, check: bool = True) -> str:
-        """Return what a command of Slurm prints, asked of this cluster.
-
-        Raises:
-            SlurmError: it failed, and ``check``.
-        """
-        done = subprocess.run(command, env=self.environment, capture_output=True, text=True, check=False)
-        if check and done.returncode != 0:
-            raise SlurmError(f"{' '.join(command)}: {done.stderr.strip()}; see {self.directory}/*.log")
-        return done.stdout
-
-    def down(self) -> None:
-        """End jobs and daemons; logs stay."""
-        self.command("scancel", "--user", getpass.getuser(), check=False)
-        with contextlib.suppress(SlurmError):
-            self._wait(lambda: not self.command("squeue", "--noheader", check=False), "jobs are left", 20)
-        _signal([pid for node in NODES for pid in self._steps(node)], signal.SIGKILL)
-        for daemon in reversed(self.daemons.values()):
-            daemon.terminate()
-            daemon.wait(SECONDS)
-
-    def _wait(self, condition: Callable[[], object], lacks: str, seconds: float = SECONDS) -> None:
-        deadline = time.monotonic() + seconds
-        while not condition():
-            if time.monotonic() > deadline:
-                raise SlurmError(f"{lacks} after {seconds:g} s; see {self.directory}/*.log")
-            time.sleep(0.5)
-
-
-def _signal(processes: Iterable[int], number: int) -> None:
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, number)
-
-
-def copy(project: Path, to: Path) -> Path:
-    """Copy all that a run of the project needs, without results; return where it is."""
-    for name in COPIED:
-        source, target = project / name, to / name
-        if source.is_dir():
-            shutil.copytree(source, target, dirs_exist_ok=True)
-        elif source.exists():
-            target.parent.mkdir(parents=True, exist_ok=True)
-            shutil.copy2(source, target)
-    return to
-
-
-def hashes(project: Path) -> dict[str, str]:
-    """Return file -> sha256 of all results of a project but its sources; of JSON without measured values."""
-    results = project / "results"
-    files = {str(path.relative_to(results)): path for path in sorted(results.rglob("*")) if path.is_file()}
-    return {name: _hash(path) for name, path in files.items() if not name.startswith("sources/")}
-
-
-def _hash(path: Path) -> str:
-    content = path.read_bytes()
-    if path.suffix == ".json":
-        content = json.dumps(_unmeasured(json.loads(content))).encode()
-    return hashlib.sha256(content).hexdigest()
-
-
-def _unmeasured(value: Any) -> Any:
-    """Return a JSON value without seconds and memory."""
-    if isinstance(value, dict):
-        return {key: _unmeasured(one) for key, one in value.items() if key not in MEASURED}
-    return [_unmeasured(one) for one in value] if isinstance(value, list) else value
-
-
-def compare(local: dict[str, str], slurm: dict[str, str]) -> None:
-    """Check that two runs have the same files with the same bytes.
-
-    Raises:
-        Differs: they don't.
-    """
-    wrong = sorted(name for name in local.keys() | slurm.keys() if local.get(name) != slurm.get(name))
-    if wrong or not local:
-        raise Differs(f"{len(wrong)} of {len(local)} files differ: {', '.join(wrong[:10])}")
 
 
 class Faults(threading.Thread):
@@ -290,7 +43,7 @@ class Faults(threading.Thread):
 
     def __init__(self, cluster: Cluster) -> None:
         super().__init__(daemon=True)
-        self.cluster, self.made, self.ended = cluster, [], threading.Event()
+        self.cluster, self.made, self.ended = cluster, list[str](), threading.Event()
 
     def run(self) -> None:
         """Make both faults, each on a job of its own."""
@@ -301,7 +54,7 @@ class Faults(threading.Thread):
             if not self.ended.wait(DOWN_SECONDS):
                 self.cluster.start_node(node)
             job, node = self._at_work(first)
-            _signal([process.pid for process, found in self._processes(node) if found == job], signal.SIGSTOP)
+            send([process.pid for process, found in self._processes(node) if found == job], signal.SIGSTOP)
             self.made.append(f"job {job} halted on node {node} until its time is up")
 
     def _at_work(self, but: str) -> tuple[str, str]:
@@ -326,7 +79,7 @@ def snakemake(project: Path, environment: dict[str, str], arguments: list[str]) 
     """Run Snakemake in a project and return its minutes.
 
     Raises:
-        Differs: it failed.
+        Failed: it failed.
     """
     start, log = time.monotonic(), project.with_suffix(".log")
     environment = environment | {"PYTHONPATH": str(project / "src"), "OMP_NUM_THREADS": "1"}
@@ -335,8 +88,15 @@ def snakemake(project: Path, environment: dict[str, str], arguments: list[str]) 
         command = [sys.executable, "-m", "snakemake", *arguments]
         code = subprocess.run(command, cwd=project, env=environment, stdout=file, stderr=file, check=False).returncode
     if code != 0:
-        raise Differs(f"{project}: Snakemake ended with {code}; see {log}")
+        raise Failed(f"{project}: Snakemake ended with {code}; see {log}")
     return (time.monotonic() - start) / 60
+
+
+def copied(project: Path, to: Path) -> Path:
+    """Copy a project and its sources, without results; return where the copy is."""
+    if (project / SOURCES).is_dir():
+        shutil.copytree(project / SOURCES, to / SOURCES)
+    return copy(to, project)
 
 
 def small_profile(project: Path) -> Path:
@@ -351,28 +111,17 @@ def small_profile(project: Path) -> Path:
     return directory
 
 
-@contextlib.contextmanager
-def running(directory: Path) -> Iterator[Cluster]:
-    """Start a cluster, and end it."""
-    cluster = Cluster(directory)
-    cluster.up()
-    try:
-        yield cluster
-    finally:
-        cluster.down()
-
-
 def rehearse(given: argparse.Namespace, scratch: Path) -> None:
     """Do both runs and print a summary.
 
     Raises:
-        Differs: a run failed, a file differs, or a fault was not made or not survived.
+        Failed: a run failed, a file differs, or a fault was not made or not survived.
         SlurmError: Slurm is missing or did not come up.
     """
     scale = Path(given.scale).resolve() if Path(given.scale).is_file() else given.scale
     common = [*given.targets, "--config", f"scale={scale}", *given.config]
     with running(scratch / "cluster") as cluster:
-        project, faults = copy(given.project, scratch / "slurm"), Faults(cluster)
+        project, faults = copied(given.project, scratch / "slurm"), Faults(cluster)
         faults.start()
         profile = ["--workflow-profile", str(small_profile(project))]
         minutes = snakemake(project, cluster.environment, [*profile, *common])
@@ -382,13 +131,15 @@ def rehearse(given: argparse.Namespace, scratch: Path) -> None:
     print(f"Slurm: {len(jobs)} jobs in {minutes:.1f} min: " + ", ".join(f"{n} {name}" for name, n in states.items()))
     print(*faults.made, sep="\n")
     if not (states["NODE_FAIL"] and states["TIMEOUT"]):
-        raise Differs("a fault was not made: no job of the stage ran long enough")
+        raise Failed("a fault was not made: no job of the stage ran long enough")
     logs = [path.read_text() for path in (project / "logs").rglob("*.log")]
     print(f"runs that went on after a block: {sum('resuming after block' in text for text in logs)}")
     if not (local := given.reference):
-        local = copy(given.project, scratch / "local")
+        local = copied(given.project, scratch / "local")
         print(f"local: {snakemake(local, dict(os.environ), ['--cores', '2', *common]):.1f} min")
-    compare(hashes(local), found := hashes(project))
+    found = hashes(project)
+    if wrong := differences(found, hashes(local)):
+        raise Failed(f"{len(wrong)} of {len(found)} files differ: {', '.join(wrong[:10])}")
     print(f"{len(found)} files, all equal")
 
 
@@ -411,7 +162,7 @@ def main() -> None:
                 input("Enter ends it.")
         else:
             rehearse(given, scratch)
-    except (Differs, SlurmError) as error:
+    except (Failed, SlurmError) as error:
         sys.exit(f"error: {error} (in {scratch})")
     shutil.rmtree(scratch)
 

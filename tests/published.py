@@ -16,6 +16,7 @@ import yaml
 from dvc.repo import Repo
 
 from flexround.io.artifacts import read_json, write_json, write_manifest
+from flexround.rehearsal.project import copy
 from flexround.results import cells, table_csv
 from flexround.settings import layout
 from flexround.settings.dependents import served
@@ -23,16 +24,7 @@ from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
-COPIED = (
-    "src",
-    "params",
-    "workflow",
-    "profiles",
-    "Snakefile",
-    "Makefile",
-    ".dvcignore",
-    *(".dvc/config", ".dvc/.gitignore", ".dvc/plots"),
-)
+COPIED = ("Makefile", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots")  # beside what a run needs
 MAKE = ("make", "-o", ".venv/installed", "SCALE=smoke.yaml")
 CLAIMS = ("claims.csv", "claims.html", "errata.csv")
 TABLE = ("table10.csv", "table10.tex", "table10.html")
@@ -130,11 +122,11 @@ def write_storage(root):
 
 
 def copied(root):
-    """Copy what runs into a directory, with the smoke scale."""
+    """Copy what runs and is published into a directory, with the smoke scale."""
+    copy(root)
     for name in COPIED:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, root / name)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
     shutil.copy2(ROOT / "tests/smoke.yaml", root)
     (root / ".gitignore").write_text((ROOT / ".gitignore").read_text() + ".venv\n")
     return Clone(root)

@@ -4,16 +4,19 @@ import re
 import subprocess
 import time
 
+import private_slurm
 import pytest
 import rehearse_slurm
 import yaml
+from result_hashes import differences, hashes
 from test_stages import RULES
 
+from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 
 LOCK = (ROOT / "requirements.lock").read_text()
 PROFILE = yaml.safe_load((ROOT / "profiles/slurm/profile.yaml").read_text())
-needs_slurm = pytest.mark.skipif(bool(rehearse_slurm.missing()), reason=f"not installed: {rehearse_slurm.missing()}")
+needs_slurm = pytest.mark.skipif(bool(private_slurm.missing()), reason=f"not installed: {private_slurm.missing()}")
 
 
 # what is installed
@@ -97,21 +100,17 @@ def test_a_rehearsal_compares_all_but_sources_and_what_is_measured(tmp_path):
             path = tmp_path / name / "results" / file
             path.parent.mkdir(parents=True, exist_ok=True)
             path.write_text(text)
-    one, other = (rehearse_slurm.hashes(tmp_path / name) for name in ("one", "other"))
+    one, other = (hashes(tmp_path / name) for name in ("one", "other"))
     assert set(one) == {"mini/a.json", "table1.csv"}
-    rehearse_slurm.compare(one, other)
-    for wrong in (other | {"table1.csv": "0"}, other | {"more": "0"}, {"table1.csv": other["table1.csv"]}):
-        with pytest.raises(rehearse_slurm.Differs, match="1 of 2 files differ"):
-            rehearse_slurm.compare(one, wrong)
+    assert differences(one, other) == []
+    assert differences(one | {"more": "0"}, other) == ["left over: more"]
+    assert differences({"table1.csv": other["table1.csv"]}, other) == ["missing: mini/a.json"]
     (tmp_path / "one/results/mini/a.json").write_text(record.replace('"error": 2', '"error": 3'))
-    with pytest.raises(rehearse_slurm.Differs, match=r"1 of 2 files differ: mini/a\.json"):
-        rehearse_slurm.compare(rehearse_slurm.hashes(tmp_path / "one"), other)
-    with pytest.raises(rehearse_slurm.Differs):
-        rehearse_slurm.compare({}, {})
+    assert differences(hashes(tmp_path / "one"), other) == ["other bits: mini/a.json"]
 
 
 def test_the_small_profile_is_the_profile_but_for_its_size(tmp_path):
-    project = rehearse_slurm.copy(ROOT, tmp_path)
+    project = copy(tmp_path)
     small = yaml.safe_load((rehearse_slurm.small_profile(project) / "profile.yaml").read_text())
     assert small.pop("jobs") == 2
     resources = small["set-resources"].pop("reconstruct")
@@ -122,15 +121,15 @@ def test_the_small_profile_is_the_profile_but_for_its_size(tmp_path):
 
 
 def test_what_is_not_installed_is_named_before_anything_starts(tmp_path, monkeypatch):
-    monkeypatch.setattr(rehearse_slurm, "NEEDED", ("sh", "no-such-daemon"))
-    with pytest.raises(rehearse_slurm.SlurmError, match=r"not installed: no-such-daemon; .*apt install"):
-        rehearse_slurm.Cluster(tmp_path / "slurm").up()
+    monkeypatch.setattr(private_slurm, "NEEDED", ("sh", "no-such-daemon"))
+    with pytest.raises(private_slurm.SlurmError, match=r"not installed: no-such-daemon; .*apt install"):
+        private_slurm.Cluster(tmp_path / "slurm").up()
     assert not list(tmp_path.iterdir())
 
 
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory):
-    with rehearse_slurm.running(tmp_path_factory.mktemp("slurm")) as cluster:
+    with private_slurm.running(tmp_path_factory.mktemp("slurm")) as cluster:
         yield cluster
 
 

@@ -7,8 +7,9 @@ import subprocess
 import sys
 
 import pytest
-import rehearse_slurm
+from result_hashes import hashes
 
+from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 
 NEEDED = ("moto", "flask", "boto3", "dvc_s3", "snakemake_storage_plugin_s3")
@@ -64,7 +65,7 @@ def provider(server, bucket):
 
 
 def test_results_lie_in_the_bucket_alone_and_are_those_of_a_local_run(tmp_path, server, bucket):
-    away, here, found = (rehearse_slurm.copy(ROOT, tmp_path / name) for name in ("away", "here", "found"))
+    away, here, found = (copy(tmp_path / name) for name in ("away", "here", "found"))
     snakemake(away, *provider(server, bucket))
     assert not any(path.is_file() for path in (away / ".snakemake/storage").rglob("*"))
     for item in bucket.objects.filter(Prefix="run/results/"):
@@ -72,11 +73,11 @@ def test_results_lie_in_the_bucket_alone_and_are_those_of_a_local_run(tmp_path, 
         path.parent.mkdir(parents=True, exist_ok=True)
         bucket.download_file(item.key, str(path))
     snakemake(here)
-    rehearse_slurm.compare(rehearse_slurm.hashes(here), rehearse_slurm.hashes(found))
+    assert hashes(found) == hashes(here)
 
 
 def test_results_of_this_machine_are_not_hidden_by_a_bucket(tmp_path, server, bucket):
-    project = rehearse_slurm.copy(ROOT, tmp_path)
+    project = copy(tmp_path)
     (project / "results/smoke").mkdir(parents=True)
     with pytest.raises(AssertionError, match="results/smoke: move it away"):
         snakemake(project, "--dry-run", *provider(server, bucket))

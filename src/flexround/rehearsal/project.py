@@ -33,14 +33,7 @@ def build(directory: Path, scale_name: str, gpu: int = 0) -> Params:
         raise InputError(f"{directory}: is not empty and no rehearsal; choose another directory")
     directory.mkdir(parents=True, exist_ok=True)
     (directory / MARK).write_text("A rehearsal: stand-ins, no results.\n")
-    for name in COPIED:
-        target = directory / name
-        if (ROOT / name).is_dir():
-            shutil.rmtree(target, ignore_errors=True)
-            unread = shutil.ignore_patterns("__pycache__", "*.egg-info")
-            shutil.copytree(ROOT / name, target, symlinks=True, ignore=unread)
-        else:
-            shutil.copy2(ROOT / name, target)
+    copy(directory)
     path = PARAMS / "scales" / f"{scale.NAME}.yaml"
     if path.exists():
         raise InputError(f"{path}: this name is the rehearsal's; rename the scale")
@@ -51,6 +44,20 @@ def build(directory: Path, scale_name: str, gpu: int = 0) -> Params:
     stand_ins(params, directory / layout.SOURCES)
     _pin(directory, params)
     return params
+
+
+def copy(directory: Path, project: Path = ROOT) -> Path:
+    """Copy what a run of a project needs but sources, in place of an earlier copy; return ``directory``."""
+    directory.mkdir(parents=True, exist_ok=True)
+    for name in COPIED:
+        target = directory / name
+        if (project / name).is_dir():
+            shutil.rmtree(target, ignore_errors=True)
+            unread = shutil.ignore_patterns("__pycache__", "*.egg-info")
+            shutil.copytree(project / name, target, symlinks=True, ignore=unread)
+        else:
+            shutil.copy2(project / name, target)
+    return directory
 
 
 def stand_ins(params: Params, directory: Path) -> None:

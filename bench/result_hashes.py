@@ -1,0 +1,36 @@
+"""Compare all results of two runs, file by file."""
+
+import hashlib
+import json
+from pathlib import Path
+from typing import Any
+
+MEASURED = ("seconds", "peak_mb", "content_sha256")  # in metrics.json and record.json; the last is of the others, too
+
+
+def hashes(project: Path) -> dict[str, str]:
+    """Return file -> sha256 of all results of a project but its sources; of JSON without measured values."""
+    results = project / "results"
+    files = {str(path.relative_to(results)): path for path in sorted(results.rglob("*")) if path.is_file()}
+    return {name: _hash(path) for name, path in files.items() if not name.startswith("sources/")}
+
+
+def differences(found: dict[str, str], expected: dict[str, str]) -> list[str]:
+    """Return what is wrong, and the file, of each file that only one of two runs has, or that has other bits."""
+    wrong = [f"left over: {path}" for path in sorted(found.keys() - expected.keys())]
+    wrong += [f"missing: {path}" for path in sorted(expected.keys() - found.keys())]
+    return wrong + [f"other bits: {path}" for path in expected if found.get(path, expected[path]) != expected[path]]
+
+
+def _hash(path: Path) -> str:
+    content = path.read_bytes()
+    if path.suffix == ".json":
+        content = json.dumps(_unmeasured(json.loads(content))).encode()
+    return hashlib.sha256(content).hexdigest()
+
+
+def _unmeasured(value: Any) -> Any:
+    """Return a JSON value without seconds and memory."""
+    if isinstance(value, dict):
+        return {key: _unmeasured(one) for key, one in value.items() if key not in MEASURED}
+    return [_unmeasured(one) for one in value] if isinstance(value, list) else value
