@@ -1,0 +1,160 @@
+"""Repositories of the hub: downloaded at one commit, verified as a whole, continued where a download broke off."""
+
+import hashlib
+import http.server
+import json
+import re
+import subprocess
+import threading
+import time
+
+import pytest
+import test_fetch
+from test_fetch import put, stage
+
+from flexround.errors import InputError
+from flexround.io import sources
+from flexround.settings.layout import ROOT
+from flexround.settings.schema import Source
+
+out = test_fetch.out
+FILES = {"config.json": b"{}", "model-1.safetensors": b"one", "model-2.safetensors": b"two"}
+LINES = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items())
+DIGEST = hashlib.sha256(LINES.encode()).hexdigest()
+COMMIT, MOVED = "c" * 40, "d" * 40  # what the branch means at first, and then
+
+
+def hub_source(**given):
+    given = {"kind": "checkpoint", "files": ["config.json", "model-*.safetensors"], "revision": "main"} | given
+    return Source(location="hub:owner/net", file="hub/net", licence="MIT", **given)
+
+
+class Hub(http.server.BaseHTTPRequestHandler):
+    """Answers as the hub does for one repository."""
+
+    protocol_version = "HTTP/1.1"
+
+    def do_HEAD(self):
+        self.do_GET()
+
+    def do_GET(self):
+        server, path = self.server, self.path.partition("?")[0]
+        server.asked.append((self.command, path))
+        if path.startswith("/api/"):
+            files = [{"type": "file", "path": name, "size": 3, "oid": name} for name in (*FILES, "others.bin")]
+            again = path.endswith("/main") and server.asked.count((self.command, path)) > 1
+            facts = files if "/tree/" in path else {"id": "owner/net", "sha": MOVED if again else COMMIT}
+            return self.answer(json.dumps(facts).encode(), {"Content-Type": "application/json"})
+        name = path.rpartition(f"/{COMMIT}/")[2]
+        if name in server.lost and self.command == "GET":
+            return self.close_at_once()
+        if name == server.slow and self.command == "GET":
+            time.sleep(30)
+        tag = hashlib.sha1(FILES[name]).hexdigest()
+        return self.answer(FILES[name], {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT})
+
+    def answer(self, content, headers):
+        self.send_response(200)
+        for name, value in {"Content-Length": str(len(content)), **headers}.items():
+            self.send_header(name, value)
+        self.end_headers()
+        if self.command == "GET":
+            self.wfile.write(content)
+
+    def close_at_once(self):
+        self.close_connection = True
+        self.send_response(500)
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@pytest.fixture
+def hub(monkeypatch, tmp_path):
+    """Stand in for the hub; ``asked`` is what it was asked for, ``lost`` and ``slow`` say which files don't come."""
+    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
+        server.asked, server.lost, server.slow, server.daemon_threads = [], set(), "", True
+        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
+        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
+        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
+        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
+        threading.Thread(target=server.serve_forever, daemon=True).start()
+        yield server
+        server.shutdown()
+
+
+@pytest.mark.parametrize(("kind", "repo_type"), [("checkpoint", "model"), ("dataset", "dataset")])
+def test_a_repository_is_downloaded_at_the_commit_that_its_revision_means(hub, out, kind, repo_type):
+    assert sources.fetch("net", hub_source(kind=kind), out) == DIGEST
+    assert {path.name for path in (out / "hub").iterdir()} == {"net", "net.sha256", "net.commit"}
+    assert ("GET", f"/api/{repo_type}s/owner/net/revision/main") in hub.asked
+    place = "/datasets" if repo_type == "dataset" else ""
+    got = {path for command, path in hub.asked if command == "GET" and "resolve" in path}
+    assert got == {f"{place}/owner/net/resolve/{COMMIT}/{name}" for name in FILES}, "and no other file of it"
+    hub.asked.clear()
+    assert sources.fetch("net", hub_source(kind=kind), out) == DIGEST
+    assert hub.asked == []
+
+
+def test_a_directory_is_verified_as_a_whole(hub, out):
+    put(out / "hub/net", FILES)
+    assert sources.verify("net", hub_source(), out / "hub/net") == DIGEST
+    assert (out / "hub/net.sha256").read_text() == f"{DIGEST}  net\n"
+    (out / "hub/net/.cache/notes").write_text("others")
+    assert sources.fetch("net", hub_source(sha256=DIGEST, bytes=8), out) == DIGEST
+    (out / "hub/net/added.json").write_text("{}")
+    with pytest.raises(InputError, match=rf"net.sha256 says {DIGEST}"):
+        sources.fetch("net", hub_source(), out)
+    assert hub.asked == []
+    (out / "hub/net/config.json").unlink()
+    with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*"):
+        sources.verify("net", hub_source(), out / "hub/net")
+
+
+def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
+    put(tmp_path / "net/b", {"a b": b"1", "B": b"2", "\xe4": b"3"})
+    put(tmp_path / "net", FILES)
+    (command,) = re.findall(r"^ +(find .*sha256sum)$", (ROOT / "docs/paper-scale.md").read_text(), re.MULTILINE)
+    told = subprocess.run(command, shell=True, cwd=tmp_path / "net", capture_output=True, text=True, check=True).stdout
+    assert told.split()[0] == sources.digest(tmp_path / "net")
+
+
+def test_a_broken_off_snapshot_is_not_taken_for_a_whole_one(hub, out):
+    hub.lost.add("model-2.safetensors")
+    with pytest.raises(InputError, match=r"the download failed \(\w+Error: .*model-2"):
+        sources.fetch("net", hub_source(), out)
+    assert not (out / "hub/net").exists()
+    hub.lost.clear()
+    hub.asked.clear()
+    assert sources.fetch("net", hub_source(), out) == DIGEST
+    assert [path for command, path in hub.asked if command == "GET" and path.endswith("1.safetensors")] == []
+
+
+def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out, monkeypatch):
+    hub.slow = "model-2.safetensors"
+    with monkeypatch.context() as patch:
+        patch.setattr("flexround.io.hub.LIMIT", 8)
+        with pytest.raises(InputError, match="it took longer than 8 s; what came is kept"):
+            sources.fetch("net", hub_source(), out)
+    assert not (out / "hub/net").exists()
+    hub.slow = ""
+    hub.asked.clear()
+    assert sources.fetch("net", hub_source(), out) == DIGEST
+
+
+def test_a_missing_directory_says_what_to_put_where(out):
+    with pytest.raises(InputError) as caught:
+        sources.verify("net", hub_source(), out / "hub/net")
+    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", "paper-scale.md")
+    for part in (*parts, f"{out}/hub/net/"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+def test_the_stage_records_the_commit(hub, out):
+    for _ in range(2):
+        stage("net", hub_source(), out)
+        record = json.loads((out / "net.json").read_text())
+        assert (record["sha256"], record["commit"], record["revision"]) == (DIGEST, COMMIT, "main")
