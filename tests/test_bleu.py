@@ -21,9 +21,7 @@ def corpus():
 @pytest.mark.parametrize(
     ("hypothesis", "references", "expected"),
     [
-        ("a b c d e", ["a b c d f"], 100 * (4 / 5 * 3 / 4 * 2 / 3 * 1 / 2) ** 0.25),
         ("a b c d", ["a b c d e"], 100 * math.exp(1 - 5 / 4)),  # too short
-        ("a b c d e", ["a b c d e f", "a b c d"], 100),  # as close to the shorter reference, so not too short
         ("a b x y", ["a b", "x y"], 0),  # nothing of length 3 matches
         ("A b c d", ["a b c d"], 0),  # case counts
     ],
@@ -31,16 +29,6 @@ def corpus():
 def test_values_by_hand(hypothesis, references, expected):
     assert bleu.corpus_bleu([hypothesis], [references]) == pytest.approx(expected, rel=1e-12)
     assert bleu.from_statistics(bleu.statistics([hypothesis], [references])[0]) == pytest.approx(expected, rel=1e-12)
-
-
-def test_statistics_by_hand():
-    counts = bleu.statistics(["a a b c d", "", "a a"], [["a b c d", "a x"], ["a b", "a"], ["a a x", "a b"]])
-    assert counts.dtype == np.int64
-    assert counts.tolist() == [
-        [5, 4, 4, 3, 2, 1, 5, 4, 3, 2],  # the second a is matched by no reference
-        [0, 1, 0, 0, 0, 0, 0, 0, 0, 0],
-        [2, 2, 2, 1, 0, 0, 2, 1, 0, 0],  # the length is that of the second reference, the counts of the first
-    ]
 
 
 def test_statistics_give_the_score_of_sacrebleu_on_any_resample(corpus):

@@ -2,6 +2,7 @@
 
 import subprocess
 import tarfile
+from pathlib import Path
 
 import pytest
 import real_files
@@ -20,22 +21,26 @@ def run(repository, *arguments):
     return subprocess.run(command, cwd=repository, check=True, capture_output=True, text=True).stdout.strip()
 
 
+def commit(root, files):
+    """Commit files, of which one may be a link, to a repository that is made if need be; return the commit."""
+    if not root.exists():
+        root.mkdir()
+        run(root, "init", "--quiet")
+        run(root, "config", "uploadpack.allowFilter", "true")
+        run(root, "config", "uploadpack.allowAnySHA1InWant", "true")
+    for name, content in files.items():
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (root / name).symlink_to(content) if isinstance(content, Path) else (root / name).write_bytes(content)
+    run(root, "add", *files)
+    run(root, "commit", "--quiet", "-m", "files")
+    return run(root, "rev-parse", "HEAD")
+
+
 @pytest.fixture(scope="module")
 def repository(tmp_path_factory):
-    """A repository of two commits, the wanted one and a later one without its files: its URL and both."""
-    root = tmp_path_factory.mktemp("repository")
-    run(root, "init", "--quiet")
-    run(root, "config", "uploadpack.allowFilter", "true")
-    run(root, "config", "uploadpack.allowAnySHA1InWant", "true")
-    for name, content in FILES.items():
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (root / name).write_bytes(content)
-    run(root, "add", ".")
-    run(root, "commit", "--quiet", "-m", "wanted")
-    wanted = run(root, "rev-parse", "HEAD")
-    (root / "zoo/w.th").write_bytes(b"changed")
-    run(root, "commit", "--quiet", "-a", "-m", "later")
-    return root.as_uri(), wanted, run(root, "rev-parse", "HEAD")
+    """A repository of two commits, the wanted one and a later one with another file: its URL and both."""
+    root = tmp_path_factory.mktemp("git") / "repository"
+    return root.as_uri(), commit(root, FILES), commit(root, {"zoo/w.th": b"changed"})
 
 
 def source(repository, path, commit=1, **given):
@@ -135,21 +140,13 @@ def test_the_caller_and_the_repository_change_neither_bytes_nor_another_reposito
     root, victim, content = tmp_path / "repository", tmp_path / "victim", b"a\n$Id$\n"
     kinds = {"a": "text eol=crlf", "b": "ident", "c": "text working-tree-encoding=UTF-16", "d": "filter=loud"}
     for directory in (root, victim):
-        (directory / "zoo").mkdir(parents=True)
-        run(directory, "init", "--quiet")
-        run(directory, "config", "uploadpack.allowAnySHA1InWant", "true")
-        for name in kinds:
-            (directory / "zoo" / name).write_bytes(content)
-        run(directory, "add", ".")
-        run(directory, "commit", "--quiet", "-m", "as they are")
-    (root / ".gitattributes").write_text("".join(f"{name} {kind}\n" for name, kind in kinds.items()))
-    run(root, "add", ".gitattributes")
-    run(root, "commit", "--quiet", "-m", "attributes")
-    commit, head = run(root, "rev-parse", "HEAD"), (victim / ".git/HEAD").read_text()
+        commit(directory, {f"zoo/{name}": content for name in kinds})
+    attributes = "".join(f"{name} {kind}\n" for name, kind in kinds.items())
+    wanted, head = commit(root, {".gitattributes": attributes.encode()}), (victim / ".git/HEAD").read_text()
     (tmp_path / ".gitconfig").write_text('[filter "loud"]\nsmudge = tr a A\n')
     monkeypatch.setenv("HOME", str(tmp_path))
     monkeypatch.setenv("GIT_DIR", str(victim / ".git"))
-    sources.fetch("w", source((root.as_uri(), commit), "zoo", files=list(kinds)), tmp_path / "sources")
+    sources.fetch("w", source((root.as_uri(), wanted), "zoo", files=list(kinds)), tmp_path / "sources")
     assert [(tmp_path / "sources/place/it" / name).read_bytes() for name in kinds] == [content] * 4
     assert (victim / ".git/HEAD").read_text() == head
     assert not (victim / ".git/shallow").exists()
@@ -167,16 +164,9 @@ def test_git_is_given_up_in_the_end(repository, tmp_path, monkeypatch):
 
 
 def test_links_in_a_repository_lead_nowhere(tmp_path):
-    root = tmp_path / "repository"
-    root.mkdir()
-    (tmp_path / "secret").write_text("somebody's")
-    run(root, "init", "--quiet")
-    run(root, "config", "uploadpack.allowAnySHA1InWant", "true")
-    (root / "link").symlink_to(tmp_path / "secret")
-    run(root, "add", ".")
-    run(root, "commit", "--quiet", "-m", "a link")
-    wanted = source((root.as_uri(), run(root, "rev-parse", "HEAD")), "link")
-    sources.fetch("w", wanted, tmp_path / "sources")
+    root, secret = tmp_path / "repository", tmp_path / "secret"
+    secret.write_text("somebody's")
+    sources.fetch("w", source((root.as_uri(), commit(root, {"link": secret})), "link"), tmp_path / "sources")
     found = tmp_path / "sources/place/it"
     assert not found.is_symlink()
-    assert found.read_text() == str(tmp_path / "secret")
+    assert found.read_text() == str(secret)

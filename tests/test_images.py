@@ -1,5 +1,7 @@
 """Image tasks: preprocessing, layout checks, calibration and metrics."""
 
+import shutil
+
 import image_sets
 import numpy as np
 import pytest
@@ -64,50 +66,56 @@ def test_all_unreadable_files_are_listed_together(sources, tmp_path):
     assert list((tmp_path / "data").glob("*")) == []
 
 
-def test_a_missing_root_says_what_to_put_where(tmp_path):
-    with pytest.raises(
-        InputError, match=r"imagenet: this data set is missing. Put its images there as train/CLASS/IMAGE"
-    ):
-        build().prepare(tmp_path / "data", tmp_path / "sources")
+def no_split(root):
+    shutil.rmtree(root / "val")
 
 
-def test_all_that_is_wrong_with_the_layout_is_reported_together(sources, tmp_path):
-    root = sources / "imagenet"
-    (root / "val" / "n02").rename(tmp_path / "n02")
-    (root / "train" / "n01" / "notes.txt").write_text("")
-    (root / "train" / "n01" / ".hidden").write_text("")
-    (root / "train" / "n03" / "n03_0.JPEG").unlink()
-    with pytest.raises(InputError) as caught:
-        build().prepare(tmp_path / "data", sources)
-    lines = str(caught.value).splitlines()
-    assert len(lines) == 4
-    assert "remove or convert them: n01/notes.txt" in lines[0]
-    assert f"{root / 'val'}: classes that another split has are missing: n02" in lines[1]
-    assert f"{root / 'train'}: 11 images, expected 12" in lines[2]
-    assert f"{root / 'val'}: 4 images, expected 6" in lines[3]
+def flat(root):
+    for folder in [*(root / "val").iterdir()]:
+        for image in folder.iterdir():
+            image.rename(root / "val" / image.name)
+        folder.rmdir()
 
 
-def test_flat_validation_images_are_refused(sources, tmp_path):
-    val = sources / "imagenet" / "val"
-    for image in list(val.glob("*/*")):
-        image.rename(val / image.name)
-    for folder in list(val.iterdir()):
-        if folder.is_dir():
-            folder.rmdir()
-    with pytest.raises(InputError, match="val: 6 files but no class folders; move each image"):
-        build().prepare(tmp_path / "data", sources)
-
-
-def test_missing_splits_empty_classes_and_wrong_numbers_of_classes(sources, tmp_path):
-    with pytest.raises(InputError, match="3 classes, expected 1000"):
-        build(classes=1000).prepare(tmp_path / "data", sources)
-    for image in (sources / "imagenet" / "train" / "n02").iterdir():
+def empty_class(root):
+    for image in (root / "train/n02").iterdir():
         image.unlink()
-    with pytest.raises(InputError, match=r"train: classes without images: n02$"):
-        build(train_count=None).prepare(tmp_path / "data", sources)
-    (sources / "imagenet" / "val").rename(tmp_path / "val")
-    with pytest.raises(InputError, match="val: missing; it must hold one folder"):
-        build().prepare(tmp_path / "data", sources)
+
+
+def untidy(root):
+    shutil.rmtree(root / "val/n02")
+    (root / "train/n01/notes.txt").write_text("")
+    (root / "train/n01/.hidden").write_text("")
+    (root / "train/n03/n03_0.JPEG").unlink()
+
+
+@pytest.mark.parametrize(
+    ("damage", "options", "messages"),
+    [
+        (shutil.rmtree, {}, ["imagenet: this data set is missing. Put its images there as train/CLASS/IMAGE"]),
+        (no_split, {}, ["val: missing; it must hold one folder"]),
+        (flat, {}, ["val: 6 files but no class folders; move each image"]),
+        (empty_class, {"train_count": None}, ["train: classes without images: n02"]),
+        (lambda _: None, {"classes": 1000}, ["3 classes, expected 1000"]),
+        (
+            untidy,
+            {},
+            [
+                "remove or convert them: n01/notes.txt",
+                "val: classes that another split has are missing: n02",
+                "train: 11 images, expected 12",
+                "val: 4 images, expected 6",
+            ],
+        ),
+    ],
+)
+def test_all_that_is_wrong_with_the_layout_is_reported_together(sources, tmp_path, damage, options, messages):
+    damage(sources / "imagenet")
+    with pytest.raises(InputError) as caught:
+        build(**options).prepare(tmp_path / "data", sources)
+    lines = str(caught.value).splitlines()
+    assert len(lines) == len(messages)
+    assert all(message in line for line, message in zip(lines, messages, strict=True))
 
 
 def test_options_are_checked():

@@ -149,14 +149,13 @@ def test_a_wrong_byte_in_the_cache_is_named(published, pulled):
         (r"(?s).*", ""),
     ],
 )
-def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, tmp_path, before, after):
-    shutil.copytree(pulled.root, tmp_path / "copy", symlinks=True)
-    copy = Clone(tmp_path / "copy")
-    victim = copy.root / "victim"
+def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, before, after):
+    victim, lock = pulled.root / "victim", pulled.root / "dvc.lock"
     victim.write_text("somebody's file")
-    lock = copy.root / "dvc.lock"
-    lock.write_text(re.sub(before, lambda _: after, lock.read_text(), count=1))
-    done = copy.stage("dvc_cache", check=False)
+    whole = lock.read_text()
+    lock.write_text(re.sub(before, lambda _: after, whole, count=1))
+    done = pulled.stage("dvc_cache", check=False)
+    lock.write_text(whole)
     assert done.returncode == 2
     assert "error: dvc.lock" in done.stderr
     assert "Traceback" not in done.stderr

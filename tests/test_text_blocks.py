@@ -5,6 +5,7 @@ import operator
 import pytest
 import torch
 import transformers
+from test_models import Mark
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
@@ -40,7 +41,6 @@ KINDS = {
 }
 MODULES = {"bert": bert, "gpt_neo": gpt_neo, "gpt2": gpt2, "opt": opt, "llama": llama}
 NORMS = {"gpt_neo": "ln_f", "gpt2": "ln_f", "opt": "decoder.final_layer_norm", "llama": "norm"}
-READERS = {"gpt2": (0, 1, 2, 3), "llama": (0, 0, 0, 1, 2, 2, 3)}  # the site that each linear of a layer reads
 LENGTHS = (12, 1, 7, 2)
 kinds = pytest.mark.parametrize("kind", KINDS)
 
@@ -127,43 +127,6 @@ def test_no_token_sees_masked_ones(kind, attention):
     x, mask = batch()[0], (torch.arange(12) != 4).expand(4, 12)
     moved = (run(blocks, x, mask) != run(blocks, changed_at(x, 4), mask)).any(-1).any(0)
     assert moved.tolist() == [i == 4 for i in range(12)]
-
-
-class Mark(nn.Module):
-    """A quantizer that puts every tensor it sees onto a coarse grid and remembers the result."""
-
-    def __init__(self):
-        super().__init__()
-        self.seen = []
-
-    def forward(self, x):
-        self.seen.append(torch.round(x * 2) / 2 + 0.25)
-        return self.seen[-1]
-
-
-@kinds
-@torch.no_grad()
-def test_linears_and_nothing_else_read_quantized_tensors(kind):
-    model = make(kind)
-    blocks, marks, inputs = cut(model), [], {}
-    for block in blocks:
-        for site in block.sites:
-            marks.append(Mark())
-            attach.attach_quantizer(site, marks[-1])
-    linears = [module for block in blocks for module in attach.weight_layers(block)]
-    for name, module in model.base_model.named_modules():
-        if module in linears or not list(module.children()):
-            module.register_forward_pre_hook(
-                lambda module, arguments, name=name: inputs.__setitem__(name, (module, arguments[0]))
-            )
-    run(blocks, *batch())
-    assert [len(mark.seen) for mark in marks] == [1] * 4 * len(blocks)
-    quantized = {id(mark.seen[0]): i for i, mark in enumerate(marks)}
-    for name, (module, tensor) in inputs.items():
-        assert (id(tensor) in quantized) == (module in linears), name
-    readers = [quantized[id(tensor)] for module, tensor in inputs.values() if module in linears]
-    expected = READERS.get(model.config.model_type, (0, 0, 0, 1, 2, 3))
-    assert sorted(readers) == [4 * i + j for i in range(len(blocks)) for j in expected]
 
 
 @kinds

@@ -21,7 +21,7 @@ from flexround.stages import finetune
 from flexround.tasks import protocol
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
-from synthetic import files, pretraining
+from synthetic import files
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
 
@@ -175,42 +175,25 @@ def test_the_last_batch_is_kept_and_training_is_reproducible(count, batch, steps
     assert not model.training
 
 
-# masked language modelling
-
-
-def test_hiding_follows_bert(chain):
-    tokenizer = tokenizer_files.load(chain.data("corpus-masked") / "tokenizer.json")
-    ids = torch.randint(5, 700, (400, 50), generator=torch.Generator().manual_seed(0))
-    ids[:, 0], ids[:, -1] = tokenizer.token_to_id("[CLS]"), tokenizer.token_to_id("[PAD]")
-    hidden, labels = pretraining.hide(ids, tokenizer, torch.Generator().manual_seed(1))
-    found = labels != pretraining.IGNORED
-    assert not found[:, 0].any()
-    assert not found[:, -1].any()
-    assert torch.equal(labels[found], ids[found])
-    assert torch.equal(hidden[~found], ids[~found])
-    assert found[:, 1:-1].float().mean().item() == pytest.approx(0.15, abs=0.01)
-    masked = hidden[found] == tokenizer.token_to_id("[MASK]")
-    assert masked.float().mean().item() == pytest.approx(0.8, abs=0.02)
-    assert (hidden[found] == ids[found]).float().mean().item() == pytest.approx(0.1, abs=0.02)
-
-
 # what is refused
 
 
-def test_inputs_longer_than_the_model_are_refused_before_training(chain, tmp_path):
-    options = {"name": "rte", "max_length": 64}
+def rte(place, **options):
+    """Return a task of 30 training rows, which lie in ``place``."""
     task = protocol.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
-    files.glue(tmp_path / "glue", "rte", 30, 10)
-    task.prepare(tmp_path, tmp_path)
+    files.glue(place / "glue", "rte", 30, 10)
+    task.prepare(place, place)
+    return task
+
+
+def test_inputs_longer_than_the_model_are_refused_before_training(chain, tmp_path):
+    task = rte(tmp_path, name="rte", max_length=64)
     model, weights = chain.model("glue-cola", "bert-base"), chain.weights("corpus-masked", "bert-base")
     with pytest.raises(InputError, match="length=64: the model has 48 positions"):
         task.finetune(model, tmp_path, {"epochs": 1, "batch": 8, "lr": 1e-3}, weights)
 
 
 def test_more_held_out_rows_than_there_are_is_refused(tmp_path):
-    options = {"name": "rte", "max_length": 32, "heldout": 30}
-    task = protocol.build(load_params(SCALE).scale.tasks["glue-rte"].model_copy(update={"options": options}))
-    files.glue(tmp_path / "glue", "rte", 30, 10)
-    task.prepare(tmp_path, tmp_path)
+    task = rte(tmp_path, name="rte", max_length=32, heldout=30)
     with pytest.raises(InputError, match="heldout=30: there are only 30 training rows"):
         task.calibration(tmp_path, 5, 0)

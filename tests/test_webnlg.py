@@ -25,7 +25,6 @@ from flexround.tasks.webnlg.task import WebNLG, WebNLGOptions, WebNLGTrainSettin
 from synthetic import files, tokenizers
 
 SCALE = str(Path(__file__).with_name("webnlg_scale.yaml"))
-REAL = Path(__file__).parents[2] / "shared" / "realdata"
 CPU = torch.device("cpu")
 WIDTH = 16
 TRAIN = {"epochs": 1, "batch": 16, "lr": 1e-2, "rank": 2}
@@ -255,45 +254,6 @@ def test_a_model_that_ends_at_once_is_refused(place):
         place.model.transformer.ln_f.bias.copy_(100 * place.model.lm_head.weight[0])
     with pytest.raises(InputError, match="empty generation, none of the 8 texts has a word"):
         evaluated(place)
-
-
-# the real files
-
-
-def as_released(entry, number):
-    """Turn an entry of the compact layout of the real files into the challenge's."""
-    triples = [
-        dict(zip(("subject", "property", "object"), t.split(" | "), strict=True)) for t in entry["modifiedtripleset"]
-    ]
-    sentences = [{"comment": each["comment"], "lex": each["text"]} for each in entry["lexicalisations"]]
-    return {str(number): entry | {"modifiedtripleset": triples, "lexicalisations": sentences}}
-
-
-@pytest.mark.skipif(not (REAL / "webnlg_2017").exists(), reason="no real data")
-def test_the_real_files_with_the_real_tokenizer(tmp_path):
-    for split in ("train", "test"):
-        entries = json.loads((REAL / f"webnlg_2017/{split}.json").read_text())
-        released = {"entries": [as_released(entry, number) for number, entry in enumerate(entries, 1)]}
-        artifacts.write_text(tmp_path / f"real/{split}.json", json.dumps(released))
-    task = WebNLG(WebNLGOptions(root="real"))
-    task.prepare(tmp_path / "data", tmp_path)
-    tokenizer = tokenizer_files.tokenizer_file(REAL / "tokenizers/gpt2")
-    artifacts.write_text(tmp_path / "tokenizer.json", tokenizer.to_str())
-    rows = text.read_rows(tmp_path / "data", "test")
-    assert len({row["context"] for row in rows}) == len(rows)
-    assert {row["seen"] for row in rows} == {True, False}
-    assert {row["seen"] for row in text.read_rows(tmp_path / "data", "train")} == {True}
-    assert task.rules(tokenizer) == beam.Rules(), "the published ones"
-    samples = task.calibration(tmp_path / "data", 128, 0)
-    inputs = task.inputs(samples, tmp_path)
-    assert inputs.x.shape == (128, 2, 512)
-    for (ids, types), mask, line in zip(*inputs, samples["examples"].tobytes().splitlines(), strict=True):
-        row = json.loads(line)
-        parts = ids[mask & (types == 0)].tolist(), ids[types == 1].tolist()
-        assert parts[0][-1] == parts[1][-1] == 50256
-        assert tokenizer.decode(parts[0][:-1]) == row["context"]
-        assert tokenizer.decode(parts[1][:-1]) == f" {row['reference']}"
-        assert not types[~mask].any()
 
 
 # the chain
