@@ -14,48 +14,14 @@ from flexround.settings.schema import Checkpoint, Source
 
 RANK = 4  # of microsoft/LoRA's released adapters
 SHARDS = 3
-# What the repositories' config.json says beside the sizes: old keys, and whole numbers where the library has floats.
+# What config.json of the repositories says beside the sizes: old keys, and whole numbers where the library has floats.
+OLD = {"gradient_checkpointing": False, "torch_dtype": "float16", "transformers_version": "4.6.0.dev0"}
 CONFIGURATIONS: dict[str, dict[str, Any]] = {
-    "bert": {
-        "architectures": ["BertForMaskedLM"],
-        "gradient_checkpointing": False,
-        "position_embedding_type": "absolute",
-        "transformers_version": "4.6.0.dev0",
-    },
-    "gpt_neo": {
-        "architectures": ["GPTNeoForCausalLM"],
-        "attention_dropout": 0,
-        "embed_dropout": 0,
-        "gradient_checkpointing": False,
-        "resid_dropout": 0,
-        "summary_first_dropout": 0.1,
-        "tokenizer_class": "GPT2Tokenizer",
-        "transformers_version": "4.9.0.dev0",
-    },
-    "opt": {
-        "activation_dropout": 0.0,
-        "architectures": ["OPTForCausalLM"],
-        "prefix": "</s>",
-        "torch_dtype": "float16",
-        "transformers_version": "4.21.0.dev0",
-    },
-    "gpt2": {
-        "architectures": ["GPT2LMHeadModel"],
-        "attn_pdrop": 0.1,
-        "embd_pdrop": 0.1,
-        "n_ctx": 1024,
-        "n_special": 0,
-        "predict_special_tokens": True,
-        "resid_pdrop": 0.1,
-        "task_specific_params": {"text-generation": {"do_sample": True, "max_length": 50}},
-    },
-    "llama": {
-        "architectures": ["LlamaForCausalLM"],
-        "pad_token_id": 0,
-        "rope_scaling": None,
-        "torch_dtype": "float16",
-        "transformers_version": "4.31.0.dev0",
-    },
+    "bert": {"position_embedding_type": "absolute"},
+    "gpt_neo": {"attention_dropout": 0, "embed_dropout": 0, "resid_dropout": 0, "tokenizer_class": "GPT2Tokenizer"},
+    "opt": {"activation_dropout": 0.0, "prefix": "</s>"},
+    "gpt2": {"n_ctx": 1024, "n_special": 0, "predict_special_tokens": True},
+    "llama": {"pad_token_id": 0, "rope_scaling": None},
 }
 State = dict[str, Tensor]
 
@@ -93,7 +59,7 @@ def _directory(checkpoint: Checkpoint, files: tuple[str, ...], directory: Path) 
     factory = imports.load(checkpoint.model.factory)
     kind = factory.__name__
     model = factory(head="pretraining" if kind == "bert" else "causal-lm", **checkpoint.model.args)
-    configuration = checkpoint.model.args | CONFIGURATIONS[kind] | {"model_type": kind}
+    configuration = checkpoint.model.args | OLD | CONFIGURATIONS[kind] | {"model_type": kind}
     (directory / "config.json").write_text(json.dumps(configuration, indent=2, sort_keys=True))
     tokenizers.write(kind, files, directory)
     state = {"bert": _bert, "gpt_neo": _gpt_neo, "gpt2": _gpt2, "opt": _opt, "llama": _llama}[kind](model)

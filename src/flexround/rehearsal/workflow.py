@@ -1,7 +1,6 @@
 """Run the workflow in a rehearsal's directory, and say what came of it."""
 
 import contextlib
-import dataclasses
 import fcntl
 import json
 import os
@@ -17,34 +16,6 @@ from flexround.settings.plan import Plan
 
 USAGE = ".usage.json"
 SHOWN = 20  # failures
-
-
-@dataclasses.dataclass(frozen=True)
-class Outcome:
-    """What the jobs left behind.
-
-    Attributes:
-        jobs: stage -> jobs that ended, well or not.
-        seconds: of all jobs together.
-        failures: log -> why the job failed, its last line.
-        missing: files that should be there.
-    """
-
-    jobs: Counter[str]
-    seconds: float
-    failures: dict[Path, str]
-    missing: list[Path]
-
-    def lines(self) -> Iterator[str]:
-        """Yield what is printed."""
-        for stage, count in sorted(self.jobs.items()):
-            yield f"  {stage:<14}{count:>6}"
-        yield f"  {'together':<14}{self.jobs.total():>6}   {self.seconds / 60:.1f} minutes of jobs"
-        for log, reason in list(self.failures.items())[:SHOWN]:
-            yield f"failed: {log}: {reason}"
-        if len(self.failures) > SHOWN:
-            yield f"failed: {len(self.failures) - SHOWN} more"
-        yield from (f"missing: {path}" for path in self.missing)
 
 
 def wanted(plan: Plan, table: int | None) -> tuple[list[str], list[str]]:
@@ -94,19 +65,23 @@ def snakemake(directory: Path, goals: Sequence[str], cores: str, gpu: int, seeds
     return subprocess.run(command, cwd=directory, env=environment, pass_fds=[lock], check=False).returncode
 
 
-def outcome(directory: Path, files: Sequence[str]) -> Outcome:
-    """Read the accounts and logs of all jobs that ended in ``directory``, and look for ``files``."""
+def outcome(directory: Path, files: Sequence[str]) -> tuple[list[str], bool]:
+    """Return what the jobs in ``directory`` left behind, in lines; whether none failed and all ``files`` are there."""
     jobs: Counter[str] = Counter()
-    seconds, failures = 0.0, {}
+    seconds, failures = 0.0, []
     for path in sorted((directory / "logs").rglob(f"*{USAGE}")):
         facts = json.loads(path.read_text())
         jobs[_stage(path.relative_to(directory / "logs").parts)] += 1
         seconds += facts["seconds"]
         if facts["exit"]:
             log = path.with_name(path.name.removesuffix(USAGE) + ".log")
-            failures[log] = _reason(log, facts["exit"])
-    missing = [directory / file for file in files if not (directory / file).is_file()]
-    return Outcome(jobs, seconds, failures, missing)
+            failures.append(f"failed: {log}: {_reason(log, facts['exit'])}")
+    lines = [f"  {stage:<14}{count:>6}" for stage, count in sorted(jobs.items())]
+    lines += [f"  {'together':<14}{jobs.total():>6}   {seconds / 60:.1f} minutes of jobs", *failures[:SHOWN]]
+    if len(failures) > SHOWN:
+        lines.append(f"failed: {len(failures) - SHOWN} more")
+    missing = [f"missing: {directory / file}" for file in files if not (directory / file).is_file()]
+    return lines + missing, not failures and not missing
 
 
 def _stage(parts: Sequence[str]) -> str:
