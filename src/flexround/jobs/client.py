@@ -18,6 +18,7 @@ SERVER = "FLEXROUND_WORKERS"  # environment variable: path of the server's socke
 FAILED = 1
 LONGEST = 1 << 20  # bytes of a packet
 ANSWER_SECONDS = 60  # the server is at most one import away
+FORWARDED = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)
 PR_SET_PDEATHSIG = 1  # of prctl(2)
 KILLED = (
     "out of memory? run fewer jobs at once (--cores, --resources mem_mb=), or give the job a larger mem_mb (resources, "
@@ -30,16 +31,19 @@ def hand_over() -> dict[str, Any] | None:
     address = os.environ.get(SERVER, "0")
     if address == "0" or sys.platform != "linux" or "WORLD_SIZE" in os.environ:  # a rank
         return None
+    own = {"argv": sys.argv, "path": sys.path, "environment": dict(os.environ), "directory": os.getcwd()}
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.settimeout(ANSWER_SECONDS)
             connection.connect(address)
-            socket.send_fds(connection, [json.dumps(request()).encode()], [0, 1, 2])
-            answer = json.loads(connection.recv(LONGEST))
+            offer = json.loads(connection.recv(LONGEST))
+            refusal = offer.get("refused") or ("it runs elsewhere" if offer["place"] != place() else None)
+            if refusal is None:
+                socket.send_fds(connection, [json.dumps(own).encode()], [0, 1, 2])
         except (OSError, ValueError) as error:
-            answer = {"refused": f"{address}: {error}"}
-        if "refused" in answer:
-            print(f"worker server: {answer['refused']}; the job runs in this process", file=sys.stderr)
+            refusal = f"{address}: {error}"
+        if refusal is not None:
+            print(f"worker server: {refusal}; the job runs in this process", file=sys.stderr)
             return None
         connection.settimeout(None)
         try:
@@ -52,12 +56,6 @@ def hand_over() -> dict[str, Any] | None:
         hint = f"; its peak was {answer['max_rss_mb']:.0f} MB; {KILLED}" if number == signal.SIGKILL else ""
         print(f"killed by {signal.Signals(number).name}{hint}", file=sys.stderr)
     return answer
-
-
-def request() -> dict[str, Any]:
-    """Return what makes the job's process the same as this one, and the place that it must share with the server."""
-    same = {"argv": sys.argv, "path": sys.path, "environment": dict(os.environ), "directory": os.getcwd()}
-    return same | {"place": place()}
 
 
 def place() -> list[str]:
@@ -73,19 +71,15 @@ def usage(used: resource.struct_rusage, seconds: float, code: int) -> dict[str, 
 
 def _forward_signals(connection: socket.socket) -> None:
     """Pass SIGINT, SIGTERM and SIGHUP on to the job; the end of the shell above counts as SIGTERM."""
-
-    def forward(number: int, frame: object) -> None:
-        connection.send(json.dumps({"signal": number}).encode())
-
     parent = os.getppid()
-    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+    for number in FORWARDED:
         if signal.getsignal(number) != signal.SIG_IGN:  # nohup
-            signal.signal(number, forward)
+            signal.signal(number, lambda number, _: connection.send(json.dumps({"signal": number}).encode()))
     end_with_parent(parent)
 
 
-def end_with_parent(parent: int) -> None:
-    """Have this process ended, as by SIGTERM, when ``parent``, its parent, ends; at once if it has already."""
-    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, signal.SIGTERM)
+def end_with_parent(parent: int, number: int = signal.SIGTERM) -> None:
+    """Have this process get a signal when ``parent``, its parent, ends; at once if it has already."""
+    ctypes.CDLL(None).prctl(PR_SET_PDEATHSIG, number)
     if os.getppid() != parent:
-        os.kill(os.getpid(), signal.SIGTERM)
+        os.kill(os.getpid(), number)

@@ -1,24 +1,23 @@
-"""The worker server: imports what is slow once, then forks a child for each job.
+"""The worker server: imports what is slow once, then forks an attendant for each client, which forks the job.
 
-Protocol, one JSON object a packet: a client sends its request together with its three standard streams and later
-``{"signal": N}``; the server answers ``{"accepted": true}`` or ``{"refused": reason}``, and at the end the facts.
-Only third-party packages are imported, so a child runs the project's code as it is when the job starts.
+Protocol, one JSON object a packet: the server says why it refuses, or the attendant says in which place it is. The
+client sends its request with its three standard streams, and later ``{"signal": N}``; the attendant answers with the
+facts. Only third-party packages are imported, so a job runs the project's code as it is when the job starts. Each
+process ends with its parent: the server with Snakemake, an attendant with the server, a job with its attendant.
 """
 
 import atexit
 import contextlib
-import ctypes
-import dataclasses
-import functools
 import gc
 import importlib
 import json
 import multiprocessing.util
 import os
-import selectors
+import select
 import shutil
 import signal
 import socket
+import socketserver
 import struct
 import subprocess
 import sys
@@ -44,8 +43,7 @@ PRELOADED = (
 )
 # No import may start a thread: not those of linear algebra, nor that of Arrow's memory allocator.
 NO_THREADS = {**dict.fromkeys(POOLS, "1"), "JE_ARROW_MALLOC_CONF": "background_thread:false"}
-GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL when Snakemake has ended
-HELD = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP)  # while a child is not yet on its own
+GRACE_SECONDS = 2.0  # between SIGTERM and SIGKILL when the server has ended
 
 
 def start(modules: Sequence[str] = PRELOADED, wanted: bool = True) -> None:
@@ -60,16 +58,14 @@ def start(modules: Sequence[str] = PRELOADED, wanted: bool = True) -> None:
     sources = str(Path(__file__).resolve().parents[2])
     environment = os.environ | NO_THREADS
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
-    self = os.pidfd_open(os.getpid())
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, open(directory / "log", "w") as log:
         listener.bind(str(directory / "socket"))
         listener.listen(128)  # jobs that come before the server reads wait here
-        files = (listener.fileno(), self)
         subprocess.Popen(
-            [sys.executable, "-P", "-m", __name__, str(directory), *map(str, files), *modules],
-            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=files, start_new_session=True,
+            [sys.executable, "-P", "-m", __name__, str(directory), str(listener.fileno()), str(os.getpid()), *modules],
+            env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=log, pass_fds=[listener.fileno()],
+            start_new_session=True,
         )  # fmt: skip
-    os.close(self)
     os.environ[client.SERVER] = str(directory / "socket")
 
 
@@ -90,133 +86,102 @@ def trusted(credentials: bytes) -> bool:
     return struct.unpack("3i", credentials)[1] == os.getuid()
 
 
-@dataclasses.dataclass
-class Peer:
-    """A client: its connection, its job's process (0 before it has one) and when that began."""
+class Attendant(socketserver.BaseRequestHandler):
+    """A process between the server and a job: takes the client's request, forks the job and waits for its end."""
 
-    connection: socket.socket
-    pid: int = 0
-    start: float = 0.0
+    request: socket.socket
+    server: "Server"
 
-    def answer(self, **message: Any) -> None:
-        """Send an answer; an OSError says that the client is gone."""
-        self.connection.send(json.dumps(message).encode())
-
-    def signal(self, number: int) -> None:
-        """Send a signal to the job and all that it started."""
-        if self.pid:
-            try:
-                os.killpg(self.pid, number)
-            except ProcessLookupError:  # it has no group of its own yet
-                os.kill(self.pid, number)
-
-
-class Server:
-    """One thread that waits for clients, for the ends of jobs and for the end of Snakemake."""
-
-    def __init__(self, listener: socket.socket, watched: int) -> None:
-        """Take a listening socket and the pidfd of the process to end with."""
-        self.selector = selectors.DefaultSelector()
-        self.selector.register(listener, selectors.EVENT_READ, functools.partial(self._accept, listener))
-        self.selector.register(watched, selectors.EVENT_READ, sys.exit)
-        self.watched = watched
-        self.jobs: dict[int, Peer] = {}
-
-    def serve(self, timeout: float | None) -> None:
-        """Do what is to be done, wait for it at most ``timeout`` seconds; SystemExit says that Snakemake has ended."""
-        for key, _ in self.selector.select(timeout):
-            key.data()
-
-    def end(self) -> None:
-        """End the jobs, first gently."""
-        self.selector.unregister(self.watched)
-        for peer in self.jobs.values():
-            peer.signal(signal.SIGTERM)
-        deadline = time.monotonic() + GRACE_SECONDS
-        while self.jobs and (left := deadline - time.monotonic()) > 0:
-            self.serve(left)
-        for peer in self.jobs.values():
-            peer.signal(signal.SIGKILL)
-
-    def _accept(self, listener: socket.socket) -> None:
-        connection, _ = listener.accept()
-        credentials = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))
-        if trusted(credentials):
-            self.selector.register(connection, selectors.EVENT_READ, functools.partial(self._read, Peer(connection)))
-        else:
-            connection.close()
-
-    def _read(self, peer: Peer) -> None:
-        files: list[int] = []
-        try:
-            data, files, _, _ = socket.recv_fds(peer.connection, client.LONGEST, 3)
-            message = json.loads(data)
-            if "signal" in message:
-                peer.signal(message["signal"])
-            elif not peer.pid:
-                self._start(peer, message, files)
-        except Exception:  # the client is gone or sends what is no message: its job goes with it, the others stay
-            peer.signal(signal.SIGKILL)
-            self.selector.unregister(peer.connection)
-            peer.connection.close()
-        finally:
-            for file in files:
-                os.close(file)
-
-    def _start(self, peer: Peer, request: dict[str, Any], files: list[int]) -> None:
-        """Fork the job. The answer comes first: a client that no longer waits may be doing the job itself."""
-        if reason := "it runs elsewhere" if request["place"] != client.place() else unsafe():
-            peer.answer(refused=reason)
+    def handle(self) -> None:
+        """Serve the client; what is no message ends its job."""
+        self.server.socket.close()
+        client.end_with_parent(self.server.pid)
+        self._answer(place=client.place())
+        packet, files, _, _ = socket.recv_fds(self.request, client.LONGEST, 3)
+        if not packet:  # the client does the job itself
             return
-        peer.answer(accepted=True)
-        sys.stdout.flush()
-        gc.freeze()  # the child's searches for cycles leave alone, and unshared, what is here
-        signal.pthread_sigmask(signal.SIG_BLOCK, HELD)
-        server, peer.start, peer.pid = os.getpid(), time.monotonic(), os.fork()
-        if peer.pid == 0:
-            self._be_job(request, files, server)
-        signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
-        watch = os.pidfd_open(peer.pid)
-        self.jobs[watch] = peer
-        self.selector.register(watch, selectors.EVENT_READ, functools.partial(self._finish, watch))
+        asked, start = json.loads(packet), time.monotonic()
+        signal.pthread_sigmask(signal.SIG_BLOCK, client.FORWARDED)  # until each of the two handles its own
+        attendant, job = os.getpid(), os.fork()
+        if job == 0:
+            self.request.close()
+            _be_job(asked, files, attendant)
+        os.setpgid(job, job)  # as the job does: whoever comes first
+        if self._ended(job):
+            _, status, used = os.wait4(job, 0)
+            code = os.waitstatus_to_exitcode(status)
+            facts = client.usage(used, time.monotonic() - start, code if code >= 0 else 128 - code)
+            self._answer(signal=max(0, -code), **facts)
 
-    def _finish(self, watch: int) -> None:
-        peer = self.jobs.pop(watch)
-        peer.signal(signal.SIGKILL)  # what it left behind; it is not reaped yet, so the number is still its own
-        _, status, used = os.wait4(peer.pid, 0)
-        self.selector.unregister(watch)
-        os.close(watch)
-        peer.pid = 0
-        code = os.waitstatus_to_exitcode(status)
-        facts = client.usage(used, time.monotonic() - peer.start, code if code >= 0 else 128 - code)
-        with contextlib.suppress(OSError):
-            peer.answer(signal=max(0, -code), **facts)
+    def _answer(self, **message: Any) -> None:
+        self.request.send(json.dumps(message).encode())
 
-    def _be_job(self, request: dict[str, Any], files: list[int], server: int) -> NoReturn:
-        """Become the client's process and do its work; whatever happens, never return."""
-        code = 1
+    def _ended(self, job: int) -> bool:
+        """Pass signals on until the job ends, or end it; return whether the client is still there."""
+        watch = os.pidfd_open(job)
         try:
-            os.setsid()
-            ctypes.CDLL(None).prctl(client.PR_SET_PDEATHSIG, signal.SIGKILL)
-            if os.getppid() == server:
-                for target, file in enumerate(files):
-                    os.dup2(file, target)
-                    os.close(file)
-                for key in list(self.selector.get_map().values()):
-                    key.fileobj.close() if isinstance(key.fileobj, socket.socket) else os.close(key.fd)
-                self.selector.close()
-                _take_over(request)
-                code = _work(request)
-        except BaseException:
-            traceback.print_exc()
-        finally:
-            os._exit(code)
+            signal.pthread_sigmask(signal.SIG_UNBLOCK, client.FORWARDED)
+            while watch not in select.select([self.request, watch], [], [])[0]:
+                if not (packet := self.request.recv(client.LONGEST)):
+                    return False
+                os.killpg(job, json.loads(packet)["signal"])
+            return True
+        except SystemExit:  # the server has ended
+            os.killpg(job, signal.SIGTERM)
+            select.select([watch], [], [], GRACE_SECONDS)
+            raise
+        finally:  # also what it left behind; it is not reaped yet, so the number is still its own
+            os.killpg(job, signal.SIGKILL)
+
+
+class Server(socketserver.ForkingMixIn, socketserver.UnixStreamServer):
+    """Forks an attendant for each client of this process's own user."""
+
+    timeout = 0  # of handle_request
+    max_children = sys.maxsize
+
+    def __init__(self, listener: socket.socket) -> None:
+        """Take a listening socket."""
+        socketserver.BaseServer.__init__(self, listener.getsockname(), Attendant)
+        self.socket, self.pid = listener, os.getpid()
+
+    def verify_request(self, request: Any, client_address: Any) -> bool:
+        """Whether a client is served; tell it why it is not."""
+        if not trusted(request.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, struct.calcsize("3i"))):
+            return False
+        sys.stdout.flush()
+        gc.freeze()  # a fork's searches for cycles leave alone, and unshared, what is here
+        if reason := unsafe():
+            request.send(json.dumps({"refused": reason}).encode())
+        return not reason
+
+
+def _be_job(request: dict[str, Any], files: list[int], attendant: int) -> NoReturn:
+    """Become the client's process, do its work and what Python does when a program ends; never return."""
+    code = 1
+    try:
+        os.setpgid(0, 0)
+        client.end_with_parent(attendant, signal.SIGKILL)
+        for target, file in enumerate(files):
+            os.dup2(file, target)
+            os.close(file)
+        _take_over(request)
+        from flexround.jobs import command, execution  # the server itself needs nothing of them
+
+        code = execution.run(command.parsed(request["argv"][1:]))
+        threading._shutdown()  # type: ignore[attr-defined]
+        atexit._run_exitfuncs()
+        sys.stdout.flush()
+    except BaseException:
+        traceback.print_exc()
+    finally:
+        os._exit(code)
 
 
 def _take_over(request: dict[str, Any]) -> None:
     """Give this process what the client has: signals, directory, environment, modules."""
     signal.signal(signal.SIGTERM, signal.SIG_DFL)
-    signal.pthread_sigmask(signal.SIG_UNBLOCK, HELD)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, client.FORWARDED)
     atexit._clear()  # what the server's imports registered is about the server
     atexit.register(multiprocessing.util._exit_function)  # type: ignore[attr-defined]
     os.chdir(request["directory"])
@@ -228,33 +193,21 @@ def _take_over(request: dict[str, Any]) -> None:
         del sys.modules[name]  # the client's path decides where the project is
 
 
-def _work(request: dict[str, Any]) -> int:
-    """Do the job and what Python does when a program ends; return the exit code."""
-    from flexround.jobs import command, execution  # the server itself needs nothing of them
-
-    code = execution.run(command.parsed(request["argv"][1:]))
-    threading._shutdown()  # type: ignore[attr-defined]
-    atexit._run_exitfuncs()
-    sys.stdout.flush()
-    return code
-
-
 def main() -> None:
     """Serve; between two imports the jobs that already wait are started, and import the rest themselves."""
-    directory, listener, watched, *modules = sys.argv[1:]
+    directory, listener, snakemake, *modules = sys.argv[1:]
     signal.signal(signal.SIGTERM, lambda *_: sys.exit())
-    server = Server(socket.socket(fileno=int(listener)), int(watched))
     try:
+        client.end_with_parent(int(snakemake))
+        server = Server(socket.socket(fileno=int(listener)))
         for name in modules:
-            server.serve(0)
+            server.handle_request()
             try:
                 importlib.import_module(name)
             except Exception as error:
                 print(f"{name} is not preloaded: {error!r}", file=sys.stderr)
-        while True:
-            server.serve(None)
+        server.serve_forever(poll_interval=60)
     finally:
-        server.end()
         shutil.rmtree(directory, ignore_errors=True)
 
 
