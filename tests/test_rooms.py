@@ -1,7 +1,9 @@
 """Rooms: which part of the package may import which, and where imports stand."""
 
 import ast
+import graphlib
 import sys
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 import pytest
@@ -37,68 +39,95 @@ def part(path: Path) -> str:
     return path.relative_to(PACKAGE).parts[0].removesuffix(".py")
 
 
-def imported(path: Path) -> set[str]:
-    """Return every dotted name imported anywhere in a file."""
+def module(path: Path) -> str:
+    """Return the dotted name of a file."""
+    return ".".join(path.relative_to(PACKAGE.parent).with_suffix("").parts).removesuffix(".__init__")
+
+
+def run_when_imported(nodes: Iterable[ast.AST]) -> Iterator[ast.AST]:
+    """Yield the nodes that run when their module is imported: not those in functions, nor those for type checkers."""
+    for node in nodes:
+        if not isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
+            yield node
+            for_checkers = isinstance(node, ast.If) and "TYPE_CHECKING" in ast.unparse(node.test)
+            yield from run_when_imported(node.orelse if for_checkers else ast.iter_child_nodes(node))
+
+
+def in_functions(tree: ast.Module) -> set[ast.AST]:
+    """Return the import statements in the functions of a tree."""
+    functions = [node for node in ast.walk(tree) if isinstance(node, ast.FunctionDef)]
+    inner = {node for function in functions for node in ast.walk(function)}
+    return {node for node in inner if isinstance(node, ast.Import | ast.ImportFrom)}
+
+
+def imported(nodes: Iterable[ast.AST]) -> set[str]:
+    """Return every dotted name that import statements among nodes import."""
     names = set()
-    for node in ast.walk(ast.parse(path.read_text())):
+    for node in nodes:
         if isinstance(node, ast.Import):
             names |= {alias.name for alias in node.names}
         elif isinstance(node, ast.ImportFrom):
-            assert node.level == 0, f"{path}: write the whole name of what is imported"
-            ours = node.module == "flexround"
-            names |= {f"flexround.{alias.name}" for alias in node.names} if ours else {str(node.module)}
+            assert node.level == 0, f"{node.lineno}: write the whole name of what is imported"
+            inner = {f"{node.module}.{alias.name}" for alias in node.names}
+            names |= inner & NAMES or {str(node.module)}
     return names
+
+
+NAMES = {module(path) for path in MODULES}
+TREES = {path: ast.parse(path.read_text()) for path in MODULES}
+IMPORTED = {path: imported(ast.walk(tree)) for path, tree in TREES.items()}
+
+
+def of(name: str) -> list[Path]:
+    """Return the files of a part."""
+    return [path for path in MODULES if part(path) == name]
 
 
 def parts_imported(path: Path) -> set[str]:
     """Return the parts of the package that a file imports from."""
-    return {name.split(".")[1] for name in imported(path) if name.startswith("flexround.")}
+    return {name.split(".")[1] for name in IMPORTED[path] if name.startswith("flexround.")}
 
 
-def late_imports(path: Path) -> list[ast.stmt]:
-    """Return the import statements inside the functions of a file."""
-    functions = [node for node in ast.walk(ast.parse(path.read_text())) if isinstance(node, ast.FunctionDef)]
-    inner = {id(node): node for function in functions for node in ast.walk(function)}
-    return [node for node in inner.values() if isinstance(node, ast.Import | ast.ImportFrom)]
+def tops(path: Path) -> set[str]:
+    """Return the top-level packages that a file imports."""
+    return {name.split(".")[0] for name in IMPORTED[path]}
 
 
 def test_the_generator_of_minis_files_is_no_part_of_the_package() -> None:
     own = {path.stem for path in (ROOT / "worlds").iterdir()}
-    assert not {name for path in MODULES for name in imported(path) if name.split(".")[0] in own}
+    assert not [path for path in MODULES if tops(path) & own]
 
 
 def test_every_part_has_a_place_in_the_order() -> None:
     assert {part(path) for path in MODULES} - {"__init__"} <= BASE | set(PARTS)
 
 
-@pytest.mark.parametrize("name", sorted(PARTS))
+@pytest.mark.parametrize("name", sorted({*PARTS, *BASE}))
 def test_dependencies_point_one_way(name: str) -> None:
-    allowed = PARTS[name] if name == "quant" else PARTS[name] | BASE
-    for path in MODULES:
-        if part(path) == name:
-            assert parts_imported(path) <= allowed, f"{path}: {parts_imported(path) - allowed}"
+    allowed = BASE if name in BASE else PARTS[name] if name == "quant" else PARTS[name] | BASE
+    for path in of(name):
+        assert parts_imported(path) <= allowed, f"{path}: {parts_imported(path) - allowed}"
 
 
-def test_what_all_share_imports_none_of_the_parts() -> None:
-    for path in MODULES:
-        if part(path) in BASE:
-            assert parts_imported(path) <= BASE, f"{path}: {parts_imported(path) - BASE}"
+def test_no_imports_run_in_a_circle() -> None:
+    """``graphlib`` raises a CycleError with the modules of a circle."""
+    graph = {module(path): imported(run_when_imported(tree.body)) & NAMES for path, tree in TREES.items()}
+    assert sum(map(len, graph.values())) > len(graph), "imports are found"
+    graphlib.TopologicalSorter(graph).prepare()
 
 
 def test_quant_imports_torch_and_nothing_else() -> None:
-    for path in MODULES:
-        if part(path) == "quant":
-            foreign = {name.split(".")[0] for name in imported(path)} - set(sys.stdlib_module_names)
-            assert foreign <= {"torch", "flexround"}, path
+    for path in of("quant"):
+        assert tops(path) - {*sys.stdlib_module_names} <= {"torch", "flexround"}, path
 
 
 @pytest.mark.parametrize("name", ["results", *sorted(BASE)])
 def test_what_runs_without_torch_does_not_name_it(name: str) -> None:
-    for path in MODULES:
-        if part(path) == name and str(path.relative_to(PACKAGE)) not in WITH_TORCH:
-            assert not {module.split(".")[0] for module in imported(path)} & {"torch", "torchvision", "transformers"}
+    for path in of(name):
+        if str(path.relative_to(PACKAGE)) not in WITH_TORCH:
+            assert not tops(path) & {"torch", "torchvision", "transformers"}, path
 
 
 def test_imports_stand_at_the_top() -> None:
-    late = {path: len(found) for path in MODULES if (found := late_imports(path))}
+    late = {path: len(found) for path, tree in TREES.items() if (found := in_functions(tree))}
     assert sum(late.values()) <= LATE_IMPORTS, late
