@@ -8,7 +8,6 @@ import re
 import shutil
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
@@ -77,6 +76,7 @@ def test_a_table_is_made_from_raw_data(project):
     ).read_bytes()
     assert "\\toprule" in (project.root / "results/table10.tex").read_text()
     assert "72.62" in project.output, "the table is printed beside the paper's values"
+    assert project.planned("results/table10.csv") == {}, "a second run does nothing"
 
 
 def test_every_job_has_a_log_and_its_own_account(project):
@@ -103,25 +103,6 @@ def test_the_command_in_a_log_does_the_job_again_by_hand(project):
     samples.unlink()
     project.run("sh", "-c", command)
     assert samples.read_bytes() == before
-
-
-def test_the_tutorials_command_shows_the_command_of_a_job_that_is_done(project):
-    options = re.findall(r"^\$ snakemake (-n .*-p .*) -- ", (ROOT / "docs/tutorial.md").read_text(), re.MULTILINE)[0]
-    target = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
-    command = ["snakemake", "--config", "scale=smoke.yaml", *options.split(), "--", target]
-    assert "python -m flexround.jobs reconstruct .jobs/smoke/quantized/" in project.run(*command).stdout
-
-
-def test_a_selection_plans_its_checkpoints_alone(project):
-    table = ["results/table2.csv"]
-    every = project.planned(*table, scale="mini")
-    one = project.planned(*table, scale="mini", config=["checkpoints=resnet18-brecq", "seeds=1"])
-    assert every["reconstruct"] == 3 * one["reconstruct"]
-    assert (every["finetune"], one["finetune"]) == (3, 1)
-
-
-def test_a_second_run_does_nothing(project):
-    assert project.planned("results/table10.csv") == {}
 
 
 @pytest.fixture
@@ -161,28 +142,6 @@ def test_a_rounding_of_the_users_own_gets_a_row_and_nothing_else_is_computed(pro
     assert "nudge" not in (project.root / "results/table10.csv").read_text()
 
 
-def test_a_mistake_in_the_users_file_is_one_message(project, own):
-    own.write_text(own.read_text().replace("my_rounding:Nudge", "my_rounding:Nugde"))
-    done = project.snakemake("-n", "results/table10.csv", config=[f"own={own}"], check=False)
-    assert done.returncode != 0
-    assert "has no 'Nugde' (did you mean 'Nudge'?" in done.stdout + done.stderr
-
-
-def test_claims_need_every_table_and_figure_7(project):
-    planned = project.planned("results/claims.csv")
-    assert (planned["evaluate"], planned["claims"], planned["publish_claims"]) == (4, 1, 1), "two methods, two sizes"
-    assert "tabulate" not in planned
-
-
-def test_any_first_targets_find_the_hashes_of_their_code(project):
-    shutil.rmtree(project.root / ".code")
-    shutil.rmtree(project.root / ".jobs")
-    runs = ("full-precision/seed0", "b-rtn-w4/seed1")
-    targets = [f"results/smoke/evaluated/imagenet/mobilenetv2-brecq/{run}/metrics.json" for run in runs]
-    planned = project.planned(*targets)
-    assert planned["calibrate"] == 1, planned
-
-
 @contextlib.contextmanager
 def edited(project, name, old, new):
     path = project.root / name
@@ -197,44 +156,50 @@ MADE = ["data", "finetune", "gate", "calibrate", "reconstruct", "evaluate", "tab
 ALL, PUBLISHED = {"reconstruct": 8, "evaluate": 8}, {"tabulate": 1, "publish_table": 1}
 
 
+NOTHING = (  # of this depends on it: tools, another rounding, comments and docstrings, planning, what a job asks for
+    ("src/flexround/tools/plan.py", "GIB = 2**30", "GIB = 1"),
+    ("src/flexround/quant/gptq.py", "class GPTQ(", "x = 1\n\nclass GPTQ("),
+    ("src/flexround/reconstruct/engine.py", '"""', '"""Another docstring. '),
+    ("src/flexround/reconstruct/optimise.py", "\n\n\n", "\n# a comment\n\n\n"),
+    ("src/flexround/settings/load.py", "\n\n\ndef load_params(", "\n\n\nx = 1\n\n\ndef load_params("),
+    ("smoke.yaml", "runtime: 5", "runtime: 6"),
+)
+FULL_PRECISION = {"data": 1, "calibrate": 1, "finetune": 2, "gate": 2}
+
+
 @pytest.mark.parametrize(
-    ("name", "old", "new", "expected"),
+    ("edits", "expected"),
     [
-        ("src/flexround/tools/plan.py", "GIB = 2**30", "GIB = 1", {}),
-        ("src/flexround/quant/gptq.py", "class GPTQ(", "x = 1\n\nclass GPTQ(", {}),
-        ("src/flexround/reconstruct/engine.py", '"""', '"""Another docstring. ', {}),
-        ("src/flexround/reconstruct/engine.py", "\n\n\n", "\n# a comment\n\n\n", {}),
-        ("src/flexround/settings/load.py", "\n\n\ndef load_params(", "\n\n\nx = 1\n\n\ndef load_params(", {}),
-        ("src/flexround/results/render/latex.py", ") -> str:\n", ") -> str | None:\n", PUBLISHED),
-        ("src/flexround/quant/adaround.py", "(ZETA - GAMMA)", "(ZETA - 1 * GAMMA)", {"reconstruct": 4, "evaluate": 4}),
-        ("src/flexround/quant/flexround.py", "return DivideRound.apply", "return (DivideRound).apply", {}),
+        (NOTHING, {}),
+        ([("src/flexround/results/render/latex.py", ") -> str:\n", ") -> str | None:\n")], PUBLISHED),
         (
-            "src/flexround/mini/digits.py",
-            "def make(train: int",
-            "def make(train: float",
-            {"data": 1, "calibrate": 1, "finetune": 2, "gate": 2},
+            [("src/flexround/quant/adaround.py", "(ZETA - GAMMA)", "(ZETA - 1 * GAMMA)")],
+            {"reconstruct": 4, "evaluate": 4},
         ),
-        ("smoke.yaml", "{metric: top1, min: 0, max: 100}", "{metric: top1, min: 0, max: 99}", {"gate": 2}),
-        ("smoke.yaml", "iters: 2, lr: 1.0e-3, a_iters", "iters: 3, lr: 1.0e-3, a_iters", ALL),
-        ("smoke.yaml", 'source: "a test"\nresources', 'source: "another test"\nresources', ALL),
-        ("smoke.yaml", "runtime: 5", "runtime: 6", {}),
-        ("smoke.yaml", 'description: "a test"', 'description: "one test"', PUBLISHED),
+        ([("src/flexround/mini/digits.py", "def make(train: int", "def make(train: float")], FULL_PRECISION),
+        ([("smoke.yaml", "{metric: top1, min: 0, max: 100}", "{metric: top1, min: 0, max: 99}")], {"gate": 2}),
+        ([("smoke.yaml", "iters: 2, lr: 1.0e-3, a_iters", "iters: 3, lr: 1.0e-3, a_iters")], ALL),
+        ([("smoke.yaml", 'source: "a test"\nresources', 'source: "another test"\nresources')], ALL),
+        ([("smoke.yaml", 'description: "a test"', 'description: "one test"')], PUBLISHED),
         (
-            "params/recipes.yaml",
-            "\n  b-adaround-w4: {",
-            "\n  b-adaround-w4: {hyper: {reg_weight: 0.5}, ",
+            [("params/recipes.yaml", "\n  b-adaround-w4: {", "\n  b-adaround-w4: {hyper: {reg_weight: 0.5}, ")],
             {"reconstruct": 2, "evaluate": 2},
         ),
     ],
 )
-def test_an_edit_reruns_exactly_what_depends_on_it(project, name, old, new, expected):
-    with edited(project, name, old, new):
+def test_an_edit_reruns_exactly_what_depends_on_it(project, edits, expected):
+    with contextlib.ExitStack() as stack:
+        for edit in edits:
+            stack.enter_context(edited(project, *edit))
         planned = project.planned("results/table10.csv")
     assert {rule: planned.get(rule) for rule in expected} == expected
     first, found = (next((rule for rule in MADE if rule in rules), None) for rules in (expected, planned))
     assert first == found, "what is made before it stays"
     assert bool(planned) == bool(expected)
-    assert project.planned("results/table10.csv") == {}, "restoring the text restores the state"
+
+
+def test_restoring_the_text_restores_the_state(project):
+    assert project.planned("results/table10.csv") == {}
 
 
 def test_an_edit_between_two_jobs_that_is_reverted_later_publishes_nothing(project, tmp_path):
@@ -323,45 +288,12 @@ def test_a_clock_that_was_set_back_is_noticed_and_the_advice_helps(project):
                 os.utime(path, ns=(found.st_atime_ns, found.st_mtime_ns))
 
 
-def test_a_second_snakemake_is_refused_while_one_runs_and_the_first_ends_well(project):
-    options = ["--cores", "1", "results/table10.csv", "--forcerun", "evaluate", "--config", "scale=smoke.yaml"]
-    first = subprocess.Popen(
-        [sys.executable, "-m", "snakemake", *options],
-        cwd=project.root, env=project.environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True,
-    )  # fmt: skip
-    locks = project.root / ".snakemake/locks"
-    while first.poll() is None and not any(locks.iterdir()):
-        time.sleep(0.02)
-    second = project.snakemake("results/table10.csv", check=False)
-    text, _ = first.communicate()
-    assert first.returncode == 0, text
-    assert second.returncode
-    assert "Directory cannot be locked" in second.stdout + second.stderr
-    assert project.planned("results/table10.csv") == {}
-
-
-def test_a_damaged_output_is_noticed_by_its_reader(project):
-    weights = project.root / "results/smoke/checkpoints/imagenet/mobilenetv2-brecq/model.safetensors"
-    before = weights.read_bytes()
-    weights.write_bytes(before[:-8])
-    try:
-        target = "results/smoke/evaluated/imagenet/mobilenetv2-brecq/full-precision/seed0/metrics.json"
-        done = project.snakemake(target, "--forcerun", "evaluate", "--quiet", "all", check=False)
-    finally:
-        weights.write_bytes(before)
-    assert done.returncode != 0
-    log = project.root / "logs/smoke/evaluated/imagenet/mobilenetv2-brecq/full-precision/seed0.log"
-    assert "its manifest says" in log.read_text()
-    project.snakemake("results/table10.csv")
-
-
 @pytest.mark.parametrize(
     ("config", "message"),
     [
         ("papre", r"scale 'papre' \(did you mean 'paper'\?"),
         ("smoke.yaml seed=3", r"'seed' \(did you mean 'seeds'\?"),
-        ("smoke.yaml checkpoints=mobilenetv2", r"checkpoints: 'mobilenetv2' \(did you mean 'mobilenetv2-brecq'\?"),
-        ("smoke.yaml seeds=0", r"seeds='?0'?: give a whole number"),
+        ("smoke.yaml own=none.yaml", r"none\.yaml: missing"),
     ],
 )
 def test_bad_config_is_one_clear_message(project, config, message):
@@ -372,24 +304,20 @@ def test_bad_config_is_one_clear_message(project, config, message):
     assert "Traceback" not in done.stdout + done.stderr
 
 
-def test_the_papers_own_run_is_planned_without_its_data(project):
-    planned = project.planned("results/table3.csv", scale="paper")
-    assert planned == {
-        "fetch": 3,
-        "data": 1,
-        "finetune": 3,
-        "gate": 3,
-        "calibrate": 5,
-        "reconstruct": 120,
-        "evaluate": 123,
-        "tabulate": 1,
-        "publish_table": 1,
-    }
+PLANNED = {
+    ("smoke.yaml", "claims.csv"): {"evaluate": 4, "claims": 1, "publish_claims": 1},  # two methods, two sizes
+    ("mini", "table2.csv", "checkpoints=resnet18-brecq", "seeds=1"): {"finetune": 1, "reconstruct": 9},
+    ("paper", "table3.csv"): {"fetch": 3, "data": 1, "finetune": 3, "gate": 3, "calibrate": 5, "reconstruct": 120}
+    | {"evaluate": 123, "tabulate": 1, "publish_table": 1},
+}
 
 
-def test_data_sets_and_models_are_fetched_before_they_are_read(project):
-    planned = project.planned("results/table12.csv", "--config", "seeds=1", scale="paper")
-    assert (planned["fetch"], planned["data"], planned["finetune"]) == (3, 1, 2)
+@pytest.mark.parametrize("asked", PLANNED)
+def test_what_is_asked_for_needs_these_jobs_and_no_data(project, asked):
+    scale, file, *config = asked
+    planned = project.planned(f"results/{file}", scale=scale, config=config)
+    assert {rule: planned[rule] for rule in PLANNED[asked]} == PLANNED[asked]
+    assert ("tabulate" in planned) == file.startswith("table"), "claims need no table"
 
 
 def test_the_missing_data_set_is_named_before_anything_else(project):
