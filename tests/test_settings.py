@@ -2,6 +2,7 @@
 
 import functools
 import hashlib
+import itertools
 
 import pytest
 
@@ -66,45 +67,48 @@ def test_mini_follows_the_papers_rules_where_it_sets_no_budget():
 
 # the paper's own values (section 4.2; BRECQ and QDrop where it is silent)
 
+FLEXROUND = {"iters": 5000, "schedule": "cosine", "reg_weight": 0}
+ADAROUND = {"iters": 20000, "lr": 1e-3, "schedule": "none", "reg_warmup": 0.2, "reg_beta_start": 20, "reg_beta_end": 2}
+BOTH = {
+    "samples": 1024,
+    "batch": 32,
+    "stem_bits": 8,
+    "head_bits": 8,
+    "head_input_bits": 8,
+    "a_iters": 5000,
+    "a_lr": 4e-5,
+}
+BOTH |= {"w_scheme": "symmetric", "w_granularity": "tensor", "a_scheme": "symmetric"}
+B = {"stem_output_bits": 8, "reconstruct_stem": False, "keep_probability": 1, "input_keep_probability": 1}
+Q = {"stem_output_bits": "low", "reconstruct_stem": True, "keep_probability": 0.5, "input_keep_probability": 0.5}
+PAPERS = {  # recipes, what ResNets have, what MobileNetV2 has otherwise
+    "flexround": (
+        "b-flexround-w4 b-flexround-w3 b-flexround-w4-fixed-s1 b-flexround-w4-no-s3-s4 cle-b-flexround-w4",
+        FLEXROUND | {"lr": 4e-4},
+        {"lr": 1e-3},
+    ),
+    "flexround w2": ("b-flexround-w2", FLEXROUND | {"lr": 1e-3}, {}),
+    "flexround B": ("b-flexround-w4a4", FLEXROUND | BOTH | B | {"lr": 4e-4}, {"lr": 1e-3}),
+    "flexround Q": ("q-flexround-w4a4 q-flexround-w3a3", FLEXROUND | BOTH | Q | {"lr": 4e-4}, {"lr": 1e-3}),
+    "adaround": ("b-adaround-w4 b-adaround-w2", ADAROUND | {"reg_weight": 0.01}, {"reg_weight": 0.1}),
+    "adaround B": ("b-adaround-w4a4", ADAROUND | BOTH | B | {"reg_weight": 0.01}, {"reg_weight": 0.1}),
+    "adaround Q": ("q-adaround-w3a3", ADAROUND | BOTH | Q | {"reg_weight": 0.01}, {"reg_weight": 0.1}),
+}
 
-@pytest.mark.parametrize("origin", ORIGINS)
-@pytest.mark.parametrize(
-    ("recipe", "resnets", "mobilenet"),
-    [
-        ("b-flexround-w4", 4e-4, 1e-3),
-        ("b-flexround-w3", 4e-4, 1e-3),
-        ("b-flexround-w2", 1e-3, 1e-3),
-        ("b-flexround-w4-fixed-s1", 4e-4, 1e-3),
-        ("b-flexround-w4-no-s3-s4", 4e-4, 1e-3),
-        ("b-flexround-w4a4", 4e-4, 1e-3),
-        ("q-flexround-w4a4", 4e-4, 1e-3),
-        ("q-flexround-w3a3", 4e-4, 1e-3),
-        ("cle-b-flexround-w4", 4e-4, 1e-3),
-    ],
-)
-def test_flexround_learns_5000_iterations_at_the_papers_rates(recipe, resnets, mobilenet, origin):
-    for network in NETWORKS:
-        settings = resolved(recipe, f"{network}-{origin}")
-        assert settings.lr == (mobilenet if network == "mobilenetv2" else resnets)
-        assert (settings.iters, settings.schedule, settings.reg_weight) == (5000, "cosine", 0)
 
-
-@pytest.mark.parametrize("origin", ORIGINS)
-@pytest.mark.parametrize("recipe", ["b-adaround-w4", "b-adaround-w2", "b-adaround-w4a4", "q-adaround-w3a3"])
-def test_adaround_has_brecqs_iterations_and_regulariser(recipe, origin):
-    for network in NETWORKS:
-        settings = resolved(recipe, f"{network}-{origin}")
-        assert settings.reg_weight == (0.1 if network == "mobilenetv2" else 0.01)
-        assert (settings.iters, settings.lr, settings.schedule) == (20000, 1e-3, "none")
-        assert (settings.reg_warmup, settings.reg_beta_start, settings.reg_beta_end) == (0.2, 20, 2)
+@pytest.mark.parametrize("kind", PAPERS)
+def test_images_are_reconstructed_as_the_paper_says(kind):
+    recipes, resnets, mobilenet = PAPERS[kind]
+    for recipe, network, origin in itertools.product(recipes.split(), NETWORKS, ORIGINS):
+        expected = resnets | (mobilenet if network == "mobilenetv2" else {})
+        settings = resolved(recipe, f"{network}-{origin}").model_dump()
+        assert {key: settings[key] for key in expected} == expected, f"{recipe} on {network}-{origin}"
 
 
 @pytest.mark.parametrize("name", SCALES)
 def test_adaquants_rates_are_constant_and_the_combination_is_decided_by_group(name):
-    assert resolved("b-adaquant-w3", "resnet18-brecq", name).schedule == "none"
-    both, flexround = (
-        resolved(f"b-{method}-w2", "resnet18-brecq", name) for method in ("adaquant-flexround", "flexround")
-    )
+    assert resolved("b-adaquant-w3", scale=name).schedule == "none"
+    both, flexround = (resolved(f"b-{method}-w2", scale=name) for method in ("adaquant-flexround", "flexround"))
     assert both.schedule == {"v": "none", "scales": "cosine"}
     assert both.lr["scales"] == flexround.lr
 
@@ -121,22 +125,6 @@ def test_the_rows_of_equal_iterations_differ_from_the_papers_in_nothing_else():
         )
         assert equal.iters == adaround.iters == 4 * own.iters
         assert equal.model_copy(update={"iters": own.iters}) == own
-
-
-def test_the_two_settings_treat_the_stem_and_the_dropping_as_their_papers():
-    b, q = resolved("b-flexround-w4a4"), resolved("q-flexround-w4a4")
-    assert (b.stem_output_bits, b.reconstruct_stem, b.keep_probability, b.input_keep_probability) == (8, False, 1, 1)
-    assert (q.stem_output_bits, q.reconstruct_stem, q.keep_probability, q.input_keep_probability) == (
-        "low",
-        True,
-        0.5,
-        0.5,
-    )
-    for settings in (b, q):
-        assert (settings.samples, settings.batch) == (1024, 32)
-        assert (settings.stem_bits, settings.head_bits, settings.head_input_bits) == (8, 8, 8)
-        assert (settings.w_scheme, settings.w_granularity, settings.a_scheme) == ("symmetric", "tensor", "symmetric")
-        assert (settings.a_iters, settings.a_lr) == (5000, 4e-5)
 
 
 def test_the_paper_takes_five_seeds_and_its_seven_calibration_sizes():
@@ -174,29 +162,30 @@ def value_of(params, key):
     return getattr(settings, key), sources[key]
 
 
-def test_scale_beats_defaults_and_the_recipe_beats_both():
-    defaults, scale = [rule({"iters": 1, "a_iters": 1}, "defaults")], [rule({"iters": 2}, "the scale")]
-    assert value_of(made(defaults=defaults), "iters") == (1, "defaults")
-    both = made(defaults=defaults, scale=scale)
-    assert value_of(both, "iters") == (2, "the scale")
-    assert value_of(both, "a_iters") == (1, "defaults")
-    assert value_of(both, "batch") == (32, "the base")
-    own = made(flexround(hyper={"iters": 3}), defaults, scale)
-    assert value_of(own, "iters") == (3, "recipe mine")
-    assert value_of(own, "a_iters") == (1, "defaults")
+DEFAULT, SCALE = rule({"iters": 1, "a_iters": 1}, "defaults"), rule({"iters": 2, "samples": 100}, "the scale")
+NARROW, WIDE = rule({"iters": 1}, "narrow", recipe="mine"), rule({"iters": 2}, "wide")
 
 
-def test_samples_of_a_recipe_beat_every_rule_and_its_own_hyper():
-    scale = [rule({"samples": 100}, "the scale")]
-    assert value_of(made(flexround(samples=77), scale=scale), "samples") == (77, "recipe mine")
-    assert value_of(made(flexround(samples=77, hyper={"samples": 88}), scale=scale), "samples")[0] == 77
-
-
-def test_of_two_rules_the_later_wins_even_if_the_first_is_narrower():
-    narrow, wide = rule({"iters": 1}, "narrow", recipe="mine"), rule({"iters": 2}, "wide")
-    assert value_of(made(scale=[narrow, wide]), "iters") == (2, "wide")
-    assert value_of(made(scale=[wide, narrow]), "iters") == (1, "narrow")
-    assert value_of(made(defaults=[narrow], scale=[wide]), "iters") == (2, "wide")
+@pytest.mark.parametrize(
+    ("own", "defaults", "scale", "key", "expected"),
+    [
+        ({}, [DEFAULT], [], "iters", (1, "defaults")),
+        ({}, [DEFAULT], [SCALE], "iters", (2, "the scale")),
+        ({}, [DEFAULT], [SCALE], "a_iters", (1, "defaults")),
+        ({}, [DEFAULT], [SCALE], "batch", (32, "the base")),
+        ({"hyper": {"iters": 3}}, [DEFAULT], [SCALE], "iters", (3, "recipe mine")),
+        ({"hyper": {"iters": 3}}, [DEFAULT], [SCALE], "a_iters", (1, "defaults")),
+        ({"samples": 77}, [], [SCALE], "samples", (77, "recipe mine")),
+        ({"samples": 77, "hyper": {"samples": 88}}, [], [SCALE], "samples", (77, "recipe mine")),
+        ({}, [], [NARROW, WIDE], "iters", (2, "wide")),
+        ({}, [], [WIDE, NARROW], "iters", (1, "narrow")),
+        ({}, [NARROW], [WIDE], "iters", (2, "wide")),
+    ],
+)
+def test_the_recipe_beats_the_scale_which_beats_the_defaults_and_a_later_rule_an_earlier_one(
+    own, defaults, scale, key, expected
+):
+    assert value_of(made(flexround(**own), defaults, scale), key) == expected
 
 
 @pytest.mark.parametrize(

@@ -2,7 +2,6 @@
 
 import csv
 import math
-import re
 
 import pytest
 from table_runs import OF_RUNS, SETTINGS, settings_csv, settings_params
@@ -11,7 +10,7 @@ from flexround.errors import SettingsError
 from flexround.jobs.tabulate import settings_of
 from flexround.results import grid, paper_numbers
 from flexround.results.render import html, latex, terminal
-from flexround.results.settings_table import keyed, shown
+from flexround.results.settings_table import keyed
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
@@ -37,14 +36,6 @@ def test_the_papers_scale_uses_what_the_paper_prints(number):
 def test_cells_are_the_published_ones_in_their_order(number, cells):
     assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in paper_numbers.load() if key.table == number]
     assert len(SETTINGS[number].settings) == cells
-
-
-@pytest.mark.parametrize(
-    ("value", "text"),
-    [(2e-5, "2e-5"), (1e-4, "1e-4"), (1.5e-4, "1.5e-4"), (0.005, "5e-3"), (0.01, "0.01"), (32, "32"), (3.0, "3")],
-)
-def test_numbers_are_written_as_in_the_paper(value, text):
-    assert shown(value) == text
 
 
 def test_reconstruction_settings_come_from_the_rules():
@@ -96,75 +87,59 @@ def test_what_the_scale_lacks_is_named():
         entries(13, settings_params(options={"squad": {"max_length": 384}}))
 
 
-def test_what_all_models_share_is_printed_once():
-    params = settings_params()
-    text = settings_csv(14, params)
-    fragment = latex.render(grid.read(text), SETTINGS[14], params.scale)
-    assert r"\begin{tabular}{cccccc}" in fragment
-    assert r"Learning Rate & 2e-5 & 2e-5 & 2e-5 & 2e-5 & 1e-5 \\" in fragment
-    assert r"Weight Decay & \multicolumn{5}{c}{0.01} \\" in fragment
-    page = html.render(grid.read(text), SETTINGS[14], params.scale)
-    assert page.count('colspan="5"') == 3
-    assert ">Configuration</th>" in page
-    shown_lines = terminal.render(grid.read(text), SETTINGS[14], params.scale).splitlines()
-    assert [line.split() for line in shown_lines if line.startswith("Epoch")] == [["Epoch", "3", "(3)"]]
+RENDERED = {  # parts of the LaTeX; what the page has, and how often; lines of the terminal
+    13: (["1e-4 & 32 & 4 & 384 & 128 \\\\"], {'class="text"': 0}, "1e-4 (1e-4)"),
+    14: (  # what all models share is printed once
+        [r"Learning Rate & 2e-5 & 2e-5 & 2e-5 & 2e-5 & 1e-5 \\", r"Weight Decay & \multicolumn{5}{c}{0.01} \\"],
+        {'colspan="5"': 3, ">Configuration</th>": 1},
+        "Epoch",
+    ),
+    18: (  # sections stand first and are ruled off
+        [
+            r"""\midrule
+ & Learning rate & 5e-3 & 4e-4 & 4e-3 & 3e-5 & 7e-6 & 1e-5 \\
+WikiText2 & Batch size & 32 & 16 & 8 & 32 & 16 & 8 \\
+\midrule
+ & Learning rate & 5e-3 & 7e-3 & 7e-3 & 5e-5 & 3e-5 & 8e-6 \\
+PTB & Batch size & 32 & 16 & 8 & 32 & 16 & 8 \\"""
+        ],
+        {'<th scope="col">Section<': 1, '<th scope="col">Configuration<': 1},
+        "WikiText2",
+    ),
+}
 
 
-def test_sections_stand_first_and_are_ruled_off():
-    params = settings_params()
-    text = settings_csv(18, params)
-    lines = latex.render(grid.read(text), SETTINGS[18], params.scale).splitlines()
-    start = lines.index(r"\midrule")
-    assert lines[start - 1].startswith(r"Dataset & Configuration & \multicolumn{1}{c}{GPT-Neo\textsubscript{125M}}")
-    assert lines[start : start + 6] == [
-        r"\midrule",
-        r" & Learning rate & 5e-3 & 4e-4 & 4e-3 & 3e-5 & 7e-6 & 1e-5 \\",
-        r"WikiText2 & Batch size & 32 & 16 & 8 & 32 & 16 & 8 \\",
-        r"\midrule",
-        r" & Learning rate & 5e-3 & 7e-3 & 7e-3 & 5e-5 & 3e-5 & 8e-6 \\",
-        r"PTB & Batch size & 32 & 16 & 8 & 32 & 16 & 8 \\",
-    ]
-    page = html.render(grid.read(text), SETTINGS[18], params.scale)
-    assert re.findall(r'<th scope="col">(Section|Configuration)<', page) == ["Section", "Configuration"]
+@pytest.mark.parametrize("number", RENDERED)
+def test_settings_are_shown_in_the_papers_form(number):
+    parts, counts, said = RENDERED[number]
+    shown = grid.read(settings_csv(number, params := settings_params())), SETTINGS[number], params.scale
+    assert all(f"\n{part}\n" in latex.render(*shown) for part in parts)
+    page = html.render(*shown)
+    assert {text: page.count(text) for text in counts} == counts
+    assert said in terminal.render(*shown)
 
 
-def test_a_table_of_one_row_has_no_text_columns():
-    params = settings_params()
-    text = settings_csv(13, params)
-    assert "\n1e-4 & 32 & 4 & 384 & 128 \\\\\n" in latex.render(grid.read(text), SETTINGS[13], params.scale)
-    assert 'class="text"' not in html.render(grid.read(text), SETTINGS[13], params.scale)
-    assert "1e-4 (1e-4)" in terminal.render(grid.read(text), SETTINGS[13], params.scale)
+def of_epochs(**changes):
+    """Return the change that leaves a table one cell."""
+    return {"settings": [{"column": "Epoch", "setting": "train.lr", "checkpoints": ["a"]} | changes]}
 
 
 @pytest.mark.parametrize(
-    ("changes", "message"),
+    ("table", "changes", "message"),
     [
-        ({"settings": []}, "give groups, or tasks and settings"),
-        ({"tasks": []}, "give groups, or tasks and settings"),
-        ({"groups": [{"rows": []}]}, "give groups, or tasks and settings"),
-        (
-            {"settings": [{"column": "Epoch", "setting": "epochs", "checkpoints": ["a"]}]},
-            r"settings\.0\.setting = 'epochs'",
-        ),
-        ({"settings": [{"column": "Epoch", "setting": "hyper.lr", "checkpoints": ["a"]}]}, "hyper.KEY needs a recipe"),
-        (
-            {"settings": [{"column": "Epoch", "setting": "train.lr", "recipe": "r", "checkpoints": ["a"]}]},
-            "hyper.KEY needs a recipe",
-        ),
-        (
-            {"settings": [{"column": "Epoch", "setting": "train.lr", "task": "ptb", "checkpoints": ["a"]}]},
-            "'ptb'} not among the table's tasks",
-        ),
+        (SETTINGS[13], {"settings": []}, "give groups, or tasks and settings"),
+        (SETTINGS[13], {"tasks": []}, "give groups, or tasks and settings"),
+        (SETTINGS[13], {"groups": [{"rows": []}]}, "give groups, or tasks and settings"),
+        (SETTINGS[13], of_epochs(setting="epochs"), r"settings\.0\.setting = 'epochs'"),
+        (SETTINGS[13], of_epochs(setting="hyper.lr"), "hyper.KEY needs a recipe"),
+        (SETTINGS[13], of_epochs(recipe="r"), "hyper.KEY needs a recipe"),
+        (SETTINGS[13], of_epochs(task="ptb"), "'ptb'} not among the table's tasks"),
+        (OF_RUNS["table04"], {"descriptive": ["Dataset", "Recipe"]}, "one of the headers must be Method"),
     ],
 )
-def test_a_spec_of_no_kind_is_refused(changes, message):
+def test_a_table_of_no_kind_is_refused(table, changes, message):
     with pytest.raises(SettingsError, match=message):
-        validate(Table, SETTINGS[13].model_dump() | changes, "table13.yaml")
-
-
-def test_a_table_of_runs_needs_a_method_column():
-    with pytest.raises(SettingsError, match="one of the headers must be Method"):
-        validate(Table, OF_RUNS["table04"].model_dump() | {"descriptive": ["Dataset", "Recipe"]}, "table04.yaml")
+        validate(Table, table.model_dump() | changes, table.file)
 
 
 # the appendices on LLaMA, which give their settings in the text
