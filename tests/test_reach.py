@@ -65,37 +65,28 @@ def package(tmp_path, monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("name", "old", "new"),
+    ("name", "old", "new", "moved"),
     [
-        ("start.py", "return inside.one()", "return -inside.one()"),
-        ("inside.py", "VALUE = 1", "VALUE = 7"),
-        ("inside.py", "import json\n", "import json\njson.loads('1')\n"),
-        ("deep/__init__.py", "x = 1", "x = 7"),
-        ("deep/direct.py", "unused = 3", "unused = 7"),
-        ("deep/beside.py", "run", "run as again"),
-        ("deep/late.py", "def called():", "def called(x=1):"),
-        ("deep/named.py", "thing = 1", "thing = 7"),
-        ("untyped.py", "thing = 1", "thing = 7"),
-        ("start.py", "from flexround import inside\n", "from flexround.deep import direct as inside\n"),
+        ("start.py", "return inside.one()", "return -inside.one()", True),
+        ("inside.py", "VALUE = 1", "VALUE = 7", True),
+        ("inside.py", "import json\n", "import json\njson.loads('1')\n", True),
+        ("deep/__init__.py", "x = 1", "x = 7", True),
+        ("deep/direct.py", "unused = 3", "unused = 7", True),
+        ("deep/beside.py", "run", "run as again", True),
+        ("deep/late.py", "def called():", "def called(x=1):", True),
+        ("deep/named.py", "thing = 1", "thing = 7", True),
+        ("untyped.py", "thing = 1", "thing = 7", True),
+        ("start.py", "from flexround import inside\n", "from flexround.deep import direct as inside\n", True),
+        ("deep/other.py", "thing = 1", "thing = 7", False),
+        ("typed.py", "thing = 1", "thing = 7", False),
+        ("inside.py", "Text.", "Another text.", False),
+        ("inside.py", "VALUE = 1", "VALUE = 1  # a comment", False),
+        ("inside.py", "return VALUE", "return (\n        VALUE\n    )", False),
+        ("inside.py", "def one():", "\n\ndef one():\n    '''New.'''", False),
     ],
 )
-def test_an_edit_of_what_can_be_imported_moves_a_digest(package, name, old, new):
-    assert package(name, old, new)
-
-
-@pytest.mark.parametrize(
-    ("name", "old", "new"),
-    [
-        ("deep/other.py", "thing = 1", "thing = 7"),
-        ("typed.py", "thing = 1", "thing = 7"),
-        ("inside.py", "Text.", "Another text."),
-        ("inside.py", "VALUE = 1", "VALUE = 1  # a comment"),
-        ("inside.py", "return VALUE", "return (\n        VALUE\n    )"),
-        ("inside.py", "def one():", "\n\ndef one():\n    '''New.'''"),
-    ],
-)
-def test_edits_of_other_files_comments_docstrings_and_layout_do_not(package, name, old, new):
-    assert not package(name, old, new)
+def test_an_edit_of_code_that_can_be_imported_moves_a_digest_and_no_other(package, name, old, new, moved):
+    assert package(name, old, new) == moved
 
 
 # modules of the user's
@@ -125,10 +116,7 @@ def test_a_users_module_counts_with_its_helpers_and_with_what_it_uses_of_ours(ow
     assert own / "my_other.py" not in files
     assert ROOT / "src/flexround/quant/functions.py" in files, "an edit of FlexRound's gradient must rerun it"
     assert all(file.is_relative_to(own) or file.is_relative_to(ROOT / "src") for file in files)
-
-
-def test_a_users_package_without_init_counts(own):
-    assert own / "my_package/base.py" in reached("my_package.rounding:X")
+    assert own / "my_package/base.py" in reached("my_package.rounding:X"), "a package without __init__"
 
 
 # the jobs of the suite
@@ -140,17 +128,13 @@ def plan():
     return Plan(load_params("mini"))
 
 
-def below(stage, *targets):
-    text, _ = codefile.contents(f"flexround.stages.{stage}", "flexround.jobs.execution", *targets)
-    return {line.partition("  src/flexround/")[2] for line in text.splitlines()}
-
-
 def of(plan, stage, task, checkpoint, recipe="q-flexround-w4a8"):
     """Return the files that a stage's job depends on, below the package."""
     targets = [*network_code(plan, task, checkpoint)]
     if stage == "reconstruct":
         targets.append(plan.params.rounding_target(plan.params.recipe(recipe).rounding))
-    return below(stage, *targets)
+    text, _ = codefile.contents(f"flexround.stages.{stage}", "flexround.jobs.execution", *targets)
+    return {line.partition("  src/flexround/")[2] for line in text.splitlines()}
 
 
 def test_a_llamas_reconstruction_depends_on_nothing_foreign(plan):
@@ -192,19 +176,13 @@ def test_a_run_depends_on_its_own_rounding_alone(plan, recipe, expected):
     assert files & roundings == {f"quant/{name}.py" for name in expected}
 
 
-def test_no_job_depends_on_how_jobs_are_resolved_or_started(plan, tmp_path, monkeypatch):
+def test_no_job_depends_on_how_jobs_are_resolved_or_started_and_the_gate_on_no_code(plan, tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    for inputs in (
-        resolve.inputs(plan, "evaluate", Run("mini", "imagenet", "resnet18-brecq", "full-precision", 0)),
-        resolve.inputs(plan, "reconstruct", Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)),
-        resolve.inputs(plan, "data", "imagenet"),
+    for arguments in (
+        ("evaluate", Run("mini", "imagenet", "resnet18-brecq", "full-precision", 0)),
+        ("reconstruct", Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)),
+        ("data", "imagenet"),
     ):
-        text = (tmp_path / inputs["code"]).read_text()
-        assert "settings/load.py" not in text
-        assert "jobs/resolve.py" not in text
-        assert "jobs/server.py" not in text
-
-
-def test_the_gate_depends_on_no_code(plan, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
+        text = (tmp_path / resolve.inputs(plan, *arguments)["code"]).read_text()
+        assert not [name for name in ("settings/load.py", "jobs/resolve.py", "jobs/server.py") if name in text]
     assert set(resolve.inputs(plan, "gate", "imagenet", "resnet18-brecq")) == {"job", "read_0", "read_1"}
