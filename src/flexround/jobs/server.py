@@ -121,7 +121,7 @@ class Attendant(socketserver.BaseRequestHandler):
         watch = os.pidfd_open(job)
         try:
             signal.pthread_sigmask(signal.SIG_UNBLOCK, client.FORWARDED)
-            while watch not in select.select([self.request, watch], [], [])[0]:
+            while watch not in select.select([self.request.fileno(), watch], [], [])[0]:
                 if not (packet := self.request.recv(client.LONGEST)):
                     return False
                 os.killpg(job, json.loads(packet)["signal"])
