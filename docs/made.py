@@ -9,7 +9,7 @@ from typing import Any
 
 import flexround
 from flexround.results import paper_numbers
-from flexround.results.render import table_page
+from flexround.results.render import markdown, table_page
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -55,8 +55,8 @@ def hyper_parameters() -> dict[str, str]:
     """Return the page of all hyper-parameters: key, values and meaning."""
     properties = Hyper.model_json_schema()["properties"]
     rows = [(f"`{key}`", _values(facts), facts["description"]) for key, facts in properties.items()]
-    lines = [" | ".join(cell.replace("|", "\\|") for cell in row) for row in rows]
-    table = "\n".join(f"| {line} |" for line in ("key | values | meaning", "--- | --- | ---", *lines))
+    escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
+    table = markdown.table(("key", "values", "meaning"), escaped, texts=3)
     words = (
         "The keys of `hyper` rules, their values and their meaning; [settings](../settings.md) says which rule wins."
     )

@@ -6,7 +6,7 @@ import pytest
 
 from flexround.errors import InputError
 from flexround.results import grid
-from flexround.results.render import evidence_table
+from flexround.results.render import readme_tables
 from flexround.results.table_csv import write
 from flexround.settings.load import load_params
 from flexround.tools import readme
@@ -40,10 +40,10 @@ def text():
 
 def test_methods_are_rows_and_bits_of_networks_columns(text):
     params = load_params("real")
-    lines = evidence_table.markdown(grid.read(text), params.tables[1], params.scale).splitlines()
+    lines = readme_tables.evidence(grid.read(text), params.tables[1], params.scale).splitlines()
     for words in ("ResNets on CIFAR-10 as lossy JPEGs", "Median of 3 seeds", "Bold: best of its column"):
         assert words in lines[0]
-    level = evidence_table.markdown(grid.read(text.replace(",6,1,other", ",6,0,other")), params.tables[1], params.scale)
+    level = readme_tables.evidence(grid.read(text.replace(",6,1,other", ",6,0,other")), params.tables[1], params.scale)
     assert "No value is the best of its column" in level
     assert lines[2:] == [
         "| top-1 (%) | A, 4/32 | A, 3/32 | B, 4/32 | B, 3/32 |",
@@ -62,7 +62,8 @@ def test_the_page_gets_the_table_and_the_figure(text, tmp_path):
     with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
         readme.run(arguments)
     table.write_text(text)
-    page.write_text(f"a\n{evidence_table.BEGIN}\nold\n{evidence_table.END}\nb\n")
+    begin, end = readme_tables.MARKERS["evidence"]
+    page.write_text(f"a\n{begin}\nold\n{end}\nb\n")
     readme.run(arguments)
     assert not arguments.figure.exists()
     assert "![" not in page.read_text()
@@ -70,6 +71,6 @@ def test_the_page_gets_the_table_and_the_figure(text, tmp_path):
     readme.run(arguments)
     assert arguments.figure.read_bytes() == b"figure"
     assert "\n![Accuracy against bits](docs/bits.png)\n" in page.read_text()
-    first, last = page.read_text().split(evidence_table.BEGIN)[0], page.read_text().split(evidence_table.END)[1]
+    first, last = page.read_text().split(begin)[0], page.read_text().split(end)[1]
     assert (first, last) == ("a\n", "\nb\n")
     assert "\nold\n" not in page.read_text()

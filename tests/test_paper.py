@@ -12,7 +12,7 @@ from flexround.errors import InputError
 from flexround.results import grid
 from flexround.results.claims import judged, specs
 from flexround.results.claims.judged import VERDICTS
-from flexround.results.render import document, figure_style, latex, leads, overview, status_table, terminal
+from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -117,7 +117,7 @@ def standings(root: Path) -> list[overview.Standing]:
 
 
 def test_the_status_table_has_a_line_for_every_table(root):
-    text = status_table.markdown(standings(root), PLAN.scale)
+    text = readme_tables.status(standings(root), PLAN.scale)
     lines = [line for line in text.splitlines() if line.startswith("| ")]
     assert len(lines) == 2 + len(PLAN.params.tables)
     assert lines[0] == "| table | about | status | cells | FlexRound best |"
@@ -126,18 +126,16 @@ def test_the_status_table_has_a_line_for_every_table(root):
 
 
 def test_a_comparable_scale_has_the_farthest_cell(root):
-    text = status_table.markdown(standings(root), PLAN.scale.model_copy(update={"comparable": True}))
+    text = readme_tables.status(standings(root), PLAN.scale.model_copy(update={"comparable": True}))
     assert "| farthest from the paper |" in text
 
 
 def test_only_what_is_between_the_markers_is_replaced():
-    page = f"above\n{status_table.BEGIN}\nold\n{status_table.END}\nbelow\n"
-    assert (
-        status_table.replaced(page, r"\1 new" + "\n")
-        == f"above\n{status_table.BEGIN}\n\\1 new\n{status_table.END}\nbelow\n"
-    )
+    begin, end = readme_tables.MARKERS["status"]
+    page = f"above\n{begin}\nold\n{end}\nbelow\n"
+    assert readme_tables.replaced(page, "status", r"\1 new" + "\n") == page.replace("old", r"\1 new")
     with pytest.raises(InputError, match="0 places"):
-        status_table.replaced("nothing", "new\n")
+        readme_tables.replaced("nothing", "status", "new\n")
 
 
 def test_the_readme_shows_the_status_of_the_reference_results():
@@ -146,7 +144,9 @@ def test_the_readme_shows_the_status_of_the_reference_results():
         overview.standing(table, reference / f"{table.name}.csv") for _, table in sorted(PLAN.params.tables.items())
     ]
     readme = (ROOT / "README.md").read_text()
-    assert status_table.replaced(readme, status_table.markdown(found, PLAN.scale)) == readme, "run: make status"
+    assert readme_tables.replaced(readme, "status", readme_tables.status(found, PLAN.scale)) == readme, (
+        "run: make status"
+    )
 
 
 def test_the_readme_says_how_often_flexround_beats_adaround():
@@ -215,7 +215,7 @@ def test_the_figure_has_a_line_for_each_table_in_order():
 
 def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
     page, claims = tmp_path / "README.md", tmp_path / "claims.csv"
-    page.write_text(f"{status_table.BEGIN}\n{status_table.END}\n")
+    page.write_text("\n".join([*readme_tables.MARKERS["status"], ""]))
     claims.write_text(CLAIMS)
     options = ["status", "--tables", root / "results/mini", "--page", page, "--claims", claims]
     options += ["--figure", tmp_path / "f/leads.png"]

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from flexround.results import paper_numbers
-from flexround.results.render import table_page
+from flexround.results.render import markdown, table_page
 from flexround.settings.load import load_params
 from flexround.settings.schema import Hyper
 
@@ -73,7 +73,7 @@ def test_errata_stand_below_the_papers_numbers():
 
 
 def test_marks_of_markdown_in_a_name_are_text():
-    assert table_page.escape("[s1=*a*;\n|b_c|]") == r"\[s1=\*a\*; \|b\_c\|\]"
+    assert markdown.escape("[s1=*a*;\n|b_c|]") == r"\[s1=\*a\*; \|b\_c\|\]"
 
 
 def test_the_reference_has_what_is_public_and_every_module_of_a_room(made):

@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from flexround.errors import InputError
-from flexround.io.artifacts import atomic_write, read_text, write_bytes, write_text
+from flexround.io.artifacts import read_text, write_bytes, write_text
 from flexround.results import grid, published_results
 from flexround.results.claims import judged, specs
-from flexround.results.render import evidence_table, leads, status_table
-from flexround.results.render.figure_style import PNG_DPI, style
+from flexround.results.render import leads, readme_tables
+from flexround.results.render.figure_style import save_png
 from flexround.results.render.overview import standing
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params
@@ -39,13 +39,12 @@ def run(arguments: argparse.Namespace) -> None:
     Raises:
         InputError: the page has no markers, the table is missing, or the claims are missing or compare nothing.
     """
-    make = status if arguments.part == "status" else evidence
-    text, *marks = make(arguments)
-    write_text(arguments.page, status_table.replaced(read_text(arguments.page), text, *marks))
+    table = status(arguments) if arguments.part == "status" else evidence(arguments)
+    write_text(arguments.page, readme_tables.replaced(read_text(arguments.page), arguments.part, table))
 
 
-def status(arguments: argparse.Namespace) -> tuple[str, str, str]:
-    """Draw the leads of the claims, and return the status of all tables and its markers."""
+def status(arguments: argparse.Namespace) -> str:
+    """Draw the leads of the claims, and return the status of all tables."""
     params = load_params(arguments.scale)
     standings = [standing(table, arguments.tables / f"{table.name}.csv") for _, table in sorted(params.tables.items())]
     if arguments.claims:
@@ -55,25 +54,24 @@ def status(arguments: argparse.Namespace) -> tuple[str, str, str]:
         claims = judged.read(read_text(arguments.claims), known, str(arguments.claims))
         lines = judged.against_adaround(line for claim in claims for line in claim.lines)
         drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
-        with style():
-            atomic_write(arguments.figure, lambda path: drawn.savefig(path, dpi=PNG_DPI, metadata={"Software": None}))
+        save_png(drawn, arguments.figure)
         log.info("%s", arguments.figure)
-    return status_table.markdown(standings, params.scale), status_table.BEGIN, status_table.END
+    return readme_tables.status(standings, params.scale)
 
 
-def evidence(arguments: argparse.Namespace) -> tuple[str, str, str]:
-    """Copy the figure, and return the first table of a scale, a link to the figure, and the table's markers."""
+def evidence(arguments: argparse.Namespace) -> str:
+    """Copy the figure, and return the first table of a scale with a link to the figure."""
     params = load_params(arguments.scale)
     path = arguments.tables / f"{params.tables[1].name}.csv"
     if not path.exists():
         raise InputError(f"{path}: missing; make the tables of the scale {params.scale.name}, then the reference")
-    text = evidence_table.markdown(grid.read(read_text(path), str(path)), params.tables[1], params.scale)
+    text = readme_tables.evidence(grid.read(read_text(path), str(path)), params.tables[1], params.scale)
     if arguments.drawn and arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)
     if arguments.figure.exists():
         text += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
-    return text, evidence_table.BEGIN, evidence_table.END
+    return text
 
 
 if __name__ == "__main__":

@@ -129,7 +129,16 @@ def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
 
 def save(figure: Figure, path: Path) -> None:
     """Write ``path``.pdf and ``path``.png atomically, without dates or versions: equal figures are equal files."""
+    _write(figure, path.with_name(path.name + ".pdf"), {"CreationDate": None, "Producer": None})
+    save_png(figure, path.with_name(path.name + ".png"))
+
+
+def save_png(figure: Figure, path: Path) -> None:
+    """Write a PNG atomically, as :func:`save` does."""
+    _write(figure, path, {"Software": None})
+
+
+def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
+    """Write a figure atomically in the suite's style."""
     with style():
-        for suffix, metadata in ((".pdf", {"CreationDate": None, "Producer": None}), (".png", {"Software": None})):
-            write = functools.partial(figure.savefig, metadata=metadata, dpi=PNG_DPI)
-            atomic_write(path.with_name(path.name + suffix), write)
+        atomic_write(path, functools.partial(figure.savefig, metadata=metadata, dpi=PNG_DPI))

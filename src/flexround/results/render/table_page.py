@@ -1,7 +1,6 @@
 """A table as a page of the documentation, in Markdown: the paper's numbers, ours as published, the claims on it."""
 
-import re
-from collections.abc import Callable, Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from flexround.io import artifacts
@@ -10,7 +9,8 @@ from flexround.results.claims import judged, specs
 from flexround.results.claims.judged import JudgedClaim
 from flexround.results.grid import Entry, TableGrid
 from flexround.results.paper_numbers import Key
-from flexround.results.render import claims_page, words
+from flexround.results.render import claims_page, markdown, words
+from flexround.results.render.markdown import escape, strong
 from flexround.results.render.notes import absent, labels, legend, plain, scale_note
 from flexround.results.render.overview import family
 from flexround.settings.layout import PARAMS
@@ -52,17 +52,12 @@ def command(table: Table, scale: Scale) -> str:
     return f"make results/{table.name}.csv" + ("" if known else f" SCALE={scale.name}")
 
 
-def escape(text: str) -> str:
-    """Return plain text in which nothing is a mark of Markdown."""
-    return re.sub(r"([\\`*_\[\]<>|$#])", r"\\\1", " ".join(text.split()))
-
-
 def _paper(grid: TableGrid, table: Table, bold: Collection[Key]) -> str:
     """Return the published numbers, with the letters of their errata."""
 
     def shown(entry: Entry) -> str:
         mark = table.mark(entry.row, entry.column)
-        return _strong(str(entry.published or "—"), entry.key in bold) + (f" ({mark})" if mark else "")
+        return strong(str(entry.published or "—"), entry.key in bold) + (f" ({mark})" if mark else "")
 
     return _rows(grid, table, shown)
 
@@ -74,7 +69,7 @@ def _ours(grid: TableGrid | None, table: Table, scale: Scale) -> list[str]:
         return ["No results of this scale are published here. This makes the table:", made]
 
     def shown(entry: Entry) -> str:
-        return _strong(str(entry.value or absent(entry, "—")), entry.best)
+        return strong(str(entry.value or absent(entry, "—")), entry.best)
 
     notes = [escape(scale_note(scale)), legend(grid, best="Bold", partial="†", missing="—")]
     return [" ".join(filter(None, notes)), _rows(grid, table, shown), "This makes the table:", made]
@@ -93,7 +88,7 @@ def _rows(grid: TableGrid, table: Table, shown: Callable[[Entry], str]) -> str:
         ]
         cells = [" / ".join(map(shown, cell.entries)) for cell in line.cells]
         rows.append([*left, *cells, *[""] * (len(names) - len(cells))])
-    return _markdown([escape(header) for header in (*(text for _, text in texts), *names)], rows, len(texts))
+    return markdown.table([escape(header) for header in (*(text for _, text in texts), *names)], rows, len(texts))
 
 
 def _claims(table: Table, scale: Scale, root: Path) -> list[str]:
@@ -114,16 +109,5 @@ def _claims(table: Table, scale: Scale, root: Path) -> list[str]:
 def _folded(claim: JudgedClaim) -> str:
     """Return the comparisons of a claim as a table that opens when it is asked for."""
     rows = [[escape(str(text)) for text in row] for row in claims_page.comparisons(claim)]
-    inside = _markdown(claims_page.COMPARISONS, rows, LEFT)
+    inside = markdown.table(claims_page.COMPARISONS, rows, LEFT)
     return f"<details><summary>{len(claim.lines)} comparisons</summary>\n\n{inside}\n\n</details>"
-
-
-def _strong(text: str, strong: bool) -> str:
-    """Return text that may be bold."""
-    return f"**{text}**" if strong else text
-
-
-def _markdown(header: Sequence[str], rows: Iterable[Sequence[str]], left: int) -> str:
-    """Return a table whose first ``left`` columns are text, the others numbers."""
-    under = [":--"] * left + ["--:"] * (len(header) - left)
-    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, under, *rows))

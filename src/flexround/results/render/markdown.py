@@ -1,0 +1,20 @@
+"""Tables in Markdown, and text in which nothing is a mark of it."""
+
+import re
+from collections.abc import Iterable, Sequence
+
+
+def table(header: Sequence[str], rows: Iterable[Sequence[str]], texts: int = 1) -> str:
+    """Return a table whose first ``texts`` columns are text, the others numbers."""
+    under = ["---"] * texts + ["--:"] * (len(header) - texts)
+    return "\n".join(f"| {' | '.join(cells)} |" for cells in (header, under, *rows))
+
+
+def escape(text: str) -> str:
+    """Return plain text in one line in which nothing is a mark of Markdown."""
+    return re.sub(r"([\\`*_\[\]<>|$#])", r"\\\1", " ".join(text.split()))
+
+
+def strong(text: str, is_strong: bool) -> str:
+    """Return text that may be bold."""
+    return f"**{text}**" if is_strong else text

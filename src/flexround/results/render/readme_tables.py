@@ -1,0 +1,97 @@
+"""The two tables of the README, the status of all tables and the evidence of the scale real, and putting them there."""
+
+import re
+import statistics
+from collections.abc import Iterable, Mapping
+
+from flexround.errors import InputError
+from flexround.results.grid import GridRow, TableGrid
+from flexround.results.render import markdown
+from flexround.results.render.notes import plain, scale_note
+from flexround.results.render.overview import Standing
+from flexround.settings.schema import ScaleFacts
+from flexround.settings.tables import Table
+
+MARKERS = {  # the lines before and after a table in the README
+    "status": ("<!-- status: made by `make status` -->", "<!-- end of status -->"),
+    "evidence": ("<!-- evidence: made by `make evidence` -->", "<!-- end of evidence -->"),
+}
+MISSING = "--"
+
+
+def replaced(page: str, part: str, table: str) -> str:
+    """Return a page in which ``table`` stands between the two lines that mark a part.
+
+    Raises:
+        InputError: the page has not exactly one pair of these lines.
+    """
+    begin, end = MARKERS[part]
+    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+    new, count = pattern.subn(lambda _: f"{begin}\n{table}{end}", page)
+    if count != 1:
+        raise InputError(f"{count} places between {begin} and {end}; write these two lines where the table shall stand")
+    return new
+
+
+def status(standings: Iterable[Standing], scale: ScaleFacts) -> str:
+    """Return the status of every table, with differences to the paper's numbers if ``scale`` allows."""
+    header = ["table", "about", "status", "cells", "FlexRound best"]
+    rows = [[str(s.table.number), s.family, s.status, _cells(s.counts), _wins(*s.wins)] for s in standings]
+    if scale.comparable:
+        header.append("farthest from the paper")
+        rows = [[*row, str(s.worst or MISSING)] for row, s in zip(rows, standings, strict=True)]
+    note = (
+        f"{scale_note(scale)} *FlexRound best*: of the cells that lead their contest by more than the noise, "
+        "how many are FlexRound's."
+    )
+    return f"{note}\n\n{markdown.table(header, rows, len(header))}\n"
+
+
+def evidence(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
+    """Return a table with a row for each method and a column for each network and number of bits.
+
+    Rows of full precision, which stand before all contests, fill every column of their network.
+    """
+    bits = list(dict.fromkeys(line.bits for line in grid.rows if any(entry.rival for entry in line.entries)))
+    by_place = {(line.method, line.bits): line for line in grid.rows}
+    header = ["top-1 (%)", *(f"{column.name}, {width}" for column in grid.columns for width in bits)]
+    rows = []
+    for method in dict.fromkeys(line.method for line in grid.rows):
+        whole = next((line for line in grid.rows if line.method == method and line.bits not in bits), None)
+        lines = [by_place.get((method, width), whole) for width in bits]
+        rows.append([method, *(_value(line, column) for column in range(len(grid.columns)) for line in lines)])
+    best = "Bold: best of its column by" if grid.wins[1] else "No value is the best of its column by"
+    note = f"{plain(table.caption)} {scale_note(scale)} {_seeds(grid)} {_noise(grid)} {best} more than the noise."
+    return f"{note}\n\n{markdown.table(header, rows)}\n"
+
+
+def _cells(counts: Mapping[str, int]) -> str:
+    """Return the number of cells, by status if they differ."""
+    if len(counts) < 2:
+        return str(sum(counts.values()) or MISSING)
+    return ", ".join(f"{count} {name}" for name, count in counts.items())
+
+
+def _wins(won: int, settled: int) -> str:
+    """Return how often FlexRound is the best, of the cells that have a best."""
+    return f"{won} of {settled}" if settled else MISSING
+
+
+def _value(line: GridRow | None, column: int) -> str:
+    """Return a value, bold if it wins."""
+    if line is None:
+        return ""
+    entry = line.cells[column].entries[0]
+    return markdown.strong(str(entry.value or MISSING), entry.best)
+
+
+def _seeds(grid: TableGrid) -> str:
+    """Return over how many seeds the values are."""
+    seeds = max(entry.n_seeds for entry in grid.entries if entry.n_seeds)
+    return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
+
+
+def _noise(grid: TableGrid) -> str:
+    """Return the standard error of the values that take part in a contest."""
+    errors = [entry.stderr for entry in grid.entries if entry.stderr and entry.rival]
+    return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""
