@@ -18,6 +18,7 @@ from dvc.repo import Repo
 from flexround.io.artifacts import read_json, write_json, write_manifest
 from flexround.rehearsal.project import copy
 from flexround.results import cells, table_csv
+from flexround.results.cells import Scope
 from flexround.settings import layout
 from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT, Run
@@ -140,7 +141,7 @@ def publish(root):
     for number, directory in enumerate(sorted(served(plan), key=lambda path: order.index(Path(path).parts[2]))):
         write_result(root, directory, number)
     table, recipes = plan.params.tables[10], plan.params.recipes.recipes
-    text = table_csv.to_csv(cells.collect(table, recipes, "smoke", 1, root / "results"), {}, table, plan.scale)
+    text = table_csv.to_csv(cells.collect(table, Scope("smoke", recipes, 1, root / "results")), {}, table, plan.scale)
     for name in ("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png", *TABLE, *CLAIMS):
         for directory in ("results", "results/smoke"):
             (root / directory / name).write_text(text)

@@ -14,6 +14,7 @@ from flexround.io import artifacts
 from flexround.jobs.tabulate import settings_of
 from flexround.metrics import of
 from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
+from flexround.results.cells import Scope
 from flexround.results.claims.judged import Judgement
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import load_params
@@ -63,9 +64,14 @@ def scale(comparable: bool = False) -> ScaleFacts:
     return ScaleFacts(name="big" if comparable else "mini", description="a test", comparable=comparable)
 
 
+def scope(root: Path, seeds: int = 1) -> Scope:
+    """Return the scope of the made-up recipes' runs at the mini scale."""
+    return Scope("mini", RECIPES, seeds, root)
+
+
 def numbers(table: Table, value: float = 70.0) -> dict[paper_numbers.Key, float]:
     """Return the same published value for each cell of the table."""
-    return {cell.key: value for cell in cells.collect(table, RECIPES, "none", 1, Path("nowhere"))}
+    return {cell.key: value for cell in cells.collect(table, scope(Path("nowhere")))}
 
 
 def hits(count: int, total: int = EXAMPLES) -> np.ndarray:
@@ -111,7 +117,7 @@ def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray]) -> str:
         runs.setdefault(Run("mini", cell.task, cell.checkpoint, cell.row.recipe, 0), []).extend(cell.metrics)
     for run, metrics in runs.items():
         write_run(root, run, scores[run.recipe], metrics)
-    found = cells.collect(table, dict.fromkeys(scores, Recipe()), "mini", 1, root)
+    found = cells.collect(table, Scope("mini", dict.fromkeys(scores, Recipe()), 1, root))
     return table_csv.to_csv(found, paper_numbers.load(), table, scale())
 
 
@@ -124,7 +130,7 @@ def make(
     selected: tuple[str, ...] | None = None,
 ) -> str:
     """Return the CSV of a table from the runs under ``root``."""
-    found = cells.collect(table, RECIPES, scale(comparable).name, seeds, root, selected)
+    found = cells.collect(table, Scope(scale(comparable).name, RECIPES, seeds, root, selected))
     return table_csv.to_csv(found, numbers(table, value), table, scale(comparable))
 
 
@@ -147,9 +153,7 @@ def claims_csv(text: str) -> str:
 
 def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Cell], dict[paper_numbers.Key, float]]:
     """Return the cells and published numbers of figure 7 at a scale."""
-    at = params.scale.figures
-    points, sizes, seeds = paper_numbers.load_figure7(), at.sample_sizes, at.sample_size_seeds
-    return sample_sizes.collect(params.figures.sample_size, points, params.scale.name, sizes, seeds, root)
+    return sample_sizes.collect(sample_sizes.of(Plan(params)), params.scale.name, root)
 
 
 def settings_csv(number: int, params: Params) -> str:

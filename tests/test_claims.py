@@ -10,13 +10,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 from stage_calls import call
-from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill, hits, numbers, write
+from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill, hits, numbers, scope, write
 from visible_text import offline, visible
 
 from flexround.errors import SettingsError
 from flexround.jobs import resolve
 from flexround.jobs.claims import budgets as planned_budgets
 from flexround.results import cells, paper_numbers
+from flexround.results.cells import Scope
 from flexround.results.claims import specs, verdicts
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
@@ -37,7 +38,7 @@ def _lines(comparisons: list[verdicts.Comparison], budgets: Mapping[str, int] = 
 
 def judged(root: Path, one: specs.Claim, seeds: int = 1) -> list[dict[str, str]]:
     """Return the lines of one claim about the made-up table."""
-    place = verdicts.Place(cells.collect(TABLE, RECIPES, "mini", seeds, root), numbers(TABLE))
+    place = verdicts.Place(cells.collect(TABLE, scope(root, seeds)), numbers(TABLE))
     return _lines(verdicts.compare({"it": one}, {"table 99": place}))
 
 
@@ -45,11 +46,8 @@ def judged(root: Path, one: specs.Claim, seeds: int = 1) -> list[dict[str, str]]
 def paper_places() -> dict[str, verdicts.Place]:
     """Return the paper's tables and figure 7 without any run."""
     printed, params = paper_numbers.load(), load_params("paper")
-    every = params.recipes.recipes
-    places = {
-        f"table {table.number}": verdicts.Place(cells.collect(table, every, "paper", 1, Path("nowhere")), printed)
-        for table in OF_RUNS.values()
-    }
+    everything = Scope("paper", params.recipes.recipes, 1, Path("nowhere"))
+    places = {table.place: verdicts.Place(cells.collect(table, everything), printed) for table in OF_RUNS.values()}
     return places | {"figure 7": verdicts.Place(*figure7(params))}
 
 
@@ -127,7 +125,7 @@ def test_a_missing_row_or_seed_is_not_run(tmp_path: Path, missing: str) -> None:
 def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: Path) -> None:
     scores = {"full-precision": hits(400), "q-adaround-w8a8": hits(500), "q-flexround-w8a8": hits(450)}
     fill(tmp_path, OF_RUNS["table05"], scores)
-    found = cells.collect(OF_RUNS["table05"], dict.fromkeys(scores, RECIPES["bare"]), "mini", 1, tmp_path)
+    found = cells.collect(OF_RUNS["table05"], Scope("mini", dict.fromkeys(scores, RECIPES["bare"]), 1, tmp_path))
     place = {"table 5": verdicts.Place(found, paper_numbers.load())}
     better = claim([("q-flexround-w8a8", "q-adaround-w8a8")], places=["table 5"])
     near = claim([("q-flexround-w8a8", "full-precision")], places=["table 5"], within={"perplexity": 10})
@@ -142,7 +140,7 @@ def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: 
 
 def test_both_budgets_are_named(tmp_path: Path) -> None:
     complete(tmp_path)
-    place = verdicts.Place(cells.collect(TABLE, RECIPES, "mini", 1, tmp_path), numbers(TABLE))
+    place = verdicts.Place(cells.collect(TABLE, scope(tmp_path)), numbers(TABLE))
     comparisons = verdicts.compare({"it": claim()}, {"table 99": place})
     run = comparisons[0].one.run
     lines = _lines(comparisons, {verdicts.budget_key(run): 5000})

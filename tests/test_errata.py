@@ -8,6 +8,7 @@ import pytest
 from table_runs import OF_RUNS, figure7
 
 from flexround.results import cells, paper_numbers
+from flexround.results.cells import Scope
 from flexround.results.claims import errata, specs, verdicts
 from flexround.settings.load import load_params
 
@@ -34,8 +35,8 @@ SHARED = {(1, 2), (1, 11), (2, 11), (4, 15), (7, 19), (15, 16)}  # with the rows
 
 @pytest.fixture(scope="module")
 def paper() -> errata.Paper:
-    every = load_params("paper").recipes.recipes
-    found = [c for table in OF_RUNS.values() for c in cells.collect(table, every, "paper", 1, Path("nowhere"))]
+    scope = Scope("paper", load_params("paper").recipes.recipes, 1, Path("nowhere"))
+    found = [cell for table in OF_RUNS.values() for cell in cells.collect(table, scope)]
     return errata.printed(found, paper_numbers.load(), paper_numbers.load_bold())
 
 

@@ -16,6 +16,7 @@ from flexround.errors import SettingsError
 from flexround.jobs import resolve
 from flexround.models import blocks as protocol
 from flexround.results import cells, grid, paper_numbers, table_csv
+from flexround.results.cells import Scope
 from flexround.results.render import html, latex, terminal
 from flexround.settings import reach, user_rows
 from flexround.settings.layout import ROOT, Run
@@ -109,7 +110,7 @@ def made(mini, home):
     scores = {row.recipe: table_runs.hits(930 if row.recipe == NUDGE else 900) for row in table.rows()}
     for run in Plan(params).table_runs(2):
         table_runs.write_run(home / "results", run, scores[run.recipe], table_runs.METRICS)
-    found = cells.collect(table, params.recipes.recipes, "mini", 1, home / "results")
+    found = cells.collect(table, Scope("mini", params.recipes.recipes, 1, home / "results"))
     return table_csv.to_csv(found, paper_numbers.load(), table, params.scale), table, params.scale
 
 

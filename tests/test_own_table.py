@@ -10,6 +10,7 @@ from visible_text import visible
 
 from flexround.jobs.tabulate import settings_of
 from flexround.results import cells, grid, paper_numbers, settings_table, table_csv
+from flexround.results.cells import Scope
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.render import document, html, latex, report_page, terminal
 from flexround.settings import load
@@ -59,7 +60,7 @@ def root(plan: Plan, tmp_path_factory: pytest.TempPathFactory) -> Path:
         run = Run("mini", "imagenet", "resnet18-brecq", recipe, 0)
         write_run(root / "results", run, hits(count), ["top1"], seconds=1.0, environment=ENVIRONMENT)
     table, settings, numbers = params.tables[25], params.tables[26], paper_numbers.load()
-    found = cells.collect(table, params.recipes.recipes, "mini", 1, root / "results")
+    found = cells.collect(table, Scope("mini", params.recipes.recipes, 1, root / "results"))
     texts = {
         25: table_csv.to_csv(found, numbers, table, scale),
         26: settings_table.to_csv(settings, settings_of(plan, settings), scale, numbers),
@@ -109,7 +110,7 @@ def test_the_document_has_it_after_the_papers(root: Path, plan: Plan) -> None:
 
 
 def test_claims_compare_it_and_errata_leave_it_out(root: Path, plan: Plan) -> None:
-    found = cells.collect(plan.params.tables[25], plan.params.recipes.recipes, "mini", 1, root / "results")
+    found = cells.collect(plan.params.tables[25], Scope("mini", plan.params.recipes.recipes, 1, root / "results"))
     claim = specs.Claim(
         where="here", text="ours", places=("table 25",), pairs=(("q-flexround-w4a4", "q-adaround-w4a4"),)
     )

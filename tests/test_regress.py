@@ -15,6 +15,7 @@ from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Number
 from flexround.regress.tolerances import Pool, Spread
 from flexround.results import cells, paper_numbers, table_csv
+from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
 from flexround.settings.layout import Run, quantized_dir
 from flexround.settings.load import load_params
@@ -78,7 +79,7 @@ def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):
                     run = Run(scale, "squad", checkpoint, recipe, seed)
                     right = dict.fromkeys(("f1", "em"), hits(count + 10 * seed))
                     table_runs.write_arrays(root, run, right, "predictions", stderr=dict.fromkeys(right, 1.4))
-    found = cells.collect(SPECS["table12"], load_params("mini").recipes.recipes, scale, shown, root)
+    found = cells.collect(SPECS["table12"], Scope(scale, load_params("mini").recipes.recipes, shown, root))
     text = table_csv.to_csv(found, paper_numbers.load(), SPECS["table12"], table_runs.scale())
     (root / scale / "table12.csv").write_text(text)
 

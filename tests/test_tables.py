@@ -13,6 +13,7 @@ from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, write,
 
 from flexround.errors import InputError, SettingsError
 from flexround.results import cells, evaluated, paper_numbers
+from flexround.results.cells import Scope
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
 
@@ -28,7 +29,9 @@ def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
     recipes = {row.recipe: Recipe() for group in table.groups for row in group.rows}
     expected = [key for key in paper_numbers.load() if key.table == table.number]
     last = max(key.row for key in expected)
-    found = [cell.key for cell in cells.collect(table, recipes, "none", 1, Path("nowhere")) if cell.key.row <= last]
+    found = [
+        cell.key for cell in cells.collect(table, Scope("none", recipes, 1, Path("nowhere"))) if cell.key.row <= last
+    ]
     assert f"table{table.number:02d}" == name
     assert sorted(found) == sorted(expected)
     assert [key.row for key in found] == [key.row for key in expected]  # and in the paper's order
@@ -230,7 +233,7 @@ def test_seeds_on_different_test_sets_are_refused(tmp_path: Path) -> None:
 
 def test_unknown_recipe_and_missing_tolerance_are_settings_errors(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="recipe 'bare'"):
-        cells.collect(TABLE, {}, "mini", 1, tmp_path)
+        cells.collect(TABLE, Scope("mini", {}, 1, tmp_path))
     bare = TABLE.model_copy(update={"tolerance": {"top1": 0.3}})
     with pytest.raises(SettingsError, match="tolerance 'top5'"):
         make(tmp_path, table=bare)
@@ -318,7 +321,7 @@ def test_each_column_of_table_6_has_its_own_metric(tmp_path: Path) -> None:
     shutil.rmtree(evaluated.directory(run, tmp_path))
     three = {name: np.full(10, value) for name, value in (("unseen", 0.01), ("seen", 0.03), ("all", 0.02))}
     write_arrays(tmp_path, run, three)
-    found = cells.collect(OF_RUNS["table06"], dict.fromkeys(scores, Recipe()), "mini", 1, tmp_path)
+    found = cells.collect(OF_RUNS["table06"], Scope("mini", dict.fromkeys(scores, Recipe()), 1, tmp_path))
     values = {cell.key.column: cell.median for cell in found if cell.key.row == 4}
     assert values == {"Unseen": 1.0, "Seen": 3.0, "All": 2.0}
     assert {cell.key.metric for cell in found} == {"bleu"}

@@ -4,11 +4,12 @@ import dataclasses
 
 from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
-from flexround.jobs.shared import RESULTS, ShowingJob, Sizes
-from flexround.results import paper_numbers
+from flexround.jobs.shared import RESULTS, ShowingJob
+from flexround.results import paper_numbers, sample_sizes
 from flexround.results.claims import specs
 from flexround.results.claims.specs import Claims
 from flexround.results.paper_numbers import Key
+from flexround.results.sample_sizes import Sizes
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.tables import Table
 
@@ -32,7 +33,7 @@ def resolve(plan: Plan) -> Planned:
         bold=tuple(sorted(paper_numbers.load_bold())) if plan.scale.shows.published else (),
         budgets=budgets(plan),
         claims=specs.load(PARAMS / plan.scale.shows.claims),
-        sizes=shared.sizes(plan),
+        sizes=sample_sizes.of(plan),
         out=RESULTS / plan.scale.name / "claims.csv",
     )
     figure = plan.params.figures.sample_size.number

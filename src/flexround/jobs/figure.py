@@ -6,7 +6,9 @@ from pydantic import Field
 
 from flexround.jobs import shared
 from flexround.jobs.jobfile import Job, Plan, Planned, network
-from flexround.jobs.shared import RESULTS, Sizes
+from flexround.jobs.shared import RESULTS
+from flexround.results import sample_sizes
+from flexround.results.sample_sizes import Sizes
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, Strict, TaskSpec
@@ -55,7 +57,7 @@ def resolve(plan: Plan, number: int) -> Planned:
         scale=plan.scale.name,
         large_weight=plan.scale.figures.large_weight if histograms else None,
         shifts=shifts,
-        sizes=shared.sizes(plan) if isinstance(spec, SampleSize) else None,
+        sizes=sample_sizes.of(plan) if isinstance(spec, SampleSize) else None,
         by_bits=_by_bits(plan, spec) if isinstance(spec, ByBits) else None,
         out=RESULTS / plan.scale.name / f"figure{number}.pdf",
     )

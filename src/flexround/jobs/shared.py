@@ -8,34 +8,15 @@ from pydantic import Field
 
 from flexround.jobs.jobfile import Job, Plan
 from flexround.results import paper_numbers
-from flexround.results.paper_numbers import Key, Point
+from flexround.results.cells import Scope
+from flexround.results.paper_numbers import Key
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
-from flexround.settings.schema import Count, Recipe, ScaleFacts, Strict
-from flexround.settings.tables import SampleSize, Table
+from flexround.settings.schema import Count, Recipe, ScaleFacts
+from flexround.settings.tables import Table
 
 RESULTS = Path("results")
 TEMPLATES = Path("src/flexround/results/render/templates")  # code too, but not Python
-
-
-class Sizes(Strict):
-    """Accuracy against calibration size: figure 7."""
-
-    spec: SampleSize
-    points: tuple[Point, ...] = Field(description="of the paper")
-    sizes: tuple[Count, ...]
-    seeds: Count
-
-
-def sizes(plan: Plan) -> Sizes:
-    """Return what figure 7 shows."""
-    figures = plan.scale.figures
-    return Sizes(
-        spec=plan.params.figures.sample_size,
-        points=tuple(paper_numbers.load_figure7()) if plan.scale.shows.published else (),
-        sizes=figures.sample_sizes,
-        seeds=figures.sample_size_seeds,
-    )
 
 
 class ShowingJob(Job):
@@ -46,6 +27,11 @@ class ShowingJob(Job):
     selected: tuple[str, ...] | None = Field(None, description="checkpoints whose cells are made; none: all")
     recipes: dict[str, Recipe] = Field(description="of the rows")
     numbers: tuple[tuple[Key, float], ...] = Field(description="that the paper prints in these tables")
+
+    @property
+    def scope(self) -> Scope:
+        """The evaluated runs that the cells of the tables are collected from."""
+        return Scope(self.scale.name, self.recipes, self.seeds, RESULTS, self.selected)
 
 
 def showing(plan: Plan, tables: Sequence[Table]) -> dict[str, Any]:

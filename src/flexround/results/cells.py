@@ -14,6 +14,17 @@ from flexround.settings.tables import Table
 
 
 @dataclasses.dataclass(frozen=True)
+class Scope:
+    """The evaluated runs that cells are collected from: a scale's, by its recipes and seeds."""
+
+    scale: str
+    recipes: Mapping[str, Recipe]
+    seeds: int | Mapping[str, int]  # of a complete quantized cell, one number or by task; full precision has one seed
+    root: Path  # the results directory, which holds ``SCALE/evaluated/``
+    selected: Collection[str] | None = None  # checkpoints; nothing is read of the others; None selects all
+
+
+@dataclasses.dataclass(frozen=True)
 class Cell:
     """One number of a table and the trials it is the median of."""
 
@@ -48,18 +59,8 @@ class Cell:
         return min(self.trials, key=lambda t: abs(t.value - self.median))
 
 
-def collect(
-    table: Table,
-    recipes: Mapping[str, Recipe],
-    scale: str,
-    seeds: int | Mapping[str, int],
-    root: Path,
-    selected: Collection[str] | None = None,
-) -> list[Cell]:
+def collect(table: Table, scope: Scope) -> list[Cell]:
     """Collect all cells of a table in the paper's order: rows, then columns, then metrics.
-
-    A complete quantized cell has ``seeds`` of them, one number or by task, full precision one. ``root`` holds
-    ``SCALE/evaluated/``. Of checkpoints that are not ``selected`` nothing is read; None selects all.
 
     Raises:
         SettingsError: a row names an unknown recipe.
@@ -68,14 +69,14 @@ def collect(
     cells = []
     groups = [(index, group.compare, row) for index, group in enumerate(table.groups, start=1) for row in group.rows]
     for number, (group, compare, row) in enumerate(groups, start=1):
-        if row.recipe not in recipes:
-            raise SettingsError(f"{table.file}: recipe {suggest(row.recipe, recipes)}")
+        if row.recipe not in scope.recipes:
+            raise SettingsError(f"{table.file}: recipe {suggest(row.recipe, scope.recipes)}")
         for _, column, task, checkpoint, metrics in table.row_cells(row):
-            run = Run(scale, task, checkpoint, row.recipe, 0)
-            of_task = seeds if isinstance(seeds, int) else seeds[task]
-            count = of_task if recipes[row.recipe].quantized else 1
-            wanted = selected is None or checkpoint in selected
-            trials = trials_of(run, metrics, count if wanted else 0, root)
+            run = Run(scope.scale, task, checkpoint, row.recipe, 0)
+            seeds = scope.seeds if isinstance(scope.seeds, int) else scope.seeds[task]
+            count = seeds if scope.recipes[row.recipe].quantized else 1
+            wanted = scope.selected is None or checkpoint in scope.selected
+            trials = trials_of(run, metrics, count if wanted else 0, scope.root)
             for metric in metrics:
                 name = table.metric_names.get(metric, metric)
                 key = Key(table.number, number, row.section, row.method, row.bits, column.name, name)

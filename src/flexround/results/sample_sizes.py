@@ -1,33 +1,75 @@
 """Figure 7 as cells: accuracy against calibration size, so that it can be compared as tables are."""
 
-from collections.abc import Sequence
+import itertools
 from pathlib import Path
+from typing import TYPE_CHECKING
 
+from pydantic import Field
+
+from flexround.results import paper_numbers
 from flexround.results.cells import Cell, trials_of
+from flexround.results.evaluated import Trial
 from flexround.results.paper_numbers import Key, Point
 from flexround.settings.layout import Run
+from flexround.settings.schema import Count, Strict
 from flexround.settings.tables import SampleSize
 
+if TYPE_CHECKING:
+    from flexround.settings.plan import Plan  # no stage depends on the code that plans it
 
-def collect(
-    spec: SampleSize, points: Sequence[Point], scale: str, sizes: Sequence[int], seeds: int, root: Path
-) -> tuple[list[Cell], dict[Key, float]]:
-    """Return a cell for each method and size of the scale or the paper, and the published numbers.
 
-    All cells share one column, so that sizes can be compared with each other. A complete cell has ``seeds``, and
-    ``root`` holds ``SCALE/evaluated/``.
+class Sizes(Strict):
+    """Accuracy against calibration size: figure 7."""
+
+    spec: SampleSize
+    points: tuple[Point, ...] = Field(description="of the paper")
+    sizes: tuple[Count, ...]
+    seeds: Count
+
+
+def of(plan: "Plan") -> Sizes:
+    """Return what figure 7 shows of a scale."""
+    figures = plan.scale.figures
+    return Sizes(
+        spec=plan.params.figures.sample_size,
+        points=tuple(paper_numbers.load_figure7()) if plan.scale.shows.published else (),
+        sizes=figures.sample_sizes,
+        seeds=figures.sample_size_seeds,
+    )
+
+
+def values(shown: Sizes, scale: str, root: Path) -> dict[tuple[str, int], list[float]]:
+    """Return the values of all evaluated seeds of each method and calibration size of a scale.
 
     Raises:
         InputError: an evaluated run that can't be used.
     """
-    published = {(point.method, point.size): point.value for point in points}
-    every = sorted({*sizes, *(point.size for point in points)}, reverse=True)
+    every = itertools.product(shown.spec.recipes, shown.sizes)
+    return {(m, size): [trial.value for trial in _trials(shown, m, size, scale, root)[1]] for m, size in every}
+
+
+def collect(shown: Sizes, scale: str, root: Path) -> tuple[list[Cell], dict[Key, float]]:
+    """Return a cell for each method and size of the scale or the paper, and the published numbers.
+
+    All cells share one column, so that sizes can be compared with each other; ``root`` holds ``SCALE/evaluated/``.
+
+    Raises:
+        InputError: an evaluated run that can't be used.
+    """
+    spec, published = shown.spec, {(point.method, point.size): point.value for point in shown.points}
+    every = sorted({*shown.sizes, *(point.size for point in shown.points)}, reverse=True)
     cells, numbers = [], {}
-    for row, (method, size) in enumerate([(m, s) for m in spec.recipes for s in every], start=1):
-        run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
-        trials = trials_of(run, [spec.metric], seeds, root)[spec.metric]
+    for row, (method, size) in enumerate(itertools.product(spec.recipes, every), start=1):
+        run, trials = _trials(shown, method, size, scale, root)
         key = Key(spec.number, row, "", f"{method}, {size} samples", "", spec.checkpoint, spec.metric)
-        cells.append(Cell(key, 1, True, run, spec.metric, seeds, trials))
+        cells.append(Cell(key, 1, True, run, spec.metric, shown.seeds, trials))
         if (method, size) in published:
             numbers[key] = published[method, size]
     return cells, numbers
+
+
+def _trials(shown: Sizes, method: str, size: int, scale: str, root: Path) -> tuple[Run, tuple[Trial, ...]]:
+    """Return the first run of a method at a calibration size, and its evaluated seeds."""
+    spec = shown.spec
+    run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
+    return run, trials_of(run, [spec.metric], shown.seeds, root)[spec.metric]

@@ -21,13 +21,12 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: an evaluated run that can't be used.
     """
     job = ClaimsJob.read(arguments.job)
-    tables = _tables(job)
+    tables = {table.place: cells.collect(table, job.scope) for table in job.tables}
     paper = errata.printed(itertools.chain(*tables.values()), dict(job.numbers), frozenset(job.bold))
     usable = errata.without_copies(paper)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
-    shown = job.sizes
-    of_figure = sample_sizes.collect(shown.spec, shown.points, job.scale.name, shown.sizes, shown.seeds, RESULTS)
-    places[f"figure {shown.spec.number}"] = verdicts.Place(*of_figure)
+    of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS)
+    places[f"figure {job.sizes.spec.number}"] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places)
     text = verdicts.to_csv(comparisons, job.budgets)
     mistakes = errata.to_csv(errata.find(paper, comparisons, job.claims.examples))
@@ -35,14 +34,6 @@ def run(arguments: argparse.Namespace) -> None:
     write_text(job.out.with_name("errata.csv"), mistakes)
     write_text(job.out.with_suffix(".html"), claims_page.render(text, mistakes, job.claims.claims, job.scale))
     sys.stdout.write(_summary(judged.read(text, job.claims.claims)))
-
-
-def _tables(job: ClaimsJob) -> dict[str, list[cells.Cell]]:
-    """Return the cells of every table of runs, by its name in the claims."""
-    return {
-        table.place: cells.collect(table, job.recipes, job.scale.name, job.seeds, RESULTS, job.selected)
-        for table in job.tables
-    }
 
 
 def _summary(claims: Sequence[JudgedClaim]) -> str:

@@ -1,17 +1,17 @@
 """Draw one figure of the paper as PDF and PNG."""
 
 import argparse
-import itertools
 
 from flexround.errors import InputError
 from flexround.jobs.figure import Bits, FigureJob, Shift
-from flexround.jobs.shared import RESULTS, Sizes
+from flexround.jobs.shared import RESULTS
 from flexround.machine import provenance
 from flexround.reconstruct import codes, network
-from flexround.results import cells
+from flexround.results import cells, sample_sizes
+from flexround.results.cells import Scope
 from flexround.results.render import curves, figure_style, shifts
 from flexround.results.render.curves import Axis, CurvePoint
-from flexround.settings.layout import Run
+from flexround.results.sample_sizes import Sizes
 from flexround.tasks import protocol
 
 
@@ -48,7 +48,7 @@ def _shifts(shift: Shift) -> shifts.Shifts:
 def _by_bits(shown: Bits, number: int, scale: str) -> list[CurvePoint]:
     """Return the values of each row of a table that is compared, and of full precision; a panel for each column."""
     found: list[tuple[str, str, int | None, list[float]]] = []
-    for cell in cells.collect(shown.table, shown.recipes, scale, shown.seeds, RESULTS):
+    for cell in cells.collect(shown.table, Scope(scale, shown.recipes, shown.seeds, RESULTS)):
         recipe = shown.recipes[cell.run.recipe]
         if cell.compare or not recipe.quantized:
             values = [trial.value for trial in cell.trials]
@@ -66,17 +66,12 @@ def _by_bits(shown: Bits, number: int, scale: str) -> list[CurvePoint]:
 
 def _sizes(shown: Sizes, number: int, scale: str) -> list[CurvePoint]:
     """Return the accuracies of each method and calibration size, and the paper's points if it has any."""
-    spec = shown.spec
-    found: list[tuple[str, int, list[float]]] = []
-    for method, size in itertools.product(spec.recipes, shown.sizes):
-        run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
-        trials = cells.trials_of(run, [spec.metric], shown.seeds, RESULTS)[spec.metric]
-        found.append((method, size, [trial.value for trial in trials]))
-    if not all(values for *_, values in found):
+    found = sample_sizes.values(shown, scale, RESULTS)
+    if not all(found.values()):
         raise InputError(
             f"figure {number}: a point without an evaluated run; evaluate the runs of every calibration size"
         )
-    ours = f"ours: {curves.seeds([values for *_, values in found])}"
-    points = [curves.of_seeds(ours, method, str(size), values) for method, size, values in found]
+    ours = f"ours: {curves.seeds(list(found.values()))}"
+    points = [curves.of_seeds(ours, method, str(size), values) for (method, size), values in found.items()]
     paper = "the paper, on ImageNet: value and spread"
     return points + [CurvePoint(paper, p.method, str(p.size), p.value, p.spread) for p in shown.points]

@@ -4,7 +4,6 @@ import argparse
 import sys
 
 from flexround.io.artifacts import write_text
-from flexround.jobs.shared import RESULTS
 from flexround.jobs.tabulate import TabulateJob
 from flexround.results import cells, grid, settings_table, table_csv
 from flexround.results.render import html, latex, terminal
@@ -21,8 +20,7 @@ def run(arguments: argparse.Namespace) -> None:
     if table.settings:
         text = settings_table.to_csv(table, job.settings, scale, dict(job.numbers))
     else:
-        of_table = cells.collect(table, job.recipes, scale.name, job.seeds, RESULTS, job.selected)
-        text = table_csv.to_csv(of_table, dict(job.numbers), table, scale)
+        text = table_csv.to_csv(cells.collect(table, job.scope), dict(job.numbers), table, scale)
     made = grid.read(text)
     write_text(job.out, text)
     write_text(job.out.with_suffix(".tex"), latex.render(made, table, scale))

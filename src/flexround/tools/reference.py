@@ -12,7 +12,7 @@ from flexround.regress import checked_runs, compare, tolerances
 from flexround.regress.compare import Number, tolerances_file
 from flexround.regress.tolerances import Allowed, Pool
 from flexround.results import cells
-from flexround.results.cells import Cell
+from flexround.results.cells import Cell, Scope
 from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.results.published_results import SHARED, SUMMARY, published_name
 from flexround.results.summary import summarise
@@ -91,8 +91,8 @@ def _complete(path: Path, params: Params, seeds: int | None) -> dict[Key, Number
 
 def _cells(params: Params, tables: list[Table], scale: str, seeds: int, results: Path) -> dict[Key, Cell]:
     """Return the evaluated cells of tables at a scale."""
-    collected = (cells.collect(table, params.recipes.recipes, scale, seeds, results) for table in tables)
-    return {cell.key: cell for of_table in collected for cell in of_table if cell.trials}
+    scope = Scope(scale, params.recipes.recipes, seeds, results)
+    return {cell.key: cell for table in tables for cell in cells.collect(table, scope) if cell.trials}
 
 
 def _csv(numbers: dict[Key, Number], found: dict[Key, Cell], limits: dict[Key, Allowed]) -> str:

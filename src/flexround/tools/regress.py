@@ -10,6 +10,7 @@ from pathlib import Path
 from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Moved, Number
 from flexround.results import cells
+from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -78,7 +79,7 @@ def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Ke
     pairs = []
     for table in params.tables.values():
         seeds = {task: params.seeds(task) for task, _ in table.pairs()}
-        collected = cells.collect(table, params.recipes.recipes, params.scale.name, seeds, arguments.results)
+        collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, arguments.results))
         if found := chosen(compare.of_cells(collected)):
             pairs.append((found, chosen(compare.read_table(arguments.reference / f"{table.name}.csv"))))
     return pairs

@@ -15,6 +15,7 @@ from flexround.errors import InputError
 from flexround.io.artifacts import read_json, sha256
 from flexround.regress import compare
 from flexround.results import cells, evaluated, paper_numbers
+from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings.dependents import served
 from flexround.settings.load import load_params
@@ -119,7 +120,7 @@ def _untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
         for line in paper_numbers.read(path, dict).values():
             seeds[line["task"]] = max(seeds.get(line["task"], 1), int(line["n_seeds"]))
         with contextlib.suppress(InputError):
-            collected = cells.collect(table, params.recipes.recipes, params.scale.name, seeds, root.parent)
+            collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, root.parent))
             found, printed = compare.of_cells(collected), compare.read_table(path)
             wrong = [key for key in printed.keys() & found if printed[key].value and printed[key] != found[key]]
             for key in sorted(wrong)[:1]:

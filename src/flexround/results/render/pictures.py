@@ -124,12 +124,7 @@ def sizes(plan: Plan, root: Path) -> Values:
     Raises:
         InputError: an evaluated run that can't be used.
     """
-    figures = plan.scale.figures
-    known = (plan.scale.name, figures.sample_sizes, figures.sample_size_seeds, root / "results")
-    found = {}
-    for cell in sample_sizes.collect(plan.params.figures.sample_size, [], *known)[0]:
-        method, _, size = cell.key.method.rpartition(", ")
-        found[method, int(size.split()[0])] = [trial.value for trial in cell.trials]
+    found = sample_sizes.values(sample_sizes.of(plan), plan.scale.name, root / "results")
     return {key: values for key, values in found.items() if values}
 
 
