@@ -17,6 +17,7 @@ from flexround.regress.tolerances import Pool, Spread
 from flexround.results import cells, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
+from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run, quantized_dir
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -27,8 +28,8 @@ RUN = Run("mini", "squad", "bert-base", "q-adaround-w8a8", 0)
 RIGHT = {"full-precision": 900, "q-adaround-w8a8": 700, "q-flexround-w8a8": 740}
 
 
-def number(value, n_examples="1000"):
-    return Number(value, n_examples, RUN)
+def number(value, n_examples=1000):
+    return Number(Printed(value) if value else None, n_examples, RUN)
 
 
 def moved(found, tolerance=0.5, reference="70.00"):
@@ -38,11 +39,11 @@ def moved(found, tolerance=0.5, reference="70.00"):
 @pytest.mark.parametrize(
     ("value", "n_examples", "reason"),
     [
-        *(("70.50", "1000", None), ("69.50", "1000", None)),
-        ("70.51", "1000", "70.51, reference 70.00 (+0.51), tolerance 0.50"),
-        ("69.49", "1000", "69.49, reference 70.00 (-0.51), tolerance 0.50"),
-        ("", "1000", "missing, reference 70.00"),
-        ("70.00", "999", "on 999 test examples, reference on 1000"),
+        *(("70.50", 1000, None), ("69.50", 1000, None)),
+        ("70.51", 1000, "70.51, reference 70.00 (+0.51), tolerance 0.50"),
+        ("69.49", 1000, "69.49, reference 70.00 (-0.51), tolerance 0.50"),
+        ("", 1000, "missing, reference 70.00"),
+        ("70.00", 999, "on 999 test examples, reference on 1000"),
     ],
 )
 def test_a_cell_that_moves_in_either_direction_is_reported_with_its_manifest(value, n_examples, reason):

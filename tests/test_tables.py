@@ -43,7 +43,7 @@ def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
 def test_a_published_number_that_stands_twice_is_refused_with_its_line(tmp_path: Path, again: bool) -> None:
     lines = paper_numbers.TABLES.read_text().splitlines(keepends=True)
     (tmp_path / "published.csv").write_text("".join([*lines, lines[-1]] if again else lines))
-    message = rf"published\.csv: line {len(paper_numbers.load()) + 2}: Key\(table=24, .* is there twice; restore"
+    message = rf"published\.csv: entry {len(paper_numbers.load()) + 1}: Key\(table=24, .* is there twice; restore"
     with pytest.raises(InputError, match=message) if again else contextlib.nullcontext():
         paper_numbers.load(tmp_path / "published.csv")
 

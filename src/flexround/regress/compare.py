@@ -1,28 +1,29 @@
 """Compare the cells of tables with their reference, both ways: a number that is too good has moved as well."""
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import NamedTuple, TypeVar
+from typing import NamedTuple
 
 from flexround.errors import InputError
-from flexround.results import paper_numbers
+from flexround.regress.tolerances import Tolerance
+from flexround.results import typed_csv
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT
+from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import number
-from flexround.settings import layout
+from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run
-from flexround.settings.schema import Recipe
 
 TOLERANCES = "tolerances.csv"
-V = TypeVar("V")
+REMEDY = "make the reference first, see docs/comparing.md"
 
 
 class Number(NamedTuple):
-    """One cell as it is compared: texts of the tidy CSV, empty where there is nothing, and the first run behind it."""
+    """One cell as it is compared: the number that its table prints, None where it is missing, and the first run."""
 
-    value: str
-    n_examples: str
+    value: Printed | None
+    n_examples: int | None
     run: Run
 
 
@@ -42,14 +43,15 @@ class Moved(NamedTuple):
     @property
     def reason(self) -> str:
         """What is wrong; nothing where the number is as close to its reference as it must be."""
-        if not self.found.value:
-            return f"missing, reference {self.reference.value}"
-        if self.found.n_examples != self.reference.n_examples:
+        value, reference = self.found.value, self.reference.value
+        if value is None:
+            return f"missing, reference {reference}"
+        if reference is None or self.found.n_examples != self.reference.n_examples:
             return f"on {self.found.n_examples} test examples, reference on {self.reference.n_examples}"
-        delta = float(self.found.value) - float(self.reference.value)
+        delta = value - reference
         if round(abs(delta), EXACT) <= self.tolerance:
             return ""
-        return f"{self.found.value}, reference {self.reference.value} ({delta:+.2f}), tolerance {self.tolerance:.2f}"
+        return f"{value}, reference {reference} ({delta:+.2f}), tolerance {self.tolerance:.2f}"
 
 
 def moved(found: Mapping[Key, Number], reference: Mapping[Key, Number], tolerances: Mapping[Key, float]) -> list[Moved]:
@@ -64,31 +66,34 @@ def moved(found: Mapping[Key, Number], reference: Mapping[Key, Number], toleranc
             "docs/comparing.md"
         )
     every = [
-        Moved(key, found.get(key, Number("", "", expected.run)), expected, tolerances[key])
+        Moved(key, found.get(key, Number(None, None, expected.run)), expected, tolerances[key])
         for key, expected in reference.items()
     ]
     return [cell for cell in every if cell.reason]
 
 
-def manifest(run: Run, recipes: Mapping[str, Recipe]) -> str:
-    """Return the manifest that says how the network of a run was made."""
-    quantized = run.recipe in recipes and recipes[run.recipe].quantized
-    directory = layout.quantized_dir(run) if quantized else layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
-    return f"{directory}/manifest.json"
-
-
 def of_cells(cells: Iterable[Cell]) -> dict[Key, Number]:
-    """Return cells as the tidy CSV has them."""
-    found = {}
-    for cell in cells:
-        texts = (number(cell.median), str(cell.trials[0].n_examples)) if cell.trials else ("", "")
-        found[cell.key] = Number(*texts, cell.run)
-    return found
+    """Return cells as the CSV of their table has them."""
+    return {
+        cell.key: Number(Printed(number(cell.median)), cell.trials[0].n_examples, cell.run)
+        if cell.trials
+        else Number(None, None, cell.run)
+        for cell in cells
+    }
 
 
 def read_table(path: Path) -> dict[Key, Number]:
-    """Read the cells of a tidy CSV, see :func:`read_lines`."""
-    return read_lines(path, _number)
+    """Read the cells of the CSV of a table, see :func:`read_entries`."""
+    return {entry.key: Number(entry.value, entry.n_examples, entry.run) for entry in read_entries(path)}
+
+
+def read_entries(path: Path) -> list[Entry]:
+    """Read the CSV of a table.
+
+    Raises:
+        InputError: missing or damaged.
+    """
+    return typed_csv.load(path, Entry, REMEDY)
 
 
 def tolerances_file(series: str) -> str:
@@ -97,20 +102,10 @@ def tolerances_file(series: str) -> str:
 
 
 def read_tolerances(directory: Path, series: str = "table") -> dict[Key, float]:
-    """Read the tolerance of each cell of a reference, see :func:`read_lines`."""
-    return read_lines(directory / tolerances_file(series), lambda line: float(line["tolerance"]))
-
-
-def read_lines(path: Path, convert: Callable[[dict[str, str]], V]) -> dict[Key, V]:
-    """Return what ``convert`` makes of the lines of a CSV of cells.
+    """Read the tolerance of each cell of a reference.
 
     Raises:
         InputError: missing or damaged.
     """
-    return paper_numbers.read(path, convert, missing="make the reference first, see docs/comparing.md")
-
-
-def _number(line: dict[str, str]) -> Number:
-    """Return one line of a tidy CSV."""
-    run = Run(line["scale"], line["task"], line["checkpoint"], line["recipe"], 0)
-    return Number(line["value"], line["n_examples"], run)
+    lines = typed_csv.load(directory / tolerances_file(series), Tolerance, REMEDY)
+    return {line.key: line.tolerance for line in lines}

@@ -14,13 +14,14 @@ by chance. Full precision has one seed, so only the second spread is its own.
 
 import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import NamedTuple
 
 from flexround import metrics
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT
 from flexround.results.evaluated import Trial
+from flexround.results.paper_numbers import Key
 from flexround.settings.schema import Recipe
 
 SDS = 4.0
@@ -38,10 +39,12 @@ class Spread(NamedTuple):
     dof: int
 
 
-class Allowed(NamedTuple):
-    """The standard deviation of a cell, its tolerance, and where they are from; in the unit of the cell."""
+class Tolerance(NamedTuple):
+    """A line of the tolerances of a reference: standard deviation and tolerance of a cell, and where they are from."""
 
-    sd: float
+    key: Key
+    n_seeds: int | None
+    sd: float  # in the unit of the cell
     tolerance: float
     source: str
 
@@ -82,20 +85,14 @@ def step(trial: Trial) -> float:
     return max(100.0 / trial.n_examples, DIGIT) if metrics.of(trial.metric).higher_is_better else DIGIT
 
 
-def of_seeds(cell: Cell, kind: Kind) -> Spread:
-    """Return the spread of a cell over its seeds."""
-    values, unit = [trial.value for trial in cell.trials], noise(cell.trials[0])
+def spread(trials: Sequence[Trial], kind: Kind) -> Spread:
+    """Return the spread of the trials of a cell: of its seeds, or of one seed with sums in another order."""
+    values, unit = [trial.value for trial in trials], noise(trials[0])
     mean = statistics.fmean(values)
     return Spread(kind, sum(((value - mean) / unit) ** 2 for value in values), len(values) - 1)
 
 
-def of_rounding(cell: Cell, other: Cell, kind: Kind) -> Spread:
-    """Return the spread between a cell and the same one computed with sums in another order."""
-    difference = (cell.trials[0].value - other.trials[0].value) / noise(cell.trials[0])
-    return Spread(kind, difference**2 / 2, 1)
-
-
-def allowed(cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool) -> Allowed:
+def allowed(cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool) -> Tolerance:
     """Return the tolerance of a cell with trials, from the spreads over seeds, if it is quantized, and rounding."""
     unit, found = noise(cell.trials[0]), []
     for name, pool in (("seeds", seeds if quantized else None), ("rounding", rounding)):
@@ -105,4 +102,4 @@ def allowed(cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool
         found.append((statistics.stdev(trial.value for trial in cell.trials), f"own {len(cell.trials)} seeds"))
     sd, source = max(found, key=lambda one: round(one[0], EXACT)) if found else (unit, "test set")
     limit = max(SDS * math.sqrt(2) * sd, step(cell.trials[0]))
-    return Allowed(sd, math.ceil(round(limit / DIGIT, EXACT)) * DIGIT, source)
+    return Tolerance(cell.key, len(cell.trials), sd, math.ceil(round(limit / DIGIT, EXACT)) * DIGIT, source)

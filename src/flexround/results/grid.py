@@ -9,6 +9,7 @@ from flexround.errors import InputError
 from flexround.results import typed_csv
 from flexround.results.paper_numbers import SETTING, Key
 from flexround.results.typed_csv import Printed
+from flexround.settings.layout import Run
 
 
 class Entry(NamedTuple):
@@ -45,6 +46,11 @@ class Entry(NamedTuple):
     def key(self) -> Key:
         """The identity of the number in the paper."""
         return Key(self.table, self.row, self.section, self.method, self.bits, self.column, self.metric)
+
+    @property
+    def run(self) -> Run:
+        """The first of the runs behind the number."""
+        return Run(self.scale, self.task, self.checkpoint, self.recipe, 0)
 
     @property
     def texts(self) -> list[str]:

@@ -2,7 +2,8 @@
 
 import csv
 import typing
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any, TypeVar
 
 from flexround.errors import InputError
@@ -32,6 +33,8 @@ class Printed(float):
 KINDS: Mapping[object, Callable[[str], object]] = {
     str: str,
     int: int,
+    float: float,
+    Printed: Printed,
     bool: lambda text: bool(int(text)),
     int | None: lambda text: int(text) if text else None,
     bool | None: lambda text: bool(int(text)) if text else None,
@@ -39,33 +42,61 @@ KINDS: Mapping[object, Callable[[str], object]] = {
 }
 
 
-def read(text: str, line: type[L], name: str) -> list[L]:
+def load(path: Path, line: type[L], remedy: str) -> list[L]:
+    """Return the lines of a CSV file, see :func:`read`; lines that start with # tell its source.
+
+    Raises:
+        InputError: the file is missing or damaged.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except FileNotFoundError as error:
+        raise InputError(f"{path}: missing; {remedy}") from error
+    return read("\n".join(of for of in text.splitlines() if not of.startswith("#")), line, str(path), remedy)
+
+
+def read(text: str, line: type[L], name: str, remedy: str = "make it again") -> list[L]:
     """Return the lines of a CSV.
 
     Args:
         text: of the file.
-        line: NamedTuple whose fields are the columns, in their order; its types are keys of ``KINDS``.
+        line: NamedTuple whose fields are the columns, see :func:`columns`; their types are keys of ``KINDS``.
         name: what the file is called in errors.
+        remedy: what helps, for errors.
 
     Raises:
         InputError: other columns, a line of another length, or text in a column of numbers.
     """
-    kinds = typing.get_type_hints(line)
+    kinds = columns(line)
     try:
         header, *rows = list(csv.reader(text.splitlines())) or [[]]
     except csv.Error as error:
-        raise InputError(f"{name}: {error}; make it again") from error
+        raise InputError(f"{name}: {error}; {remedy}") from error
     if header != list(kinds):
-        raise InputError(f"{name} with columns {header}: made by another version; make it again")
+        raise InputError(f"{name} with columns {header}: made by another version; {remedy}")
     found = []
     for number, row in enumerate(rows, 1):
         if len(row) != len(kinds):
-            raise InputError(f"{name}: entry {number} has not as many cells as there are columns; make it again")
-        values = {}
+            raise InputError(f"{name}: entry {number} has not as many cells as there are columns; {remedy}")
+        values = []
         for (column, kind), cell in zip(kinds.items(), row, strict=True):
             try:
-                values[column] = KINDS[kind](cell)
+                values.append(KINDS[kind](cell))
             except ValueError as error:
-                raise InputError(f"{name}: entry {number}: {column} = {cell!r} is no number; make it again") from error
-        found.append(line(**values))
+                raise InputError(f"{name}: entry {number}: {column} = {cell!r} is no number; {remedy}") from error
+        found.append(_filled(line, iter(values)))
     return found
+
+
+def columns(line: type[L]) -> dict[str, object]:
+    """Return the columns of a line in order, with their types; a field that is a NamedTuple stands for its own."""
+    found: dict[str, object] = {}
+    for name, kind in typing.get_type_hints(line).items():
+        found |= columns(kind) if hasattr(kind, "_fields") else {name: kind}
+    return found
+
+
+def _filled(line: type[L], values: Iterator[object]) -> L:
+    """Return a line with the values of its columns."""
+    kinds = typing.get_type_hints(line).values()
+    return line(*[_filled(kind, values) if hasattr(kind, "_fields") else next(values) for kind in kinds])

@@ -12,6 +12,7 @@ from flexround.regress.compare import Moved, Number
 from flexround.results import cells
 from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
+from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.tools import cli
@@ -53,7 +54,10 @@ def run(arguments: argparse.Namespace) -> None:
 
 def report(moved: Moved, params: Params) -> str:
     """Return the line about a cell that moved: what, how far, and where its network comes from."""
-    return f"{moved}; {compare.manifest(moved.found.run, params.recipes.recipes)}"
+    run, recipes = moved.found.run, params.recipes.recipes
+    quantized = run.recipe in recipes and recipes[run.recipe].quantized
+    directory = layout.quantized_dir(run) if quantized else layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
+    return f"{moved}; {directory}/manifest.json"
 
 
 def _unconverged(params: Params, results: Path) -> list[convergence.Unit]:

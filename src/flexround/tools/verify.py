@@ -14,7 +14,7 @@ from typing import Any
 from flexround.errors import InputError
 from flexround.io.artifacts import read_json, sha256
 from flexround.regress import compare
-from flexround.results import cells, evaluated, paper_numbers
+from flexround.results import cells, evaluated
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings.dependents import served
@@ -117,8 +117,8 @@ def _untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
         path, seeds = root / f"{table.name}.csv", dict[str, int]()
         if not table.groups or not path.exists():
             continue
-        for line in paper_numbers.read(path, dict).values():
-            seeds[line["task"]] = max(seeds.get(line["task"], 1), int(line["n_seeds"]))
+        for entry in compare.read_entries(path):
+            seeds[entry.task] = max(seeds.get(entry.task, 1), entry.n_seeds or 0)
         with contextlib.suppress(InputError):
             collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, root.parent))
             found, printed = compare.of_cells(collected), compare.read_table(path)

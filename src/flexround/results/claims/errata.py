@@ -6,10 +6,11 @@ from typing import NamedTuple
 
 from flexround import metrics
 from flexround.results.cells import Cell
-from flexround.results.claims.judged import Mistake
+from flexround.results.claims.judged import Erratum
 from flexround.results.claims.verdicts import Comparison
 from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.results.table_csv import number, write
+from flexround.results.typed_csv import Printed, columns
 from flexround.settings.layout import FULL_PRECISION
 
 COPY, NOT_BEST, TIE, WORDS, ONE_EXAMPLE, TWO_NUMBERS = KINDS = (
@@ -17,15 +18,6 @@ COPY, NOT_BEST, TIE, WORDS, ONE_EXAMPLE, TWO_NUMBERS = KINDS = (
     *("contradicts the words", "a win of one example", "two numbers for one run"),
 )
 COPIED = 3  # rows that share fewer numbers may agree by chance
-
-
-class Erratum(NamedTuple):
-    """One number, or row of numbers (``key`` then names its first), with what is wrong."""
-
-    kind: str
-    key: Key
-    value: float
-    text: str
 
 
 class Paper(NamedTuple):
@@ -38,6 +30,10 @@ class Paper(NamedTuple):
     def value(self, cell: Cell) -> float:
         """Return the published number of a cell."""
         return self.numbers[cell.key]
+
+    def erratum(self, kind: str, cell: Cell, text: str) -> Erratum:
+        """Return what is wrong with the number of a cell."""
+        return Erratum(kind, cell.key, Printed(number(self.value(cell))), text)
 
 
 def printed(cells: Iterable[Cell], numbers: Mapping[Key, float], bold: Set[Key]) -> Paper:
@@ -60,9 +56,9 @@ def copied_rows(paper: Paper) -> Iterator[Erratum]:
         origins = [other for other in rows if other is not row and _copies(row, other, paper)]
         if origins and printed[_identity(row[0])] <= max(printed[_identity(other[0])] for other in origins):
             places = ", ".join(f"table {other[0].key.table} row {other[0].key.row}" for other in origins)
-            key, method = row[0].key, origins[0][0].key.method
+            method = origins[0][0].key.method
             text = f"All numbers of the row are those of {method} in {places}, which are other runs."
-            yield Erratum(COPY, key, paper.numbers[key], text)
+            yield paper.erratum(COPY, row[0], text)
 
 
 def without_copies(paper: Paper) -> dict[Key, float]:
@@ -92,7 +88,7 @@ def contradictions(comparisons: Iterable[Comparison], paper: Paper) -> Iterator[
         if comparison.claim.strict and room is not None and room < 0 and one.key in paper.numbers:
             claim = comparison.claim
             text = f"{comparison.published:+.2f} against {other.key.method}, but {claim.where}: {claim.text}"
-            yield Erratum(WORDS, one.key, paper.value(one), text)
+            yield paper.erratum(WORDS, one, text)
 
 
 def two_numbers(paper: Paper) -> Iterator[Erratum]:
@@ -102,26 +98,25 @@ def two_numbers(paper: Paper) -> Iterator[Erratum]:
         for cell in cells[1:]:
             if paper.value(cell) != paper.value(first):
                 text = f"Table {first.key.table} prints {paper.value(first):.2f} for the same run."
-                yield Erratum(TWO_NUMBERS, cell.key, paper.value(cell), text)
+                yield paper.erratum(TWO_NUMBERS, cell, text)
 
 
 def to_csv(errata: Iterable[Erratum]) -> str:
     """Return one line per erratum, byte-stable."""
-    lines = [{"kind": e.kind, "value": number(e.value), "text": e.text} | e.key._asdict() for e in errata]
-    return write(lines, Mistake._fields)
+    lines = [{"kind": e.kind, "value": str(e.value), "text": e.text} | e.key._asdict() for e in errata]
+    return write(lines, tuple(columns(Erratum)))
 
 
 def _bold_mark(cell: Cell, rival: Cell, paper: Paper, examples: Mapping[str, Mapping[str, int]]) -> Iterator[Erratum]:
     """Yield what is wrong with a bold number, given the best of those that are not bold."""
-    key, value = cell.key, paper.value(cell)
     ahead = round(_oriented(cell, paper) - _oriented(rival, paper), DECIMALS)
     against = f"{rival.key.method} (row {rival.key.row}) has {paper.value(rival):.2f}"
     if ahead < 0:
-        yield Erratum(NOT_BEST, key, value, f"{against}, which is better and not bold.")
+        yield paper.erratum(NOT_BEST, cell, f"{against}, which is better and not bold.")
     elif ahead == 0:
-        yield Erratum(TIE, key, value, f"{against} as well and is not bold.")
+        yield paper.erratum(TIE, cell, f"{against} as well and is not bold.")
     elif round(ahead / 100 * (count := examples.get(cell.run.task, {}).get(cell.metric, 0))) == 1:
-        yield Erratum(ONE_EXAMPLE, key, value, f"{against}: one of {count} test examples less.")
+        yield paper.erratum(ONE_EXAMPLE, cell, f"{against}: one of {count} test examples less.")
 
 
 def _copies(row: Sequence[Cell], other: Sequence[Cell], paper: Paper) -> bool:

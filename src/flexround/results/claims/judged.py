@@ -8,6 +8,7 @@ from typing import NamedTuple
 from flexround.errors import InputError, suggest
 from flexround.results import typed_csv
 from flexround.results.claims.specs import Claim
+from flexround.results.paper_numbers import Key
 from flexround.results.typed_csv import Printed
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
@@ -41,18 +42,12 @@ class Judgement(NamedTuple):
     other_recipe: str
 
 
-class Mistake(NamedTuple):
-    """A line of ``errata.csv``: a number of the paper, and what is wrong with it."""
+class Erratum(NamedTuple):
+    """A line of ``errata.csv``: a number, or row of numbers (``key`` names its first), and what is wrong."""
 
     kind: str
-    table: int
-    row: int
-    section: str
-    method: str
-    bits: str
-    column: str
-    metric: str
-    value: Printed | None
+    key: Key
+    value: Printed
     text: str
 
 
@@ -88,13 +83,13 @@ def read(text: str, claims: Mapping[str, Claim], name: str = "claims CSV") -> li
     return judged
 
 
-def read_errata(text: str, name: str = "errata CSV") -> list[Mistake]:
+def read_errata(text: str, name: str = "errata CSV") -> list[Erratum]:
     """Return the errata of ``errata.csv``.
 
     Raises:
         InputError: a CSV of another version.
     """
-    return typed_csv.read(text, Mistake, name)
+    return typed_csv.read(text, Erratum, name)
 
 
 def total(judged: Iterable[JudgedClaim]) -> dict[str, int]:

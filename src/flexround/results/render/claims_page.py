@@ -5,9 +5,10 @@ from collections.abc import Mapping
 
 from flexround import metrics
 from flexround.results.claims import judged
-from flexround.results.claims.judged import FAILS, HOLDS, NOT_RUN, VERDICTS, JudgedClaim, Judgement, Mistake
+from flexround.results.claims.judged import FAILS, HOLDS, NOT_RUN, VERDICTS, Erratum, JudgedClaim, Judgement
 from flexround.results.claims.specs import Claim
 from flexround.results.paired import Z
+from flexround.results.paper_numbers import Key
 from flexround.results.render import jinja, words
 from flexround.results.render.notes import scale_note
 from flexround.results.typed_csv import Printed
@@ -52,12 +53,14 @@ def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
     ]
 
 
-def errata(mistakes: list[Mistake]) -> list[tuple[object, ...]]:
+def errata(mistakes: list[Erratum]) -> list[tuple[object, ...]]:
     """Return a row for each erratum, see ``ERRATA``."""
-    return [(m.kind, f"Table {m.table}, row {m.row}", m.method, _cell(m), m.value, m.text) for m in mistakes]
+    return [
+        (m.kind, f"Table {m.key.table}, row {m.key.row}", m.key.method, _cell(m.key), m.value, m.text) for m in mistakes
+    ]
 
 
-def _cell(line: Judgement | Mistake) -> str:
+def _cell(line: Judgement | Key) -> str:
     """Return where in its table a number stands."""
     return ", ".join(filter(None, (line.section, line.column, line.bits, words.of(line.metric))))
 
