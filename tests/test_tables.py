@@ -9,17 +9,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, write, write_arrays
+from table_runs import OF_RUNS, RECIPES, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays
 
 from flexround.errors import InputError, SettingsError
 from flexround.results import cells, evaluated, paper_numbers
 from flexround.results.cells import Scope
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
-
-
-def test_shipped_tables_are_there() -> None:
-    assert [table.number for table in OF_RUNS.values()] == [*range(1, 13), 15, 16, *range(19, 25)]
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
@@ -39,19 +35,12 @@ def test_spec_matches_the_published_numbers_one_to_one(name: str) -> None:
         assert group.compare == ("full-precision" not in {row.recipe for row in group.rows})
 
 
-@pytest.mark.parametrize("again", [False, True])
-def test_a_published_number_that_stands_twice_is_refused_with_its_line(tmp_path: Path, again: bool) -> None:
-    lines = paper_numbers.TABLES.read_text().splitlines(keepends=True)
-    (tmp_path / "published.csv").write_text("".join([*lines, lines[-1]] if again else lines))
-    message = rf"published\.csv: entry {len(paper_numbers.load()) + 1}: Key\(table=24, .* is there twice; restore"
-    with pytest.raises(InputError, match=message) if again else contextlib.nullcontext():
-        paper_numbers.load(tmp_path / "published.csv")
-
-
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_recipe_is_what_the_row_says(name: str) -> None:
     full = 16 if name >= "table19" else 32
     names = {"AdaQuant": "adaquant", "AdaRound": "adaround", "FlexRound": "flexround", "CLE": "cle"}
+    tuned = {row.recipe for row in OF_RUNS[name].rows() if row.recipe.endswith("-tuned")}
+    assert tuned == ({"q-flexround-w8a8-tuned"} if name == "table16" else set())
     for row in OF_RUNS[name].rows():
         weights, activations = re.search(r"(?:-w(\d))?(?:a(\d))?(?:-fixed-s1|-no-s3-s4|-tuned)?$", row.recipe).groups()
         assert row.bits in ("", f"{weights or full}/{activations or full}")
@@ -88,70 +77,59 @@ def test_cells_show_what_section_and_column_say(number: int) -> None:
         assert (cell.task, cell.checkpoint, cell.metrics) == (task, checkpoint, metrics or cell.metrics)
 
 
-def test_only_table_16_has_the_tuned_recipe() -> None:
-    tuned = [name for name, table in OF_RUNS.items() if "q-flexround-w8a8-tuned" in {r.recipe for r in table.rows()}]
-    assert tuned == ["table16"]
-
-
-def test_all_published_numbers_are_read() -> None:
+def test_every_published_number_is_read_once(tmp_path: Path) -> None:
     numbers = paper_numbers.load()
     assert len(numbers) == 1116
     assert {key.table for key in numbers} == set(range(1, 25))
     assert len(paper_numbers.load_figure7()) == 14
+    *_, last = lines = paper_numbers.TABLES.read_text().splitlines(keepends=True)
+    (tmp_path / "published.csv").write_text("".join([*lines, last]))
+    with pytest.raises(InputError, match=r"published\.csv: entry 1117: Key\(table=24, .* is there twice; restore"):
+        paper_numbers.load(tmp_path / "published.csv")
 
 
 # collecting
 
 
-def test_nothing_evaluated_is_missing_never_a_number(tmp_path: Path) -> None:
-    text = make(tmp_path, comparable=True)
-    for line in csv.DictReader(text.splitlines()):
-        assert (line["status"], line["value"], line["delta"], line["n_seeds"]) == ("missing", "", "", "0")
-        assert line["published"] == "70.00"
-
-
-def test_median_spread_and_uncertainty(tmp_path: Path) -> None:
-    for seed, count in enumerate((700, 760, 710)):
-        write(tmp_path, "weak", hits(count), seed)
-    found = entry(make(tmp_path, seeds=3), "weak")
-    assert (found["value"], found["spread"], found["n_seeds"]) == ("71.00", "6.00", "3")
-    assert (found["stderr"], found["n_examples"], found["higher_is_better"]) == ("1.44", "1000", "1")
-    assert found["status"] == "computed"
-
-
-def test_some_seeds_are_partial(tmp_path: Path) -> None:
-    write(tmp_path, "weak", hits(700), seed=1)
-    write(tmp_path, "weak", hits(700), seed=1, name="big")
-    for comparable in (False, True):
-        found = entry(make(tmp_path, comparable, seeds=3), "weak")
-        assert (found["status"], found["n_seeds"], found["value"], found["spread"]) == ("partial", "1", "70.00", "")
-
-
-def test_full_precision_needs_one_seed(tmp_path: Path) -> None:
-    write(tmp_path, "full", hits(900))
-    assert entry(make(tmp_path, seeds=5), "full")["status"] == "computed"
+@pytest.mark.parametrize("comparable", [False, True])
+@pytest.mark.parametrize(
+    ("counts", "expected"),
+    [
+        ({}, ("missing", "0", "", "", "", "")),
+        ({1: 700}, ("partial", "1", "70.00", "", "1.45", "1000")),
+        ({0: 700, 1: 760, 2: 710}, ("complete", "3", "71.00", "6.00", "1.44", "1000")),
+    ],
+    ids=["none", "one", "all"],
+)
+def test_a_cell_is_the_median_of_its_seeds(
+    tmp_path: Path, comparable: bool, counts: dict[int, int], expected: tuple[str, ...]
+) -> None:
+    for seed, count in counts.items():
+        write(tmp_path, "weak", hits(count), seed, name=scale(comparable).name)
+    write(tmp_path, "full", hits(900), name=scale(comparable).name)
+    text = make(tmp_path, comparable, seeds=3)
+    status = expected[0].replace("complete", "off" if comparable else "computed")
+    found = entry(text, "weak")
+    names = ("n_seeds", "value", "spread", "stderr", "n_examples")
+    assert (found["status"], *(found[name] for name in names)) == (status, *expected[1:])
+    assert (found["published"], bool(found["delta"])) == ("70.00", comparable and bool(counts))
+    assert entry(text, "full")["status"] == ("off" if comparable else "computed"), "full precision has one seed"
 
 
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
         ({"metrics": {"top1": float("nan"), "top5": 1.0}}, r"metrics\.top1 = nan"),
-        ({"stderr": {"top1": float("inf"), "top5": 1.0}}, r"stderr\.top1 = inf"),
         ({"metrics": {"top1": 70.0}}, r"metrics\.top5: missing"),
-        ({"metrics": {"top1": None, "top5": 1.0}}, r"metrics\.top1 = None"),
         ({"run": {"scale": "other"}}, "its place is that of"),
         ({"metrics": {"top1": 200.0, "top5": 1.0}}, r"metrics\.top1 = 200\.0, it lies between 0\.0 and 100\.0"),
-        ({"metrics": {"top1": -5.0, "top5": 1.0}}, r"metrics\.top1 = -5\.0, it lies between"),
         ({"metrics": {"top1": 70.1, "top5": 70.0}}, r"metrics\.top1 = 70\.1, but predictions.safetensors gives 70\.0"),
         ({"stderr": {"top1": 0.145, "top5": 1.45}}, r"stderr\.top1 = 0\.145, but predictions.safetensors gives 1\.449"),
         ({"stderr": {"top1": -1.4}}, r"stderr\.top1 = -1\.4"),
         ({"n_examples": {"top1": 10000, "top5": 1000}}, r"n_examples\.top1 = 10000, but .* gives 1000"),
         ({"n_examples": {"top1": 0, "top5": 1000}}, r"n_examples\.top1 = 0"),
-        ({"n_examples": {"top1": True, "top5": 1000}}, r"n_examples\.top1 = True"),
         ({"n_examples": {"top5": 1000}}, r"n_examples\.top1: missing"),
         ({"higher_is_better": {"top1": False, "top5": True}}, r"higher_is_better\.top1 = False"),
-        ({"predictions": {"sha256": "0" * 64}}, rf"predictions\.safetensors: its sha256 is .*, .* says {'0' * 64}"),
-        ({"predictions": {}}, r"predictions\.sha256: this key is required"),
         ({"format": 2}, "its format is 2"),
     ],
 )
@@ -168,52 +146,27 @@ SPREAD = float(REPLICATES.std(ddof=1))
 
 
 @pytest.mark.parametrize(
-    ("value", "stderr", "message"),
+    ("kind", "metric", "facts", "message"),
     [
-        (35.0, SPREAD, ""),
-        (35.0, float(REPLICATES.std()), ""),
-        (42.0, SPREAD, r"metrics\.matthews = 42\.0, but predictions.safetensors gives 40\.0"),
-        (-101.0, SPREAD, r"= -101\.0, it lies between -100\.0 and 100\.0"),
-        (35.0, SPREAD / 10, r"stderr\.matthews = 0\.29.*, but predictions.safetensors gives 2\.9"),
+        ("replicates", "matthews", (35.0, SPREAD, 100), ""),
+        ("replicates", "matthews", (35.0, float(REPLICATES.std()), 100), ""),
+        ("replicates", "matthews", (42.0, SPREAD, 100), r"metrics\.matthews = 42\.0, but .* gives 40\.0"),
+        ("replicates", "matthews", (-101.0, SPREAD, 100), r"= -101\.0, it lies between -100\.0 and 100\.0"),
+        ("replicates", "matthews", (35.0, SPREAD / 10, 100), r"stderr\.matthews = 0\.29.*, but .* gives 2\.9"),
+        ("predictions", "ppl", (12.5, 2.0, 100), ""),
+        ("predictions", "ppl", (12.5, 2.0, 900), r"n_examples\.ppl = 900, but"),
+        ("predictions", "ppl", (12.5, 1e300, 100), ""),
     ],
 )
-def test_resamples_bound_the_value_and_give_its_error(
-    tmp_path: Path, value: float, stderr: float, message: str
+def test_predictions_and_resamples_bound_what_is_said_of_them(
+    tmp_path: Path, kind: str, metric: str, facts: tuple[float, ...], message: str
 ) -> None:
     run = Run("mini", "glue-cola", "bert-base", "weak", 0)
-    changes = {"metrics": {"matthews": value}, "stderr": {"matthews": stderr}}
-    write_arrays(tmp_path, run, {"matthews": REPLICATES}, kind="replicates", **changes)
-    if not message:
-        assert evaluated.read_run(run, tmp_path, ["matthews"])["matthews"].value == value
-        return
-    with pytest.raises(InputError, match=message):
-        evaluated.read_run(run, tmp_path, ["matthews"])
-
-
-@pytest.mark.parametrize(
-    ("count", "stderr", "message"),
-    [(9, 2.0, ""), (90, 2.0, r"n_examples\.ppl = 90, but"), (9, 1e300, ""), (9, -1.0, r"stderr\.ppl = -1")],
-)
-def test_of_bare_predictions_only_the_number_is_compared(
-    tmp_path: Path, count: int, stderr: float, message: str
-) -> None:
-    run = Run("mini", "ptb", "gpt-neo-1.3b", "weak", 0)
-    changes = {"metrics": {"ppl": 12.5}, "stderr": {"ppl": stderr}, "n_examples": {"ppl": count}}
-    write_arrays(tmp_path, run, {"ppl": np.zeros(9)}, kind="predictions", **changes)
+    names = ("metrics", "stderr", "n_examples")
+    changes = {name: {metric: fact} for name, fact in zip(names, facts, strict=True)}
+    write_arrays(tmp_path, run, {metric: REPLICATES}, kind=kind, **changes)
     with pytest.raises(InputError, match=message) if message else contextlib.nullcontext():
-        assert evaluated.read_run(run, tmp_path, ["ppl"])["ppl"].n_examples == count
-
-
-@pytest.mark.parametrize("name", ["predictions.safetensors", "metrics.json"])
-def test_a_missing_or_cut_file_of_an_evaluation_is_refused(tmp_path: Path, name: str) -> None:
-    path = write(tmp_path, "weak", hits(700)) / name
-    path.write_bytes(path.read_bytes()[:50])
-    with pytest.raises(InputError, match=rf"{name}: .*"):
-        make(tmp_path)
-    path.unlink()
-    if name == "predictions.safetensors":
-        with pytest.raises(InputError, match=rf"{name}: missing although"):
-            make(tmp_path)
+        assert evaluated.read_run(run, tmp_path, [metric])[metric].value == facts[0]
 
 
 def test_permuted_scores_are_refused_by_their_hash(tmp_path: Path) -> None:
@@ -263,23 +216,12 @@ def test_bold_needs_more_than_the_paired_noise(tmp_path: Path, strong: np.ndarra
     assert {entry(text, other)["best"] for other in runs if other != "strong"} == {"0"}  # also not of the references
 
 
-def test_without_scores_the_unpaired_error_decides(tmp_path: Path) -> None:
-    for recipe, count in (("weak", 700), ("strong", 730), ("third", 100)):
+@pytest.mark.parametrize(("strong", "best", "lead"), [(730, "0", "3.00"), (745, "1", "4.50")])
+def test_without_scores_the_unpaired_error_decides(tmp_path: Path, strong: int, best: str, lead: str) -> None:
+    for recipe, count in (("weak", 700), ("strong", strong), ("third", 100)):
         write(tmp_path, recipe, hits(count), kind="predictions")
-    assert entry(make(tmp_path), "strong")["best"] == "0"  # 3 points against 1.96 x 2.02
-    shutil.rmtree(tmp_path / "mini")
-    for recipe, count in (("weak", 700), ("strong", 745), ("third", 100)):
-        write(tmp_path, recipe, hits(count), kind="predictions")
-    assert entry(make(tmp_path), "strong")["best"] == "1"
-
-
-@pytest.mark.parametrize(("last", "bold"), [(690, "1"), (640, "0")])
-def test_seed_spread_is_noise_too(tmp_path: Path, last: int, bold: str) -> None:
-    for seed, weak in enumerate((700, 700, last)):
-        write(tmp_path, "weak", hits(weak), seed)
-        write(tmp_path, "strong", hits(740), seed)
-        write(tmp_path, "third", hits(100), seed)
-    assert entry(make(tmp_path, seeds=3), "strong")["best"] == bold
+    found = entry(make(tmp_path), "strong")  # 3 points against 1.96 x 2.02
+    assert (found["best"], found["lead"], found["p_value"]) == (best, lead, "")
 
 
 def test_the_lead_over_seeds_is_the_mean_that_is_tested(tmp_path: Path) -> None:
@@ -296,7 +238,8 @@ def test_the_lead_over_seeds_is_the_mean_that_is_tested(tmp_path: Path) -> None:
 def test_no_winner_while_a_rival_is_missing_or_partial(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     write(tmp_path, "strong", hits(740))
-    assert entry(make(tmp_path), "strong")["best"] == "0"
+    found = entry(make(tmp_path), "strong")
+    assert (found["best"], found["rival"], found["lead"], found["lead_stderr"], found["p_value"]) == ("0", *[""] * 4)
     write(tmp_path, "third", hits(100))
     assert entry(make(tmp_path), "strong")["best"] == "1"
     assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0"
@@ -327,6 +270,22 @@ def test_each_column_of_table_6_has_its_own_metric(tmp_path: Path) -> None:
     assert {cell.key.metric for cell in found} == {"bleu"}
 
 
+def test_the_rival_is_the_best_other_cell(tmp_path: Path) -> None:
+    complete(tmp_path)
+    text = make(tmp_path)
+    significance = {recipe: [entry(text, recipe)[n] for n in ("rival", "lead", "p_value")] for recipe in RECIPES}
+    assert significance["strong"] == ["B + Weak", "4.00", "0.0000"]
+    assert significance["weak"] == ["B + Strong", "-4.00", "0.0000"]
+    assert significance["third"] == ["B + Strong", "-64.00", "0.0000"]
+    assert significance["full"] == ["", "", ""], "not compared"
+
+
+def test_a_section_is_a_contest_of_its_own(tmp_path: Path) -> None:
+    scores = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
+    text = fill(tmp_path, OF_RUNS["table04"], scores)
+    assert text.count(",1,Q+AdaRound,5.00,0.69,0.0000") == text.count(",0,Q+FlexRound (Ours),-5.00,0.69,0.0000") == 25
+
+
 # the CSV
 
 
@@ -346,12 +305,6 @@ def test_status_follows_the_tolerance(tmp_path: Path, count: int, value: float, 
     found = entry(make(tmp_path, comparable=True, value=value), "weak")
     assert found["status"] == expected
     assert float(found["delta"]) == round(float(found["value"]) - value, 2)
-
-
-def test_a_scale_of_its_own_never_shows_delta(tmp_path: Path) -> None:
-    complete(tmp_path)
-    text = make(tmp_path)
-    assert {(line["delta"], line["status"]) for line in csv.DictReader(text.splitlines())} == {("", "computed")}
 
 
 def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
