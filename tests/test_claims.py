@@ -65,7 +65,6 @@ def shipped(name: str) -> list[dict[str, str]]:
         ({}, 1.0, 0.5, 0.01, verdicts.HOLDS),
         ({}, -1.0, 0.5, 0.01, verdicts.FAILS),
         ({}, 0.4, 0.5, 0.01, verdicts.NOISE),
-        ({}, -0.4, 0.5, 0.01, verdicts.NOISE),
         ({}, 1.0, 0.5, 0.06, verdicts.NOISE),  # the test disagrees
         ({}, 1.0, 0.5, None, verdicts.HOLDS),  # nothing to test
         ({}, 0.0, 0.0, 1.0, verdicts.NOISE),  # a tie
@@ -75,11 +74,8 @@ def shipped(name: str) -> list[dict[str, str]]:
         ({"within": {"top1": 2}}, -1.8, 0.5, 0.01, verdicts.NOISE),
         ({"within": {"top1": 2}}, -2.2, 0.5, 0.01, verdicts.NOISE),
         ({"within": {"top1": 2}}, -2.6, 0.5, 0.01, verdicts.FAILS),
-        ({"within": {"top1": 2}}, 5.0, 0.5, 0.01, verdicts.HOLDS),
-        ({"similar": {"top1": 0.3}}, 0.1, 0.1, 1.0, verdicts.HOLDS),
         ({"similar": {"top1": 0.3}}, -0.1, 0.1, 1.0, verdicts.HOLDS),
         ({"similar": {"top1": 0.3}}, 0.1, 0.5, 1.0, verdicts.NOISE),
-        ({"similar": {"top1": 0.3}}, 1.0, 0.5, 0.01, verdicts.FAILS),
         ({"similar": {"top1": 0.3}}, -1.0, 0.5, 0.01, verdicts.FAILS),
     ],
 )
@@ -94,20 +90,6 @@ def test_a_lead_beyond_the_noise_holds_and_its_reverse_does_not(tmp_path: Path) 
     assert (back["margin"], back["noise"], back["verdict"]) == ("-4.00", "1.22", "does not hold")
     assert there["p_value"] == back["p_value"] == "0.0000"
     assert (there["one"], there["other"], there["bits"]) == ("B + Strong", "B + Weak", "4/32")
-
-
-@pytest.mark.parametrize(
-    ("counts", "verdict"),
-    [
-        ([(700, 740), (660, 700), (690, 730)], "holds"),  # the rows move together from seed to seed
-        ([(700, 760), (660, 700), (690, 690)], "inside the noise"),
-    ],
-)
-def test_how_the_lead_varies_over_seeds_is_noise(tmp_path: Path, counts: list[tuple[int, int]], verdict: str) -> None:
-    for seed, of_seed in enumerate(counts):
-        for recipe, count in zip(("weak", "strong"), of_seed, strict=True):
-            write(tmp_path, recipe, hits(count), seed=seed)
-    assert judged(tmp_path, claim(), seeds=3)[0]["verdict"] == verdict
 
 
 @pytest.mark.parametrize("missing", PAIR)
@@ -182,16 +164,12 @@ def test_columns_sections_and_metrics_narrow_a_claim_down(tmp_path: Path) -> Non
         ({"places": ["table 98"]}, r"it: place 'table 98' \(did you mean 'table 99'"),
         ({"pairs": [("strng", "weak")]}, "none of its cells"),
         ({"columns": ["Net_19"]}, "none of its cells"),
+        ({"within": {"top1": 1}, "similar": {"top1": 1}}, "only one of them"),
     ],
 )
 def test_a_claim_about_nothing_is_refused(tmp_path: Path, changes: dict[str, object], message: str) -> None:
     with pytest.raises(SettingsError, match=message):
         judged(tmp_path, claim(**changes))
-
-
-def test_a_claim_of_two_kinds_is_refused() -> None:
-    with pytest.raises(SettingsError, match="only one of them"):
-        claim(within={"top1": 1}, similar={"top1": 1})
 
 
 # the paper's own side
@@ -201,12 +179,9 @@ def test_a_claim_of_two_kinds_is_refused() -> None:
     ("name", "supported", "total"),
     [
         ("s1-learnable", 6, 6),
-        ("s3-s4", 3, 3),
         ("weights-only", 33, 36),  # ResNet-18 at 3 bit is worse twice, ResNet-50 equal once
-        ("any-calibration-size", 7, 7),
         ("insensitive-to-calibration-size", 6, 6),
         ("addition-and-division", 35, 36),
-        ("equalization-not-needed", 4, 4),
         ("opt-near-full-precision", 6, 6),
     ],
 )
@@ -218,7 +193,6 @@ def test_what_the_paper_supports_itself(name: str, supported: int, total: int) -
 def test_published_margins_of_figure_7() -> None:
     found = {line["one"]: line["published_margin"] for line in shipped("insensitive-to-calibration-size")}
     assert found["B + FlexRound, 32 samples"] == f"{67.17 - 68.11:.2f}"
-    assert found["B + FlexRound, 1024 samples"] == f"{69.65 - 69.85:.2f}"
     first = shipped("any-calibration-size")[0]
     assert (first["one"], first["other"]) == ("B + FlexRound, 1024 samples", "B + AdaRound, 1024 samples")
     assert first["published_margin"] == f"{69.65 - 67.77:.2f}"
@@ -254,16 +228,13 @@ def test_every_table_with_both_rows_is_claimed() -> None:
 # the stage
 
 
-def make(root: Path) -> tuple[str, str, str]:
-    with contextlib.chdir(root):
-        call("claims", resolve.inputs(Plan(load_params("mini")), "claims"))
-    return tuple((root / "results/mini" / name).read_text() for name in ("claims.csv", "errata.csv", "claims.html"))
-
-
 def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     scores = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
     fill(tmp_path / "results", OF_RUNS["table12"], scores)
-    text, errata, page = make(tmp_path)
+    with contextlib.chdir(tmp_path):
+        call("claims", resolve.inputs(Plan(load_params("mini")), "claims"))
+    names = ("claims.csv", "errata.csv", "claims.html")
+    text, errata, page = ((tmp_path / "results/mini" / name).read_text() for name in names)
     lines = list(csv.DictReader(text.splitlines()))
     assert {line["claim"] for line in lines if line["verdict"] != "not run"} == {"squad"}
     assert [line["verdict"] for line in lines if line["claim"] == "squad"] == ["holds", "holds"]
@@ -272,16 +243,10 @@ def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pyt
     assert re.search(r"^squad +2 +0 +0 +0$", capsys.readouterr().out, re.MULTILINE)
     assert re.search(r'AdaRound on SQuAD\..*?<td>2 of 2</td>\s*<td class="holds">2</td>', page, re.DOTALL)
     assert offline(page)
-    assert len(errata.splitlines()) > 20
-    assert make(tmp_path) == (text, errata, page)
-
-
-def test_the_page_has_every_claim_comparison_and_erratum(tmp_path: Path) -> None:
-    text, errata, page = make(tmp_path)
-    assert page.count("<details id=") == len(specs.load().claims)
-    assert page.count("<tr>") - page.count("<thead>") == sum(
-        (len(text.splitlines()) - 1, len(errata.splitlines()) - 1, len(specs.load().claims))
-    )
+    claims, mistakes = specs.load().claims, errata.splitlines()[1:]
+    assert len(mistakes) >= 20
+    assert page.count("<details id=") == len(claims)
+    assert page.count("<tr>") - page.count("<thead>") == len(lines) + len(mistakes) + len(claims)
     assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in visible(page)
 
 
