@@ -33,11 +33,6 @@ def texts(figure: Figure) -> str:
     return "\n".join(found)
 
 
-def test_unsigned_codes_do_not_wrap_around() -> None:
-    assert shifts().steps.tolist() == [3, 1, -1, 0, 2, 0, 0, 0, 1, 0]
-    assert shifts().share == 20.0
-
-
 def test_different_layers_are_refused() -> None:
     with pytest.raises(InputError, match="same layer"):
         Shifts("net", np.zeros(3), np.zeros(3), np.zeros(2))
@@ -55,19 +50,12 @@ def test_figure3_counts_small_and_large_weights_apart() -> None:
     assert "|W| ≤ 1: 4 weights\n25.0 % beyond one step" in shown
     assert "|W| > 1: 6 weights\n16.7 % beyond one step" in shown
     assert "no weight above 1" in shown
+    assert "no weight up to 0.01" in texts(draw([shifts()], "Updates", "mini", 0.01))
+    np.testing.assert_array_equal(shifts().steps, [3, 1, -1, 0, 2, 0, 0, 0, 1, 0], "unsigned codes do not wrap around")
+    offsets = np.asarray(draw([shifts()], "Grid shifts", "mini").axes[0].collections[0].get_offsets())
+    np.testing.assert_array_equal(offsets, np.column_stack([shifts().weight.ravel(), shifts().steps]))
     heights = {round(bar.get_x() + bar.get_width() / 2): bar.get_height() for bar in figure.axes[1].patches}
     assert heights == {-1: 1, 0: 2, 1: 2, 3: 1}
-
-
-def test_figure3_without_small_weights() -> None:
-    assert "no weight up to 0.01" in texts(draw([shifts()], "Updates", "mini", 0.01))
-
-
-def test_figure4_draws_every_weight() -> None:
-    figure = draw([shifts()], "Grid shifts", "mini")
-    offsets = np.asarray(figure.axes[0].collections[0].get_offsets())
-    np.testing.assert_array_equal(offsets, np.column_stack([shifts().weight.ravel(), shifts().steps]))
-    assert "20.0 %" in texts(figure)
 
 
 def test_figure5_reaches_far() -> None:

@@ -63,6 +63,9 @@ def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
     assert "not the paper's numbers" in first
     assert document.source(root, PLAN, "mini") == text
     assert str(root) not in text
+    table = (root / "results/mini/table4.tex").read_text()
+    above = table[: table.index(r"\caption{")]
+    assert r"\setlength{\belowcaptionskip}{6pt}" in above, "a plain article has none: its captions stand below"
 
 
 def test_tables_that_were_not_computed_are_those_published_and_say_so(root, tmp_path):
@@ -90,17 +93,17 @@ def test_the_document_compiles_to_the_same_bytes(root, tmp_path):
     assert sorted(path.name for path in tmp_path.iterdir()) == ["mini", "paper.pdf", "paper.tex"]
 
 
-def test_without_latex_the_message_says_what_to_install(tmp_path, monkeypatch):
-    monkeypatch.setattr(shutil, "which", lambda _: None)
-    with pytest.raises(InputError, match="texlive-science"):
-        document.compile_pdf(tmp_path / "paper.tex")
-
-
-def test_a_missing_package_is_named(tmp_path, monkeypatch):
-    log = b"(./paper.tex\n! LaTeX Error: File `siunitx.sty' not found.\n"
-    monkeypatch.setattr(shutil, "which", lambda _: "/bin/pdflatex")
-    monkeypatch.setattr(subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 1, log, b""))
-    with pytest.raises(InputError, match=r"siunitx.sty' not found. Install it"):
+@pytest.mark.parametrize(
+    ("latex", "message"),
+    [
+        (None, "texlive-science"),
+        (b"(./paper.tex\n! LaTeX Error: File `siunitx.sty' not found.\n", "siunitx.sty' not found. Install it"),
+    ],
+)
+def test_what_latex_lacks_is_named(tmp_path, monkeypatch, latex, message):
+    monkeypatch.setattr(shutil, "which", lambda _: latex and "/bin/pdflatex")
+    monkeypatch.setattr(subprocess, "run", lambda *a, **k: subprocess.CompletedProcess(a, 1, latex, b""))
+    with pytest.raises(InputError, match=message):
         document.compile_pdf(tmp_path / "paper.tex")
 
 
@@ -189,45 +192,38 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 """)
 
 
-def leads_of(text):
-    """Return FlexRound's leads over AdaRound, and each in multiples of the noise."""
-    lines = against_adaround(text)
-    return lines, [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in lines]
-
-
-def test_leads_are_those_over_adaround_each_cell_once():
-    assert leads_of(CLAIMS)[1] == [
+def test_leads_are_those_over_adaround_each_cell_once_in_a_line_for_each_table():
+    lines = against_adaround(CLAIMS)
+    assert [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in lines] == [
         ("table 2", 3.0, "holds"),
         ("table 10", -0.5, "inside the noise"),
         ("table 10", -leads.REACH, "does not hold"),
     ]
-    with pytest.raises(InputError, match="nowhere"):
-        leads.draw([], "title", "mini")
-
-
-def test_the_figure_has_a_line_for_each_table_in_order():
-    axes = leads.draw(leads_of(CLAIMS)[0], "title", "mini").axes[0]
+    axes = leads.draw(lines, "title", "mini").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Table 2", "Table 10"]
     points = [(x, round(y)) for collection in axes.collections for x, y in collection.get_offsets()]
     assert sorted(points) == [(-leads.REACH, 1), (-0.5, 1), (3.0, 0)]
     assert "  0    1    1" in [text.get_text() for text in axes.texts]
+    with pytest.raises(InputError, match="nowhere"):
+        leads.draw([], "title", "mini")
 
 
 def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
     page, claims = tmp_path / "README.md", tmp_path / "claims.csv"
-    page.write_text("\n".join([*readme_tables.MARKERS["status"], ""]))
+    begin, end = readme_tables.MARKERS["status"]
+    page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
     claims.write_text(CLAIMS)
     options = ["status", "--tables", root / "results/mini", "--page", page, "--claims", claims]
     options += ["--figure", tmp_path / "f/leads.png"]
     stage.run(stage.parser().parse_args(list(map(str, options))))
-    assert "| 4 | GLUE | computed |" in page.read_text()
+    shown = page.read_text()
+    assert shown.startswith(f"above\n{status_table.BEGIN}\n")
+    assert shown.endswith(f"{status_table.END}\nbelow\n")
+    assert "| 4 | GLUE | computed |" in shown
+    assert "before" not in shown
     assert (tmp_path / "f/leads.png").read_bytes().startswith(b"\x89PNG")
     claims.unlink()
     with pytest.raises(InputError, match="make results/claims"):
         stage.run(stage.parser().parse_args(list(map(str, options))))
-
-
-def test_the_caption_does_not_touch_the_rule_below_it(root):
-    text = (root / "results/mini/table4.tex").read_text()
-    above = text[: text.index(r"\caption{")]
-    assert r"\setlength{\belowcaptionskip}{6pt}" in above, "a plain article has none: its captions stand below"
+    with pytest.raises(InputError, match="0 places"):
+        status_table.replaced("nothing", "new\n")
