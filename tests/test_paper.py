@@ -217,8 +217,8 @@ def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
     options += ["--figure", tmp_path / "f/leads.png"]
     stage.run(stage.parser().parse_args(list(map(str, options))))
     shown = page.read_text()
-    assert shown.startswith(f"above\n{status_table.BEGIN}\n")
-    assert shown.endswith(f"{status_table.END}\nbelow\n")
+    assert shown.startswith(f"above\n{begin}\n")
+    assert shown.endswith(f"{end}\nbelow\n")
     assert "| 4 | GLUE | computed |" in shown
     assert "before" not in shown
     assert (tmp_path / "f/leads.png").read_bytes().startswith(b"\x89PNG")
@@ -226,4 +226,4 @@ def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
     with pytest.raises(InputError, match="make results/claims"):
         stage.run(stage.parser().parse_args(list(map(str, options))))
     with pytest.raises(InputError, match="0 places"):
-        status_table.replaced("nothing", "new\n")
+        readme_tables.replaced("nothing", "status", "new\n")

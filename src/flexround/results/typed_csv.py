@@ -99,4 +99,6 @@ def columns(line: type[L]) -> dict[str, object]:
 def _filled(line: type[L], values: Iterator[object]) -> L:
     """Return a line with the values of its columns."""
     kinds = typing.get_type_hints(line).values()
-    return line(*[_filled(kind, values) if hasattr(kind, "_fields") else next(values) for kind in kinds])
+    filled = (_filled(kind, values) if hasattr(kind, "_fields") else next(values) for kind in kinds)
+    made: Callable[..., L] = line
+    return made(*filled)
