@@ -1,4 +1,4 @@
-"""How parameters move: schedules, schedules by group, signed gradient descent."""
+"""The loss and how parameters move: schedules, schedules by group, signed gradient descent."""
 
 import math
 
@@ -53,14 +53,11 @@ def test_the_sign_moves_large_and_small_gradients_alike_and_leaves_what_has_none
 
 
 def test_schedules_of_groups_reach_the_parameters(tmp_path):
-    """V without a rate worth its name stays; with one it moves: the schedule says which."""
     recipe, lr = toy.recipe(rounding="adaquant"), {"v": 3e-3, "s1": 3e-3}
-    alike = [
-        toy.run(toy.job(recipe, lr=lr, schedule=s), tmp_path)[0] for s in ("linear", {"v": "linear", "s1": "linear"})
-    ]
-    mixed = toy.run(toy.job(recipe, lr=lr, schedule={"v": "none", "s1": "linear"}), tmp_path)[0]
-    assert all(torch.equal(alike[0][key], alike[1][key]) for key in mixed)
-    assert any(not torch.equal(alike[0][key], mixed[key]) for key in mixed)
+    schedules = "linear", {"v": "linear", "s1": "linear"}, {"v": "none", "s1": "linear"}
+    one, alike, mixed = (toy.run(toy.job(recipe, lr=lr, schedule=each), tmp_path)[0] for each in schedules)
+    assert all(torch.equal(one[key], alike[key]) for key in one)
+    assert any(not torch.equal(one[key], mixed[key]) for key in one)
 
 
 def test_the_optimizer_of_the_settings_is_used(tmp_path):
@@ -72,3 +69,15 @@ def test_the_optimizer_of_the_settings_is_used(tmp_path):
         ratio = (tensors[key.replace("initial_step", "step")] / tensors[key]).log()
         torch.testing.assert_close(ratio * 2, (ratio * 2).round(), rtol=0, atol=1e-4)
         assert ratio != 0
+
+
+@pytest.mark.parametrize("p", [2.0, 2.4])
+def test_loss_is_the_sum_over_channels_and_the_mean_over_the_rest(p):
+    a, b = torch.randn(4, 3, 5, 6), torch.randn(4, 3, 5, 6)
+    torch.testing.assert_close(ReconstructionError(p)(a, b), (a - b).abs().pow(p).sum(1).mean())
+
+
+def test_beta_is_absent_in_the_warm_up_then_falls_linearly():
+    schedule = Annealing(0.01, 0.2, 20, 2)
+    assert schedule.beta(0.19) is None
+    assert [schedule.beta(progress) for progress in (0.2, 0.6, 1 - 1e-9)] == pytest.approx([20, 11, 2])

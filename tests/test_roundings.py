@@ -104,9 +104,17 @@ def test_impossible_options_are_refused(cls, options, message):
         make(cls, **options)
 
 
-def test_the_rank_of_lrq_is_a_quarter_of_the_smaller_side_unless_it_is_given():
-    for kind, rank in {"linear": 1, "conv": 1, "conv1d": 1, "depthwise": 2}.items():
-        assert make(LRQ, kind)[2].left.shape[1] == rank
+def test_the_shapes_of_lrq_whose_rank_is_a_quarter_of_the_smaller_side_unless_it_is_given():
+    for kind, rank, row, features in (
+        ("linear", 1, (7, 1), 5),
+        ("conv", 1, (6, 1, 1, 1), 36),
+        ("conv1d", 1, (1, 7), 5),
+        ("depthwise", 2, (8, 1, 1, 1), 9),
+    ):
+        rounding = make(LRQ, kind)[2]
+        assert rounding.left.shape[1] == rank
+        assert rounding.row.shape == row
+        assert rounding.column.shape == (1, features)
     assert make(LRQ, "conv", rank=5)[2].right.shape == (5, 36)
 
 

@@ -1,8 +1,10 @@
 """A four-block network small enough for tests of the engine, its settings, and a process to kill."""
 
 import copy
+import functools
 import math
 import sys
+import tempfile
 from pathlib import Path
 
 import torch
@@ -130,6 +132,18 @@ def run(job, directory, fingerprint="f" * 16, x=None, budget=math.inf, pace=math
         records = reconstruct(job, samples() if x is None else x, state, **limits)
         tensors = {key: value for entry in state.entries for key, value in state.part(entry).tensors().items()}
     return {key: value for key, value in tensors.items() if ":" in key}, records, job.model
+
+
+@functools.cache
+def straight(setting="B", rounding="flexround", w_bits=3, a_bits=None):
+    """Return the tensors that a run of a recipe finds if nothing interrupts it; each is computed once."""
+    with tempfile.TemporaryDirectory() as directory:
+        return run(job(recipe(setting, rounding, w_bits, a_bits)), directory)[0]
+
+
+def same(found, expected):
+    """Whether two results have the same tensors, bit for bit."""
+    return found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in expected)
 
 
 if __name__ == "__main__":  # killed by tests/test_state.py
