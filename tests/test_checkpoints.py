@@ -1,15 +1,16 @@
 """Foreign checkpoints: what is read, what is refused and how, and BRECQ's names."""
 
-import itertools
 import os
 
 import pytest
+import tiny
 import torch
+from safetensors.torch import save_file
 from torch import nn
 
 from flexround.errors import InputError
 from flexround.mini import models as mini
-from flexround.models import checkpoints, transformer
+from flexround.models import checkpoints
 from flexround.models.pretrained import load_pretrained
 from flexround.models.surgery.lora import merge_checkpoint
 
@@ -39,21 +40,23 @@ def test_wrapped_state_dicts_are_unwrapped(tmp_path, model, wrap, prefix, zipped
     read = checkpoints.read_foreign(path)
     assert read.keys() == model.state_dict().keys()
     assert all(torch.equal(read[name], value) for name, value in model.state_dict().items())
-
-
-def test_a_prefix_shared_by_some_names_only_stays(tmp_path):
-    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, tmp_path / "x.pth")
-    assert checkpoints.read_foreign(tmp_path / "x.pth").keys() == {"module.a", "b"}
+    torch.save({"module.a": torch.ones(1), "b": torch.ones(1)}, path)
+    assert checkpoints.read_foreign(path).keys() == {"module.a", "b"}, "a prefix of some names only stays"
 
 
 # Old files name their storages by memory addresses, so where a cut falls differs from run to run.
-@pytest.mark.parametrize(("zipped", "kept"), [*itertools.product([True, False], [0, 1, 100, 0.6, 0.99])])
-def test_truncated_file_is_refused(tmp_path, model, zipped, kept):
-    path = tmp_path / "cut.pth"
-    torch.save(model.state_dict(), path, _use_new_zipfile_serialization=zipped)
+@pytest.mark.parametrize("form", ["zip", "old", "safetensors"])
+@pytest.mark.parametrize("kept", [0, 1, 100, 0.6, 0.99])
+def test_truncated_file_is_refused(tmp_path, model, form, kept):
+    path = tmp_path / ("cut.safetensors" if form == "safetensors" else "cut.pth")
+    if form == "safetensors":
+        save_file(model.state_dict(), path)
+    else:
+        torch.save(model.state_dict(), path, _use_new_zipfile_serialization=form == "zip")
     data = path.read_bytes()
     path.write_bytes(data[: kept if isinstance(kept, int) else int(len(data) * kept)])
-    with pytest.raises(InputError, match=r"cut\.pth: not a whole PyTorch checkpoint \(\d+ bytes; .+\)"):
+    kind = "safetensors file" if form == "safetensors" else r"PyTorch checkpoint \(\d+ bytes; .+\)"
+    with pytest.raises(InputError, match=rf"cut\.\w+: not a whole {kind}"):
         checkpoints.read_foreign(path)
 
 
@@ -76,13 +79,13 @@ def test_a_damaged_file_is_not_answered_with_pytorchs_advice_to_run_it(tmp_path,
 
 
 def read_directory(path):
-    bert = transformer.bert("classification", vocab_size=9, hidden_size=8, num_attention_heads=2, num_hidden_layers=1)
+    bert = tiny.make("bert")
     bert.config.save_pretrained(path.parent)
     load_pretrained(bert, path.parent)
 
 
 def read_adapter(path):
-    merge_checkpoint(transformer.gpt2("causal-lm", vocab_size=9, n_embd=8, n_head=2, n_layer=1), path)
+    merge_checkpoint(tiny.make("gpt2"), path)
 
 
 @pytest.mark.parametrize("zipped", [True, False])
@@ -191,30 +194,16 @@ def test_brecq_mobilenetv2_maps_back_to_torchvision():
     expected = source.state_dict()
     assert mapped.keys() == expected.keys()
     assert all(torch.equal(value, expected[name]) for name, value in target.state_dict().items())
-
-
-def test_brecq_mobilenetv2_on_torchvision_names_is_refused_later():
-    state = mini.mobilenetv2(0.25).state_dict()
     with pytest.raises(InputError, match="key_map"):
-        checkpoints.load_into(mini.mobilenetv2(0.25), checkpoints.brecq_mobilenetv2(state), "file")
+        checkpoints.load_into(target, checkpoints.brecq_mobilenetv2(expected), "file")
 
 
-SIZES = {"vocab_size": 20, "hidden_size": 8, "num_layers": 1, "num_heads": 1, "attention_types": [[["global"], 1]]}
-
-
-def gpt_neo(seed, head="causal-lm"):
-    return transformer.gpt_neo(head, seed=seed, tie_word_embeddings=False, pad_token_id=0, **SIZES)
-
-
-def test_a_pretrained_language_model_keeps_its_head():
-    first, second = gpt_neo(1), gpt_neo(2)
-    checkpoints.load_known(second, first.state_dict(), "here")
-    for name, value in first.state_dict().items():
+def test_a_pretrained_language_model_keeps_its_head_and_its_body_must_be_whole():
+    first, second = (tiny.make("gpt_neo", seed=seed, tie_word_embeddings=False) for seed in (1, 2))
+    state = first.state_dict()
+    checkpoints.load_known(second, state, "here")
+    for name, value in state.items():
         assert torch.equal(value, second.state_dict()[name]), name
-
-
-def test_a_body_must_be_whole():
-    state = gpt_neo(1).state_dict()
     del state["transformer.ln_f.weight"]
     with pytest.raises(InputError, match=r"missing: transformer.ln_f.weight"):
-        checkpoints.load_known(gpt_neo(2), state, "here")
+        checkpoints.load_known(second, state, "here")

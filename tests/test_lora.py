@@ -3,23 +3,21 @@
 import copy
 
 import pytest
+import tiny
 import torch
 
 from flexround.errors import InputError
 from flexround.jobs.finetune import FinetuneJob
-from flexround.models import transformer
 from flexround.models.surgery.lora import merge_checkpoint
 from flexround.settings.schema import Checkpoint, Source, TaskSpec
 from flexround.stages import finetune
 from synthetic import tokenizers
 
 WIDTH, LAYERS, RANK = 8, 3, 2
-SIZES = {"vocab_size": 20, "n_embd": WIDTH, "n_layer": LAYERS, "n_head": 2, "n_positions": 6}
 
 
 def make(**config):
-    torch.set_num_threads(1)
-    return transformer.gpt2("causal-lm", seed=1, **SIZES | config)
+    return tiny.make("gpt2", **{"n_embd": WIDTH, "n_layer": LAYERS} | config)
 
 
 def adapter(layers=LAYERS, width=WIDTH, rank=RANK):
@@ -133,7 +131,7 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     model = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
     loader = "flexround.models.pretrained:import_directory"
     checkpoint = Checkpoint(model=model, source="base", loader=loader, adapter="change")
-    imported = transformer.gpt2("causal-lm", seed=2, **SIZES | {"vocab_size": 300})
+    imported = make(seed=2, vocab_size=300)
     (tmp_path / "out").mkdir()
     places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out", "code": tmp_path}
     job = FinetuneJob(

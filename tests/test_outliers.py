@@ -4,6 +4,7 @@ import copy
 from types import SimpleNamespace
 
 import pytest
+import tiny
 import torch
 from safetensors.torch import load_file
 
@@ -11,31 +12,22 @@ from flexround import imports
 from flexround.errors import SettingsError
 from flexround.io.artifacts import read_manifest
 from flexround.mini import outliers
-from flexround.models import transformer
 from flexround.settings.load import load_params
 from flexround.settings.schema import Finish
 from flexround.stages import finetune
 
-COMMON = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
-LAYERS = {"num_hidden_layers": 2, "num_attention_heads": 2}
-ENDS = {"pad_token_id": 0, "bos_token_id": 0, "eos_token_id": 0}
-MODELS = {  # head, configuration, linears that read a GELU, which passes no factor
-    "bert": ("classification", COMMON | LAYERS | {"intermediate_size": 24}, "output.dense"),
-    "gpt_neo": (
-        "causal-lm",
-        COMMON | ENDS | {"num_layers": 2, "num_heads": 2, "attention_types": [[["global", "local"], 1]]},
-        "mlp.c_proj",
-    ),
-    "opt": ("causal-lm", COMMON | LAYERS | ENDS | {"word_embed_proj_dim": 16, "ffn_dim": 24}, "none"),
-    "gpt2": ("causal-lm", {"vocab_size": 50, "n_embd": 16, "n_layer": 2, "n_head": 2, "n_positions": 12}, "mlp.c_proj"),
-    "llama": ("causal-lm", COMMON | LAYERS | {"intermediate_size": 24}, "none"),
+AFTER_GELU = {  # linears that read a GELU, which passes no factor
+    "bert": "output.dense",
+    "gpt_neo": "mlp.c_proj",
+    "opt": "none",
+    "gpt2": "mlp.c_proj",
+    "llama": "none",
 }
 
 
 def make(kind):
-    """A network all of whose weights, norms and biases too, are drawn."""
-    head, config, _ = MODELS[kind]
-    model = getattr(transformer, kind)(head=head, **config)
+    """Return a network all of whose weights, norms and biases too, are drawn."""
+    model = tiny.make(kind)
     generator = torch.Generator().manual_seed(0)
     with torch.no_grad():
         for parameter in model.base_model.parameters():
@@ -66,7 +58,7 @@ def reads(model, kind):
     return found
 
 
-@pytest.mark.parametrize("kind", MODELS)
+@pytest.mark.parametrize("kind", tiny.SIZES)
 @torch.no_grad()
 def test_the_function_stays_and_the_channels_stand_out(kind):
     model = make(kind)
@@ -77,7 +69,7 @@ def test_the_function_stays_and_the_channels_stand_out(kind):
     usual, found = reads(model, kind), reads(changed, kind)
     assert len(found) == 8
     for name, ratio in found.items():
-        if name.endswith(MODELS[kind][2]) and not name.endswith("attention.output.dense"):
+        if name.endswith(AFTER_GELU[kind]) and not name.endswith("attention.output.dense"):
             assert ratio == pytest.approx(usual[name], rel=0.01), name
         else:
             assert ratio > max(10, 3 * usual[name]), name
