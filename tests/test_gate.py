@@ -1,4 +1,6 @@
-"""The gate: a full-precision network passes it or nothing is quantized."""
+"""From data to samples and a network; the gate: a full-precision network passes it or nothing is quantized."""
+
+import hashlib
 
 import pytest
 from stage_calls import Work
@@ -7,6 +9,7 @@ from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
+from flexround.tasks import protocol
 
 NAMES = ("imagenet", "mobilenetv2-brecq")
 
@@ -33,17 +36,35 @@ def bounded(root):
     return make
 
 
+def test_samples_and_weights_say_what_they_were_made_of(bounded):
+    work = bounded()
+    samples, weights = (artifacts.read_manifest(path) for path in (work.samples(NAMES[0], 20, 3), work.weights(*NAMES)))
+    assert (samples["seed"], samples["samples"], samples["task"]) == (3, 20, "imagenet")
+    expected = protocol.draw_indices(work.params.scale.tasks[NAMES[0]].options["train"], 20, 3)
+    assert samples["indices_sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
+    assert weights["train"]["settings"]["epochs"] == 1
+
+
+def test_changed_data_are_refused(bounded):
+    work = bounded(min=0, max=100)
+    labels = work.data(NAMES[0]) / "val_labels.npy"
+    content = labels.read_bytes()
+    labels.write_bytes(content[:-8] + bytes([content[-8] ^ 1]) + content[-7:])  # the last label, its size as before
+    try:
+        with pytest.raises(InputError, match=rf"{labels.name}: its sha256 is not the one in its manifest"):
+            work.gate(*NAMES)
+    finally:
+        labels.write_bytes(content)
+
+
 def test_a_network_inside_its_bounds_passes_and_the_file_says_what_it_showed(bounded):
     work = bounded(min=0, max=100)
     record = artifacts.read_formatted(work.gate(*NAMES))
     assert record["metrics"] == work.metrics(*NAMES)["metrics"]
     assert record["gate"] == {"metric": "top1", "min": 0, "max": 100}
     assert record["names"] == ["smoke", *NAMES]
-
-
-def test_a_bound_itself_passes(bounded):
-    value = bounded(min=0, max=100).metrics(*NAMES)["metrics"]["top1"]
-    assert bounded(min=value, max=value).gate(*NAMES).exists()
+    value = record["metrics"]["top1"]
+    assert bounded(min=value, max=value).gate(*NAMES).exists(), "a bound itself passes"
 
 
 @pytest.mark.parametrize("bounds", [{"min": 100.5, "max": 101.0}, {"min": -2.0, "max": -1.0}])

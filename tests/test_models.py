@@ -124,8 +124,10 @@ def test_no_block_changes_its_input(case):
         x = y
 
 
-def test_no_two_blocks_share_a_parameter_and_none_is_forgotten(case):
+def test_no_two_blocks_share_a_parameter_glue_has_none_and_none_is_forgotten(case):
     assert len(case.blocks) == len({block.name for block in case.blocks})
+    glue = [block.before for block in case.blocks if isinstance(block.before, nn.Module)]
+    assert not any(list(before.parameters()) for before in glue)
     held = [id(parameter) for block in case.blocks for parameter in block.module.parameters()]
     assert len(held) == len(set(held))
     if case.image:
@@ -141,11 +143,6 @@ def test_first_and_last_linear_stand_alone(case):
     for block, linear in ((blocks[0], linears[0]), (blocks[-1], linears[-1])):
         assert [module for module in block.module.modules() if isinstance(module, nn.Conv2d | nn.Linear)] == [linear]
     assert not blocks[-1].sites
-
-
-def test_glue_has_no_parameters(case):
-    glue = [block.before for block in case.blocks if isinstance(block.before, nn.Module)]
-    assert not any(list(before.parameters()) for before in glue)
 
 
 class Mark(nn.Module):
@@ -182,36 +179,27 @@ def test_layers_read_quantized_tensors_and_nothing_else_is_quantized(case):
 
 @images
 @torch.no_grad()
-def test_last_site_of_a_block_is_its_output(case):
-    x = case.x
-    for block in case.blocks[:-1]:
-        seen = []
-        handle = block.sites[-1].module.register_forward_hook(lambda _m, _x, y, seen=seen: seen.append(y))
-        assert block.sites[-1].where == "output"
-        x = block.module(block.before(x))
-        handle.remove()
-        assert seen[0] is x, block.name
-
-
-@images
-@torch.no_grad()
-def test_sites_inside_a_block_follow_an_activation(case):
+def test_the_last_site_of_a_block_is_its_output_and_those_inside_follow_an_activation(case):
     x = case.x
     for block in case.blocks:
-        seen = []
-        handles = [
-            site.module.register_forward_pre_hook(lambda _m, x, seen=seen: seen.append(x[0].clone()))
-            if site.where == "input"
-            else site.module.register_forward_hook(lambda _m, _x, y, seen=seen: seen.append(y.clone()))
-            for site in block.sites[:-1]
-        ]
+        seen, handles = [], []
+        for site in block.sites:
+            if site.where == "input":
+                hook = site.module.register_forward_pre_hook(lambda _m, x, seen=seen: seen.append((x[0], x[0].clone())))
+            else:
+                hook = site.module.register_forward_hook(lambda _m, _x, y, seen=seen: seen.append((y, y.clone())))
+            handles.append(hook)
         x = block.before(x)
         y = block.module(x)
         for handle in handles:
             handle.remove()
-        assert len(seen) == max(0, len(block.sites) - 1)
-        assert all(tensor.min() == 0 for tensor in seen), block.name
-        assert not any(torch.equal(tensor, end) for tensor in seen for end in (x, y)), block.name
+        assert len(seen) == len(block.sites)
+        if block is not case.blocks[-1]:
+            assert block.sites[-1].where == "output"
+            assert seen[-1][0] is y, block.name
+        for _, inside in seen[:-1]:
+            assert inside.min() == 0, block.name
+            assert not any(torch.equal(inside, end) for end in (x, y)), block.name
         x = y
 
 
