@@ -2,6 +2,7 @@
 
 import ast
 import contextlib
+import dataclasses
 import importlib
 import re
 import shutil
@@ -12,6 +13,7 @@ import pytest
 import torch
 import torch.nn.functional as F
 import torchvision
+import toy
 import transformers
 from own_networks import FEW, Across, Pictures, Words, llama, made, pictures, words
 from torch import nn
@@ -21,7 +23,6 @@ import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.library import auto_blocks, code_digest, samples
 from flexround.quant.flexround import FlexRound
-from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import MemoryState, State
@@ -160,13 +161,18 @@ class Own(Rounding):
 """
 
 
+def fingerprint(rounding, entry="flexround.library.quantize:quantize"):
+    work = toy.job(toy.recipe())
+    return code_digest.fingerprint(entry, dataclasses.replace(work, rounding=rounding), "inputs")
+
+
 @pytest.mark.parametrize(
     ("edit", "same"),
     [(("floor", "ceil"), False), (("away(weight)\n", "-away(weight)\n"), False), (("a remark", "x"), True)],
 )
 def test_unfinished_work_is_known_by_the_code_of_a_rounding(edit, same, tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(tmp_path)
-    path, entry, digests = tmp_path / "own_of_test.py", "flexround.library.quantize:quantize", []
+    path, digests = tmp_path / "own_of_test.py", []
     for text in (ROUNDING, ROUNDING.replace(*edit)):
         path.write_text(text)
         for cached in (reach.read_module, reach._roots):
@@ -175,9 +181,9 @@ def test_unfinished_work_is_known_by_the_code_of_a_rounding(edit, same, tmp_path
         importlib.invalidate_caches()
         own = importlib.import_module("own_of_test").Own
         typed = type("Typed", (own,), {"__module__": "__main__"})  # in a script; only its base class has changed
-        digests.append([code_digest.of(entry, kind) for kind in (own, typed)])
+        digests.append([fingerprint(kind) for kind in (own, typed)])
     assert [before == after for before, after in zip(*digests, strict=True)] == [same, same]
-    assert digests[0][0] != code_digest.of("flexround.library.command:run", Rounding)
+    assert digests[1][0] != fingerprint(own, "flexround.library.command:run")
 
 
 def test_state_is_refused_where_the_code_of_a_rounding_cannot_be_read(monkeypatch):
@@ -185,7 +191,7 @@ def test_state_is_refused_where_the_code_of_a_rounding_cannot_be_read(monkeypatc
     spoken = {"__name__": "__main__"}
     exec(ROUNDING, spoken)
     with pytest.raises(InputError, match="state: the code of rounding Own can't be read"):
-        code_digest.of("flexround.library.quantize:quantize", spoken["Own"])
+        fingerprint(spoken["Own"])
 
 
 def test_activations_lie_in_files_where_memory_is_limited(tmp_path):

@@ -14,18 +14,17 @@ def main() -> None:
     if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
         print(f"usage: python -m flexround {{{','.join(COMMANDS)}}} ...; each has --help", file=sys.stderr)
         sys.exit(0 if len(sys.argv) > 1 else 2)
+    name = sys.argv.pop(1)
     try:
-        module = look_up("command", COMMANDS, sys.argv[1])
+        command = importlib.import_module(look_up("command", COMMANDS, name))
     except SettingsError as error:
-        print(f"error: {error}", file=sys.stderr)
-        sys.exit(USER_ERROR)
-    try:
-        command = importlib.import_module(module)
+        message = str(error)
     except ModuleNotFoundError as error:
-        print(f"error: {sys.argv[1]} needs the package {error.name}: pip install 'flexround[llm]'", file=sys.stderr)
-        sys.exit(USER_ERROR)
-    del sys.argv[1]
-    cli.main(command.run, command.parser())
+        message = f"{name} needs the package {error.name}: pip install 'flexround[llm]'"
+    else:
+        return cli.main(command.run, command.parser())
+    print(f"error: {message}", file=sys.stderr)
+    sys.exit(USER_ERROR)
 
 
 if __name__ == "__main__":

@@ -225,7 +225,7 @@ def _block(model: nn.Module, parts: Sequence[_Part], index: int, calls: list[nn.
     layers = [module for module in part.module.modules() if weight_axes(module) and calls.count(module) == 1]
 
     def before(x: Tensor) -> Tensor:
-        return _replayed(model, parts, index, row.to(x.device), x)
+        return _replayed(model, parts[: index + 1], row.to(x.device), x)
 
     def call(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
         return _first(module(x, *part.extra, **part.keywords))
@@ -234,16 +234,16 @@ def _block(model: nn.Module, parts: Sequence[_Part], index: int, calls: list[nn.
     return Block(part.name or "network", part.module, sites, before, call)
 
 
-def _replayed(model: nn.Module, parts: Sequence[_Part], index: int, row: Tensor, x: Tensor) -> Tensor:
-    """Run the model's own code until a part is called; return what it is called with.
+def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
+    """Run the model's own code until the last of these parts is called; return the input of that part.
 
     Args:
         model: the network.
         parts: in the order of their calls.
-        index: of the part.
-        row: an input of the network, (1, ...); with it runs what comes before the part before, which gives ``x``.
-        x: the network's input (N, ...) if it is the first part, else what the part before gave.
+        row: an input of the network, (1, ...), for everything that runs before the last part but one.
+        x: the output (N, ...) of the last part but one; if there is none, the network's input.
     """
+    *before, last = parts
     caught: list[Tensor] = []
 
     def catch(_: nn.Module, arguments: tuple[Any, ...]) -> None:
@@ -251,13 +251,14 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], index: int, row: Tensor,
         raise _Reached
 
     with contextlib.ExitStack() as undo:
-        for number, part in enumerate(parts[:index]):
-            given = _with_first(part.output, x if number == index - 1 else _first(part.output).clone())
+        for part in before:
+            first = x if part is before[-1] else _first(part.output).clone()
+            given = (first, *part.output[1:]) if isinstance(part.output, tuple) else first
             undo.enter_context(_standing_in(part.module, given))
         # before the quantizer of its input, which is another hook
-        undo.enter_context(parts[index].module.register_forward_pre_hook(catch, prepend=True))
+        undo.enter_context(last.module.register_forward_pre_hook(catch, prepend=True))
         undo.enter_context(contextlib.suppress(_Reached))
-        model(first_input(row if index else x))
+        model(first_input(row if before else x))
     return caught[0]
 
 
@@ -277,8 +278,3 @@ def _standing_in(module: nn.Module, value: Any) -> Iterator[None]:
 def _first(output: Any) -> Any:
     """Return the first of an output that may be a tuple."""
     return output[0] if isinstance(output, tuple) and output else output
-
-
-def _with_first(output: Any, first: Tensor) -> Any:
-    """Return ``first`` in the place of the tensor that a module gave, alone or first of a tuple."""
-    return (first, *output[1:]) if isinstance(output, tuple) else first

@@ -1,36 +1,41 @@
-"""What unfinished work is known by, besides the user's own choices: the code that decides its bits."""
+"""The fingerprint of unfinished work: a hash of all that decides its bits, the code included."""
 
-import hashlib
 import inspect
-import json
 import sys
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import torch
+
 from flexround.errors import InputError
-from flexround.quant.rounding import Rounding
+from flexround.machine.seeding import derive
+from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.settings import reach
 
 
-def of(entry: str, rounding: Callable[..., Rounding]) -> str:
-    """Return a sha256 of the code that an entry and a rounding can import; comments count only in notebooks.
+def fingerprint(entry: str, work: Reconstruction, inputs: str) -> str:
+    """Return a hash of all that decides the bits of a reconstruction: settings, machine, inputs and code.
+
+    The code is all that the entry and the rounding can import; comments count only in notebooks.
 
     Args:
         entry: ``package.module:name`` of the function that runs.
-        rounding: the class that rounds, or a function that makes it; of a module, a script or a notebook.
+        work: its rounding is a class, or a function that makes one; of a module, a script or a notebook.
+        inputs: a digest of the weights and the samples.
 
     Raises:
         InputError: code that was typed in where it can't be read again, so that an edit of it would not be noticed.
     """
-    starts, texts = [entry], []
+    starts, texts, rounding = [entry], [], work.rounding
     for base in rounding.__mro__ if isinstance(rounding, type) else (rounding,):
         if base.__module__ == "__main__":
             texts.append(_typed(base))
         else:
             starts.append(f"{base.__module__}:{base.__qualname__}")
-    files = sorted(module.digest for module in reach.closure(*starts))
-    return hashlib.sha256(json.dumps([files, texts]).encode()).hexdigest()
+    code = sorted(module.digest for module in reach.closure(*starts)), texts
+    chosen = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts)
+    machine = (work.device, torch.get_num_threads(), [block.name for block in work.blocks])
+    return f"{derive(inputs, *chosen, code, torch.__version__, *machine):016x}"
 
 
 def _typed(base: Any) -> str:

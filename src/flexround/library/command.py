@@ -17,7 +17,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
 from flexround.library import code_digest, settings
 from flexround.library.architecture import described, steady
-from flexround.library.quantized import facts, write_record
+from flexround.library.quantized import Facts, write_record
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
@@ -90,7 +90,7 @@ def run(arguments: argparse.Namespace) -> None:
         weights=_weights(files, blocks, device),
         recipe=recipe,
         hyper=hyper,
-        rounding=imports.load(settings.target(recipe.rounding or "")),
+        rounding=settings.rounding(recipe),
         seed_parts=("library", name, arguments.seed),
         device=device,
     )
@@ -100,18 +100,16 @@ def run(arguments: argparse.Namespace) -> None:
         print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, *limits)), indent=1))
         return
     inputs = {path.name: artifacts.sha256(path) for path in files.files}
-    chosen = (recipe.model_dump_json(), hyper.model_dump_json(), arguments.seed, samples.numpy().tobytes().hex())
-    made_by = (code_digest.of("flexround.library.command:run", work.rounding), torch.__version__)
-    machine = (device.type, torch.get_num_threads())
-    fingerprint = f"{derive(json.dumps(inputs), *chosen, *made_by, *machine):016x}"
+    read = json.dumps(inputs) + samples.numpy().tobytes().hex()
+    fingerprint = code_digest.fingerprint("flexround.library.command:run", work, read)
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state, *limits)
         for clause in left(work, report):
             log.warning("%s", clause)
         with artifacts.new_directory(arguments.out) as new:
             companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
-            architecture = steady(model, first)
-            state.publish(new, companions, **facts(architecture, recipe, hyper, sources), inputs=inputs)
+            facts = Facts(recipe=recipe, hyper=hyper, hyper_sources=sources, architecture=steady(model, first))
+            state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
             write_record(new, report, device)
     log.info("%s: done; flexround.load reads it", arguments.out)
 

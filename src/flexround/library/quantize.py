@@ -23,7 +23,6 @@ from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import precision
-from flexround.machine.seeding import derive
 from flexround.models import blocks as protocol
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
@@ -102,7 +101,7 @@ def quantize(
         name, given = settings.recipe(recipe)
         family = settings.family(model, inputs.x)
         values, sources = settings.resolve(name, given, family, len(inputs.x), where, hyper)
-        made = rounding or imports.load(settings.target(given.rounding or ""))
+        made = rounding or settings.rounding(given)
         network = (model if inplace else copy.deepcopy(model)).eval().to(where)
         first = described(network)
         with _float32(network):
@@ -162,10 +161,8 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
     digest = hashlib.sha256()
     for tensor in (*work.model.state_dict().values(), inputs.x, *([] if inputs.mask is None else [inputs.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    made_by = code_digest.of("flexround.library.quantize:quantize", work.rounding)
-    facts = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts, made_by, torch.__version__)
-    machine = (str(work.device), torch.get_num_threads(), [block.name for block in work.blocks])
-    return State(Path(directory), f"{derive(digest.hexdigest(), *facts, *machine):016x}")
+    entry = "flexround.library.quantize:quantize"
+    return State(Path(directory), code_digest.fingerprint(entry, work, digest.hexdigest()))
 
 
 def _refuse(model: Any) -> None:

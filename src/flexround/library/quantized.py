@@ -31,13 +31,18 @@ EXPORTS = {
 }
 
 
-class _Saved(BaseModel):
-    """What :func:`load` needs of the manifest and of the record beside it."""
+class Facts(BaseModel):
+    """The facts of a network that its manifest holds beside the list of its files."""
 
     recipe: Recipe
     hyper: Hyper
     hyper_sources: dict[str, str]
     architecture: dict[str, str]
+
+
+class _Saved(Facts):
+    """The facts of a network, and the report from the record beside its manifest."""
+
     report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
 
 
@@ -98,8 +103,10 @@ class Quantized:
         with artifacts.new_directory(Path(directory), _saved) as new:
             for name, part in self.parts.items():
                 artifacts.write_bytes(new / name, codes.encode(part))
-            about = facts(self.architecture, self.recipe, self.hyper, self.sources)
-            artifacts.write_manifest(new, list(self.parts), **about)
+            facts = Facts(
+                recipe=self.recipe, hyper=self.hyper, hyper_sources=self.sources, architecture=self.architecture
+            )
+            artifacts.write_manifest(new, list(self.parts), **facts.model_dump(mode="json"))
             write_record(new, self.report, next(self.model.parameters()).device)
         return Path(directory)
 
@@ -156,13 +163,13 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     if key := differing(saved.architecture, found):
         theirs, own = saved.architecture.get(key), found.get(key)
         raise InputError(f"{directory}: made for another model: {key} is {theirs} there, {own} in the given model")
-    quantized = {key for path in codes.files(directory) for key in codes.shapes(path)[1]}
+    parts = {path.name: codes.read(path) for path in codes.files(directory)}
+    quantized = {key for part in parts.values() for key in part.quantized}
     codes.load(directory, outline, [_whole(outline, quantized)], torch.device("meta"))  # finds whatever is wrong
     prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
     codes.load(directory, model, [_whole(model, quantized)], where, None)
-    parts = {path.name: codes.read(path) for path in codes.files(directory)}
-    sources = saved.hyper_sources
-    return Quantized(model.to(where), recipe, saved.hyper, sources, saved.report, parts, saved.architecture)
+    facts = (recipe, saved.hyper, saved.hyper_sources, saved.report)
+    return Quantized(model.to(where), *facts, parts, saved.architecture)
 
 
 def _saved(directory: Path) -> bool:
@@ -180,16 +187,6 @@ def _whole(model: nn.Module, quantized: Set[str]) -> Block:
     names = {module: name for name, module in model.named_modules()}
     possible = [Site(module, where) for module in names for where in ("input", "output")]
     return Block("network", model, tuple(site for site in possible if codes.site_key(names, site) in quantized))
-
-
-def facts(architecture: dict[str, str], recipe: Recipe, hyper: Hyper, sources: dict[str, str]) -> dict[str, Any]:
-    """Return what the manifest says of a network besides its files: what :func:`load` needs, and where it is from."""
-    return {
-        "recipe": recipe.model_dump(mode="json"),
-        "hyper": hyper.model_dump(mode="json"),
-        "hyper_sources": sources,
-        "architecture": architecture,
-    }
 
 
 def write_record(directory: Path, report: list[dict[str, Any]], device: torch.device) -> None:

@@ -9,8 +9,10 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from flexround import imports
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.machine import precision
+from flexround.quant.rounding import Rounding
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params, hyper
@@ -36,16 +38,16 @@ class Family(NamedTuple):
     equalization: str | None = None
 
 
+IMAGES = Family("imagenet", "resnet18-brecq")  # settings of networks that are not known, by what they read
+TOKENS = Family("commonsense", "llama-7b")
 KNOWN = {  # module and class, or the beginning of the class's name in transformers
-    "torchvision.models.resnet:ResNet": Family("imagenet", "resnet18-brecq", "flexround.models.resnet:blocks"),
+    "torchvision.models.resnet:ResNet": IMAGES._replace(blocks="flexround.models.resnet:blocks"),
+    "flexround.models.cifar_resnet:CifarResNet": IMAGES._replace(blocks="flexround.models.cifar_resnet:blocks"),
     "torchvision.models.mobilenetv2:MobileNetV2": Family(
         "imagenet",
         "mobilenetv2-brecq",
         "flexround.models.mobilenetv2:blocks",
         "flexround.models.mobilenetv2:equalization_groups",
-    ),
-    "flexround.models.cifar_resnet:CifarResNet": Family(
-        "imagenet", "resnet18-brecq", "flexround.models.cifar_resnet:blocks"
     ),
     "transformers.models.bert.modeling_bert:": Family("glue-mnli", "bert-base", "flexround.models.bert:blocks"),
     "transformers.models.gpt_neo.modeling_gpt_neo:": Family(
@@ -53,10 +55,8 @@ KNOWN = {  # module and class, or the beginning of the class's name in transform
     ),
     "transformers.models.opt.modeling_opt:": Family("wikitext2", "opt-125m", "flexround.models.opt:blocks"),
     "transformers.models.gpt2.modeling_gpt2:": Family("webnlg", "gpt2-medium", "flexround.models.gpt2:blocks"),
-    "transformers.models.llama.modeling_llama:": Family("commonsense", "llama-7b", "flexround.models.llama:blocks"),
+    "transformers.models.llama.modeling_llama:": TOKENS._replace(blocks="flexround.models.llama:blocks"),
 }
-IMAGES = Family("imagenet", "resnet18-brecq")  # settings of networks that are not known, by what they read
-TOKENS = Family("commonsense", "llama-7b")
 
 
 def family(model: nn.Module, x: Tensor) -> Family:
@@ -87,9 +87,9 @@ def recipe(given: str | Recipe) -> tuple[str, Recipe]:
     return name, found
 
 
-def target(rounding: str) -> str:
-    """Return ``package.module:Class`` of a rounding."""
-    return _paper().rounding_target(rounding)
+def rounding(recipe: Recipe) -> type[Rounding]:
+    """Return the class of a recipe's rounding."""
+    return imports.load(_paper().rounding_target(recipe.rounding or ""))
 
 
 def resolve(
