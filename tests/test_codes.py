@@ -77,15 +77,6 @@ def test_planes_that_do_not_fit_are_refused(tmp_path):
         codes.read(path)
 
 
-def test_a_reconstruction_stores_its_low_bit_codes_packed(tmp_path):
-    with State(tmp_path, "f" * 16).opened() as state:
-        reconstruct(toy.job(toy.recipe("B", "rtn", 4)), toy.samples(), state)
-        entry = next(entry for entry in state.entries if entry["position"] == "weights/001")
-        with safe_open(state.directory / entry["file"], framework="pt") as file:
-            assert file.get_slice("weight/body.0.conv1:codes").get_shape() == [4, 8 * 8 * 9 // 8]
-        assert state.part(entry).quantized["weight/body.0.conv1"].codes.shape == (8, 8, 3, 3)
-
-
 # networks
 
 
@@ -174,7 +165,7 @@ def test_stored_codes_of_a_wide_range_do_not_wrap_around(granularity):
 
 
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("change", [100.0, -100.0, 300.0, 0.4, float("nan"), float("inf")])
+@pytest.mark.parametrize("change", [100.0, -300.0, 0.4, float("nan"), float("inf")])
 def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change):
     """They would wrap, be cut, or be another network than the one that was learned."""
     weight = torch.linspace(-1, 3, 40).view(4, 10)
@@ -231,14 +222,13 @@ def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes
 @pytest.fixture(scope="module")
 def stored(tmp_path_factory):
     """Return the directory of a stored result of the two-block network, weights and activations."""
-    directory = tmp_path_factory.mktemp("stored")
-    quantized(directory / "again", toy.recipe("Q", "flexround", 3, 4))
-    return quantized(directory, toy.recipe("Q", "flexround", 3, 4))[0]
+    return quantized(tmp_path_factory.mktemp("stored"), toy.recipe("Q", "flexround", 3, 4))[0]
 
 
-def test_storing_twice_gives_the_same_bytes(stored):
+def test_storing_twice_gives_the_same_bytes(stored, tmp_path):
+    again, _ = quantized(tmp_path, toy.recipe("Q", "flexround", 3, 4))
     files = {path.name: path.read_bytes() for path in stored.iterdir()}
-    assert files == {path.name: path.read_bytes() for path in (stored.parent / "again/out").iterdir()}
+    assert files == {path.name: path.read_bytes() for path in again.iterdir()}
     assert files.keys() == {"manifest.json", "rest.safetensors", *(f"weights-00{i}.safetensors" for i in range(4))}
 
 
@@ -267,24 +257,6 @@ def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, c
     with pytest.raises(InputError, match=f"another model; first differing tensors: .*{named}") as caught:
         codes.load(stored, model, blocks)
     assert str(caught.value).startswith(f"{stored}: ")
-
-
-@pytest.mark.parametrize("damage", ["truncate", "flip", "delete"])
-def test_a_damaged_result_is_refused(stored, tmp_path, damage):
-    for path in stored.iterdir():
-        (tmp_path / path.name).write_bytes(path.read_bytes())
-    victim = tmp_path / "weights-002.safetensors"
-    content = victim.read_bytes()
-    if damage == "delete":
-        victim.unlink()
-    elif damage == "flip":
-        victim.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    else:
-        victim.write_bytes(content[:-100])
-    model = blank()
-    with pytest.raises(InputError, match=r"weights-002\.safetensors: "):
-        codes.load(tmp_path, model, toy.blocks(model))
-    assert all((parameter == 9).all() for parameter in model.parameters())
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
