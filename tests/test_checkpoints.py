@@ -102,7 +102,12 @@ def test_code_is_refused_by_name_and_not_run(tmp_path, model, read, zipped):
 
 @pytest.mark.parametrize(
     ("content", "message"),
-    [([1, 2], "holds list"), ({}, "holds dict"), ({"a": torch.ones(1), "lr": 0.1}, "entry 'lr' is float")],
+    [
+        ([1, 2], "holds list"),
+        ({}, "holds dict"),
+        ({"a": torch.ones(1), "lr": 0.1}, "entry 'lr' is float"),
+        ({1: torch.ones(2)}, "entry 1"),
+    ],
 )
 def test_files_without_a_state_dict_are_refused(tmp_path, content, message):
     torch.save(content, tmp_path / "x.pth")

@@ -4,25 +4,22 @@ The files of the paper's scale are the stand-ins of a rehearsal. ``make fuzz`` t
 """
 
 import contextlib
-import copy
 import fnmatch
 import functools
 import hashlib
-import io
 import json
-import logging
 import os
 import shutil
 import signal
+import sys
 import tarfile
 import tempfile
 from argparse import Namespace
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
-import numpy as np
 import pytest
 import real_files
 import report_case
@@ -34,17 +31,14 @@ from hypothesis import HealthCheck, given, note, settings
 from hypothesis import strategies as st
 from safetensors.torch import save_file
 
+import flexround
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
 from flexround.jobs import resolve
-from flexround.jobs.evaluate import EvaluateJob
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.jobs.tabulate import TabulateJob
-from flexround.library import quantized
-from flexround.library.quantize import quantize
 from flexround.mini.tasks.digits import Digits, DigitsOptions
-from flexround.models import build, llama2c
-from flexround.models.checkpoints import read_foreign
+from flexround.models import build
 from flexround.models.shards import Shards
 from flexround.quant.grid import Grid
 from flexround.reconstruct.codes import Part, Stored
@@ -56,10 +50,8 @@ from flexround.results.render import job_costs, run_facts
 from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Source
-from flexround.stages import finetune, reconstruct
+from flexround.stages import finetune
 from flexround.tasks import protocol
-from flexround.tasks.images import cifar10
 from flexround.tasks.images.options import ImageNetOptions
 from flexround.tasks.images.task import ImageNet
 from flexround.tools import dvc_cache, verify
@@ -106,8 +98,11 @@ def stand_ins(directory, **chosen):
 
 def data_set(name, *files):
     """Return the reader of a task's data, as the data stage reads them."""
-    write = lambda d: stand_ins(d, tasks={name: small().scale.tasks[name]})  # noqa: E731
-    return Reader(write, lambda d: protocol.named(small().scale, name).prepare(d / "out", d), files or ("*",))
+    return Reader(
+        lambda d: stand_ins(d, tasks={name: small().scale.tasks[name]}),
+        lambda d: protocol.named(small().scale, name).prepare(d / "out", d),
+        files or ("*",),
+    )
 
 
 def network(name):
@@ -140,17 +135,6 @@ def read_images(d):
     task.calibration(d / "out", 2, 0)
 
 
-def write_llama2c(d):
-    real_files.write_llama2c(real_files.llama(), d / "model.bin")
-    real_files.write_tokens(d / "tokens.bin")
-
-
-def read_pinned(d):
-    listed = hashlib.sha256(hashlib.sha256(b"one\n").hexdigest().encode() + b"  a.txt\n").hexdigest()
-    row = {"kind": "dataset", "location": "https://example.org/x", "file": "x", "revision": "1", "licence": "MIT"}
-    return sources.verify("x", Source.model_validate(row | {"files": ["*.txt"], "sha256": listed}), d)
-
-
 # what people write
 
 
@@ -179,23 +163,13 @@ DIGITS = Digits(DigitsOptions(train=20, val=20))
 RESNET = report_case.PLAN.params.checkpoint("resnet18-brecq")
 
 
-def write_samples(d):
-    save_file({"indices": torch.arange(8), "images": torch.zeros(8, 4, 4, 3)}, d / "samples.safetensors")
-    artifacts.write_manifest(d, ["samples.safetensors"], samples=8)
-
-
-def read_samples(d):
-    artifacts.read_manifest(d)
-    return reconstruct._load_samples(d, 8)
-
-
 def write_weights(d):
     save_file(build.architecture(RESNET, DIGITS.head).state_dict(), d / "model.safetensors")
     artifacts.write_manifest(d, ["model.safetensors"], task="imagenet")
 
 
 def write_quantized(d):
-    quantize(toy.model(), toy.samples(32), "q-rtn-w4a8", iters=1, a_iters=1, batch=8, progress=False).save(d)
+    flexround.quantize(toy.model(), toy.samples(32), "q-rtn-w4a8", iters=1, a_iters=1, batch=8, progress=False).save(d)
 
 
 def interrupted(kept):
@@ -217,11 +191,7 @@ def read_state(d):
     """Take over what a stopped job left; a damaged state is dropped, and all is done again."""
     for state in interrupted(State(d / "run", "f" * 16).opened()):
         found = [(entry["position"], entry["record"], state.part(entry).tensors()) for entry in state.entries]
-    return found or absent()
-
-
-def absent():
-    raise SystemExit("nothing is there")
+    return found or sys.exit(1)
 
 
 def write_part(d):
@@ -242,12 +212,15 @@ def write_evaluation(d):
 
 def read_evaluation(d):
     trials = evaluated.read_run(Run("mini", "imagenet", "net", "weak", 0), d, table_runs.METRICS)
-    return {name: (trial.value, trial.stderr, trial.scores()) for name, trial in trials.items()} or absent()
+    return {name: (trial.value, trial.stderr, trial.scores()) for name, trial in trials.items()} or sys.exit(1)
 
 
 def job_file(stage, kind, argument):
-    write = lambda d: shutil.copy(resolve.inputs(report_case.PLAN, stage, argument)["job"], d / "job.json")  # noqa: E731
-    return Reader(write, lambda d: kind.read(d / "job.json"), ("job.json",))
+    return Reader(
+        lambda d: shutil.copy(resolve.inputs(report_case.PLAN, stage, argument)["job"], d / "job.json"),
+        lambda d: kind.read(d / "job.json"),
+        ("job.json",),
+    )
 
 
 def write_lock(d):
@@ -257,10 +230,8 @@ def write_lock(d):
         return md5
 
     listing = json.dumps([{"md5": add(name.encode()), "relpath": name} for name in ("a", "b/c")]).encode()
-    outs = [{"path": "results/x", "hash": "md5", "md5": add(listing, ".dir"), "size": 4, "nfiles": 2}]
-    outs += [{"path": "results/y.csv", "hash": "md5", "md5": add(b"y"), "size": 1}]
-    stages = {name: {"cmd": "true", "outs": [out]} for name, out in zip(("shared", "glue"), outs, strict=True)}
-    (d / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": stages}))
+    outs = [{"path": "results/x", "md5": add(listing, ".dir")}, {"path": "results/y.csv", "md5": add(b"y")}]
+    (d / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"shared": {"outs": outs}}}))
 
 
 def write_results(d):
@@ -277,33 +248,24 @@ def read_report(d):
 
 RUN_FILES = ("results/mini/[qcg]*", "logs/*", "results/mini/evaluated/imagenet/*/q-flexround-w4a4/*.json")
 SETTINGS = ("scales/real", "recipes", "defaults", "sources", "tables/real01", "figures-real", "claims-real")
-RELEASED = ("resnet18-brecq", "resnet18-torchvision", "mobilenetv2-brecq", "bert-base", "gpt-neo-125m", "opt-125m")
+RELEASED = ("resnet18-brecq", "mobilenetv2-brecq", "bert-base", "opt-125m", "gpt2-medium", "llama-7b")
 READERS = {
     **{name: data_set(name) for name in ("squad", "wikitext2", "ptb", "webnlg", "commonsense")},
-    **{f"network: {name}": network(name) for name in (*RELEASED, "gpt2-medium", "llama-7b")},
+    **{f"network: {name}": network(name) for name in RELEASED},
     "glue": data_set("glue-rte", "*rte*"),
     "images": Reader(write_images, read_images, ("imagenet/*",)),
-    "images in a tar": Reader(
-        lambda d: real_files.images(d / "test.tar", "test", 4, "abc"), lambda d: cifar10.read(d / "test.tar", 3, None)
-    ),
-    "llama2.c": Reader(
-        write_llama2c,
-        lambda d: llama2c.import_files(real_files.llama(seed=1), d / "model.bin", d / "tokens.bin", d),
-    ),
-    "a known sha256": Reader(lambda d: (d / "a.txt").write_text("one\n"), read_pinned, pinned=True),
     "settings": Reader(write_settings, read_settings, ("own.yaml", *(f"params/{name}.yaml" for name in SETTINGS))),
     "data": Reader(
         lambda d: DIGITS.prepare(d, d),
         lambda d: (artifacts.read_manifest(d)["files"], DIGITS.calibration(d, 8, 0)),
         pinned=True,
     ),
-    "samples": Reader(write_samples, read_samples, pinned=True),
     "full precision": Reader(
         write_weights, lambda d: build.full_precision(RESNET, DIGITS.head, d).state_dict(), pinned=True
     ),
     "quantized": Reader(
         write_quantized,
-        lambda d: quantized.load(d, toy.model()).model.state_dict(),
+        lambda d: flexround.load(d, toy.model()).model.state_dict(),
         ("manifest.json", "*.safetensors"),
         pinned=True,
     ),
@@ -311,7 +273,6 @@ READERS = {
     "part of a job": Reader(write_part, read_part, pinned=True),
     "evaluation": Reader(write_evaluation, read_evaluation, pinned=True),
     "job of a reconstruction": job_file("reconstruct", ReconstructJob, report_case.RUN),
-    "job of an evaluation": job_file("evaluate", EvaluateJob, report_case.RUN),
     "job of a table": job_file("tabulate", TabulateJob, 3),
     "dvc.lock": Reader(write_lock, lambda d: dvc_cache.run(Namespace(cache=Path(".dvc/cache"), entries=[]))),
     "verified results": Reader(write_results, lambda d: verify.run(Namespace(scale="real"))),
@@ -331,29 +292,24 @@ READERS = {
 def damages(draw, content, name):
     """Return other content for a file, or None for none."""
     structured = name.endswith((".json", ".jsonl", ".yaml", ".lock"))
-    ways = [*WHOLE, "bit", "bit", "bit", "cut", "end", "twice", "noise", "zeros"]
-    way = draw(st.sampled_from(ways + structured * ["without", "misspelt", *5 * ["value"]]))
+    way = draw(st.sampled_from([*WHOLE, "bit", "bit", "cut", "noise", *structured * (5 * ["value"] + ["key"])]))
     if way in WHOLE:
         return WHOLE[way]
-    if way in ("without", "misspelt", "value"):
+    if way in ("key", "value"):
         return restructured(draw, content, name, way)
-    start, size = draw(st.integers(0, max(len(content) - 1, 0))), draw(st.sampled_from((1, 4, 64, 1000)))
+    start = draw(st.integers(0, max(len(content) - 1, 0)))
     if way == "bit":
         flipped = bytes(byte ^ 1 << draw(st.integers(0, 7)) for byte in content[start : start + 1])
         return content[:start] + flipped + content[start + 1 :]
-    if way == "end":
-        return content[:start]
-    new = {"twice": 2 * content[start:][:size], "noise": draw(st.binary(max_size=64)), "zeros": bytes(size)}
-    return content[:start] + new.get(way, b"") + content[start + size :]
+    end = start + draw(st.sampled_from((1, 4, 64, 1000, len(content))))
+    return content[:start] + (draw(st.binary(max_size=64)) if way == "noise" else b"") + content[end:]
 
 
 def restructured(draw, content, name, way):
     """Return JSON, lines of it, or YAML in which a key is missing or misspelt, or a value is nonsense."""
-    lines = content.splitlines(keepends=True) if name.endswith(".jsonl") else [content]
+    lines = content.splitlines() if name.endswith(".jsonl") else [content]
     number = draw(st.integers(0, len(lines) - 1))
-    in_yaml = (yaml.safe_load, functools.partial(yaml.safe_dump, allow_unicode=True))
-    load, dump = (json.loads, json.dumps) if ".json" in name else in_yaml
-    document = copy.deepcopy(load(lines[number]))  # aliases become one object
+    document = (json.loads if ".json" in name else yaml.safe_load)(lines[number])
     if not (places := list(entries(document))):
         return b""
     owner, key = draw(st.sampled_from(places))
@@ -361,9 +317,10 @@ def restructured(draw, content, name, way):
         owner[key] = draw(st.sampled_from(NONSENSE))
     else:
         value = owner.pop(key)
-        if way == "misspelt" and isinstance(owner, dict):
+        if isinstance(owner, dict) and draw(st.booleans()):
             owner[f"{key}x"] = value
-    lines[number] = dump(document).encode("utf-8", "surrogatepass")
+    text = json.dumps(document) if ".json" in name else yaml.safe_dump(document, allow_unicode=True)
+    lines[number] = text.encode("utf-8", "surrogatepass")
     return b"".join(line.rstrip(b"\n") + b"\n" for line in lines)
 
 
@@ -376,29 +333,23 @@ def entries(document):
 
 
 def comparable(value):
-    """Return what is equal for equal values, NaN and arrays included."""
-    if isinstance(value, Mapping):
-        return [(key, comparable(inner)) for key, inner in value.items()]
-    if isinstance(value, list | tuple):
-        return [comparable(inner) for inner in value]
-    return np.asarray(value).tobytes() if isinstance(value, torch.Tensor | np.ndarray) else repr(value)
+    """Return a text that is equal for equal values, NaN and arrays included."""
+    return json.dumps(value, default=lambda inner: inner.tolist() if hasattr(inner, "tolist") else repr(inner))
 
 
 @contextlib.contextmanager
-def quiet(directory):
-    """Work in a directory without output, and fail if that takes too long."""
+def inside(directory):
+    """Work in a directory, and fail if that takes too long."""
 
     def stop(*_):
         raise AssertionError(f"not read after {SECONDS} s")
 
     before = signal.signal(signal.SIGALRM, stop)
     signal.alarm(SECONDS)
-    logging.disable(logging.CRITICAL)
     try:
-        with contextlib.redirect_stdout(io.StringIO()), contextlib.chdir(directory):
+        with contextlib.chdir(directory):
             yield
     finally:
-        logging.disable(logging.NOTSET)
         signal.alarm(0)
         signal.signal(signal.SIGALRM, before)
 
@@ -407,10 +358,10 @@ def quiet(directory):
 def test_a_damaged_file_is_refused_by_name_or_read(reader, tmp_path):
     original, first = tmp_path / "whole", tmp_path / "first"
     original.mkdir()
-    with quiet(original):
+    with inside(original):
         reader.make(original)
     shutil.copytree(original, first)
-    with quiet(first):
+    with inside(first):
         whole = comparable(reader.read(first))
     names = sorted(str(path.relative_to(original)) for path in original.rglob("*") if path.is_file())
     names = [name for name in names if any(fnmatch.fnmatch(name, pattern) for pattern in reader.files)]
@@ -421,7 +372,7 @@ def test_a_damaged_file_is_refused_by_name_or_read(reader, tmp_path):
         name = data.draw(st.sampled_from(names))
         content = data.draw(damages((original / name).read_bytes(), name))
         note(f"{name}: {(content or b'')[:200]!r}")
-        with tempfile.TemporaryDirectory(dir=tmp_path) as place, quiet(place):
+        with tempfile.TemporaryDirectory(dir=tmp_path) as place, inside(place):
             work = shutil.copytree(original, Path(place), copy_function=os.link, dirs_exist_ok=True)
             (work / name).unlink()
             if content is not None:
@@ -438,28 +389,11 @@ def test_a_damaged_file_is_refused_by_name_or_read(reader, tmp_path):
     check()
 
 
-# what chance hardly finds
-
-
-def test_a_state_dict_whose_names_are_numbers(tmp_path):
-    torch.save({1: torch.ones(2)}, tmp_path / "a.pth")
-    with pytest.raises(InputError, match="entry 1"):
-        read_foreign(tmp_path / "a.pth")
-
-
-def test_text_that_utf_8_cannot_hold_is_refused_when_it_is_written(tmp_path):
-    with pytest.raises(InputError, match=r"a\.jsonl: .* is no text in UTF-8"):
-        artifacts.write_text(tmp_path / "a.jsonl", "a \ud800 b")
-
-
 def test_a_csv_with_short_lines_long_lines_or_letters_in_numbers_is_refused(tmp_path):
+    """Chance hardly finds these."""
     table_runs.complete(tmp_path)
     text = table_runs.make(tmp_path)
-    lines = text.splitlines()
-    for wrong, why in (
-        ("\n".join([lines[0], lines[1].rpartition(",")[0]]), "not as many cells"),
-        (text.replace("\n", ",x\n").replace(",x\n", "\n", 1), "not as many cells"),
-        (text.replace("70.00", "7o.00"), "is no number"),
-    ):
+    short, long, letters = text.rpartition(",")[0], f"{text.rstrip()},x", text.replace("70.00", "7o.00")
+    for wrong, why in ((short, "not as many cells"), (long, "not as many cells"), (letters, "is no number")):
         with pytest.raises(InputError, match=why):
             grid.read(wrong)
