@@ -2,7 +2,7 @@
 
 import dataclasses
 import statistics
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 from matplotlib.artist import Artist
@@ -54,6 +54,11 @@ def seeds(found: Sequence[Sequence[float]]) -> str:
     return f"mean and standard deviation, n = {' to '.join(map(str, dict.fromkeys((counts[0], counts[-1]))))} seeds"
 
 
+def places(points: Iterable[CurvePoint]) -> list[str]:
+    """Return the places of the horizontal axis in their order."""
+    return sorted({point.at for point in points if point.at}, key=lambda at: [int(part) for part in at.split("/")])
+
+
 def draw(points: Sequence[CurvePoint], axis: Axis, title: str, scale: str) -> Figure:
     """Draw a panel for each network, a line for each method."""
     panels = list(dict.fromkeys(point.panel for point in points))
@@ -79,7 +84,7 @@ def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> 
     for value in whole:
         guide(axes, y=value)
     drawn = [(point.at, point) for point in points if point.at is not None]
-    ticks = sorted({at for at, _ in drawn}, key=lambda at: [int(part) for part in at.split("/")])
+    ticks = places(points)
     methods = list(dict.fromkeys(point.method for _, point in drawn))
     for index, method in enumerate(methods):
         own = sorted(

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import jinja2
 
-from flexround.results.render import notes, words
+from flexround.results.render import listing, notes, words
 
 HTML = jinja2.Environment(  # values are escaped; every page extends base.html
     loader=jinja2.FileSystemLoader(Path(__file__).parent / "templates"),
@@ -14,9 +14,9 @@ HTML = jinja2.Environment(  # values are escaped; every page extends base.html
     undefined=jinja2.StrictUndefined,
     autoescape=True,
 )
-HTML.policies["json.dumps_kwargs"] = {"ensure_ascii": False, "separators": (",", ":"), "allow_nan": False}
 HTML.globals |= {
     "absent": notes.absent,
+    "as_cell": listing.as_cell,
     "labels": notes.labels,
     "plain": notes.plain,
     "words": words.of,

@@ -33,12 +33,12 @@ class Cost(NamedTuple):
 def directories(plan: Plan, run: Run) -> list[str]:
     """Return where the results of all jobs behind a run lie, each once, in the order in which they are made.
 
-    A gate's is a file; its place here has no suffix.
-
-    Raises:
-        SettingsError: the scale does not have the run's checkpoint or recipe.
+    A gate's is a file; its place here has no suffix. A run that the settings no longer know has its evaluation's alone.
     """
-    recipe, pretrain = plan.params.recipe(run.recipe), plan.params.checkpoint(run.checkpoint).pretrain
+    try:
+        recipe, pretrain = plan.params.recipe(run.recipe), plan.params.checkpoint(run.checkpoint).pretrain
+    except SettingsError:
+        return [layout.evaluated_dir(run)]
     places = []
     for task in filter(None, (pretrain, run.task)):
         places += [layout.data_dir(run.scale, task), layout.checkpoint_dir(run.scale, task, run.checkpoint)]
@@ -83,15 +83,7 @@ def cost(root: Path, directory: str) -> Cost | None:
 def seconds_by_stage(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
     """Return the seconds that the jobs behind some runs took, by stage; a job that several runs need counts once."""
     total: dict[str, float] = defaultdict(float)
-    for directory in dict.fromkeys(directory for run in runs for directory in known_directories(plan, run)):
+    for directory in dict.fromkeys(directory for run in runs for directory in directories(plan, run)):
         if taken := cost(root, directory):
             total[stage(directory)] += taken.seconds
     return {name: total[name] for name in STAGES.values() if name in total}
-
-
-def known_directories(plan: Plan, run: Run) -> list[str]:
-    """Return the directories of a run's jobs; only its evaluation's if the settings no longer know the run."""
-    try:
-        return directories(plan, run)
-    except SettingsError:
-        return [layout.evaluated_dir(run)]

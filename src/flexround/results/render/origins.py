@@ -1,31 +1,38 @@
 """Where every cell of the tables comes from: its runs, each described once however many cells it has."""
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 from flexround.results.grid import Entry
-from flexround.results.render import run_facts
+from flexround.results.render import jinja, run_facts, words
 from flexround.results.render.overview import Standing
 from flexround.settings.layout import Run, evaluated_dir
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
 
+NAMES = ("section", "method", "bits", "column", "metric")  # of a cell: they stand in its title
+LAYOUT = ("table", "row", "group", "best")
+
 
 class Catalogue:
-    """Runs by number, with the numbers of their sections; ``described`` and ``sections`` are what the page embeds.
+    """Runs by number, with the numbers of their sections; ``described`` and :attr:`sections` are what the page embeds.
 
-    Equal sections stand there once: versions, data and settings are the same for hundreds of runs.
+    Sections are HTML. Equal ones stand there once: versions, data and settings are the same for hundreds of runs.
     """
 
     def __init__(self, root: Path, plan: Plan, own: str | None) -> None:
         self.root, self.plan, self.own = root, plan, own
-        self.sections: list[Any] = []
         self.described: list[list[Any]] = []
         self._numbers: dict[Run, int] = {}
-        self._section_numbers: dict[str, int] = {}
+        self._sections: dict[str, int] = {}
+        self._html = vars(jinja.HTML.get_template("marks.html").module)["told"]
+
+    @property
+    def sections(self) -> list[str]:
+        """All sections in the order of their numbers."""
+        return list(self._sections)
 
     def run(self, run: Run, is_evaluated: bool) -> int:
         """Return the number of a run; one that isn't evaluated says how to make it."""
@@ -38,12 +45,8 @@ class Catalogue:
 
     def add(self, name: str, sections: Sequence[run_facts.Section]) -> int:
         """Return the number of something that is described by these sections."""
-        numbers = []
-        for title, facts in sections:
-            number = self._section_numbers.setdefault(json.dumps(facts, sort_keys=True), len(self.sections))
-            if number == len(self.sections):
-                self.sections.append(facts)
-            numbers.append([title, number])
+        texts = [(title, self._html(facts, title).strip()) for title, facts in sections]
+        numbers = [[title, self._sections.setdefault(text, len(self._sections))] for title, text in texts]
         self.described.append([name, numbers])
         return len(self.described) - 1
 
@@ -71,15 +74,34 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str |
     ``own`` is the user's file whose rows are among the tables.
 
     Returns:
-        ``columns`` of the CSVs; ``cells``: by table, a list of [line of the CSV, numbers of runs]; ``runs``: a list of
-        [name, [[title, number of a section], ...]]; ``sections``: see :mod:`flexround.results.render.run_facts`.
+        ``columns``: [key, words] of what is told of a cell; ``cells``: by table, a list of [title, values of these
+        columns, numbers of runs]; ``runs``: a list of [name, [[title, number of a section], ...]]; ``sections``: HTML,
+        see :mod:`flexround.results.render.run_facts`.
     """
     catalogue = Catalogue(root, plan, own)
+    columns = [name for name in Entry._fields if name not in (*NAMES, *LAYOUT)]
     cells = {
-        s.table.number: [[entry.texts, catalogue.cell(s.table, entry, place)] for place, entry in enumerate(s.entries)]
+        s.table.number: [
+            [_title(s.table, entry), _told(entry, columns), catalogue.cell(s.table, entry, place)]
+            for place, entry in enumerate(s.entries)
+        ]
         for s in standings
     }
-    return {"columns": Entry._fields, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
+    told = [[name, words.of(name)] for name in columns]
+    return {"columns": told, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
+
+
+def _title(table: Table, entry: Entry) -> str:
+    """Return what a cell of a table is."""
+    names = (entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
+    return f"{table.title}: {', '.join(filter(None, names))}"
+
+
+def _told(entry: Entry, columns: Sequence[str]) -> list[str]:
+    """Return the texts of some columns."""
+    better = {True: "yes", False: "no", None: ""}[entry.higher_is_better]
+    texts = dict(zip(Entry._fields, entry.texts, strict=True)) | {"higher_is_better": better}
+    return [texts[name] for name in columns]
 
 
 def evaluated(entry: Entry, root: Path) -> list[Run]:

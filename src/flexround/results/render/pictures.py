@@ -18,6 +18,7 @@ from flexround.results.paper_numbers import SETTING, load_figure7
 from flexround.results.render import curves, leads, origins, words
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import svg
+from flexround.results.render.listing import Cell, Strip, as_cell
 from flexround.results.render.overview import Standing
 from flexround.results.table_csv import number
 from flexround.settings.plan import Plan
@@ -25,31 +26,12 @@ from flexround.settings.plan import Plan
 Values = Mapping[tuple[str, int], list[float]]  # of the seeds, by method and calibration size
 
 
-class Strip(NamedTuple):
-    """Points on a line whose middle is 0 and whose ends are -100 and 100, with a bar on both sides of the first."""
-
-    points: tuple[float, ...]
-    bar: float = 0.0
-    verdict: str = ""
-
-
-class Linked(NamedTuple):
-    """A cell of a plot's numbers, the sheet that it leads to, and what is drawn beside its text, if anything."""
-
-    text: str
-    sheet: str = ""
-    drawn: Strip | None = None
-
-    def __str__(self) -> str:
-        return self.text
-
-
 class Picture(NamedTuple):
     """One drawing, and its numbers; where these have strips there is no other drawing."""
 
     label: str
     header: Sequence[str]
-    rows: Sequence[Sequence[Linked]]
+    rows: Sequence[Sequence[Cell]]
     svg: Markup | None = None
 
 
@@ -80,7 +62,7 @@ class Sheets:
         return self._names.get(_place(line, place), "")
 
     def picture(
-        self, plot: str, label: str, drawn: Figure, header: Sequence[str], rows: Sequence[Sequence[Linked]]
+        self, plot: str, label: str, drawn: Figure, header: Sequence[str], rows: Sequence[Sequence[Cell]]
     ) -> Picture:
         """Return a figure with links to the sheets."""
         return Picture(label, header, rows, Markup(svg(drawn, f"{plot}, {label}", self.said)))
@@ -102,7 +84,7 @@ def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
     told = [[place.capitalize(), *(str(counts[place, verdict]) for verdict in leads.VERDICTS)] for place in places]
     header = ["", *(words_of for words_of, *_ in leads.VERDICTS.values())]
     drawn = leads.draw(lines, "", scale, [sheets.of(line, line.place) for line in lines])
-    every = sheets.picture(title, "all tables", drawn, header, [list(map(Linked, row)) for row in told])
+    every = sheets.picture(title, "all tables", drawn, header, [list(map(Cell, row)) for row in told])
     each = [_of_place(place, [line for line in lines if line.place == place], sheets) for place in places]
     return Plot("leads", title, text, empty, [every, *each])
 
@@ -136,16 +118,9 @@ def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
         CurvePoint("the paper's", point.method, str(point.size), point.value, point.spread)
         for point in (load_figure7() if plan.scale.shows.published else [])
     ]
-    title = "Accuracy against calibration size"
-    pictures = []
-    for points in (ours, theirs):
-        if len({point.at for point in points}) > 1:
-            drawn = curves.draw(points, Axis("calibration samples", "top-1", sizes=True), "", "")
-            methods = list(dict.fromkeys(point.method for point in points))
-            told = {(point.at, point.method): _with_bar(point) for point in points}
-            at = sorted({point.at or "" for point in points}, key=int)
-            rows = [[Linked(size), *(Linked(told.get((size, method), "")) for method in methods)] for size in at]
-            pictures.append(sheets.picture(title, points[0].panel, drawn, ["samples", *methods], rows))
+    title, axis = "Accuracy against calibration size", Axis("calibration samples", "top-1", sizes=True)
+    several = [points for points in (ours, theirs) if len({point.at for point in points}) > 1]
+    pictures = [_of_curves(title, points[0].panel, points, axis, sheets) for points in several]
     text = f"{spec.checkpoint}, weights at 4 bit: mean and standard deviation over seeds."
     empty = f"No other calibration size was computed: make results/figure{spec.number}.pdf."
     return Plot("sizes", title, text, empty, pictures)
@@ -195,45 +170,48 @@ def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
     part = 100 / leads.REACH
     rows = []
     for name, line in zip(names, lines, strict=True):
-        margin, noise, p_value = _texts(line.margin, line.noise, line.p_value)
         strip = Strip((part * leads.multiple(line.margin, line.noise),), part, line.verdict)
-        verdict = leads.VERDICTS[line.verdict][0]
-        numbers = [Linked(margin, drawn=strip), *map(Linked, (noise, p_value, verdict))]
-        rows.append([Linked(name, sheets.of(line, place)), *numbers])
+        margin = as_cell(line.margin)._replace(drawn=strip)
+        others = map(as_cell, (line.noise, line.p_value, leads.VERDICTS[line.verdict][0]))
+        rows.append([_linked(name, sheets.of(line, place)), margin, *others])
     return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 
 
 def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) -> Picture | None:
     """Return the values of a table against bits, a panel for each column; None where no method has two."""
-    groups: dict[str, list[Entry]] = {}
+    panels: dict[str, list[Entry]] = {}
     for entry in standing.entries:
         if entry.value is not None and entry.metric != SETTING:
             names = (entry.section, entry.column, words.of(entry.metric))
-            groups.setdefault(", ".join(filter(None, names)), []).append(entry)
-    points: list[CurvePoint] = []
-    rows: dict[tuple[str, str], dict[str, Linked]] = {}
-    for panel, entries in groups.items():
-        widths: dict[str, set[str]] = {}
-        for entry in entries:
-            widths.setdefault(entry.method, set()).add(entry.bits)
-        for entry in entries:
-            sheet = sheets.of(entry, standing.table.place)
-            if whole(plan, entry.recipe):
-                points.append(CurvePoint(panel, entry.method, None, entry.value or 0.0))
-            elif len(widths[entry.method]) > 1:
-                bar = Z * (entry.stderr or 0.0)
-                points.append(CurvePoint(panel, entry.method, entry.bits, entry.value or 0.0, bar, sheet))
-                rows.setdefault((panel, entry.method), {})[entry.bits] = Linked(str(entry.value), sheet)
-    if not rows:
-        return None
-    bits = sorted({at for row in rows.values() for at in row}, key=lambda at: [int(part) for part in at.split("/")])
-    kept = [point for point in points if any(panel == point.panel for panel, _ in rows)]
-    drawn = curves.draw(kept, Axis("bits, weights/activations", "", window=None), "", "")
-    told = [
-        [Linked(panel), Linked(method), *(row.get(at, Linked("")) for at in bits)]
-        for (panel, method), row in rows.items()
-    ]
-    return sheets.picture(title, standing.table.title, drawn, ["column", "method", *bits], told)
+            panels.setdefault(", ".join(filter(None, names)), []).append(entry)
+    points = []
+    for panel, entries in panels.items():
+        widths = {(entry.method, entry.bits) for entry in entries}
+        several = {method for method, count in Counter(method for method, _ in widths).items() if count > 1}
+        of_panel = [
+            CurvePoint(panel, entry.method, entry.bits, entry.value or 0.0, Z * (entry.stderr or 0.0), sheet)
+            for entry in entries
+            for sheet in [sheets.of(entry, standing.table.place)]
+            if entry.method in several and not whole(plan, entry.recipe)
+        ]
+        best = [entry for entry in entries if of_panel and whole(plan, entry.recipe)]
+        points += [*of_panel, *(CurvePoint(panel, entry.method, None, entry.value or 0.0) for entry in best)]
+    axis = Axis("bits, weights/activations", "", window=None)
+    return _of_curves(title, standing.table.title, points, axis, sheets) if points else None
+
+
+def _of_curves(title: str, label: str, points: Sequence[CurvePoint], axis: Axis, sheets: Sheets) -> Picture:
+    """Return lines of methods, and their values as a table with a column for each place of the axis."""
+    places = curves.places(points)
+    rows: dict[tuple[str, str], dict[str, Cell]] = {}
+    for point in points:
+        if point.at is not None:
+            spread = f" ± {number(point.bar)}" if axis.sizes and point.bar else ""
+            row = rows.setdefault((point.panel, point.method), {})
+            row[point.at] = _linked(number(point.value) + spread, point.sheet)
+    told = [[*map(Cell, names), *(row.get(at, Cell("")) for at in places)] for names, row in rows.items()]
+    drawn = curves.draw(points, axis, "", "")
+    return sheets.picture(title, label, drawn, ["column", "method", *places], told)
 
 
 def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
@@ -253,16 +231,11 @@ def _over_seeds(label: str, lines: list[tuple[str, str, list[float]]]) -> Pictur
     rows = []
     for (name, sheet, values), median, of_cell in zip(lines, medians, deviations, strict=True):
         strip = Strip(tuple(part * deviation for deviation in of_cell))
-        rows.append([Linked(name, sheet), Linked(number(median), drawn=strip), *map(Linked, map(number, values))])
+        rows.append([_linked(name, sheet), Cell(number(median), drawn=strip), *map(Cell, map(number, values))])
     header = ["cell", "median", *(f"seed {index}" for index in range(len(lines[0][2])))]
     return Picture(label, header, rows)
 
 
-def _with_bar(point: CurvePoint) -> str:
-    """Return a value with its spread."""
-    return number(point.value) + (f" ± {number(point.bar)}" if point.bar else "")
-
-
-def _texts(*numbers: object) -> list[str]:
-    """Return numbers as they are written, nothing for missing ones."""
-    return ["" if value is None else str(value) for value in numbers]
+def _linked(text: str, sheet: str, drawn: Strip | None = None) -> Cell:
+    """Return a cell that links to a sheet, if there is one."""
+    return Cell(text, f"cell-{sheet}" if sheet else "", drawn)

@@ -2,8 +2,12 @@
 
 import base64
 import itertools
+import json
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
+
+from markupsafe import Markup
 
 from flexround.io import artifacts
 from flexround.results import published_results
@@ -20,11 +24,13 @@ from flexround.results.render import (
     origins,
     pictures,
     summary_sentences,
-    words,
 )
+from flexround.results.render.listing import Cell
 from flexround.results.render.overview import Standing, standing
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
+
+STAGES = (*job_costs.STAGES.values(), "together")
 
 
 def render(root: Path, plan: Plan, own: str | None = None) -> str:
@@ -45,12 +51,11 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     claims = _claims(claims_csv, plan)
     verdicts = judged.total(claims)
     leads = judged.against_adaround(line for claim in claims for line in claim.lines)
+    costs = {number: _seconds(root, plan, f"Table {number}", of_table) for number, of_table in runs.items() if of_table}
     sheets = pictures.Sheets(standings)
     sizes = pictures.sizes(plan, root)
     data = origins.provenance(root, plan, standings, own) | {
-        "places": {s.table.number: s.table.title for s in standings},
         "compared": compared.numbers(standings, plan),
-        "words": words.WORDS,
         "decimals": DECIMALS,
         "z": Z,
     }
@@ -76,10 +81,11 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         ],
         errata_header=claims_page.ERRATA,
         errata=_errata(errata_csv.path),
-        costs={number: _seconds(root, plan, of_table) for number, of_table in runs.items()},
-        total=_seconds(root, plan, every_run),
-        stages=list(job_costs.STAGES.values()),
-        data=data,
+        status=_status(standings, plan.scale.comparable),
+        costs=[["Table", *STAGES], *costs.values()],
+        cost_families=[s.family for s in standings if s.table.number in costs],
+        total=_seconds(root, plan, "All", every_run),
+        data=_script_data(data),
     )
 
 
@@ -107,10 +113,32 @@ def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
     return sorted(found - {str(run).replace("/", "/evaluated/", 1) for run in runs})
 
 
-def _seconds(root: Path, plan: Plan, runs: Iterable[Run]) -> dict[str, float]:
-    """Return the seconds of all jobs behind runs, by stage and together."""
-    by_stage = job_costs.seconds_by_stage(root, plan, runs)
-    return {**by_stage, "together": sum(by_stage.values())} if by_stage else {}
+def _status(standings: Iterable[Standing], comparable: bool) -> list[list[Cell | str]]:
+    """Return the header and the rows of the status of all tables."""
+    header: list[Cell | str] = ["Table", "What", "Family", "Status", "Cells"]
+    header += ["Farthest from the paper"] if comparable else []
+    rows = [[*header, "FlexRound best"]]
+    for s in standings:
+        name = Cell(s.table.title, s.table.name) if s.grid else s.table.title
+        cells = ", ".join(f"{count} {state}" for state, count in s.counts.items())
+        worst = [str(s.worst or "")] if comparable else []
+        best = "no best" if s.grid and s.table.groups else ""
+        best = f"{s.wins[0]} of {s.wins[1]}" if s.wins[1] else best
+        rows.append([name, s.title, s.family, "published" if s.published else s.status, cells, *worst, best])
+    return rows
+
+
+def _seconds(root: Path, plan: Plan, name: str, runs: Iterable[Run]) -> list[str]:
+    """Return a row of the seconds of all jobs behind runs, by stage and together; empty without any."""
+    of = job_costs.seconds_by_stage(root, plan, runs)
+    of |= {"together": sum(of.values())} if of else {}
+    return [name, *(f"{of[stage]:.{0 if of[stage] >= 10 else 1}f}" if stage in of else "" for stage in STAGES)]
+
+
+def _script_data(data: dict[str, Any]) -> Markup:
+    """Return JSON in which nothing ends the script element around it; other tags in it are the sections' own."""
+    text = json.dumps(data, ensure_ascii=False, separators=(",", ":"), allow_nan=False)
+    return Markup(text.replace("</", r"<\/").replace("<!", r"\u003c!"))
 
 
 def _image(path: Path) -> str | None:

@@ -8,7 +8,8 @@ from typing import Any
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.results.render import job_costs
+from flexround.results.render import job_costs, words
+from flexround.results.render.listing import as_cell
 from flexround.results.table_csv import number
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -32,6 +33,7 @@ BLOCK = {
     "seconds": "seconds",
     "peak_mb": "peak MB",
 }
+ERRORS = ("error_rtn", "error_soft", "error_hard")
 
 
 def sections(root: Path, plan: Plan, run: Run, own: str | None = None) -> list[Section]:
@@ -52,29 +54,26 @@ def sections(root: Path, plan: Plan, run: Run, own: str | None = None) -> list[S
 
 
 def _sections(root: Path, plan: Plan, run: Run, own: str | None) -> list[Section]:
-    directories = job_costs.known_directories(plan, run)
+    directories = job_costs.directories(plan, run)
     metrics = artifacts.read_json(root / layout.evaluated_dir(run) / "metrics.json")
     manifest = _manifest([root / layout.quantized_dir(run)])
     record = _optional(root / layout.quantized_dir(run) / "record.json")
     recorded: list[Section] = [
         ("Run", {**vars(run), "make it again": command(run, plan, own)}),
-        ("Result", _rounded({key: metrics[key] for key in RESULT if metrics.get(key)})),
+        ("Result", {key: metrics[key] for key in RESULT if metrics.get(key)}),
         ("Recipe", _recipe(manifest)),
         ("Settings and where they come from", _settings(manifest)),
         ("Blocks", _blocks(record)),
         ("Calibration samples", _manifest([root / d for d in directories if job_costs.stage(d) == "calibrate"])),
-        (
-            "Full-precision network",
-            _rounded(_manifest([root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)])),
-        ),
-        ("Gate", _rounded(_optional(root / plan.gate(run)))),
+        ("Full-precision network", _manifest([root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)])),
+        ("Gate", _optional(root / plan.gate(run))),
         ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
         ("Versions of the evaluation", metrics.get("environment", {})),
         ("Versions of the reconstruction", record.get("environment", {})),
         ("sha256 of what is recorded", _hashes(root, directories)),
         *_logs(root, directories),
     ]
-    return [(title, facts) for title, facts in recorded if facts]
+    return [(title, _rounded(facts)) for title, facts in recorded if facts]
 
 
 def _optional(path: Path) -> dict[str, Any]:
@@ -98,20 +97,27 @@ def command(run: Run, plan: Plan, own: str | None = None) -> str:
 def _recipe(manifest: dict[str, Any]) -> dict[str, Any]:
     """Return the recipe of a quantized network, and among which it was selected."""
     facts = {key: value for key, value in manifest.get("recipe", {}).items() if value not in (None, [], {})}
-    facts |= {key: manifest[key] for key in ("rounding", "selected") if key in manifest}
-    return _rounded(facts)
+    return facts | {key: manifest[key] for key in ("rounding", "selected") if key in manifest}
 
 
 def _settings(manifest: dict[str, Any]) -> list[list[Any]]:
-    """Return each effective hyper-parameter with its source."""
+    """Return each effective hyper-parameter, first what it means, with its source."""
     sources = manifest.get("hyper_sources", {})
-    rows = [[key, value, sources.get(key, "")] for key, value in sorted(manifest.get("hyper", {}).items())]
-    return [["setting", "value", "source"], *rows] if rows else []
+    hyper = sorted(manifest.get("hyper", {}).items())
+    rows = [[words.of(key), key, value, sources.get(key, "")] for key, value in hyper]
+    return [["what", "setting", "value", "source"], *rows] if rows else []
 
 
 def _blocks(record: dict[str, Any]) -> list[list[Any]]:
-    """Return error, seconds and memory of each block."""
-    rows = [[_short(block.get(key)) for key in BLOCK] for block in record.get("blocks", [])]
+    """Return error, seconds and memory of each block; a bar behind an error is its part of the largest."""
+    blocks = record.get("blocks", [])
+    largest = max((block.get(key) or 0.0 for block in blocks for key in ERRORS), default=0.0)
+    rows = []
+    for block in blocks:
+        cells = {key: as_cell(_short(block.get(key))) for key in BLOCK}
+        for key in (key for key in ERRORS if block.get(key) and largest):
+            cells[key] = cells[key]._replace(share=round(100 * block[key] / largest))
+        rows.append(list(cells.values()))
     return [list(BLOCK.values()), *rows] if rows else []
 
 
@@ -120,18 +126,13 @@ def _short(value: Any) -> Any:
     return float(f"{value:.{DIGITS}g}") if isinstance(value, float) else value
 
 
-def _rounded(facts: Any) -> Any:
+def _rounded(facts: Any, of_metrics: bool = False) -> Any:
     """Return facts in which values of metrics have the decimals of the tables, and others no floating-point error."""
     if isinstance(facts, dict):
-        return {key: _result(value) if key in OF_METRICS else _rounded(value) for key, value in facts.items()}
-    return float(f"{facts:.{SETTING_DIGITS}g}") if isinstance(facts, float) else facts
-
-
-def _result(facts: Any) -> Any:
-    """Return values of metrics as text with the decimals of the tables."""
-    if isinstance(facts, dict):
-        return {key: _result(value) for key, value in facts.items()}
-    return number(facts) if isinstance(facts, float) else facts
+        return {key: _rounded(value, of_metrics or key in OF_METRICS) for key, value in facts.items()}
+    if not isinstance(facts, float):
+        return facts
+    return number(facts) if of_metrics else float(f"{facts:.{SETTING_DIGITS}g}")
 
 
 def _costs(root: Path, directories: list[str]) -> list[list[Any]]:

@@ -42,29 +42,27 @@ function compare(keep) {
   const { one, other, numbers } = Object.fromEntries(new FormData(compareForm));
   const number = numbers ?? "value";
   const found = pairs(one, other, number).map((pair) => lead(pair, number));
-  const written = (value) => value.toFixed(data.decimals);
-  const rows = found.map(({ a, b, text }) => {
-    const cell = [a.cell, a.bits || b.bits].filter(Boolean).join(", ");
-    return [a.table, cell, written(a[number]), written(b[number]), text];
-  });
-  const table = shown([["table", "cell", one, other, "difference"], ...rows]);
   const largest = Math.max(...found.map(({ value }) => Math.abs(value))) || 1;
-  [...table.querySelectorAll("tbody tr")].forEach(({ cells }, i) => {
-    const { a, b, value } = found[i];
-    [[cells[1], a], [cells[3], b]].forEach(([cell, { sheet }]) => linked(cell, sheet));
-    barred(cells[4], value / largest, value < 0 ? "bad" : "good");
+  const rows = found.map(({ a, b, value, text }) => {
+    const cell = [a.cell, a.bits || b.bits].filter(Boolean).join(", ");
+    const difference = element("td", text);
+    difference.className = `bar ${value < 0 ? "bad" : "good"}`;
+    difference.style.setProperty("--share", `${Math.round((100 * Math.abs(value)) / largest)}%`);
+    const written = ({ sheet }, words) => element("td", "", Object.assign(element("a", words), { href: `#cell-${sheet}` }));
+    const [first, second] = [a, b].map((each) => each[number].toFixed(data.decimals));
+    return element("tr", "", element("td", a.table), written(a, cell), element("td", first), written(b, second), difference);
   });
   const section = document.getElementById("compare");
+  const table = section.querySelector("table");
+  table.hidden = !found.length;
+  table.tBodies[0].replaceChildren(...rows);
+  delete table.order;
+  const headings = [...table.tHead.rows[0].cells];
+  headings.forEach((each) => (each.ariaSort = "none"));
+  [headings[2], headings[3]].forEach((each, i) => (each.firstChild.textContent = [one, other][i]));
   section.querySelector("output").textContent = sentence(found, one, other, number);
-  section.querySelector(".compared").replaceChildren(...(found.length ? [table] : []));
   const asked = new URLSearchParams({ one, other, ...(numbers && { numbers }) });
   if (keep) history.replaceState(null, "", `#compare&${asked}`);
-}
-
-function linked(cell, sheet) {
-  const link = element("a", cell.textContent);
-  link.href = `#cell-${sheet}`;
-  cell.replaceChildren(link);
 }
 
 // Takes the choice of an address such as #compare&one=GPTQ&other=LRQ.

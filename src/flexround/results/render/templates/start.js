@@ -26,20 +26,6 @@ function route() {
   if (location.hash.startsWith("#compare&")) compareAsked(location.hash);
 }
 
-// What is folded away is opened on paper.
-addEventListener("beforeprint", () => {
-  for (const node of document.querySelectorAll("main details:not([open])")) {
-    node.open = true;
-    node.dataset.printed = "";
-  }
-});
-addEventListener("afterprint", () => {
-  for (const node of document.querySelectorAll("[data-printed]")) {
-    node.open = false;
-    delete node.dataset.printed;
-  }
-});
-
 addEventListener("hashchange", route);
 startCompare();
 route();
