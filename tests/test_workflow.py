@@ -26,9 +26,8 @@ class Project:
     def __init__(self, root):
         self.root = root
         for name in COPIED:
-            source = ROOT / name
-            copy = shutil.copytree if source.is_dir() else shutil.copy2
-            copy(source, root / name)
+            copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
+            copy(ROOT / name, root / name)
         shutil.copy2(ROOT / "tests/smoke.yaml", root / "smoke.yaml")
 
     @property
