@@ -10,7 +10,7 @@ from test_text_blocks import batch, cut, make
 from flexround import imports
 from flexround.errors import SettingsError
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, keep_mask, of_grid
-from flexround.quant.grid import Grid, Scheme
+from flexround.quant.grid import MIN_STEP, Grid, Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct.codes import apply
 from flexround.reconstruct.engine import reconstruct
@@ -27,6 +27,7 @@ def test_the_step_is_positive_whatever_the_parameter():
     quantizer = ActivationQuantizer(Grid(torch.tensor(0.1), torch.tensor(0.0), 0, 15))
     for value in (-0.3, 0.0, 1e-20, 5.0):
         quantizer.raw_step.data.fill_(value)
+        assert quantizer.step().item() == pytest.approx(max(abs(value), MIN_STEP))
         assert quantizer.step() > 0
         assert torch.isfinite(quantizer(torch.ones(3))).all()
 
