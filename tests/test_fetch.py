@@ -254,6 +254,19 @@ def test_what_the_network_breaks_off_is_tried_again_and_a_wrong_hash_is_final(se
     assert (out / "zoo/w.pth").read_bytes() == CONTENT
 
 
+def test_what_a_server_does_not_have_is_asked_for_once(server, out):
+    asked = []
+
+    class Counting(Quiet):
+        def do_GET(self):
+            asked.append(self.path)
+            super().do_GET()
+
+    with pytest.raises(InputError, match="404"):
+        sources.fetch("w", source(server(Counting) + "/w.pth"), out)
+    assert len(asked) == 1
+
+
 def test_the_files_of_a_directory_are_downloaded_one_by_one(tmp_path, out):
     remote = tmp_path / "remote"
     put(remote, {"train.json": b"[1]"})
