@@ -122,6 +122,8 @@ pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (d
 	python -m flexround.tools.dvc_cache --cache $$(dvc cache dir) $(PULLED)
 	dvc checkout $(PULLED)
 	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore
+	@# Sources are not stored: without them Snakemake would take all that was made of them for stale.
+	snakemake --cores all --until fetch --config scale=$(call quoted,$(SCALE))
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
 push: remote verify ## publish results that are complete, current and whole; then commit dvc.lock

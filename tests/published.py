@@ -28,6 +28,7 @@ from flexround.settings.plan import Plan
 COPIED = ("Makefile", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots")  # beside what a run needs
 MAKE = ("make", "-o", ".venv/installed", "SCALE=smoke.yaml")
 CLAIMS = ("claims.csv", "claims.html", "errata.csv")
+SOURCE = "mini-ptb"  # a file of the project, of which the data could be made
 TABLE = ("table10.csv", "table10.tex", "table10.html")
 
 
@@ -91,6 +92,8 @@ def write_result(root, directory, number):
         network = network if (root / network).exists() else layout.checkpoint_dir("smoke", *rest[:2])
         origins = [data, network]
     inputs = {origin: read_json(root / origin / "manifest.json")["files"] for origin in origins}
+    if kind == "data":
+        inputs = {layout.source_file(SOURCE): read_json(root / layout.source_file(SOURCE))["sha256"]}
     facts = {"place": directory, "inputs": inputs}
     if kind == "gates":
         write_json(root / directory, {"format": 1, **facts})
@@ -128,7 +131,9 @@ def copied(root):
     for name in COPIED:
         (root / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
-    shutil.copy2(ROOT / "tests/smoke.yaml", root)
+    smoke = (ROOT / "tests/smoke.yaml").read_text()
+    options = "    options: {train: 640"
+    (root / "smoke.yaml").write_text(smoke.replace(options, f"    sources: [{SOURCE}]\n{options}"))
     (root / ".gitignore").write_text((ROOT / ".gitignore").read_text() + ".venv\n")
     return Clone(root)
 
@@ -137,6 +142,8 @@ def publish(root):
     """Publish a made-up smoke scale of a project to a directory beside it."""
     project = copied(root)
     plan = Plan(load_params(str(root / "smoke.yaml")))
+    project.run("ln", "-s", sys.prefix, ".venv")
+    project.snakemake("--until", "fetch")
     order = ("data", "checkpoints", "calibration", "gates", "quantized", "evaluated")
     for number, directory in enumerate(sorted(served(plan), key=lambda path: order.index(Path(path).parts[2]))):
         write_result(root, directory, number)
@@ -149,7 +156,6 @@ def publish(root):
     for name in ("claims.csv", "claims.html", "errata.csv"):
         for directory in ("results", "results/smoke"):
             (root / directory / name).write_text("claim\n")
-    project.run("ln", "-s", sys.prefix, ".venv")
     project.snakemake("--touch", "--forceall", "--quiet", "all")
     write_storage(root)
     project.run("git", "init", "--quiet")
