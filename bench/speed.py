@@ -274,7 +274,9 @@ def main() -> None:
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rounding", default="flexround", help="of params/recipes.yaml, or MODULE:CLASS")
-    parser.add_argument("--networks", nargs="+", default=[name for name in NETWORKS if name not in HEAVY])
+    parser.add_argument(
+        "--networks", nargs="+", choices=NETWORKS, default=[name for name in NETWORKS if name not in HEAVY]
+    )
     parser.add_argument("--tokens", type=int, help="length of a text")
     parser.add_argument("--precision", default="float32", help="of the products, by autocast")
     parser.add_argument("--fused", action="store_true", help="compile the fake quantization")

@@ -19,7 +19,6 @@ def pytest_addoption(parser):
     """Let several processes share the tests, see halves.py."""
     parser.addoption("--claims", type=Path, help="directory in which processes claim files of tests")
     parser.addoption("--backwards", action="store_true", help="begin with the last file")
-    parser.addoption("--write-oracles", action="store_true", help="write tests/oracles anew, see test_oracles.py")
 
 
 def pytest_collection_modifyitems(config, items):
