@@ -155,6 +155,7 @@ def lrq(directory: Path) -> None:
         for mine, there in pairs.items():  # gradients are compared away from the start, where some are 0
             there.data.add_(torch.randn(there.shape, generator=torch.Generator().manual_seed(seed)) * 0.05)
             mine.data.copy_(there.data)
+        ours.d1.data.sub_(grid.step.log())  # theirs is ln s1
         same = torch.isclose(own.step, grid.step, rtol=1e-5).float().mean().item()
         what = f"LRQ W{bits} seed {seed}"
         report_gradients(f"{what}, {100 * same:.0f} % of the steps equal", pairs, [ours(weight), theirs(weight)], x)

@@ -39,7 +39,7 @@ def divided(weight, step, divisor, rounding):
 
 def flexround(rounding, weight):
     learned = [p for p in (rounding.d1, rounding.d2, rounding.d3, rounding.d4) if p is not None]
-    scales = learned if rounding.direct else [p.exp() for p in learned]
+    scales = learned if rounding.direct else [rounding.grid.step * learned[0].exp(), *(p.exp() for p in learned[1:])]
     divisor = scales[0]
     for scale in scales[1:]:
         divisor = divisor * scale
@@ -47,14 +47,14 @@ def flexround(rounding, weight):
 
 
 def adaquant(rounding, weight):
-    step = rounding.d1.exp()
+    step = rounding.grid.step * rounding.d1.exp()
     return divided(weight + rounding.v, step, step, rounding)
 
 
 def lrq(rounding, weight):
     axes = rounding.axes
     exponent = (rounding.left @ rounding.right + rounding.column).reshape(weight.transpose(0, axes.output).shape)
-    step = rounding.d1.exp()
+    step = rounding.grid.step * rounding.d1.exp()
     return divided(weight, step, step * (exponent.transpose(0, axes.output) + rounding.row).exp(), rounding)
 
 

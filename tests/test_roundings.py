@@ -41,11 +41,18 @@ def test_every_rounding_starts_at_round_to_nearest(case, kind, per_channel):
         assert torch.equal(rounding(weight), make(RTN, kind, axis)[2](weight)), "bit for bit"
 
 
-@pytest.mark.xfail(strict=True, reason="D3: RTN takes W exp(-ln s1); mended when all numbers are made again")
-def test_round_to_nearest_is_exact_at_ties():
-    grid = Grid(torch.tensor(3.0), torch.tensor(0.0), -8, 7)
-    weight = torch.arange(-7.5, 7) * grid.step
-    assert torch.equal(RTN(weight, grid, Axes(0)).codes(weight), nearest_codes(weight, grid))
+@pytest.mark.parametrize("case", CASES)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize("step", [3.0, 0.1, 0.7])
+def test_every_rounding_starts_at_the_even_code_of_a_tie(case, dtype, step):
+    cls, options = CASES[case]
+    grid = Grid(torch.tensor(step, dtype=dtype), torch.tensor(0.0, dtype=dtype), -8, 7)
+    codes = torch.arange(-7.5, 7, dtype=dtype).reshape(3, 5)
+    weight = codes * grid.step
+    exact = weight / grid.step == codes  # not every step divides its own multiple without a remainder
+    assert exact.any()
+    assert torch.equal(cls(weight, grid, Axes(0), **options).codes(weight), nearest_codes(weight, grid))
+    assert torch.equal(nearest_codes(weight, grid)[exact] % 2, torch.zeros_like(weight[exact]))
 
 
 @given(

@@ -17,18 +17,19 @@ class AdaQuant(Rounding):
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
         super().__init__(weight, grid, axes)
         self.v = nn.Parameter(torch.zeros_like(weight))
-        self.d1 = nn.Parameter(grid.step.log())
+        self.d1 = nn.Parameter(torch.zeros_like(grid.step))
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊(W + V) / s1⌉, clipped to the grid, shape of ``weight``."""
-        return DivideRound.apply(weight + self.v, self.d1, None, None, None, *self.bounds, bool(self.fused))
+        scales = self.grid.step, self.d1, None, None, None
+        return DivideRound.apply(weight + self.v, *scales, *self.bounds, bool(self.fused))
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""
-        return self.d1.detach().exp()
+        return self.grid.step * self.d1.detach().exp()
 
     def groups(self) -> dict[str, list[nn.Parameter]]:
-        """Return {"v": [V], "s1": [ln s1]}."""
+        """Return {"v": [V], "s1": [ln (s1 / initial s1)]}."""
         return {"v": [self.v], "s1": [self.d1]}
 
 

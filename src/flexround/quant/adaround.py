@@ -7,6 +7,8 @@ from flexround.quant.functions import GAMMA, ZETA, RectifiedSigmoidRound, Roundi
 from flexround.quant.grid import Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
+TIE = 1e-6  # how far a tie starts from 1/2, which is rounded up: on the side of the even code, as round-to-nearest has it
+
 
 class AdaRound(Rounding):
     """Ŵ = s1 (⌊W / s1⌋ + h(α)); α starts where h(α) is the fraction of W / s1, so the start is full precision."""
@@ -19,7 +21,9 @@ class AdaRound(Rounding):
         scaled = weight.detach() / grid.step
         floor = scaled.floor()
         self.register_buffer("floor", floor, persistent=False)
-        self.alpha = nn.Parameter(-torch.log((ZETA - GAMMA) / (scaled - floor - GAMMA) - 1))
+        rest = scaled - floor
+        rest = torch.where(scaled.round() > floor, rest.clamp_min(0.5 + TIE), rest.clamp_max(0.5 - TIE))
+        self.alpha = nn.Parameter(-torch.log((ZETA - GAMMA) / (rest - GAMMA) - 1))
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return the soft Ŵ, shape of ``weight``, which itself is not read: its floor was taken at the start."""

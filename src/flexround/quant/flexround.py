@@ -14,7 +14,8 @@ class FlexRound(Rounding):
     """The paper's method.
 
     Attributes:
-        d1, d2, d3, d4: ln s1, ln S2, ln s3, ln s4 (in the direct form the scales themselves); d3 and d4 may be None.
+        d1, d2, d3, d4: ln (s1 / initial s1), ln S2, ln s3, ln s4 (in the direct form s1, S2, s3, s4 themselves); d3 and d4
+            may be None.
 
     Options:
         learn_s1: learn the step s1 too; False is Ablation Study 1 of table 1.
@@ -23,7 +24,6 @@ class FlexRound(Rounding):
     """
 
     fusable = True
-    smallest_s1: Tensor
 
     def __init__(
         self,
@@ -38,26 +38,27 @@ class FlexRound(Rounding):
         if form not in ("log", "direct"):
             raise ValueError(f"form {form!r}: choose log or direct")
         self.direct = form == "direct"
-        self.d1 = nn.Parameter(grid.step.log(), requires_grad=learn_s1)
+        self.d1 = nn.Parameter(torch.zeros_like(grid.step), requires_grad=learn_s1)
         self.d2 = self.ones_log(weight, *range(weight.ndim))
         self.d3 = self.ones_log(weight, axes.output) if use_s3_s4 else None
         self.d4 = self.ones_log(weight, axes.input) if use_s3_s4 and axes.input is not None else None
         if self.direct:
             for parameter in self.parameters():
                 parameter.data.exp_()
-            self.register_buffer("smallest_s1", self.d1.detach() * SMALLEST, persistent=False)
+            self.d1.data.mul_(grid.step)
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid, shape of ``weight``."""
-        return DivideRound.apply(weight, *self.logs(), *self.bounds, bool(self.fused))
+        return DivideRound.apply(weight, self.grid.step, *self.logs(), *self.bounds, bool(self.fused))
 
     def logs(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return (ln s1, ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight, and one number a channel."""
+        """Return (ln (s1 / initial s1), ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight, and one number a channel."""
         if not self.direct:
             return self.d1, self.d2, self.d3, self.d4
-        d3, d4 = (None if d is None else d.clamp_min(SMALLEST).log() for d in (self.d3, self.d4))
-        return torch.maximum(self.d1, self.smallest_s1).log(), self.d2.clamp_min(SMALLEST).log(), d3, d4
+        relative = (self.d1 / self.grid.step, self.d2, self.d3, self.d4)
+        d1, d2, d3, d4 = (None if scale is None else scale.clamp_min(SMALLEST).log() for scale in relative)
+        return d1, d2, d3, d4
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""
-        return self.logs()[0].detach().exp()
+        return self.grid.step * self.logs()[0].detach().exp()

@@ -14,9 +14,10 @@ from flexround.quant.grid import Bound, clip
 
 
 class DivideRound(Formula):
-    """Ŵ = s1 · clamp(⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉) with d = ln s (equation 2; RTN and AdaQuant are special cases).
+    """Ŵ = s1 · clamp(⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉), equation 2, of which AdaQuant is a special case.
 
-    With u = W / (s1 S2 s3 s4) the gradients are, inside the bounds (outside in brackets):
+    What is learned is d1 = ln(s1 / initial s1) and d = ln s of the others: where all are 0, s1 and the codes are those
+    of round-to-nearest to the bit. With u = W / (s1 S2 s3 s4) the gradients are, inside the bounds (outside in brackets):
     ∂Ŵ/∂d1 = s1 (⌊u⌉ - u) [s1 · bound], ∂Ŵ/∂d2 = -s1 u [0], ∂Ŵ/∂W = 1 / (S2 s3 s4) [0].
     ∂Ŵ/∂S' = ∂Ŵ/∂d2 / S' = -W / S'^2 is Proposition 3.1.
     """
@@ -27,6 +28,7 @@ class DivideRound(Formula):
     def value(
         needs: Sequence[bool],
         weight: Tensor,
+        start: Tensor,
         d1: Tensor,
         d2: Tensor | None,
         d3: Tensor | None,
@@ -36,21 +38,22 @@ class DivideRound(Formula):
     ) -> tuple[Tensor, Tensor, Tensor, Tensor | None]:
         """Return Ŵ; then Ŵ, ∂Ŵ/∂d2 and, if it is needed, ∂Ŵ/∂W; all of the weight's shape.
 
-        ``d1`` has the shape () or one number per channel, ``d2`` that of ``weight``; ``d3`` and ``d4`` are broadcast.
+        ``start``, the initial s1, and ``d1`` have the shape () or one number per channel, ``d2`` that of ``weight``;
+        ``d3`` and ``d4`` are broadcast.
         """
-        s1 = d1.exp()
-        scale = -d1
-        for small in (d3, d4):
+        s1 = start * d1.exp()
+        divisor = s1
+        for small in (d3, d4):  # the parts without S2 are combined first because they are small
             if small is not None:
-                scale = scale - small
-        # scale becomes 1 / (s1 S2 s3 s4); the parts without S2 are combined first because they are small
-        scale = scale.exp() if d2 is None else torch.sub(scale, d2).exp_()
-        u = weight * scale
+                divisor = divisor * small.exp()
+        if d2 is not None:
+            divisor = d2.exp().mul_(divisor)
+        u = weight / divisor
         rounded = u.round()
         code = clip(rounded, low, high)
         inside = torch.eq(rounded, code, out=rounded)
         quantized = code.mul_(s1)
-        slope = scale.mul(inside).mul_(s1) if needs[0] else None
+        slope = inside * s1 / divisor if needs[0] else None
         return quantized, quantized, u.mul_(inside).mul_(-s1), slope
 
     @staticmethod
@@ -63,19 +66,20 @@ class DivideRound(Formula):
         log_divisor: Tensor,
         slope: Tensor | None,
     ) -> Gradients:
-        """Return the gradients of weight, d1, d2, d3 and d4, each of its own shape."""
-        _, shape1, shape2, shape3, shape4, *_ = shapes
+        """Return the gradients of weight, start (none), d1, d2, d3 and d4, each of its own shape."""
+        _, _, shape1, shape2, shape3, shape4, *_ = shapes
         assert shape1 is not None
         grad_d = grad * log_divisor
         # a convolution's kernel, (O, I, h, w) -> (O, I, 1, 1): all other sums are then over few numbers
         outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == 4 else grad_d
         grad_d1 = None
-        if needs[1] and compiled:  # two sums are two passes over memory then, else the second is a small one
+        if needs[2] and compiled:  # two sums are two passes over memory then, else the second is a small one
             grad_d1 = _sum_to(grad_d + grad * quantized, shape1)
-        elif needs[1]:
+        elif needs[2]:
             grad_d1 = _sum_to(grad * quantized, shape1) + outer.sum_to_size(shape1)
         return (
             None if slope is None else grad * slope,
+            None,
             grad_d1,
             None if shape2 is None else grad_d,
             None if shape3 is None else outer.sum_to_size(shape3),

@@ -15,7 +15,7 @@ class LRQ(Rounding):
     """W is (Cout, features), the features of a convolution being its input channels and kernel.
 
     Attributes:
-        d1: ln s1.
+        d1: ln (s1 / initial s1).
         left, right: L (Cout, rank), zeros at first, and U (rank, features).
         row, column: r (Cout, 1), in the weight's layout, and c (1, features); zeros at first.
 
@@ -33,7 +33,7 @@ class LRQ(Rounding):
             rank = max(1, min(outputs, features) // PART)
         if rank < 1:
             raise ValueError(f"rank {rank}: choose 1 or more")
-        self.d1 = nn.Parameter(grid.step.log())
+        self.d1 = nn.Parameter(torch.zeros_like(grid.step))
         self.left = nn.Parameter(matrix.new_zeros(outputs, rank))
         drawn = torch.rand(rank, features, generator=torch.Generator().manual_seed(SEED))
         self.right = nn.Parameter((2 * drawn - 1).div(features**0.5).to(matrix))
@@ -43,8 +43,9 @@ class LRQ(Rounding):
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉, clipped to the grid, shape of ``weight``."""
         d2 = self.axes.undo_matrix(torch.addmm(self.column, self.left, self.right), weight)
-        return DivideRound.apply(weight, self.d1, d2, self.row, None, *self.bounds, bool(self.fused))
+        scales = self.grid.step, self.d1, d2, self.row, None
+        return DivideRound.apply(weight, *scales, *self.bounds, bool(self.fused))
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""
-        return self.d1.detach().exp()
+        return self.grid.step * self.d1.detach().exp()

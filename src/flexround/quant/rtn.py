@@ -2,7 +2,7 @@
 
 from torch import Tensor
 
-from flexround.quant.functions import DivideRound
+from flexround.quant.grid import nearest_codes
 from flexround.quant.rounding import Rounding
 
 
@@ -13,4 +13,4 @@ class RTN(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / s1⌉, clipped to the grid, shape of ``weight``."""
-        return DivideRound.apply(weight, self.grid.step.log(), None, None, None, self.low, self.high, False)
+        return nearest_codes(weight, self.grid) * self.grid.step
