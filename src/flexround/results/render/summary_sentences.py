@@ -57,5 +57,5 @@ def outcomes(leads: Sequence[Judgement]) -> str:
     of = Counter(line.outcome for line in leads if line.outcome)
     equal = sorted(outcome for outcome in of if outcome.startswith(EQUAL)) or [EQUAL]
     counts = ", ".join(f"{of[outcome]} {outcome}" for outcome in (BETTER, WORSE, *equal, UNDECIDED))
-    method = "p adjusted by Benjamini and Hochberg's method for all comparisons of the claims"
+    method = "p adjusted by Benjamini and Hochberg's method for all comparisons"
     return f"FlexRound against AdaRound, {method}: {counts}, of {of.total()}."
