@@ -33,7 +33,7 @@ def claim(pairs: object = (PAIR,), **changes: object) -> specs.Claim:
 
 
 def _lines(comparisons: list[verdicts.Comparison], budgets: Mapping[str, int] = {}) -> list[dict[str, str]]:
-    return list(csv.DictReader(verdicts.to_csv(comparisons, budgets).splitlines()))
+    return list(csv.DictReader(verdicts.to_csv(comparisons, budgets, specs.load()).splitlines()))
 
 
 def judged(root: Path, one: specs.Claim, seeds: int = 1) -> list[dict[str, str]]:

@@ -115,6 +115,6 @@ def test_claims_compare_it_and_errata_leave_it_out(root: Path, plan: Plan) -> No
         where="here", text="ours", places=("table 25",), pairs=(("q-flexround-w4a4", "q-adaround-w4a4"),)
     )
     comparisons = verdicts.compare({"ours": claim}, {"table 25": verdicts.Place(found, {})})
-    (line,) = csv.DictReader(verdicts.to_csv(comparisons, {}).splitlines())
+    (line,) = csv.DictReader(verdicts.to_csv(comparisons, {}, specs.load()).splitlines())
     assert (line["margin"], line["published_margin"], line["verdict"]) == ("4.00", "", "holds")
     assert errata.find(errata.printed(found, paper_numbers.load(), frozenset()), comparisons, {}) == []

@@ -13,6 +13,7 @@ from flexround.results import grid
 from flexround.results.claims import judged, specs
 from flexround.results.claims.judged import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
+from flexround.results.render.summary_sentences import outcomes
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -168,6 +169,7 @@ def test_the_readme_says_how_often_flexround_beats_adaround():
         assert form.format(*(found.count(verdict) for verdict in VERDICTS[:3]), len(found)) in readme
     found = better("mini", "table 5", "table 23", "table 24")
     assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in readme
+    assert outcomes(lines["real"]) in readme, "run: make evidence"
     found = better("real", "real 2")
     assert f"3 and 4 bit, in {found.count('holds')} of {len(found)} cells." in readme
 

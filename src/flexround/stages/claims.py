@@ -28,7 +28,7 @@ def run(arguments: argparse.Namespace) -> None:
     of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS)
     places[f"figure {job.sizes.spec.number}"] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places)
-    text = verdicts.to_csv(comparisons, job.budgets)
+    text = verdicts.to_csv(comparisons, job.budgets, job.claims)
     mistakes = errata.to_csv(errata.find(paper, comparisons, job.claims.examples))
     write_text(job.out, text)
     write_text(job.out.with_name("errata.csv"), mistakes)

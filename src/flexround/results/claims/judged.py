@@ -32,7 +32,9 @@ class Judgement(NamedTuple):
     noise: Printed | None
     stderr: Printed | None
     p_value: Printed | None
+    p_adjusted: Printed | None
     verdict: str
+    outcome: str
     iterations: int | None
     other_iterations: int | None
     scale: str

@@ -6,8 +6,9 @@ from typing import NamedTuple
 from flexround import metrics
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
+from flexround.results.claims import outcomes
 from flexround.results.claims.judged import FAILS, HOLDS, NOISE, NOT_RUN, Judgement
-from flexround.results.claims.specs import CLAIMS, Claim, budget_key
+from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
 from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL
 from flexround.results.paper_numbers import Key
@@ -75,15 +76,16 @@ def judge(claim: Claim, metric: str, margin: float, noise: float, p_value: float
     return HOLDS if room > 0 else FAILS
 
 
-def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int]) -> str:
-    """Return one line per comparison, byte-stable; ``budgets`` are the iterations of a block, by ``budget_key``.
+def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds: Claims) -> str:
+    """Return one line per comparison of a scale, whose p-values are adjusted for all of them; byte-stable.
+
+    ``budgets`` are the iterations of a block, by ``budget_key``; ``bounds`` have those within which methods are equal.
 
     Raises:
         InputError: two cells were evaluated on different numbers of examples.
     """
-    return write(
-        (_identity(each) | _published_side(each) | _ours(each) | _spent(each, budgets) for each in comparisons), COLUMNS
-    )
+    lines = (_identity(each) | _published_side(each) | _ours(each) | _spent(each, budgets) for each in comparisons)
+    return write(outcomes.add(lines, bounds), COLUMNS)
 
 
 def margin(one: float, other: float, metric: str) -> float:

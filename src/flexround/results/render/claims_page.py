@@ -14,7 +14,10 @@ from flexround.results.render.notes import scale_note
 from flexround.results.typed_csv import Printed
 from flexround.settings.schema import ScaleFacts
 
-COMPARISONS = ("Place", "Cell", "Rows", "Claim", "Iterations", "Paper", "Ours", "Noise", "p", "Verdict")
+COMPARISONS = (
+    *("Place", "Cell", "Rows", "Claim", "Iterations", "Paper"),
+    *("Ours", "Noise", "p", "p adjusted", "Verdict", "Outcome"),
+)
 ERRATA = ("Kind", "Place", "Row", "Cell", "Printed", "What is wrong")
 
 
@@ -47,7 +50,9 @@ def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
             _signed(line.margin, line.metric),
             line.noise or ("—" if line.verdict == NOT_RUN else "unknown"),
             line.p_value or "—",
+            line.p_adjusted or "—",
             line.verdict,
+            line.outcome or "—",
         )
         for line in claim.lines
     ]

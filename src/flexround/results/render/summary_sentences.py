@@ -4,6 +4,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from flexround.results.claims.judged import FAILS, HOLDS, NOISE, NOT_RUN, Judgement
+from flexround.results.claims.outcomes import BETTER, EQUAL, UNDECIDED, WORSE
 from flexround.results.render.overview import Standing
 
 NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
@@ -36,6 +37,7 @@ def sentences(
             f"{of[HOLDS] + of[FAILS]} are decided, {of[HOLDS]} for FlexRound and {of[FAILS]} for AdaRound; "
             f"{of[NOISE]} are inside the noise."
         )
+        found.append(outcomes(leads))
     won, settled = (sum(standing.wins[side] for standing in standings) for side in (0, 1))
     if settled:
         found.append(
@@ -48,3 +50,12 @@ def sentences(
         shown = [*others[:SHOWN], *([f"{len(others) - SHOWN} more"] if len(others) > SHOWN else [])]
         found.append(f"Evaluated, but in no table of this page: {', '.join(shown)}.")
     return found or [NOTHING]
+
+
+def outcomes(leads: Sequence[Judgement]) -> str:
+    """Return the sentence that counts the outcomes of the comparisons of FlexRound with AdaRound."""
+    of = Counter(line.outcome for line in leads if line.outcome)
+    equal = sorted(outcome for outcome in of if outcome.startswith(EQUAL)) or [EQUAL]
+    counts = ", ".join(f"{of[outcome]} {outcome}" for outcome in (BETTER, WORSE, *equal, UNDECIDED))
+    method = "p adjusted by Benjamini and Hochberg's method for all comparisons"
+    return f"FlexRound against AdaRound, {method}: {counts}, of {of.total()}."
