@@ -1,5 +1,6 @@
 """Sources of the kind git: a file, a directory or a packed directory of one commit of a local repository."""
 
+import hashlib
 import subprocess
 import tarfile
 from pathlib import Path
@@ -79,6 +80,22 @@ def test_a_packed_directory_has_the_hash_of_its_files_however_it_is_packed(repos
         sources.fetch("w", packed.model_copy(update={"sha256": found}), tmp_path / "b")
 
 
+@pytest.mark.parametrize("given", [{"packed": True}, {"files": list(FILES)}])
+def test_a_whole_repository_is_its_files_without_those_of_git(repository, tmp_path, given):
+    lines = (f"{hashlib.sha256(FILES[name]).hexdigest()}  {name}\n" for name in sorted(FILES))
+    sources.fetch("w", source(repository, ".", **given, bytes=16), tmp_path)
+    assert sources.verify("w", source(repository, ".", **given), tmp_path / "place/it") == (
+        hashlib.sha256("".join(lines).encode()).hexdigest()
+    )
+    assert not (tmp_path / "place/it/.git").exists()
+
+
+def test_a_tar_without_files_is_refused(repository, tmp_path):
+    tarfile.open(tmp_path / "empty", "w").close()
+    with pytest.raises(InputError, match="it is a tar without files"):
+        sources.verify("w", source(repository, ".", packed=True), tmp_path / "empty")
+
+
 def test_a_broken_tar_is_refused(repository, tmp_path):
     (tmp_path / "place").mkdir()
     (tmp_path / "place/it").write_bytes(b"no tar" * 200)
@@ -122,8 +139,10 @@ def test_nothing_else_than_the_wanted_files_is_checked_out(repository, tmp_path)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"path": None}, "a location git:URL needs it"),
+        ({"path": None}, "a location git:URL or pypi:NAME==VERSION needs it"),
         ({"revision": "main"}, "give the whole commit"),
+        ({"path": "."}, "of a whole repository give packed or files"),
+        ({"path": "../p"}, r"give a relative path without \.\."),
         ({"packed": True, "files": ["a"]}, "give packed or files"),
         ({"location": "https://example.org"}, "no other location has one"),
         ({"location": "hub:owner/net"}, "name the `files` wanted from the hub"),

@@ -1,6 +1,7 @@
 """A part of one commit of a git repository, fetched with the command ``git``."""
 
 import os
+import shutil
 import subprocess
 import tarfile
 from collections.abc import Sequence
@@ -30,11 +31,11 @@ def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Pa
     Args:
         url: of the repository, whatever ``git fetch`` understands.
         commit: 40 hex digits.
-        paths: within the repository; where the server can, nothing else is transferred.
+        paths: within the repository, ``.`` for all of it; where the server can, nothing else is transferred.
         directory: for git's own files; must be new.
 
     Returns:
-        The directory of the files, which lie there under their paths.
+        The directory of the files, which lie there under their paths, without git's own.
 
     Raises:
         GitError: with git's reason.
@@ -46,13 +47,14 @@ def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Pa
     (tree / ".git/info/attributes").write_text(ATTRIBUTES)
     _git(tree, "remote", "add", "origin", url)
     _git(tree, "fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)
-    _git(tree, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in paths))
+    _git(tree, "sparse-checkout", "set", "--no-cone", *("/*" if path == "." else f"/{path}" for path in paths))
     _git(tree, "checkout", "--quiet", "--detach", commit)
+    shutil.rmtree(tree / ".git")
     return tree
 
 
 def pack(tree: Path, path: str, out: Path) -> Path:
-    """Write the files below ``tree/path`` as the tar ``out``; their names begin with ``path``. Return ``out``."""
+    """Write the files below ``tree/path`` as the tar ``out`` and return it; their names are those in ``tree``."""
     with tarfile.open(out, "w") as tar:
         for file in sorted(file for file in (tree / path).rglob("*") if file.is_file()):
             entry = tarfile.TarInfo(file.relative_to(tree).as_posix())

