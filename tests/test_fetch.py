@@ -143,6 +143,13 @@ def test_a_source_stays_in_its_directory(path):
             source(**{"location": "ask"} | wrong)
 
 
+def test_no_source_lies_in_the_directory_of_another():
+    """A directory is verified with all that is in it, and one without ``files`` is taken for whole when it exists."""
+    places = [Path(source.file) for source in load_params("paper").sources.values()]
+    assert len(set(places)) == len(places)
+    assert not [place for place in places if set(place.parents) & set(places)]
+
+
 def test_the_table_of_sources_has_every_split_of_glue():
     known = load_params("mini").sources["glue"].files
     for split in (f"{name}/{split}" for name, splits in glue_files.SPLITS.items() for split in splits):

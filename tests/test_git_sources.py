@@ -1,5 +1,6 @@
 """Sources of the kind git: a file, a directory or a packed directory of one commit of a local repository."""
 
+import hashlib
 import subprocess
 import tarfile
 from pathlib import Path
@@ -9,7 +10,7 @@ import real_files
 from pydantic import ValidationError
 
 from flexround.errors import InputError
-from flexround.io import git, sources
+from flexround.io import download, git, sources
 from flexround.settings.schema import Source
 
 FILES = {"zoo/w.th": b"weights\r\n", "zoo/other.th": b"x", "train/ant/1.jpg": b"one", "train/bee/2.jpg": b"two"}
@@ -79,6 +80,20 @@ def test_a_packed_directory_has_the_hash_of_its_files_however_it_is_packed(repos
         sources.fetch("w", packed.model_copy(update={"sha256": found}), tmp_path / "b")
 
 
+@pytest.mark.parametrize("given", [{"packed": True}, {"files": list(FILES)}])
+def test_a_whole_repository_is_its_files_without_those_of_git(repository, tmp_path, given):
+    lines = "".join(f"{hashlib.sha256(FILES[name]).hexdigest()}  {name}\n" for name in sorted(FILES))
+    found = sources.fetch("w", source(repository, ".", **given, bytes=16), tmp_path)
+    assert found == hashlib.sha256(lines.encode()).hexdigest()
+    assert not (tmp_path / "place/it/.git").exists()
+
+
+def test_a_tar_without_files_is_refused(repository, tmp_path):
+    tarfile.open(tmp_path / "empty", "w").close()
+    with pytest.raises(InputError, match="it is a tar without files"):
+        sources.verify("w", source(repository, ".", packed=True), tmp_path / "empty")
+
+
 def test_a_broken_tar_is_refused(repository, tmp_path):
     (tmp_path / "place").mkdir()
     (tmp_path / "place/it").write_bytes(b"no tar" * 200)
@@ -122,14 +137,23 @@ def test_nothing_else_than_the_wanted_files_is_checked_out(repository, tmp_path)
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"path": None}, "a location git:URL needs it"),
+        ({"path": None}, "a location git:URL or pypi:NAME==VERSION needs it"),
         ({"revision": "main"}, "give the whole commit"),
+        ({"path": "."}, "of a whole repository give packed or files"),
+        ({"path": "../p"}, r"give a relative path without \.\."),
         ({"packed": True, "files": ["a"]}, "give packed or files"),
         ({"location": "https://example.org"}, "no other location has one"),
+        *(
+            ({"location": f"pypi:{text}", "revision": "a" * 64}, "give a package and one version")
+            for text in ("net", "net>=1", "net==1.*", "--pre==1", "net==1\n-r x")
+        ),
+        ({"location": "pypi:net==1"}, "give its wheel's sha256, 64 hex digits"),
+        ({"location": "pypi:net==1", "revision": "a" * 64, "packed": True}, "of a wheel nothing is packed"),
+        ({"files": ["../evil"]}, r"give a relative path without \.\."),
         ({"location": "hub:owner/net"}, "name the `files` wanted from the hub"),
     ],
 )
-def test_a_source_of_git_needs_a_path_and_a_whole_commit(given, message):
+def test_a_source_of_git_or_a_wheel_needs_a_path_and_a_whole_hash(given, message):
     facts = {"kind": "checkpoint", "location": "git:u", "path": "p", "file": "f", "licence": "l", "revision": "a" * 40}
     with pytest.raises(ValidationError, match=message):
         Source(**facts | given)
@@ -158,8 +182,8 @@ def test_git_is_given_up_in_the_end(repository, tmp_path, monkeypatch):
     program.write_text("#!/bin/sh\nexec sleep 30\n")
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
-    monkeypatch.setattr(git, "LIMIT", 0.2)
-    with pytest.raises(git.GitError, match=r"git init: it took longer than 0\.2 s"):
+    monkeypatch.setattr(download, "LIMIT", 0.2)
+    with pytest.raises(download.DownloadError, match=r"git init: it took longer than 0\.2 s"):
         git.checkout("file:///nowhere", "0" * 40, ["a"], tmp_path / "new")
 
 

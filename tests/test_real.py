@@ -138,7 +138,7 @@ def test_its_sources_are_pinned():
     params = load_params("real")
     names = {name for checkpoint in params.scale.checkpoints.values() for name in checkpoint.sources}
     names |= {name for task in params.scale.tasks.values() for name in task.sources}
-    assert all(params.sources[name].sha256 and params.sources[name].location.startswith("git:") for name in names)
+    assert all(params.sources[name].sha256 and params.sources[name].path for name in names)
 
 
 @pytest.mark.parametrize("name", ["cifar10-test", "cifar10-resnet20", "stories260k"])

@@ -6,12 +6,13 @@ import http.client
 import json
 import logging
 import signal
+import subprocess
 import time
 import urllib.error
 import urllib.request
 import zipfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import BinaryIO
 
@@ -33,6 +34,23 @@ class DownloadError(Exception):
 
 class NetworkError(DownloadError):
     """An error that another try may not meet."""
+
+
+def run(name: str, command: Sequence[str], directory: Path, environment: Mapping[str, str]) -> None:
+    """Run a command that downloads, within LIMIT; a DownloadError begins with ``name`` and has the command's reason."""
+    try:
+        subprocess.run(
+            command, cwd=directory, env=environment, check=True, capture_output=True, text=True, timeout=LIMIT
+        )
+    except FileNotFoundError as error:
+        raise DownloadError(f"the command {command[0]} is missing; install it") from error
+    except subprocess.TimeoutExpired as error:
+        raise DownloadError(f"{name}: it took longer than {LIMIT} s") from error
+    except subprocess.CalledProcessError as error:
+        lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
+        told = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:"))][:1] or lines[-1:]
+        broken = [line for line in lines if "connection broken by" in line][:1]  # pip's error does not say it
+        raise DownloadError(f"{name}: {'; '.join(told + broken)}") from error
 
 
 def receive(url: str, path: Path, name: str) -> None:

@@ -1,13 +1,12 @@
 """A part of one commit of a git repository, fetched with the command ``git``."""
 
 import os
-import subprocess
+import shutil
 import tarfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from flexround.errors import InputError
-from flexround.io.download import LIMIT
+from flexround.io.download import run
 
 # Precede those of the repository and of the user: each file is the bytes of its blob.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
@@ -20,24 +19,20 @@ SETTINGS = {
 }
 
 
-class GitError(InputError):
-    """Git is missing, or a command of it failed."""
-
-
 def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Path:
     """Fetch files or directories of a commit, which is a hash of its content, without its history.
 
     Args:
         url: of the repository, whatever ``git fetch`` understands.
         commit: 40 hex digits.
-        paths: within the repository; where the server can, nothing else is transferred.
+        paths: within the repository, ``.`` for all of it; where the server can, nothing else is transferred.
         directory: for git's own files; must be new.
 
     Returns:
-        The directory of the files, which lie there under their paths.
+        The directory of the files, which lie there under their paths, without git's own.
 
     Raises:
-        GitError: with git's reason.
+        DownloadError: with git's reason.
     """
     tree = directory / "tree"
     tree.mkdir(parents=True)
@@ -46,13 +41,14 @@ def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Pa
     (tree / ".git/info/attributes").write_text(ATTRIBUTES)
     _git(tree, "remote", "add", "origin", url)
     _git(tree, "fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)
-    _git(tree, "sparse-checkout", "set", "--no-cone", *(f"/{path}" for path in paths))
+    _git(tree, "sparse-checkout", "set", "--no-cone", *("/*" if path == "." else f"/{path}" for path in paths))
     _git(tree, "checkout", "--quiet", "--detach", commit)
+    shutil.rmtree(tree / ".git")
     return tree
 
 
 def pack(tree: Path, path: str, out: Path) -> Path:
-    """Write the files below ``tree/path`` as the tar ``out``; their names begin with ``path``. Return ``out``."""
+    """Write the files below ``tree/path`` as the tar ``out`` and return it; their names are those in ``tree``."""
     with tarfile.open(out, "w") as tar:
         for file in sorted(file for file in (tree / path).rglob("*") if file.is_file()):
             entry = tarfile.TarInfo(file.relative_to(tree).as_posix())
@@ -71,16 +67,4 @@ def _git(directory: Path, *arguments: str) -> None:
     settings = [part for name, value in SETTINGS.items() for part in ("-c", f"{name}={value}")]
     outer = {name: value for name, value in os.environ.items() if not name.startswith("GIT_")}
     environment = outer | {"GIT_TERMINAL_PROMPT": "0"}
-    command = ["git", *settings, *arguments]
-    try:
-        subprocess.run(
-            command, cwd=directory, env=environment, check=True, capture_output=True, text=True, timeout=LIMIT
-        )
-    except FileNotFoundError as error:
-        raise GitError("the command git is missing; install it") from error
-    except subprocess.TimeoutExpired as error:
-        raise GitError(f"git {arguments[0]}: it took longer than {LIMIT} s") from error
-    except subprocess.CalledProcessError as error:
-        lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
-        reason = next((line for line in lines if line.startswith(("fatal:", "error:"))), lines[-1])
-        raise GitError(f"git {arguments[0]}: {reason}") from error
+    run(f"git {arguments[0]}", ["git", *settings, *arguments], directory, environment)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from flexround.errors import InputError
-from flexround.io import download, git, hub
+from flexround.io import download, git, hub, pypi
 from flexround.io.artifacts import atomic_write, sha256, write_text
 from flexround.settings.schema import Source
 
@@ -20,7 +20,8 @@ log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
 HUB = "hub:"  # a location that starts with it is a repository of the Hugging Face hub
 GIT = "git:"  # a location that starts with it is a git repository
-SCHEMES = ("http:", "https:", "file:", HUB, GIT)  # of locations that are downloaded
+PYPI = "pypi:"  # a location that starts with it is a package of the package index
+SCHEMES = ("http:", "https:", "file:", HUB, GIT, PYPI)  # of locations that are downloaded
 
 
 def fetch(name: str, source: Source, directory: Path) -> str | None:
@@ -131,6 +132,8 @@ class _Wanted:
                         hashes[member.name] = hashlib.sha256(file.read()).hexdigest()
         except (tarfile.TarError, OSError, KeyError) as error:
             raise self.error(f"it is not a whole tar ({error})") from error
+        if not hashes:
+            raise self.error("it is a tar without files")
         return given, _digest(hashes)
 
     def known_hashes(self) -> dict[str, str]:
@@ -158,7 +161,7 @@ class _Wanted:
         if self.source.location.startswith(HUB):
             self._download_snapshot()
         elif self.source.path is not None:
-            self._clone(self.source.location.removeprefix(GIT), self.source.path)
+            self._download_part(self.source.path)
         elif not self.downloadable:
             raise self.error("it is missing and can't be downloaded freely")
         elif self.source.files:
@@ -178,20 +181,25 @@ class _Wanted:
         self._adopt(partial)
         write_text(_beside(self.path, "commit"), commit + "\n")
 
-    def _clone(self, url: str, path: str) -> None:
-        """Fetch a file or a directory of one commit of a git repository."""
-        log.info("fetching %s from %s", self.name, url)
+    def _download_part(self, path: str) -> None:
+        """Fetch a file or a directory of one commit of a git repository, or of one wheel."""
+        source = self.source
+        scheme, _, origin = source.location.partition(":")
+        log.info("fetching %s from %s", self.name, source.location)
         partial = self.path.with_name(f".{self.path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
-        wanted = [f"{path}/{file}" for file in self.source.files] or [path]
         try:
-            tree = git.checkout(url, self.source.revision, wanted, partial)
-            if not (tree / path).exists():
-                raise self.error(f"the commit has no {path}")
-            content = git.pack(tree, path, partial / "packed.tar") if self.source.packed else tree / path
+            if scheme == "pypi":
+                content = pypi.part(origin, source.revision, path, source.files, source.bytes, partial)
+            else:
+                wanted = [(Path(path) / file).as_posix() for file in source.files] or [path]
+                tree = git.checkout(origin, source.revision, wanted, partial)
+                if not (tree / path).exists():
+                    raise self.error(f"the commit has no {path}")
+                content = git.pack(tree, path, partial / "packed.tar") if source.packed else tree / path
             self.check(content)
             content.rename(self.path)
-        except git.GitError as error:
+        except download.DownloadError as error:
             raise self.error(f"it can't be fetched ({error})") from error
         finally:
             shutil.rmtree(partial, ignore_errors=True)
@@ -243,7 +251,10 @@ class _Wanted:
         origin, what, place = source.location, "it", f"it at {path}"
         if source.files:
             what, place = ", ".join(source.files), f"them into {path}/"
-        if source.path is not None:
+        if origin.startswith(PYPI):
+            package = f"{origin.removeprefix(PYPI)} of the package index, sha256 {source.revision}"
+            origin = f"{source.path} of the wheel {package}"
+        elif source.path is not None:
             form = f", packed as a tar of names such as {source.path}/..." if source.packed else ""
             origin = f"{source.path} of the git repository {origin.removeprefix(GIT)}, commit {source.revision}{form}"
         if origin.startswith(HUB):

@@ -13,6 +13,7 @@ from pydantic.fields import FieldInfo
 T = TypeVar("T")
 TRIALS = 1000  # at most
 FORMULA = ("=", "+", "-", "@")  # spreadsheet programs compute a cell of a CSV that begins so
+REQUIREMENT = r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?==[A-Za-z0-9][A-Za-z0-9.!+_-]*"  # one version of a package
 
 
 def _name(text: str) -> str:
@@ -434,19 +435,24 @@ class Source(Strict):
     kind: Literal["checkpoint", "dataset"]
     location: str = Field(
         description="URL, file:PATH in this project, hub:OWNER/NAME on the Hugging Face hub, git:URL of a repository, "
-        "or what to obtain if it can't be downloaded freely"
+        "pypi:NAME==VERSION on the package index, or what to obtain if it can't be downloaded freely"
     )
-    path: Within | None = Field(None, description="of the file or directory within a git repository")
+    path: Annotated[str, AfterValidator(lambda path: path if path == "." else _within(path))] | None = Field(
+        None, description="of the file or directory within a git repository, `.` for all; of the member within a wheel"
+    )
     file: Within = Field(description="name under the sources directory, of a file or a directory")
     files: tuple[Within, ...] = Field(
         (),
-        description="files of a directory that is verified as a whole, may hold *; a directory without is not verified",
+        description="files of a directory that is verified as a whole, may hold *; a directory without isn't verified; "
+        "of a wheel: members of the zip at `path`",
     )
     packed: bool = Field(
         False,
         description="whether it is a tar, of which names and contents of the files are pinned, not the packing",
     )
-    revision: str = Field(description="version; of the hub a commit or a name, of a git repository the whole commit")
+    revision: str = Field(
+        description="version; of the hub a commit or a name, of git the whole commit, of a package its wheel's sha256"
+    )
     sha256: Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")] | None = Field(
         None, description="none: recorded at the first download and enforced from then on"
     )
@@ -467,13 +473,20 @@ class Source(Strict):
         return self
 
     @model_validator(mode="after")
-    def _commit_of_git(self) -> "Source":
-        if self.location.startswith("git:") != (self.path is not None):
-            raise ValueError("path: a location git:URL needs it, and no other location has one")
-        if self.path is not None and not re.fullmatch(r"[0-9a-f]{40}", self.revision):
-            raise ValueError(f"revision={self.revision!r}: of a git repository give the whole commit, 40 hex digits")
-        if self.packed and self.files:
-            raise ValueError("give packed or files: a tar is verified by all its files")
+    def _part_of_git_or_wheel(self) -> "Source":
+        scheme, _, origin = self.location.partition(":")
+        whole = {"git": (40, "git repository give the whole commit"), "pypi": (64, "package give its wheel's sha256")}
+        digits, revision = whole.get(scheme, (0, ""))
+        if bool(digits) != (self.path is not None):
+            raise ValueError("path: a location git:URL or pypi:NAME==VERSION needs it, and no other location has one")
+        if digits and not re.fullmatch(rf"[0-9a-f]{{{digits}}}", self.revision):
+            raise ValueError(f"revision={self.revision!r}: of a {revision}, {digits} hex digits")
+        if scheme == "pypi" and not re.fullmatch(REQUIREMENT, origin):
+            raise ValueError(f"location={self.location!r}: give a package and one version, as in pypi:NAME==1.0")
+        if self.packed and (self.files or scheme == "pypi"):
+            raise ValueError("give packed or files: a tar is verified by all its files; of a wheel nothing is packed")
+        if self.path == "." and not (self.packed or self.files):
+            raise ValueError("path='.': of a whole repository give packed or files")
         return self
 
 

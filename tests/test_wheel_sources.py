@@ -1,0 +1,96 @@
+"""Sources of the kind pypi: a member of a wheel, or files of a zip in it; pip finds the wheel in a directory."""
+
+import hashlib
+import io
+import sys
+import zipfile
+
+import pytest
+
+from flexround.errors import InputError
+from flexround.io import sources
+from flexround.settings.schema import Source
+
+NET = b"weights" * 1000
+INNER = {"config.json": b"{}", "sub/net.bin": NET, "other.bin": b"x", "../evil": b"y"}
+INFO = {"METADATA": "Metadata-Version: 2.1\nName: tiny-net\nVersion: 1.0\nRequires-Dist: nothing-like-this\n"}
+INFO |= {"WHEEL": "Wheel-Version: 1.0\nRoot-Is-Purelib: true\nTag: py3-none-any\n", "RECORD": ""}
+
+
+def zipped(files):
+    buffer = io.BytesIO()
+    with zipfile.ZipFile(buffer, "w", zipfile.ZIP_DEFLATED) as archive:
+        for name, content in files.items():
+            archive.writestr(name, content)
+    return buffer.getvalue()
+
+
+@pytest.fixture
+def wheel(tmp_path, monkeypatch):
+    """The sha256 of a wheel in a directory, where pip looks instead of at an index, which refuses connections."""
+    members = {"net/net.bin": NET, "net/model.zip": zipped(INNER), "../evil": b"y"}
+    content = zipped(members | {f"tiny_net-1.0.dist-info/{name}": text for name, text in INFO.items()})
+    (tmp_path / "shelf").mkdir()
+    (tmp_path / "shelf/tiny_net-1.0-py3-none-any.whl").write_bytes(content)
+    settings = {"NO_INDEX": "1", "FIND_LINKS": tmp_path / "shelf", "CONFIG_FILE": "/dev/null", "RETRIES": "1"}
+    for name, value in (settings | {"INDEX_URL": "http://127.0.0.1:9"}).items():
+        monkeypatch.setenv(f"PIP_{name}", str(value))
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    return hashlib.sha256(content).hexdigest()
+
+
+def source(wheel, **given):
+    facts = {"kind": "checkpoint", "location": "pypi:tiny-net==1.0", "path": "net/net.bin", "file": "place/it"}
+    return Source(**facts | {"licence": "MIT", "revision": wheel} | given)
+
+
+def test_a_member_of_a_wheel_is_fetched_as_it_is(wheel, tmp_path):
+    pin = hashlib.sha256(NET).hexdigest()
+    assert sources.fetch("w", source(wheel, sha256=pin, bytes=len(NET)), tmp_path) == pin
+    assert [path.read_bytes() for path in (tmp_path / "place").iterdir()] == [NET]
+
+
+def test_files_of_a_zip_in_a_wheel_become_a_directory_and_nothing_else_is_written(wheel, tmp_path):
+    wanted = source(wheel, path="net/model.zip", files=["config.json", "sub/net.bin"], bytes=len(NET) + 2)
+    found = sources.fetch("w", wanted, tmp_path / "sources")
+    kept = {path.name for path in tmp_path.rglob("*") if path.is_file()}
+    assert kept == {"config.json", "net.bin", "it.sha256", "tiny_net-1.0-py3-none-any.whl"}
+    assert found == sources.digest(tmp_path / "sources/place/it")
+    assert (tmp_path / "sources/place/it/sub/net.bin").read_bytes() == NET
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"revision": "0" * 64}, "pip download: ERROR: THESE PACKAGES DO NOT MATCH THE HASHES"),
+        ({"location": "pypi:tiny-net==2.0"}, r"ERROR: Could not find .* tiny-net==2\.0"),
+        ({"path": "net/none"}, "There is no item named 'net/none'"),
+        ({"path": "net/model.zip", "files": ["none"]}, r"net/model\.zip: There is no item named 'none'"),
+        ({"files": ["none"]}, r"net/net\.bin: File is not a zip file"),
+        ({"bytes": 7001}, r"net/net\.bin: 7000 bytes instead of 7001"),
+        ({"sha256": "0" * 64}, r"its sha256 is \w+, but params/sources\.yaml says 0000"),
+    ],
+)
+def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(wheel, tmp_path, given, message):
+    with pytest.raises(InputError, match=message) as caught:
+        sources.fetch("w", source(wheel, **given), tmp_path)
+    assert "\n" not in str(caught.value)
+    assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_offline_the_message_says_what_to_put_where(wheel, tmp_path, monkeypatch):
+    monkeypatch.setenv("PIP_NO_INDEX", "0")
+    monkeypatch.setenv("PIP_FIND_LINKS", "")
+    with pytest.raises(InputError, match=r"Could not find .*; .*connection broken by .*refused") as caught:
+        sources.fetch("w", source(wheel), tmp_path)
+    origin = f"net/net.bin of the wheel tiny-net==1.0 of the package index, sha256 {wheel}"
+    assert f"Get it from: {origin}, and put it at {tmp_path}/place/it" in str(caught.value)
+
+
+def test_without_pip_the_message_says_so(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho python: No module named pip >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(InputError, match="pip download: python: No module named pip"):
+        sources.fetch("w", source("a" * 64), tmp_path)
