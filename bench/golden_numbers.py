@@ -1,6 +1,6 @@
 """Measure the golden numbers of `tests/golden.py` and their tolerances, and write `tests/golden.csv` anew.
 
-    PYTHONPATH=tests python bench/golden_numbers.py    # two minutes
+    PYTHONPATH=tests:worlds python bench/golden_numbers.py    # two minutes
 
 The tolerance of a number is three times the furthest that it moved in ``VARIANTS``. A number may stay where it is in a
 few variants by luck. So its tolerance is at least that of the median recipe, relative to its value, and at least
