@@ -25,7 +25,8 @@ def test_p_values_are_adjusted_for_all_lines_that_have_one():
     found = add(*(("1.00", "0.10", p, "top1") for p in ("0.0050", "0.0300", "", "0.0200", "0.5000")))
     # 0.005 * 4/1; 0.03 * 4/3; none; 0.02 * 4/2; 0.5 * 4/4
     assert [each.get("p_adjusted") for each in found] == ["0.0200", "0.0400", None, "0.0400", "0.5000"]
-    assert [each.get("outcome") for each in found] == ["better", "better", None, "better", "undecided"]
+    apart = "undecided, at most 1.1 points apart"
+    assert [each.get("outcome") for each in found] == ["better", "better", None, "better", apart]
     assert outcomes.add([{"margin": ""}], BOUNDS) == [{"margin": ""}]
 
 
@@ -35,9 +36,9 @@ def test_p_values_are_adjusted_for_all_lines_that_have_one():
         ("-1.00", "0.80", "0.0100", "top1", "worse"),
         ("0.30", "0.10", "0.0010", "top1", "better"),  # within the bound, but there
         ("-0.30", "0.20", "0.0500", "matthews", "equal within 0.5 points"),  # the test disagrees with the interval
-        ("-0.31", "0.20", "0.2000", "top1", "undecided"),  # the interval reaches -0.51
+        ("-0.31", "0.20", "0.2000", "top1", "undecided, at most 0.6 points apart"),  # the interval reaches -0.51
         ("0.40", "0.60", "0.2000", "perplexity", "equal within 1 %"),
-        ("1.00", "1.10", "0.0100", "top1", "undecided"),  # the interval disagrees with the test
+        ("1.00", "1.10", "0.0100", "perplexity", "undecided, at most 2.1 % apart"),  # the test says else
         ("0.00", "", "1.0000", "top1", "undecided"),  # one example has no interval
     ],
 )

@@ -7,7 +7,7 @@ from flexround.quant.functions import GAMMA, ZETA, RectifiedSigmoidRound, Roundi
 from flexround.quant.grid import Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
-TIE = 1e-6  # how far a tie starts from 1/2, which is rounded up: on the side of the even code, as round-to-nearest has it
+TIE = 1e-6  # how far from 1/2, which is rounded up, a tie starts: on the side of the even code, as round-to-nearest
 
 
 class AdaRound(Rounding):

@@ -14,8 +14,8 @@ class FlexRound(Rounding):
     """The paper's method.
 
     Attributes:
-        d1, d2, d3, d4: ln (s1 / initial s1), ln S2, ln s3, ln s4 (in the direct form s1, S2, s3, s4 themselves); d3 and d4
-            may be None.
+        d1, d2, d3, d4: ln (s1 / initial s1), ln S2, ln s3, ln s4 (in the direct form s1, S2, s3, s4 themselves); d3 and
+            d4 may be None.
 
     Options:
         learn_s1: learn the step s1 too; False is Ablation Study 1 of table 1.
@@ -52,7 +52,7 @@ class FlexRound(Rounding):
         return DivideRound.apply(weight, self.grid.step, *self.logs(), *self.bounds, bool(self.fused))
 
     def logs(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
-        """Return (ln (s1 / initial s1), ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight, and one number a channel."""
+        """Return (ln (s1 / initial s1), ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight and channels."""
         if not self.direct:
             return self.d1, self.d2, self.d3, self.d4
         relative = (self.d1 / self.grid.step, self.d2, self.d3, self.d4)

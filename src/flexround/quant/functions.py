@@ -17,7 +17,7 @@ class DivideRound(Formula):
     """Ŵ = s1 · clamp(⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉), equation 2, of which AdaQuant is a special case.
 
     What is learned is d1 = ln(s1 / initial s1) and d = ln s of the others: where all are 0, s1 and the codes are those
-    of round-to-nearest to the bit. With u = W / (s1 S2 s3 s4) the gradients are, inside the bounds (outside in brackets):
+    of round-to-nearest to the bit. With u = W / (s1 S2 s3 s4) the gradients inside the bounds (outside in brackets) are
     ∂Ŵ/∂d1 = s1 (⌊u⌉ - u) [s1 · bound], ∂Ŵ/∂d2 = -s1 u [0], ∂Ŵ/∂W = 1 / (S2 s3 s4) [0].
     ∂Ŵ/∂S' = ∂Ŵ/∂d2 / S' = -W / S'^2 is Proposition 3.1.
     """

@@ -30,11 +30,15 @@ def add(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[dict[str, st
 def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
     """Return how the first method stands: ahead if adjusted p and 95 % interval, margin ± noise, both say so.
 
-    It is equal to the second one if the interval lies within the bound: two one-sided tests at 2.5 %.
+    It is equal to the second one if the interval lies within the bound: two one-sided tests at 2.5 %. Else the end of
+    the interval, rounded up, says how far apart the two may be.
     """
     margin, noise = float(line["margin"]), float(line["noise"] or math.inf)
     if p < LEVEL and abs(margin) > noise:
         return BETTER if margin > 0 else WORSE
     relative = metrics.of(line["metric"]).relative
     limit, unit = (bounds.equal_percent, "%") if relative else (bounds.equal_points, "points")
-    return f"{EQUAL} within {limit:g} {unit}" if abs(margin) + noise <= limit else UNDECIDED
+    apart = round(abs(margin) + noise, 6)  # printed decimals, whose sum is not one of float's
+    if apart <= limit:
+        return f"{EQUAL} within {limit:g} {unit}"
+    return UNDECIDED if math.isinf(apart) else f"{UNDECIDED}, at most {math.ceil(10 * apart) / 10:g} {unit} apart"

@@ -54,7 +54,7 @@ def sentences(
 
 def outcomes(leads: Sequence[Judgement]) -> str:
     """Return the sentence that counts the outcomes of the comparisons of FlexRound with AdaRound."""
-    of = Counter(line.outcome for line in leads if line.outcome)
+    of = Counter(line.outcome.partition(",")[0] for line in leads if line.outcome)
     equal = sorted(outcome for outcome in of if outcome.startswith(EQUAL)) or [EQUAL]
     counts = ", ".join(f"{of[outcome]} {outcome}" for outcome in (BETTER, WORSE, *equal, UNDECIDED))
     method = "p adjusted by Benjamini and Hochberg's method for all comparisons"
