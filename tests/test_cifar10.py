@@ -1,17 +1,24 @@
 """CIFAR-10 from tars, and its ResNets."""
 
+import io
+import re
 import tarfile
+import textwrap
 
 import numpy as np
+import pyarrow as pa
 import pytest
 import real_files
 import torch
 from PIL import Image
+from pyarrow import parquet
 
 from flexround.errors import InputError, SettingsError
 from flexround.models import blocks as protocol
 from flexround.models import cifar_resnet
 from flexround.models.surgery.fold_bn import fold_batch_norm
+from flexround.settings.layout import ROOT
+from flexround.settings.load import load_params
 from flexround.tasks.images.cifar10 import Cifar10, Cifar10Options
 
 
@@ -34,6 +41,36 @@ def test_images_and_labels_are_those_of_the_tars(sources, tmp_path):
     with tarfile.open(sources / "cifar10/test.tar") as tar:
         image = Image.open(tar.extractfile("test/bee/0002.jpg"))
         np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
+
+
+def test_lossless_images_are_those_of_the_hub_s_rows_class_by_class(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
+    files = [io.BytesIO() for _ in pixels]
+    for image, file in zip(pixels, files, strict=True):
+        Image.fromarray(image).save(file, "PNG")
+    labels, folder = [4, 3, 2, 1, 0] * 4, tmp_path / "here/plain_text"
+    rows = [{"img": {"bytes": f.getvalue(), "path": ""}, "label": i} for f, i in zip(files, labels, strict=True)]
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        parquet.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
+    task(root="here", train=10).prepare(tmp_path / "data", tmp_path)
+    found = {name: np.load(tmp_path / f"data/{name}.npy") for name in ("train_images", "val_images", "val_labels")}
+    np.testing.assert_array_equal(found["train_images"], pixels[[4, 9, 3, 8, 2, 7, 1, 6, 0, 5]])
+    np.testing.assert_array_equal(found["val_images"], pixels[np.argsort(labels, kind="stable")])
+    assert found["val_labels"].tolist() == sorted(labels)
+    with pytest.raises(InputError, match=r"plain_text/train: row 0: label 4 of 4 classes"):
+        task(root="here", classes=4).prepare(tmp_path / "data", tmp_path)
+    rows[7]["img"]["bytes"] = b"no image"
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
+    with pytest.raises(InputError, match=r"plain_text/test: row 7 can't be read"):
+        task(root="here", train=10).prepare(tmp_path / "data", tmp_path)
+
+
+def test_the_documented_scale_of_lossless_images_is_one(tmp_path):
+    (block,) = re.findall(r"^    name: real-lossless\n(?: {4}.*\n)+", (ROOT / "docs/real.md").read_text(), re.MULTILINE)
+    (tmp_path / "real-lossless.yaml").write_text(textwrap.dedent(block))
+    params = load_params(str(tmp_path / "real-lossless.yaml"))
+    assert [params.gate("cifar10", name).min for name in ("resnet20", "resnet56")] == [91.2, 92.9]
 
 
 def test_calibration_draws_training_images_once_each(sources, tmp_path):

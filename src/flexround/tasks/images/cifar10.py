@@ -1,5 +1,9 @@
-"""CIFAR-10 from two tars of images, one folder for each class: ``train/CLASS/IMAGE`` and ``test/CLASS/IMAGE``."""
+"""CIFAR-10 from two tars of images, one folder for each class: ``train/CLASS/IMAGE`` and ``test/CLASS/IMAGE``.
 
+Or from the parquet files of the Hugging Face hub, ``plain_text/train-*`` and ``plain_text/test-*``, which are lossless.
+"""
+
+import io
 import tarfile
 from pathlib import Path, PurePosixPath
 from typing import IO
@@ -13,8 +17,10 @@ from flexround.tasks.images.arrays import ArrayTask
 from flexround.tasks.images.options import Cifar10Options
 from flexround.tasks.images.task import save_array
 from flexround.tasks.images.transforms import UNREADABLE
+from flexround.tasks.text import files as hub_files
 
 SIZE = 32
+FOLDER = "plain_text"  # of the parquet files
 
 
 class Cifar10(ArrayTask):
@@ -24,16 +30,18 @@ class Cifar10(ArrayTask):
     input_shape = (3, SIZE, SIZE)
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode the test images and a part of the training images, straight from the tars.
+        """Decode the test images and a part of the training images, straight from the tars, or from parquet.
 
         Raises:
-            InputError: a tar without images, with other classes or another number of images, or a damaged image.
+            InputError: a source without images, with other classes or another number of images, or a damaged image.
         """
         root, options = sources / self.options.root, self.options
-        for name, tar, count in (("train", "train.tar", options.train), ("val", "test.tar", None)):
-            images, labels = read(root / tar, options.classes, count)
+        lossless = (root / FOLDER).is_dir()
+        for name, split, count in (("train", "train", options.train), ("val", "test", None)):
+            path = root / FOLDER / split if lossless else root / f"{split}.tar"
+            images, labels = (read_parquet if lossless else read)(path, options.classes, count)
             if count is None and len(labels) != options.val:
-                raise InputError(f"{root / tar}: {len(labels)} images instead of {options.val}; fetch it again")
+                raise InputError(f"{path}: {len(labels)} images instead of {options.val}; fetch it again")
             save_array(out / f"{name}_images.npy", images)
             save_array(out / f"{name}_labels.npy", labels)
         names = [f"{name}_{kind}.npy" for name in ("train", "val") for kind in ("images", "labels")]
@@ -72,6 +80,34 @@ def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.nd
     return np.stack(images), labels.astype(np.int64)
 
 
+def read_parquet(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
+    """Decode the images of a split, class by class as ``read`` does, in the order of the rows.
+
+    Args:
+        path: ``FOLDER/SPLIT``, of the files ``SPLIT-*.parquet`` with the columns ``img`` (``bytes`` of an image) and
+            ``label`` (int).
+        classes, count: as in ``read``.
+
+    Returns:
+        uint8 (N, 32, 32, 3) and int64 (N,).
+
+    Raises:
+        InputError: as of ``read``; a file is missing or damaged.
+    """
+    _, rows = hub_files.read(f"{path.name} of CIFAR-10", [path.parent], [path.name], ["img", "label"])
+    by_class: dict[int, list[str]] = {label: [] for label in range(classes)}
+    for index, row in enumerate(rows):
+        if row["label"] not in by_class:
+            raise InputError(f"{path}: row {index}: label {row['label']!r} of {classes} classes; fetch it again")
+        by_class[row["label"]].append(str(index))
+    if count is not None:
+        by_class = {label: _first(path, str(label), of, count // classes) for label, of in by_class.items()}
+    contents = [(index, rows[int(index)]["img"]) for of_class in by_class.values() for index in of_class]
+    images = [_decoded(path, f"row {index}", io.BytesIO(dict(img or {}).get("bytes", b""))) for index, img in contents]
+    labels = np.repeat(np.arange(classes), [len(of_class) for of_class in by_class.values()])
+    return np.stack(images), labels.astype(np.int64)
+
+
 def _first(path: Path, name: str, files: list[str], count: int) -> list[str]:
     """Return the first files of a class."""
     if len(files) < count:
@@ -84,7 +120,7 @@ def _decoded(path: Path, name: str, content: IO[bytes] | None) -> np.ndarray:
     try:
         pixels = np.asarray(Image.open(content).convert("RGB"))  # type: ignore[arg-type]
     except UNREADABLE as error:
-        raise InputError(f"{path}: {name} can't be read ({error}); fetch the tar again") from error
+        raise InputError(f"{path}: {name} can't be read ({error}); fetch it again") from error
     if pixels.shape != (SIZE, SIZE, 3):
         raise InputError(f"{path}: {name} is {pixels.shape[1]} x {pixels.shape[0]}, not {SIZE} x {SIZE}")
     return pixels
