@@ -55,9 +55,8 @@ class FlexRound(Rounding):
         """Return (ln (s1 / initial s1), ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight and channels."""
         if not self.direct:
             return self.d1, self.d2, self.d3, self.d4
-        relative = (self.d1 / self.grid.step, self.d2, self.d3, self.d4)
-        d1, d2, d3, d4 = (None if scale is None else scale.clamp_min(SMALLEST).log() for scale in relative)
-        return d1, d2, d3, d4
+        d3, d4 = (None if d is None else d.clamp_min(SMALLEST).log() for d in (self.d3, self.d4))
+        return (self.d1 / self.grid.step).clamp_min(SMALLEST).log(), self.d2.clamp_min(SMALLEST).log(), d3, d4
 
     def step(self) -> Tensor:
         """Return the learned s1, shape of ``grid.step``."""
