@@ -11,13 +11,14 @@ from torch import nn
 
 from flexround import imports
 from flexround.mini import models as mini
-from flexround.models import mobilenetv2
+from flexround.models import efficientnet_lite, mobilenetv2
 from flexround.models.blocks import Block, run
 from flexround.models.groups import EqualizationGroup
 from flexround.models.surgery import attach
 from flexround.settings import load
 from flexround.tasks import protocol
 
+SCALES = ("mini", "paper", "real")
 load_params = functools.cache(load.load_params)
 
 
@@ -50,9 +51,9 @@ def of_images(scale, task):
 
 
 def named():
-    """Return (scale, task, checkpoint): of mini one for each factory, of the paper's scale those for images alone."""
+    """Return (scale, task, checkpoint): of mini one for each factory, of the other scales those for images alone."""
     found = {}
-    for name in ("mini", "paper"):
+    for name in SCALES:
         params = load_params(name)
         for task, checkpoint in params.pairs():
             model = params.checkpoint(checkpoint).model
@@ -97,7 +98,7 @@ def fit_batch_norms(model, x):
 
 
 def test_every_family_of_the_scales_is_here():
-    scales = [load_params(name).scale for name in ("mini", "paper")]
+    scales = [load_params(name).scale for name in SCALES]
     families = {checkpoint.model.blocks for scale in scales for checkpoint in scale.checkpoints.values()}
     assert families == {blocks for _, blocks in NAMED}
 
@@ -225,6 +226,61 @@ def test_a_shortcut_in_the_first_block_breaks_its_chain():
     groups = mobilenetv2.equalization_groups(model)
     assert groups[0].convs == ("features.1.conv.0.0", "features.1.conv.1")
     assert groups[1].convs == ("features.2.conv.0.0", "features.2.conv.1.0", "features.2.conv.2")
+
+
+def test_efficientnet_lite_has_the_tensors_of_the_released_file():
+    state = efficientnet_lite.EfficientNetLite0().state_dict()
+    parts = {"weight", "bias", "running_mean", "running_var", "num_batches_tracked"}
+    inner = {f"_bn{i}.{part}" for i in range(3) for part in parts}
+    inner |= {f"_{name}_conv.weight" for name in ("expand", "depthwise", "project")}
+    assert {name.removeprefix("_blocks.1.") for name in state if name.startswith("_blocks.1.")} == inner
+    assert {name for name in state if not name.startswith("_blocks.")} == {
+        *(f"{norm}.{part}" for norm in ("_bn0", "_bn1") for part in parts),
+        *("_conv_stem.weight", "_conv_head.weight", "_fc.weight", "_fc.bias"),
+    }
+    shapes = [state[f"_blocks.{i}._depthwise_conv.weight"].shape for i in range(16)]
+    channels = [32, 96, 144, 144, 240, 240, 480, 480, 480, 672, 672, 672, 1152, 1152, 1152, 1152]
+    kernels = [3, 3, 3, 5, 5, 3, 3, 3, 5, 5, 5, 5, 5, 5, 5, 3]
+    assert shapes == [(width, 1, side, side) for width, side in zip(channels, kernels, strict=True)]
+    assert sum(value.numel() for value in efficientnet_lite.EfficientNetLite0().parameters()) == 4_652_008
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("size", [4, 14, 224])
+@torch.no_grad()
+def test_convolutions_of_stride_2_are_padded_as_tensorflow_s(kernel, size):
+    conv = efficientnet_lite.SameConv2d(1, 1, kernel, 2)
+    x = torch.randn(1, 1, size, size, generator=torch.Generator().manual_seed(0))
+    y = conv(x)
+    # TensorFlow's rule for "SAME": as many zeros as give ceil(size / 2) outputs, the smaller half in front.
+    whole = max((-(-size // 2) - 1) * 2 + kernel - size, 0)
+    assert y.shape == (1, 1, size // 2, size // 2)
+    padded = torch.zeros(size + whole, size + whole)
+    start = whole // 2
+    padded[start : start + size, start : start + size] = x[0, 0]
+    for row, column in ((0, 0), (0, size // 2 - 1), (size // 2 - 1, 0), (size // 2 - 1, size // 2 - 1), (1, 1)):
+        seen = padded[2 * row : 2 * row + kernel, 2 * column : 2 * column + kernel]
+        torch.testing.assert_close(y[0, 0, row, column], (seen * conv.weight[0, 0]).sum())
+
+
+def test_efficientnet_lite_groups_follow_the_shortcuts():
+    groups = efficientnet_lite.equalization_groups(efficientnet_lite.EfficientNetLite0())
+
+    def inside(i):
+        parts = ("expand", "depthwise", "project")
+        return EqualizationGroup(tuple(f"_blocks.{i}._{part}_conv" for part in parts), activation=True)
+
+    def between(i, name="_expand_conv"):
+        return EqualizationGroup((f"_blocks.{i}._project_conv", name), activation=False)
+
+    first = ("_conv_stem", "_blocks.0._depthwise_conv", "_blocks.0._project_conv")
+    assert groups[:3] == [
+        EqualizationGroup(first, activation=True),
+        between(0, "_blocks.1._expand_conv"),
+        inside(1),
+    ]
+    assert groups[3:-1] == [inside(i) for i in range(2, 16)]
+    assert groups[-1] == between(15, "_conv_head")
 
 
 @pytest.mark.parametrize("factory", [mini.resnet18, mini.resnet50, mini.mobilenetv2])

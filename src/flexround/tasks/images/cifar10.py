@@ -2,17 +2,12 @@
 
 import tarfile
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 import numpy as np
-from PIL import Image
 
 from flexround.errors import InputError
-from flexround.io.artifacts import write_manifest
-from flexround.tasks.images.arrays import ArrayTask
+from flexround.tasks.images.arrays import ArrayTask, decoded, opened
 from flexround.tasks.images.options import Cifar10Options
-from flexround.tasks.images.task import save_array
-from flexround.tasks.images.transforms import UNREADABLE
 
 SIZE = 32
 
@@ -30,14 +25,12 @@ class Cifar10(ArrayTask):
             InputError: a tar without images, with other classes or another number of images, or a damaged image.
         """
         root, options = sources / self.options.root, self.options
-        for name, tar, count in (("train", "train.tar", options.train), ("val", "test.tar", None)):
-            images, labels = read(root / tar, options.classes, count)
-            if count is None and len(labels) != options.val:
-                raise InputError(f"{root / tar}: {len(labels)} images instead of {options.val}; fetch it again")
-            save_array(out / f"{name}_images.npy", images)
-            save_array(out / f"{name}_labels.npy", labels)
-        names = [f"{name}_{kind}.npy" for name in ("train", "val") for kind in ("images", "labels")]
-        write_manifest(out, names, options=options.model_dump(mode="json", exclude={"root"}))
+        images, labels = read(root / "train.tar", options.classes, options.train)
+        val_images, val_labels = read(root / "test.tar", options.classes, None)
+        if len(val_labels) != options.val:
+            raise InputError(f"{root / 'test.tar'}: {len(val_labels)} images instead of {options.val}; fetch it again")
+        arrays = {"train_images": images, "train_labels": labels}
+        self.save(out, arrays | {"val_images": val_images, "val_labels": val_labels})
 
 
 def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -54,20 +47,16 @@ def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.nd
     Raises:
         InputError: it is no tar, has other classes or too few images, or an image is damaged or of another size.
     """
-    try:
-        with tarfile.open(path, "r:") as tar:
-            members = {member.name: member for member in tar if member.isfile()}
-            by_class: dict[str, list[str]] = {}
-            for name in sorted(members):
-                by_class.setdefault(PurePosixPath(name).parent.name, []).append(name)
-            if len(by_class) != classes:
-                raise InputError(f"{path}: {len(by_class)} classes instead of {classes}; fetch it again")
-            if count is not None:
-                by_class = {name: _first(path, name, files, count // classes) for name, files in by_class.items()}
-            files = [file for of_class in by_class.values() for file in of_class]
-            images = [_decoded(path, name, tar.extractfile(members[name])) for name in files]
-    except (tarfile.TarError, OSError) as error:
-        raise InputError(f"{path}: not a whole tar ({error}); fetch it again") from error
+    with opened(path) as (tar, members):
+        by_class: dict[str, list[str]] = {}
+        for name in sorted(members):
+            by_class.setdefault(PurePosixPath(name).parent.name, []).append(name)
+        if len(by_class) != classes:
+            raise InputError(f"{path}: {len(by_class)} classes instead of {classes}; fetch it again")
+        if count is not None:
+            by_class = {name: _first(path, name, files, count // classes) for name, files in by_class.items()}
+        files = [file for of_class in by_class.values() for file in of_class]
+        images = [_pixels(path, tar, members[name]) for name in files]
     labels = np.repeat(np.arange(classes), [len(of_class) for of_class in by_class.values()])
     return np.stack(images), labels.astype(np.int64)
 
@@ -79,12 +68,9 @@ def _first(path: Path, name: str, files: list[str], count: int) -> list[str]:
     return files[:count]
 
 
-def _decoded(path: Path, name: str, content: IO[bytes] | None) -> np.ndarray:
+def _pixels(path: Path, tar: tarfile.TarFile, member: tarfile.TarInfo) -> np.ndarray:
     """Return an image as uint8 (32, 32, 3)."""
-    try:
-        pixels = np.asarray(Image.open(content).convert("RGB"))  # type: ignore[arg-type]
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {name} can't be read ({error}); fetch the tar again") from error
+    pixels = np.asarray(decoded(path, tar, member))
     if pixels.shape != (SIZE, SIZE, 3):
-        raise InputError(f"{path}: {name} is {pixels.shape[1]} x {pixels.shape[0]}, not {SIZE} x {SIZE}")
+        raise InputError(f"{path}: {member.name} is {pixels.shape[1]} x {pixels.shape[0]}, not {SIZE} x {SIZE}")
     return pixels
