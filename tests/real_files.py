@@ -46,12 +46,13 @@ def add(tar, name, content):
     tar.addfile(entry, io.BytesIO(content))
 
 
-def samples(path, size=(40, 32), names=("n2_b.JPEG", "n1_a.JPEG", "n3_c.JPEG")):
+def samples(path, names=("n2_b.JPEG", "n1_a.JPEG", "n3_c.JPEG"), more=(), size=(40, 32)):
     """Write a tar of one image of each class, among other files."""
     rng = np.random.default_rng(0)
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
-        add(tar, "README.md", b"one image of each class")
+        for name in ("README.md", *more):
+            add(tar, name, b"one image of each class")
         for name in names:
             buffer = io.BytesIO()
             Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(buffer, "JPEG")

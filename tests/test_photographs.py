@@ -9,7 +9,6 @@ import real_files
 import torch
 from PIL import Image
 
-from flexround.errors import InputError
 from flexround.tasks.images.options import PhotographsOptions
 from flexround.tasks.images.photographs import Photographs
 
@@ -47,10 +46,3 @@ def test_pixels_are_normalised_as_tensorflow_s_efficientnet_lite_wants_them():
     pixels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, 3)
     expected = (torch.from_numpy(pixels).float() - 127) / 128
     torch.testing.assert_close(task().normalise(pixels, "cpu"), expected.permute(0, 3, 1, 2), rtol=0, atol=1e-6)
-
-
-def test_a_damaged_image_is_refused_by_name(sources, tmp_path):
-    with tarfile.open(sources / "photographs/samples.tar", "a") as tar:
-        real_files.add(tar, "n4_d.JPEG", b"no image")
-    with pytest.raises(InputError, match=r"n4_d\.JPEG can't be read"):
-        task(classes=4).prepare(tmp_path / "data", sources)

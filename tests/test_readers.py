@@ -312,6 +312,11 @@ def changed(name, **change):
         ("photographs", real_files.samples, "no images.csv in it"),
         ("samples", lambda path: real_files.samples(path, names=("n1_a.JPEG", "n2_b.JPEG")), "2 images of 2 classes"),
         ("samples", lambda path: real_files.samples(path, names=("n1_a.JPEG", "n1_b.JPEG", "n2.JPEG")), "of 2 classes"),
+        (
+            "samples",
+            lambda path: real_files.samples(path, ("n1.JPEG", "n2.JPEG"), ("n3.JPEG",)),
+            "n3.JPEG can't be read",
+        ),
         ("piqa", changed("piqa", goal=None), "example 1: no goal; piqa has goal, sol1, sol2, label"),
         ("piqa", changed("piqa", label=2), "example 1: not a question of piqa .*choice 2 of 2"),
         ("piqa", changed("piqa", label=-1), "choice -1 of 2"),

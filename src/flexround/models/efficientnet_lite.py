@@ -7,8 +7,8 @@ from flexround.models.groups import EqualizationGroup, Link, groups_between_shor
 
 STEM, HEAD, EPS = 32, 1280, 1e-3
 # Of each stage: outputs, kernel, stride of the first block, factor of the expansion, blocks.
-STAGES = ((16, 3, 1, 1, 1), (24, 3, 2, 6, 2), (40, 5, 2, 6, 2), (80, 3, 2, 6, 3))
-STAGES += ((112, 5, 1, 6, 3), (192, 5, 2, 6, 4), (320, 3, 1, 6, 1))
+_FIRST = ((16, 3, 1, 1, 1), (24, 3, 2, 6, 2), (40, 5, 2, 6, 2), (80, 3, 2, 6, 3))
+STAGES = (*_FIRST, (112, 5, 1, 6, 3), (192, 5, 2, 6, 4), (320, 3, 1, 6, 1))
 
 
 class SameConv2d(nn.Conv2d):
@@ -89,7 +89,7 @@ def blocks(model: EfficientNetLite0) -> list[Block]:
 def equalization_groups(model: EfficientNetLite0) -> list[EqualizationGroup]:
     """Return the groups of convolutions that can be equalized, in forward order (Nagel et al. 2019, section 4.1)."""
     first, last = [Link("_conv_stem", False, True)], [Link("_conv_head", False, True)]
-    inner = [(_links(block, f"_blocks.{i}"), block.shortcut) for i, block in enumerate(model._blocks)]
+    inner = [(_links(block, f"_blocks.{i}"), bool(block.shortcut)) for i, block in enumerate(model._blocks)]
     return groups_between_shortcuts([(first, False), *inner, (last, False)])
 
 
