@@ -21,7 +21,7 @@ class ArrayTask(ImageTask):
     """A task whose data are ``train_images.npy``, uint8 (N, H, W, 3), and ``train_labels.npy``, and the same of val."""
 
     def save(self, out: Path, arrays: dict[str, np.ndarray]) -> None:
-        """Write the data, ``train_images`` and so on, and their manifest."""
+        """Write the data, images uint8 (N, H, W, 3) and labels int64 (N,) by name, and their manifest."""
         for name, array in arrays.items():
             save_array(out / f"{name}.npy", array)
         facts = self.options.model_dump(mode="json", exclude={"root"})
