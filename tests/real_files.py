@@ -46,6 +46,33 @@ def add(tar, name, content):
     tar.addfile(entry, io.BytesIO(content))
 
 
+def samples(path, names=("n2_b.JPEG", "n1_a.JPEG", "n3_c.JPEG"), more=(), size=(40, 32)):
+    """Write a tar of one image of each class, among other files."""
+    rng = np.random.default_rng(0)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name in ("README.md", *more):
+            add(tar, name, b"one image of each class")
+        for name in names:
+            buffer = io.BytesIO()
+            Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(buffer, "JPEG")
+            add(tar, name, buffer.getvalue())
+
+
+def photographs(path, labels=("3", "1"), header="ImageId,URL,TrueLabel,Author", size=(32, 40), left_out=()):
+    """Write a tar of photographs and of their labels, which count from 1."""
+    rng = np.random.default_rng(1)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for number in range(len(labels)):
+            buffer = io.BytesIO()
+            Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(buffer, "PNG")
+            if number not in left_out:
+                add(tar, f"dataset/images/{9 - number}.png", buffer.getvalue())
+        rows = [f'{9 - number},https://x,{label},"Zürich, Ann"' for number, label in enumerate(labels)]
+        add(tar, "dataset/images.csv", "\n".join([header, *rows, ""]).encode())
+
+
 def llama(seed=0, **changes):
     """Return a small model of the LLaMA architecture whose every tensor is random."""
     model = transformer.llama("causal-lm", seed=seed, **LLAMA | changes)

@@ -9,6 +9,7 @@ from tensors import randn
 from torch import nn
 from transformers.pytorch_utils import Conv1D
 
+from flexround.models.efficientnet_lite import SameConv2d
 from flexround.models.surgery import attach
 from flexround.quant.rtn import RTN
 from flexround.reconstruct.inputs import layer_inputs, unfolded
@@ -20,6 +21,7 @@ LAYERS = {
     "stride": (nn.Conv2d(6, 5, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)), (4, 6, 7, 9)),
     "grouped": (nn.Conv2d(6, 4, 3, groups=2), (4, 6, 7, 9)),
     "depthwise": (nn.Conv2d(6, 12, 3, groups=6, padding="same"), (4, 6, 7, 9)),
+    "same": (SameConv2d(6, 12, 5, 2, groups=6), (4, 6, 8, 10)),
     "reflect": (nn.Conv2d(6, 4, 5, padding=2, padding_mode="reflect"), (4, 6, 7, 9)),
 }
 
@@ -30,7 +32,7 @@ def test_rows_times_weight_are_the_layers_output(kind):
     x, axes = randn(*shape), attach.weight_axes(layer)
     rows = unfolded(layer, x)
     weight = layer.weight.transpose(0, axes.output).flatten(1).unflatten(0, (len(rows), -1))
-    products = torch.einsum("gnf,gof->ngo", rows, weight).flatten(1) + layer.bias
+    products = torch.einsum("gnf,gof->ngo", rows, weight).flatten(1) + (0 if layer.bias is None else layer.bias)
     expected = layer(x)
     expected = expected.permute(0, 2, 3, 1) if expected.ndim == 4 and "conv1d" not in kind else expected
     torch.testing.assert_close(products, expected.reshape(products.shape), rtol=1e-4, atol=1e-5)

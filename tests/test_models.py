@@ -2,6 +2,7 @@
 
 import copy
 import functools
+import hashlib
 from collections.abc import Callable
 from typing import NamedTuple
 
@@ -11,13 +12,14 @@ from torch import nn
 
 from flexround import imports
 from flexround.mini import models as mini
-from flexround.models import mobilenetv2
+from flexround.models import efficientnet_lite, mobilenetv2
 from flexround.models.blocks import Block, run
 from flexround.models.groups import EqualizationGroup
 from flexround.models.surgery import attach
 from flexround.settings import load
 from flexround.tasks import protocol
 
+SCALES = ("mini", "paper", "real")
 load_params = functools.cache(load.load_params)
 
 
@@ -50,9 +52,9 @@ def of_images(scale, task):
 
 
 def named():
-    """Return (scale, task, checkpoint): of mini one for each factory, of the paper's scale those for images alone."""
+    """Return (scale, task, checkpoint): of mini one for each factory, of the other scales those for images alone."""
     found = {}
-    for name in ("mini", "paper"):
+    for name in SCALES:
         params = load_params(name)
         for task, checkpoint in params.pairs():
             model = params.checkpoint(checkpoint).model
@@ -97,7 +99,7 @@ def fit_batch_norms(model, x):
 
 
 def test_every_family_of_the_scales_is_here():
-    scales = [load_params(name).scale for name in ("mini", "paper")]
+    scales = [load_params(name).scale for name in SCALES]
     families = {checkpoint.model.blocks for scale in scales for checkpoint in scale.checkpoints.values()}
     assert families == {blocks for _, blocks in NAMED}
 
@@ -225,6 +227,43 @@ def test_a_shortcut_in_the_first_block_breaks_its_chain():
     groups = mobilenetv2.equalization_groups(model)
     assert groups[0].convs == ("features.1.conv.0.0", "features.1.conv.1")
     assert groups[1].convs == ("features.2.conv.0.0", "features.2.conv.1.0", "features.2.conv.2")
+
+
+def test_efficientnet_lite_has_the_tensors_of_the_released_file():
+    state = efficientnet_lite.EfficientNetLite0().state_dict()
+    listed = "\n".join(f"{name} {tuple(value.shape)}" for name, value in state.items())
+    released = "f19038aa9e94bf262b0215da87b05190b42be4fca8356448dc428d5a7e017bb6"  # of the file's own names and shapes
+    assert hashlib.sha256(listed.encode()).hexdigest() == released
+
+
+@pytest.mark.parametrize("kernel", [3, 5])
+@pytest.mark.parametrize("size", [4, 14, 224])
+@torch.no_grad()
+def test_convolutions_of_stride_2_are_padded_as_tensorflow_s(kernel, size):
+    conv = efficientnet_lite.SameConv2d(1, 1, kernel, 2)
+    x = torch.randn(1, 1, size, size, generator=torch.Generator().manual_seed(0))
+    y = conv(x)
+    # TensorFlow's rule for "SAME": as many zeros as give ceil(size / 2) outputs, the smaller half in front.
+    whole = max((-(-size // 2) - 1) * 2 + kernel - size, 0)
+    assert y.shape == (1, 1, size // 2, size // 2)
+    padded = torch.zeros(size + whole, size + whole)
+    start = whole // 2
+    padded[start : start + size, start : start + size] = x[0, 0]
+    for row, column in ((0, 0), (0, size // 2 - 1), (size // 2 - 1, 0), (size // 2 - 1, size // 2 - 1), (1, 1)):
+        seen = padded[2 * row : 2 * row + kernel, 2 * column : 2 * column + kernel]
+        torch.testing.assert_close(y[0, 0, row, column], (seen * conv.weight[0, 0]).sum())
+
+
+def test_efficientnet_lite_groups_follow_the_shortcuts():
+    groups = efficientnet_lite.equalization_groups(efficientnet_lite.EfficientNetLite0())
+    names = {i: [f"_blocks.{i}._{part}_conv" for part in ("expand", "depthwise", "project")] for i in range(16)}
+    inside = [EqualizationGroup(tuple(names[i]), activation=True) for i in range(1, 16)]
+    assert groups == [
+        EqualizationGroup(("_conv_stem", *names[0][1:]), activation=True),
+        EqualizationGroup((names[0][2], names[1][0]), activation=False),
+        *inside,
+        EqualizationGroup((names[15][2], "_conv_head"), activation=False),
+    ]
 
 
 @pytest.mark.parametrize("factory", [mini.resnet18, mini.resnet50, mini.mobilenetv2])

@@ -17,6 +17,7 @@ from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.glue import files as glue
 from flexround.tasks.images import cifar10
+from flexround.tasks.images import photographs as photos
 from flexround.tasks.language import c4
 from flexround.tasks.language import files as language
 from flexround.tasks.language.options import StoriesOptions
@@ -145,7 +146,24 @@ CASES = {
         lambda d: Stories(StoriesOptions(root="tiny.utf8", block_size=8)).rows(d),
         {"train": [{"text": "Once."}], "validation": [{"text": "Zürich."}]},
     ),
-    "cifar10": Case("test.tar", None, lambda d: cifar10.read(d / "test.tar", 3, None)[1].tolist(), [0, 0, 1, 1, 2, 2]),
+    "photographs": Case(
+        "photographs.tar",
+        real_files.photographs,
+        lambda d: photos.read_photographs(d / "photographs.tar", 3, 2, 8)[1].tolist(),
+        [2, 0],
+    ),
+    "samples": Case(
+        "samples.tar",
+        real_files.samples,
+        lambda d: photos.read_samples(d / "samples.tar", 3, 8)[0].shape,
+        (3, 8, 8, 3),
+    ),
+    "cifar10": Case(
+        "test.tar",
+        lambda path: real_files.images(path, "test", 2, "abc"),
+        lambda d: cifar10.read(d / "test.tar", 3, None)[1].tolist(),
+        [0, 0, 1, 1, 2, 2],
+    ),
     **{
         name: Case(
             f"{name}/{PLACES[name]}",
@@ -170,7 +188,7 @@ def write(path, content):
         lines = [json.dumps(row, ensure_ascii=False) for row in content]
         path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     elif path.suffix == ".tar":
-        real_files.images(path, "test", 2, "abc")
+        content(path)
     else:
         path.write_bytes(content.encode())
 
@@ -255,6 +273,11 @@ def test_parquet_without_rows_or_a_needed_column_is_refused(tmp_path, name):
         case.read(tmp_path)
 
 
+def wrong(**change):
+    """Return a writer of photographs with a mistake."""
+    return lambda path: real_files.photographs(path, **change)
+
+
 def changed(name, **change):
     """Return a case's rows with a change of the last one."""
     *others, last = CASES[name].content
@@ -279,6 +302,21 @@ def changed(name, **change):
         ("c4", [{"text": 3}], "line 1: its text is 3"),
         ("c4", [], "no documents"),
         ("tinystories", "Once.", "1 stories can't be split"),
+        ("photographs", wrong(labels=("3", "0")), "images.csv, line 3: TrueLabel is '0', not 1 to 3"),
+        ("photographs", wrong(labels=("4", "1")), "images.csv, line 2: TrueLabel is '4', not 1 to 3"),
+        ("photographs", wrong(labels=("3", "x")), "TrueLabel is 'x'"),
+        ("photographs", wrong(header="ImageId,URL,Label,Author"), "images.csv has no column TrueLabel"),
+        ("photographs", wrong(header="Image,URL,TrueLabel,Author"), "images.csv has no column ImageId"),
+        ("photographs", wrong(labels=("3", "1", "1")), "images.csv has 3 images instead of 2"),
+        ("photographs", wrong(left_out=(1,)), "1 images are missing, the first is 8.png"),
+        ("photographs", real_files.samples, "no images.csv in it"),
+        ("samples", lambda path: real_files.samples(path, names=("n1_a.JPEG", "n2_b.JPEG")), "2 images of 2 classes"),
+        ("samples", lambda path: real_files.samples(path, names=("n1_a.JPEG", "n1_b.JPEG", "n2.JPEG")), "of 2 classes"),
+        (
+            "samples",
+            lambda path: real_files.samples(path, ("n1.JPEG", "n2.JPEG"), ("n3.JPEG",)),
+            "n3.JPEG can't be read",
+        ),
         ("piqa", changed("piqa", goal=None), "example 1: no goal; piqa has goal, sol1, sol2, label"),
         ("piqa", changed("piqa", label=2), "example 1: not a question of piqa .*choice 2 of 2"),
         ("piqa", changed("piqa", label=-1), "choice -1 of 2"),

@@ -9,7 +9,7 @@ from stage_calls import Work
 
 from flexround.errors import InputError
 from flexround.io import sources
-from flexround.models import cifar_resnet
+from flexround.models import cifar_resnet, efficientnet_lite
 from flexround.results.render import curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
@@ -17,6 +17,7 @@ from flexround.settings.plan import Plan
 
 STORIES = ["once abc ab", "abc abc on", "ab once once", "on on abc a b c", "once on", "abc ab ab ab"]
 NETWORKS = [("cifar10", "resnet20"), ("cifar10", "resnet56"), ("tinystories", "stories260k")]
+NETWORKS += [("photographs", "efficientnet-lite0")]
 
 
 @pytest.fixture(scope="module")
@@ -32,6 +33,11 @@ def work(tmp_path_factory):
         torch.save(
             {"state_dict": {f"module.{key}": value for key, value in state.items()}}, place / f"cifar10/{name}.th"
         )
+    real_files.samples(place / "photographs/samples.tar")
+    real_files.photographs(place / "photographs/photographs.tar")
+    (place / "efficientnet").mkdir()
+    state = efficientnet_lite.EfficientNetLite0(num_classes=3).state_dict()
+    torch.save(state, place / "efficientnet/efficientnet-lite0-57934424.pth")
     real_files.write_llama2c(real_files.llama(), place / "stories260K/stories260K.bin")
     real_files.write_tokens(place / "stories260K/tok512.bin")
     (place / "tinystories").mkdir()
@@ -55,7 +61,7 @@ def test_every_network_is_imported_and_quantized(work):
 def test_its_tables_are_named_after_it(work):
     for task, checkpoint in NETWORKS:
         work.evaluated(task, checkpoint, "b-flexround-w4")
-    for number, statuses in ((1, {"computed", "missing"}), (3, {"computed", "missing"})):
+    for number, statuses in ((1, {"computed", "missing"}), (3, {"computed", "missing"}), (5, {"computed", "missing"})):
         path = work.do("tabulate", number, out=f"results/real-tiny/real{number}.csv")
         lines = list(csv.DictReader(path.read_text().splitlines()))
         assert {line["status"] for line in lines} == statuses
@@ -128,7 +134,7 @@ def test_seven_methods_look_different():
 def test_the_paper_s_scales_have_the_paper_s_tables():
     real, mini = Plan(load_params("real")), Plan(load_params("mini"))
     names = [real.params.tables[number].name for number in real.complete_tables()]
-    assert names == ["real1", "real2", "real3", "real4"]
+    assert names == ["real1", "real2", "real3", "real4", "real5"]
     assert real.complete_figures() == [3, 4, 6, 7, 8]
     assert len(mini.complete_tables()) == 24
     assert mini.complete_figures() == [3, 4, 5, 6, 7]

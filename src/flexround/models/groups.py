@@ -1,7 +1,7 @@
 """Convolutions that cross-layer equalization may rescale against each other."""
 
 import dataclasses
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 
@@ -37,3 +37,18 @@ def split_chain(chain: Sequence[Link]) -> list[EqualizationGroup]:
         groups.append(EqualizationGroup(tuple(link.name for link in links), links[0].activation))
         start = stop - 1
     return groups
+
+
+def groups_between_shortcuts(units: Iterable[tuple[list[Link], bool]]) -> list[EqualizationGroup]:
+    """Return the groups of a network's units, each given as its convolutions and whether it has a shortcut.
+
+    A shortcut makes a tensor feed two places or adds two tensors, and neither may be rescaled: chains end there. What
+    is left are the convolutions inside each unit, and links between neighbours of which neither has a shortcut.
+    """
+    chains: list[list[Link]] = [[]]
+    for links, shortcut in units:
+        if shortcut:
+            chains += [links, []]
+        else:
+            chains[-1] += links
+    return [group for chain in chains for group in split_chain(chain)]

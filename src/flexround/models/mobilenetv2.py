@@ -4,7 +4,7 @@ import torchvision
 from torch import nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.groups import EqualizationGroup, Link, split_chain
+from flexround.models.groups import EqualizationGroup, Link, groups_between_shortcuts
 
 mobilenet_v2 = torchvision.models.mobilenet_v2
 
@@ -23,18 +23,12 @@ def blocks(model: torchvision.models.MobileNetV2) -> list[Block]:
 def equalization_groups(model: torchvision.models.MobileNetV2) -> list[EqualizationGroup]:
     """Return the groups of convolutions that can be equalized, in forward order (Nagel et al. 2019, section 4.1).
 
-    A shortcut makes a tensor feed two places or adds two tensors, and neither may be rescaled: chains end there. What
-    is left are the convolutions inside each block, and links between neighbours of which neither has a shortcut. Those
-    links follow a projection, hence have no activation.
+    Links between neighbouring blocks follow a projection, hence have no activation.
     """
-    chains: list[list[Link]] = [[]]
-    for i, module in enumerate(model.features):
-        links = _links(module, f"features.{i}")
-        if getattr(module, "use_res_connect", False):
-            chains += [links, []]
-        else:
-            chains[-1] += links
-    return [group for chain in chains for group in split_chain(chain)]
+    return groups_between_shortcuts(
+        (_links(module, f"features.{i}"), getattr(module, "use_res_connect", False))
+        for i, module in enumerate(model.features)
+    )
 
 
 def _units(module: nn.Module) -> list[nn.Sequential]:

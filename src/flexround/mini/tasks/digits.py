@@ -2,11 +2,9 @@
 
 from pathlib import Path
 
-from flexround.io.artifacts import write_manifest
 from flexround.mini import digits
 from flexround.mini.tasks.options import DigitsOptions
 from flexround.tasks.images.arrays import ArrayTask
-from flexround.tasks.images.task import save_array
 
 
 class Digits(ArrayTask):
@@ -17,7 +15,4 @@ class Digits(ArrayTask):
 
     def prepare(self, out: Path, sources: Path) -> None:
         """Make the data set; nothing is read from ``sources``."""
-        arrays = digits.make(self.options.train, self.options.val, self.options.seed)
-        for name, array in arrays.items():
-            save_array(out / f"{name}.npy", array)
-        write_manifest(out, [f"{name}.npy" for name in arrays], options=self.options.model_dump(mode="json"))
+        self.save(out, digits.make(self.options.train, self.options.val, self.options.seed))

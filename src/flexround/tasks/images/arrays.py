@@ -1,17 +1,32 @@
-"""Image sets that are small enough to lie in one array."""
+"""Image sets that are small enough to lie in one array, from tars that are read in place."""
 
+import contextlib
+import tarfile
+from collections.abc import Iterator
 from pathlib import Path
+from typing import IO
 
 import numpy as np
+from PIL import Image
 
+from flexround.errors import InputError
+from flexround.io.artifacts import write_manifest
 from flexround.tasks.images.options import FULL_SCALE
-from flexround.tasks.images.task import ImageTask
+from flexround.tasks.images.task import ImageTask, save_array
 from flexround.tasks.images.training import ArrayImages, TrainingImages
+from flexround.tasks.images.transforms import UNREADABLE
 from flexround.tasks.protocol import draw_indices
 
 
 class ArrayTask(ImageTask):
     """A task whose data are ``train_images.npy``, uint8 (N, H, W, 3), and ``train_labels.npy``, and the same of val."""
+
+    def save(self, out: Path, arrays: dict[str, np.ndarray]) -> None:
+        """Write the data, images uint8 (N, H, W, 3) and labels int64 (N,) by name, and their manifest."""
+        for name, array in arrays.items():
+            save_array(out / f"{name}.npy", array)
+        facts = self.options.model_dump(mode="json", exclude={"root"})
+        write_manifest(out, [f"{name}.npy" for name in arrays], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
         """Return random training images as they are, uint8 (samples, H, W, 3), and their int64 indices."""
@@ -22,3 +37,21 @@ class ArrayTask(ImageTask):
     def training_images(self, data: Path, whole: bool) -> TrainingImages:
         """Return the training set, in memory."""
         return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]]:
+    """Open a tar: yield it and its files by name. Raises InputError if it is missing, damaged or no tar."""
+    try:
+        with tarfile.open(path, "r:") as tar:
+            yield tar, {member.name: member for member in tar if member.isfile()}
+    except (tarfile.TarError, OSError) as error:
+        raise InputError(f"{path}: not a whole tar ({error}); fetch it again") from error
+
+
+def decoded(path: Path, name: str, content: IO[bytes] | None) -> Image.Image:
+    """Return the RGB image in a file of the tar or table at ``path``. Raises InputError if it is damaged or none."""
+    try:
+        return Image.open(content).convert("RGB")  # type: ignore[arg-type]
+    except UNREADABLE as error:
+        raise InputError(f"{path}: {name} can't be read ({error}); fetch it again") from error

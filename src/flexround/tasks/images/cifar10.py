@@ -4,19 +4,14 @@ Or from the parquet files of the Hugging Face hub, ``plain_text/train-*`` and ``
 """
 
 import io
-import tarfile
 from pathlib import Path, PurePosixPath
 from typing import IO
 
 import numpy as np
-from PIL import Image
 
 from flexround.errors import InputError
-from flexround.io.artifacts import write_manifest
-from flexround.tasks.images.arrays import ArrayTask
+from flexround.tasks.images.arrays import ArrayTask, decoded, opened
 from flexround.tasks.images.options import Cifar10Options
-from flexround.tasks.images.task import save_array
-from flexround.tasks.images.transforms import UNREADABLE
 from flexround.tasks.text import files as hub_files
 
 SIZE = 32
@@ -37,15 +32,14 @@ class Cifar10(ArrayTask):
         """
         root, options = sources / self.options.root, self.options
         lossless = (root / FOLDER).is_dir()
+        arrays = {}
         for name, split, count in (("train", "train", options.train), ("val", "test", None)):
             path = root / FOLDER / split if lossless else root / f"{split}.tar"
             images, labels = (read_parquet if lossless else read)(path, options.classes, count)
             if count is None and len(labels) != options.val:
                 raise InputError(f"{path}: {len(labels)} images instead of {options.val}; fetch it again")
-            save_array(out / f"{name}_images.npy", images)
-            save_array(out / f"{name}_labels.npy", labels)
-        names = [f"{name}_{kind}.npy" for name in ("train", "val") for kind in ("images", "labels")]
-        write_manifest(out, names, options=options.model_dump(mode="json", exclude={"root"}))
+            arrays |= {f"{name}_images": images, f"{name}_labels": labels}
+        self.save(out, arrays)
 
 
 def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
@@ -62,20 +56,16 @@ def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.nd
     Raises:
         InputError: it is no tar, has other classes or too few images, or an image is damaged or of another size.
     """
-    try:
-        with tarfile.open(path, "r:") as tar:
-            members = {member.name: member for member in tar if member.isfile()}
-            by_class: dict[str, list[str]] = {}
-            for name in sorted(members):
-                by_class.setdefault(PurePosixPath(name).parent.name, []).append(name)
-            if len(by_class) != classes:
-                raise InputError(f"{path}: {len(by_class)} classes instead of {classes}; fetch it again")
-            if count is not None:
-                by_class = {name: _first(path, name, files, count // classes) for name, files in by_class.items()}
-            files = [file for of_class in by_class.values() for file in of_class]
-            images = [_decoded(path, name, tar.extractfile(members[name])) for name in files]
-    except (tarfile.TarError, OSError) as error:
-        raise InputError(f"{path}: not a whole tar ({error}); fetch it again") from error
+    with opened(path) as (tar, members):
+        by_class: dict[str, list[str]] = {}
+        for name in sorted(members):
+            by_class.setdefault(PurePosixPath(name).parent.name, []).append(name)
+        if len(by_class) != classes:
+            raise InputError(f"{path}: {len(by_class)} classes instead of {classes}; fetch it again")
+        if count is not None:
+            by_class = {name: _first(path, name, files, count // classes) for name, files in by_class.items()}
+        files = [file for of_class in by_class.values() for file in of_class]
+        images = [_pixels(path, name, tar.extractfile(members[name])) for name in files]
     labels = np.repeat(np.arange(classes), [len(of_class) for of_class in by_class.values()])
     return np.stack(images), labels.astype(np.int64)
 
@@ -103,7 +93,7 @@ def read_parquet(path: Path, classes: int, count: int | None) -> tuple[np.ndarra
     if count is not None:
         by_class = {label: _first(path, str(label), of, count // classes) for label, of in by_class.items()}
     contents = [(index, rows[int(index)]["img"]) for of_class in by_class.values() for index in of_class]
-    images = [_decoded(path, f"row {index}", io.BytesIO(dict(img or {}).get("bytes", b""))) for index, img in contents]
+    images = [_pixels(path, f"row {index}", io.BytesIO(dict(img or {}).get("bytes", b""))) for index, img in contents]
     labels = np.repeat(np.arange(classes), [len(of_class) for of_class in by_class.values()])
     return np.stack(images), labels.astype(np.int64)
 
@@ -115,12 +105,9 @@ def _first(path: Path, name: str, files: list[str], count: int) -> list[str]:
     return files[:count]
 
 
-def _decoded(path: Path, name: str, content: IO[bytes] | None) -> np.ndarray:
+def _pixels(path: Path, name: str, content: IO[bytes] | None) -> np.ndarray:
     """Return an image as uint8 (32, 32, 3)."""
-    try:
-        pixels = np.asarray(Image.open(content).convert("RGB"))  # type: ignore[arg-type]
-    except UNREADABLE as error:
-        raise InputError(f"{path}: {name} can't be read ({error}); fetch it again") from error
+    pixels = np.asarray(decoded(path, name, content))
     if pixels.shape != (SIZE, SIZE, 3):
         raise InputError(f"{path}: {name} is {pixels.shape[1]} x {pixels.shape[0]}, not {SIZE} x {SIZE}")
     return pixels

@@ -53,6 +53,17 @@ class Cifar10Options(ImageOptions):
     val: Count = Field(10_000, description="test images expected")
 
 
+class PhotographsOptions(ImageOptions):
+    """Options of ``Photographs``; TensorFlow's EfficientNet-Lite takes (x - 127) / 128 of a pixel x."""
+
+    mean: Triple = (127 / 255, 127 / 255, 127 / 255)
+    std: tuple[Positive, Positive, Positive] = (128 / 255, 128 / 255, 128 / 255)
+    root: Path = Field(Path("photographs"), description="of photographs.tar and samples.tar, within the sources")
+    classes: Count = Field(1000, description="there must be one image of each to calibrate on")
+    val: Count = Field(1000, description="photographs expected")
+    size: Count = Field(224, description="side to which the central square of an image is resized")
+
+
 class FinetuneSettings(Strict):
     """``checkpoints.NAME.train`` of an image task."""
 
@@ -76,4 +87,5 @@ class FinetuneSettings(Strict):
 TASKS = {
     "ImageNet": TaskSettings(ImageNetOptions, FinetuneSettings),
     "Cifar10": TaskSettings(Cifar10Options, FinetuneSettings),
+    "Photographs": TaskSettings(PhotographsOptions, FinetuneSettings),
 }

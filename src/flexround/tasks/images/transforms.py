@@ -1,7 +1,7 @@
 """Decoding, resizing and cropping with PIL and NumPy only; the pixels equal torchvision's transforms.
 
-Calibration runs without importing torch, hence not torchvision's own classes. Bilinear throughout, as in BRECQ and
-QDrop (specification 7).
+Calibration runs without importing torch, hence not torchvision's own classes. Bilinear as in BRECQ and QDrop
+(specification 7), but for the central square.
 """
 
 import math
@@ -30,6 +30,15 @@ def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
     image = image.resize((resize, long) if width <= height else (long, resize), Image.Resampling.BILINEAR)
     left, top = (round((side - crop) / 2) for side in image.size)
     return np.asarray(image.crop((left, top, left + crop, top + crop)))
+
+
+def central_square(image: Image.Image, size: int) -> np.ndarray:
+    """Cut the largest square from the centre and resize it, bicubic: uint8 (size, size, 3)."""
+    width, height = image.size
+    side = min(width, height)
+    left, top = (width - side) // 2, (height - side) // 2
+    square = image.crop((left, top, left + side, top + side))
+    return np.asarray(square.resize((size, size), Image.Resampling.BICUBIC))
 
 
 def random_resized_crop(image: Image.Image, crop: int, scale: tuple[float, float], rng: Generator) -> np.ndarray:
