@@ -58,6 +58,11 @@ CONTEXT = "Zürich lies on a lake."
 WIKI = ["", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n"]
 
 
+COLA = 'gj04\t1\t\t"Zürich.\ngj04\t0\t*\tOn\u2028a lake that is old and cold.\n'
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tZürich .\t<QUOTE>\n"
+STSB = 'news\tMSRpar\t2012\t0001\t3.800\t"Zürich\ta\nnews\tMSRpar\t2012\t2\t0.5\tb\tc\turl\turl\n'
+
+
 def question(name="q1", text="a lake", start=15):
     answers = {"text": [text], "answer_start": [start]}
     return {"id": name, "title": "Towns", "context": CONTEXT, "question": "Where?", "answers": answers}
@@ -119,29 +124,11 @@ def released(name, split, file, text, *rows):
 
 CASES = {
     "cola": released(
-        "cola",
-        "train",
-        "in_domain_train.tsv",
-        'gj04\t1\t\tIn "Zürich.\ngj04\t0\t*\tLake a on lies\u2028 it old is and cold.\n',
-        ('In "Zürich.', 1),
-        ("Lake a on lies\u2028 it old is and cold.", 0),
+        "cola", "train", "in_domain_train.tsv", COLA, ('"Zürich.', 1), ("On\u2028a lake that is old and cold.", 0)
     ),
     "sst2": released("sst2", "validation", "test.tsv", "sentence\tlabel\nzürich \t1\n", ("zürich ", 1)),
-    "mrpc": released(
-        "mrpc",
-        "validation",
-        "msr_paraphrase_test.txt",
-        "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tZürich .\t<QUOTE>\n",
-        ("Zürich .", "<QUOTE>", 1),
-    ),
-    "stsb": released(
-        "stsb",
-        "train",
-        "sts-train.csv",
-        'news\tMSRpar\t2012\t0001\t3.800\t"Zürich\ta\nnews\tMSRpar\t2012\t2\t0.5\tb\tc\turl\turl\n',
-        ('"Zürich', "a", 3.8),
-        ("b", "c", 0.5),
-    ),
+    "mrpc": released("mrpc", "validation", "msr_paraphrase_test.txt", MRPC, ("Zürich .", "<QUOTE>", 1)),
+    "stsb": released("stsb", "train", "sts-train.csv", STSB, ('"Zürich', "a", 3.8), ("b", "c", 0.5)),
     "glue": Case(
         f"rte/train-{SHARD}",
         rte(("Zürich", "b", 0), ("c", "d", 1)),
@@ -357,20 +344,11 @@ def test_similarities_are_from_0_to_5(tmp_path, label):
         glue.read(tmp_path, "stsb", "train")
 
 
-def test_files_of_a_split_are_read_one_after_the_other_and_every_one_is_needed(tmp_path):
-    for number, file in enumerate(original.LAYOUTS["cola"].validation):
-        write(tmp_path / "cola" / file, f"x\t{number}\t\t{file}\n")
-    rows = original.read(tmp_path, "cola", "validation")
-    assert [(row["label"], row["idx"]) for row in rows] == [(0, 0), (1, 1)]
-    (tmp_path / "cola/out_of_domain_dev.tsv").unlink()
-    with pytest.raises(InputError, match=r"out_of_domain_dev.tsv is missing; params/sources.yaml"):
-        original.read(tmp_path, "cola", "validation")
-
-
 def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
     for split in ("train", "dev", "test"):
         write(tmp_path / f"sst2/{split}.tsv", "sentence\tlabel\n" + "".join(f"{split} {n}\t1\n" for n in range(50)))
     options = {"name": "sst2", "root": "", "released": True, "max_length": 8}
+    assert [row["idx"] for row in Glue(GlueOptions(**options)).rows(tmp_path)["train"]] == list(range(100))
     rows = Glue(GlueOptions(**options, train=20)).rows(tmp_path)
     drawn = [row["sentence"] for row in rows["train"]]
     assert (len(set(drawn)), len(rows["validation"])) == (20, 50)

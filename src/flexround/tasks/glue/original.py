@@ -13,23 +13,14 @@ from flexround.tasks.text import files as text_files
 
 
 class Layout(NamedTuple):
-    """The files of a task.
-
-    Attributes:
-        train: files of the training split, in their order.
-        validation: files of the split that is evaluated.
-        label: the column of the label, from 0.
-        texts: the columns of the texts.
-        widths: how many columns a line may have.
-        header: whether the first line of a file holds names of columns.
-    """
+    """The files of each split of a task, and the columns of a line, from 0."""
 
     train: tuple[str, ...]
     validation: tuple[str, ...]
     label: int
     texts: tuple[int, ...]
-    widths: tuple[int, ...]
-    header: bool
+    widths: tuple[int, ...]  # how many columns a line may have
+    header: bool  # whether the first line of a file holds names of columns
 
 
 LAYOUTS = {
@@ -43,15 +34,7 @@ LAYOUTS = {
 
 
 def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
-    """Read one split of a task from ``root/NAME``.
-
-    Args:
-        root: directory of all tasks.
-        name: as in ``LAYOUTS``.
-        split: "train" or "validation".
-
-    Returns:
-        Rows as ``flexround.tasks.glue.files.read`` returns them, numbered through the files of the split.
+    """Read one split of a task of ``LAYOUTS`` from ``root/NAME``; the rows are those of ``files.read``.
 
     Raises:
         InputError: missing, damaged or empty files, a line with another number of columns or another label.
