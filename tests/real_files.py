@@ -1,4 +1,4 @@
-"""Stand-ins in the formats of the scale real: a tar of images by class, a llama2.c model and its tokenizer."""
+"""Stand-ins in the formats of the scale real: a tar of images, networks and tokenizers as they are released."""
 
 import io
 import struct
@@ -6,9 +6,11 @@ import tarfile
 
 import numpy as np
 import torch
+import transformers
 from PIL import Image
 
 from flexround.models import transformer
+from synthetic import tokenizers
 
 CLASSES = ("ant", "bee", "cat", "dog", "elk")
 TOKENS = ["<unk>", "\n<s>\n", "\n</s>\n", *(f"<0x{byte:02X}>" for byte in range(256)), " ", "a", "b", "c", "ab", " a"]
@@ -116,3 +118,13 @@ def write_tokens(path, tokens=TOKENS):
     scores = [0.0 if i < 259 else float(258 - i) for i in range(len(pieces))]
     rows = (struct.pack("<fi", score, len(piece)) + piece for score, piece in zip(scores, pieces, strict=True))
     path.write_bytes(struct.pack("<i", max(map(len, pieces))) + b"".join(rows))
+
+
+def write_sentence_bert(folder, sentences, size=100):
+    """Write a small BERT without a head, and a tokenizer that cuts and pads texts to 4 tokens."""
+    sizes = {"hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2, "intermediate_size": 24}
+    config = transformers.BertConfig(vocab_size=size, max_position_embeddings=16, **sizes)
+    transformers.BertModel(config).save_pretrained(folder)
+    tokenizer = tokenizers.train(sentences, "wordpiece", size)
+    tokenizer.enable_truncation(4), tokenizer.enable_padding(length=4, pad_token="[PAD]")
+    tokenizer.save(str(folder / "tokenizer.json"))

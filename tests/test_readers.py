@@ -16,6 +16,9 @@ from pyarrow import parquet
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.glue import files as glue
+from flexround.tasks.glue import original
+from flexround.tasks.glue.options import GlueOptions
+from flexround.tasks.glue.task import Glue
 from flexround.tasks.images import cifar10
 from flexround.tasks.images import photographs as photos
 from flexround.tasks.language import c4
@@ -54,6 +57,11 @@ PLACES = {  # where the hub has the split that is evaluated
 }
 CONTEXT = "Zürich lies on a lake."
 WIKI = ["", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n"]
+
+
+COLA = 'gj04\t1\t\t"Zürich.\ngj04\t0\t*\tOn\u2028a lake that is old and cold.\n'
+MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tZürich .\t<QUOTE>\n"
+STSB = 'news\tMSRpar\t2012\t0001\t3.800\t"Zürich\ta\nnews\tMSRpar\t2012\t2\t0.5\tb\tc\turl\turl\n'
 
 
 def question(name="q1", text="a lake", start=15):
@@ -108,7 +116,20 @@ def rte(*rows):
     return [dict(zip(("sentence1", "sentence2", "label"), row, strict=True)) for row in rows]
 
 
+def released(name, split, file, text, *rows):
+    """Return the case of a file as its authors released it: rows of texts and label."""
+    names = (*glue.SENTENCES[name], "label", "idx")
+    found = [dict(zip(names, (*row, index), strict=True)) for index, row in enumerate(rows)]
+    return Case(f"{name}/{file}", text, lambda d: original.read(d, name, split), found)
+
+
 CASES = {
+    "cola": released(
+        "cola", "train", "in_domain_train.tsv", COLA, ('"Zürich.', 1), ("On\u2028a lake that is old and cold.", 0)
+    ),
+    "sst2": released("sst2", "validation", "test.tsv", "sentence\tlabel\nzürich \t1\n", ("zürich ", 1)),
+    "mrpc": released("mrpc", "validation", "msr_paraphrase_test.txt", MRPC, ("Zürich .", "<QUOTE>", 1)),
+    "stsb": released("stsb", "train", "sts-train.csv", STSB, ('"Zürich', "a", 3.8), ("b", "c", 0.5)),
     "glue": Case(
         f"rte/train-{SHARD}",
         rte(("Zürich", "b", 0), ("c", "d", 1)),
@@ -222,7 +243,7 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, damage):
     whole = path.read_bytes()
     if damage == "missing":
         path.unlink()
-    elif damage == "cut" and path.suffix not in (".txt", ".utf8"):  # those two have no end to miss
+    elif damage == "cut" and (path.suffix not in (".txt", ".utf8") or name == "mrpc"):  # no end to miss
         path.write_bytes(whole[: len(whole) // 3])
     elif damage == "not UTF-8" and path.suffix != ".tar":
         path.write_bytes(not_utf8(path))
@@ -287,6 +308,14 @@ def changed(name, **change):
 @pytest.mark.parametrize(
     ("name", "content", "message"),
     [
+        ("cola", "gj04\t1\t\ta\n\n", "train.tsv, line 2: 0 columns, expected 4; fetch it again"),
+        ("cola", "gj04\t1\t\ta\ngj04\t2\t\ta\n", "train.tsv, line 2: label '2'; the labels of cola are 0 to 1"),
+        ("cola", f"gj04\t1\t\t{'a' * 200_000}\n", "train.tsv, line 1: not tab-separated text .field larger"),
+        ("sst2", "sentence\tlabel\nzürich\tgood\n", "test.tsv, line 2: label 'good'"),
+        ("sst2", "sentence\tlabel\n", "test.tsv: no examples"),
+        ("mrpc", "Quality\t#1 ID\n1\t7\t8\ta\tb\n", "test.txt, line 1: 2 columns, expected 5"),
+        ("stsb", "a\tb\tc\td\t5.1\ta\tb\n", "sts-train.csv, line 1: label '5.1'; the labels of stsb are 0 to 5"),
+        ("stsb", "a\tb\tc\td\t5.0\ta\tb\tc\n", "line 1: 8 columns, expected 7 or 9"),
         ("glue", changed("glue", label=2), "example 1: label 2; the labels of rte are 0 to 1"),
         ("glue", changed("glue", label=-1), "label -1 .-1 stands for a hidden label: this is a test split"),
         ("glue", changed("glue", label=None), "label None"),
@@ -351,6 +380,21 @@ def test_similarities_are_from_0_to_5(tmp_path, label):
     write(path, rte(("a", "b", 3.8), ("c", "d", label)))
     with pytest.raises(InputError, match=f"example 1: label {label}; the labels of stsb are 0 to 5"):
         glue.read(tmp_path, "stsb", "train")
+
+
+def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
+    for split in ("train", "dev", "test"):
+        write(tmp_path / f"sst2/{split}.tsv", "sentence\tlabel\n" + "".join(f"{split} {n}\t1\n" for n in range(50)))
+    options = {"name": "sst2", "root": "", "released": True, "max_length": 8}
+    assert [row["idx"] for row in Glue(GlueOptions(**options)).rows(tmp_path)["train"]] == list(range(100))
+    rows = Glue(GlueOptions(**options, train=20)).rows(tmp_path)
+    drawn = [row["sentence"] for row in rows["train"]]
+    assert (len(set(drawn)), len(rows["validation"])) == (20, 50)
+    assert {text.split()[0] for text in drawn} == {"train", "dev"}
+    with pytest.raises(InputError, match="samples=101: choose from 1 to 100"):
+        Glue(GlueOptions(**options, train=101)).rows(tmp_path)
+    with pytest.raises(ValueError, match="released: qqp is read from parquet of the hub"):
+        GlueOptions(**options | {"name": "qqp"})
 
 
 def test_the_splits_of_mnli_are_not_mixed_up_and_keep_their_idx(tmp_path):
@@ -425,6 +469,23 @@ def test_real_rte(tmp_path, split, count, positive):
     (tmp_path / "rte").symlink_to(REAL / "glue/RTE")
     rows = glue.read(tmp_path, "rte", split)
     assert (len(rows), sum(row["label"] for row in rows)) == (count, positive)
+
+
+@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
+@pytest.mark.parametrize(
+    ("name", "counts", "sums"),
+    [
+        ("CoLA", (8551, 1043), (6023, 719)),
+        ("SST-2", (67349, 872), (37569, 444)),
+        ("MRPC", (4076, 1725), (2753, 1147)),
+        ("STS-B", (5749, 1500), (15528, 3545)),
+    ],
+)
+def test_real_files_of_the_authors(tmp_path, name, counts, sums):
+    task = name.lower().replace("-", "")
+    (tmp_path / task).symlink_to(REAL / "glue" / name)
+    splits = [[row["label"] for row in original.read(tmp_path, task, split)] for split in ("train", "validation")]
+    assert (tuple(map(len, splits)), tuple(int(sum(labels)) for labels in splits)) == (counts, sums)
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")

@@ -9,7 +9,7 @@ from stage_calls import Work
 
 from flexround.errors import InputError
 from flexround.io import sources
-from flexround.models import cifar_resnet, efficientnet_lite
+from flexround.models import cifar_resnet, efficientnet_lite, tokenizer_files
 from flexround.results.render import curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
@@ -17,7 +17,7 @@ from flexround.settings.plan import Plan
 
 STORIES = ["once abc ab", "abc abc on", "ab once once", "on on abc a b c", "once on", "abc ab ab ab"]
 NETWORKS = [("cifar10", "resnet20"), ("cifar10", "resnet56"), ("tinystories", "stories260k")]
-NETWORKS += [("photographs", "efficientnet-lite0")]
+NETWORKS += [("photographs", "efficientnet-lite0"), ("glue-cola", "minilm")]
 
 
 @pytest.fixture(scope="module")
@@ -42,6 +42,11 @@ def work(tmp_path_factory):
     real_files.write_tokens(place / "stories260K/tok512.bin")
     (place / "tinystories").mkdir()
     (place / "tinystories/tiny.utf8").write_text("\n<|endoftext|>\n".join(STORIES * 8))
+    real_files.write_sentence_bert(place / "minilm", STORIES)
+    (place / "glue-files/cola").mkdir(parents=True)
+    for name in ("in_domain_train", "in_domain_dev", "out_of_domain_dev"):
+        lines = (f"{name}\t{number % 2}\t\t{STORIES[number % 6]}\n" for number in range(40))
+        (place / f"glue-files/cola/{name}.tsv").write_text("".join(lines))
     params = load_params(str(ROOT / "tests/real_scale.yaml"))
     unpinned = {
         name: source.model_copy(update={"sha256": None, "bytes": None}) for name, source in params.sources.items()
@@ -56,15 +61,17 @@ def test_every_network_is_imported_and_quantized(work):
     assert (work.weights(*NETWORKS[2]) / "tokenizer.json").is_file()
     rows = (work.data("tinystories") / "validation.jsonl").read_text().splitlines()
     assert len(rows) == len(STORIES) * 8 / 2
+    assert work.metrics(*NETWORKS[3])["n_examples"] == {"matthews": 80}
+    assert tokenizer_files.load(work.weights(*NETWORKS[3]) / "tokenizer.json").truncation is None
 
 
 def test_its_tables_are_named_after_it(work):
     for task, checkpoint in NETWORKS:
-        work.evaluated(task, checkpoint, "b-flexround-w4")
-    for number, statuses in ((1, {"computed", "missing"}), (3, {"computed", "missing"}), (5, {"computed", "missing"})):
+        work.evaluated(task, checkpoint, "q-rtn-w4a8" if checkpoint == "minilm" else "b-flexround-w4")
+    for number in (1, 3, 5, 6):
         path = work.do("tabulate", number, out=f"results/real-tiny/real{number}.csv")
         lines = list(csv.DictReader(path.read_text().splitlines()))
-        assert {line["status"] for line in lines} == statuses
+        assert {line["status"] for line in lines} == {"computed", "missing"}
         assert {line["published"] for line in lines} == {""}
         assert f"<h1>Table real{number}</h1>" in path.with_suffix(".html").read_text()
         assert f"% From real{number}.csv" in path.with_suffix(".tex").read_text()
@@ -134,7 +141,7 @@ def test_seven_methods_look_different():
 def test_the_paper_s_scales_have_the_paper_s_tables():
     real, mini = Plan(load_params("real")), Plan(load_params("mini"))
     names = [real.params.tables[number].name for number in real.complete_tables()]
-    assert names == ["real1", "real2", "real3", "real4", "real5"]
+    assert names == ["real1", "real2", "real3", "real4", "real5", "real6"]
     assert real.complete_figures() == [3, 4, 6, 7, 8]
     assert len(mini.complete_tables()) == 24
     assert mini.complete_figures() == [3, 4, 5, 6, 7]

@@ -40,17 +40,21 @@ def read(root: Path, name: str, split: str) -> list[dict[str, Any]]:
     """
     what, texts = f"the {split} split of {name}", SENTENCES[name]
     place, rows = text_files.read(what, [root / name], [split], (*texts, "label"), texts)
-    return [_checked(row, index, name, place) for index, row in enumerate(rows)]
+    return [checked(row, index, name, f"{place}: example {index}") for index, row in enumerate(rows)]
 
 
-def _checked(row: dict[str, Any], index: int, name: str, place: Path) -> dict[str, Any]:
-    """Return the task's columns of a row, with its label as a number, and its ``idx``."""
+def checked(row: dict[str, Any], index: int, name: str, where: str) -> dict[str, Any]:
+    """Return the task's columns of a row, with its label as a number, and its ``idx``; ``where`` is for the message.
+
+    Raises:
+        InputError: another label than the task's.
+    """
     texts = {column: row[column] for column in SENTENCES[name]}
     top = 5 if name == "stsb" else LABELS[name] - 1
     label = _number(row["label"])
     if not 0 <= label <= top or (name != "stsb" and label % 1):
         hint = " (-1 stands for a hidden label: this is a test split)" if label == -1 else ""
-        raise InputError(f"{place}: example {index}: label {row['label']!r}{hint}; the labels of {name} are 0 to {top}")
+        raise InputError(f"{where}: label {row['label']!r}{hint}; the labels of {name} are 0 to {top}")
     return texts | {"label": label if name == "stsb" else int(label), "idx": row.get("idx", index)}
 
 

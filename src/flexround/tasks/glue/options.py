@@ -3,12 +3,14 @@
 from pathlib import Path
 from typing import Literal
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from flexround.settings.options import TaskSettings
+from flexround.settings.schema import Samples
 from flexround.tasks.text.options import TextOptions, TrainSettings
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+RELEASED = ("cola", "sst2", "mrpc", "stsb")
 
 
 class GlueOptions(TextOptions):
@@ -16,6 +18,16 @@ class GlueOptions(TextOptions):
 
     name: Name
     root: Path = Field(Path("glue"), description="the data set: relative to the sources directory, or absolute")
+    released: bool = Field(
+        False, description="whether its files are those of its authors, tab-separated text; false: parquet of the hub"
+    )
+    train: Samples | None = Field(None, description="training rows, drawn at random; none: all")
+
+    @model_validator(mode="after")
+    def _of_a_known_layout(self) -> "GlueOptions":
+        if self.released and self.name not in RELEASED:
+            raise ValueError(f"released: {self.name} is read from parquet of the hub; released are {RELEASED}")
+        return self
 
 
 TASKS = {"Glue": TaskSettings(GlueOptions, TrainSettings)}

@@ -1,4 +1,4 @@
-"""The eight GLUE tasks, from GLUE's files (tables 4, 14, 15, 16)."""
+"""The eight GLUE tasks, from parquet of the hub or the files of their authors (tables 4, 14, 15, 16)."""
 
 from pathlib import Path
 from typing import Any
@@ -12,8 +12,9 @@ from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.glue import files as glue_files
+from flexround.tasks.glue import original
 from flexround.tasks.glue.options import GlueOptions
-from flexround.tasks.protocol import Evaluation, Split
+from flexround.tasks.protocol import Evaluation, Split, draw_indices
 from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
@@ -42,8 +43,11 @@ class Glue(text.TextTask):
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the training and validation splits."""
-        name = self.options.name
-        return {split: glue_files.read(sources / self.options.root, name, split) for split in glue_files.SPLITS[name]}
+        name, read = self.options.name, original.read if self.options.released else glue_files.read
+        rows = {split: read(sources / self.options.root, name, split) for split in glue_files.SPLITS[name]}
+        if self.options.train is not None:
+            rows["train"] = [rows["train"][index] for index in draw_indices(len(rows["train"]), self.options.train, 0)]
+        return rows
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return one input per row."""
