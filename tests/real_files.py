@@ -1,12 +1,15 @@
-"""Stand-ins in the formats of the scale real: a tar of images by class, a llama2.c model and its tokenizer."""
+"""Stand-ins in the formats of the scale real: a tar of images by class, a model of llama2.c, one of llama.cpp, questions."""
 
+import bz2
 import io
+import json
 import struct
 import tarfile
 
 import numpy as np
 import torch
 from PIL import Image
+from tokenizers import pre_tokenizers
 
 from flexround.models import transformer
 
@@ -25,6 +28,22 @@ LLAMA = {
     "tie_word_embeddings": True,
     "bos_token_id": 1,
     "eos_token_id": 2,
+}
+
+MERGES = ["Ġ a", "a b", "ab c", "o n", "c e", "on ce"]
+BPE = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+BPE += [merge.replace(" ", "") for merge in MERGES]
+GGUF = LLAMA | {"vocab_size": len(BPE), "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 128}
+GGUF["rms_norm_eps"] = 9.999999747378752e-06  # GGUF has it as float32
+GGUF["rope_parameters"] = {"rope_type": "default", "rope_theta": 100000.0}
+POSED = {  # a question of each data set as the files of the scale real have it
+    "boolq": {"query": "Passage: Rain is wet.\nQuestion: is rain wet?", "choices": ["no", "yes"], "gold": 1},
+    "piqa": {"query": "Question: dry hair\n", "choices": ["use a towel", "use a fork"], "gold": 0},
+    "hellaswag": "Roof repair: A man sits on a roof. He\n3\nsings é.\nfalls asleep.\neats.\nruns.\n",
+    "winogrande": {"context_options": ["Ann saw Bea so Ann", "Ann saw Bea so Bea"], "continuation": "waved.", "gold": 1},
+    "arc_easy": {"query": "Question: How is rain?", "choices": ["dry", "wet"], "gold": 1},
+    "arc_challenge": {"query": "Question: How is rain?", "choices": ["dry", "wet"], "gold": 1},
+    "openbookqa": {"query": "Rain is", "choices": ["dry", "wet"], "gold": 1},
 }
 
 
@@ -89,3 +108,54 @@ def write_tokens(path, tokens=TOKENS):
     scores = [0.0 if i < 259 else float(258 - i) for i in range(len(pieces))]
     rows = (struct.pack("<fi", score, len(piece)) + piece for score, piece in zip(scores, pieces, strict=True))
     path.write_bytes(struct.pack("<i", max(map(len, pieces))) + b"".join(rows))
+
+
+def write_gguf(model, path):
+    """Write a model as llama.cpp's converter does, its matrices of 4 bit; give it the weights that the file stands for."""
+    import gguf
+
+    config, kind = model.config, gguf.GGMLQuantizationType.Q4_1
+    writer = gguf.GGUFWriter(path, "llama")
+    writer.add_block_count(config.num_hidden_layers)
+    writer.add_context_length(config.max_position_embeddings)
+    writer.add_embedding_length(config.hidden_size)
+    writer.add_feed_forward_length(config.intermediate_size)
+    writer.add_head_count(config.num_attention_heads)
+    writer.add_head_count_kv(config.num_key_value_heads)
+    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
+    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
+    writer.add_vocab_size(config.vocab_size)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("smollm")
+    writer.add_token_list(BPE)
+    writer.add_token_types([3, 3, 3] + [1] * (len(BPE) - 3))
+    writer.add_token_merges(MERGES)
+    writer.add_bos_token_id(1), writer.add_eos_token_id(2), writer.add_unk_token_id(0)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.named_parameters():
+        array = tensor.detach().numpy()
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        if heads:  # rotary pairs are neighbouring rows
+            array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        name = names.get_name(name, try_suffixes=(".weight",))
+        if array.ndim == 1:
+            writer.add_tensor(name, array)
+            continue
+        packed = gguf.quantize(array, kind)
+        writer.add_tensor(name, packed, raw_dtype=kind)
+        array = gguf.dequantize(packed, kind)
+        if heads:
+            array = array.reshape(heads, -1, 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
+        tensor.data = torch.from_numpy(array)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_questions(path, content):
+    """Write questions in the format that the path's name says: rows as JSON lines, or a text compressed by bzip2."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".bz2":
+        path.write_bytes(bz2.compress(content.encode()))
+    else:
+        path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in content))

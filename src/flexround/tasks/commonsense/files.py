@@ -30,11 +30,15 @@ def read(root: Path, name: str, train: bool) -> list[Row]:
     folders = [root / name, *sorted(path for path in (root / name).glob("*") if path.is_dir())]
     what, names = f"the {split} split of {name}", (split, f"{name}_{split}")
     place, rows = text_files.read(what, folders, names, KINDS[name].fields, hint=hint)
-    return [_checked(row, name, f"{place}, example {index}") for index, row in enumerate(rows, start=1)]
+    return [checked(row, name, f"{place}, example {index}") for index, row in enumerate(rows, start=1)]
 
 
-def _checked(row: Row, name: str, where: str) -> Row:
-    """Return the fields of a row that can be asked; ``where`` is for messages."""
+def checked(row: Row, name: str, where: str) -> Row:
+    """Return the fields of a row that can be asked; ``where`` is for messages.
+
+    Raises:
+        InputError: the row is no question of the data set ``name``.
+    """
     kind = KINDS[name]
     if lacking := [field for field in kind.fields if row[field] is None]:
         raise InputError(f"{where}: no {', '.join(lacking)}; {name} has {', '.join(kind.fields)}")

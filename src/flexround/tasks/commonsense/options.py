@@ -32,4 +32,19 @@ class CommonsenseOptions(Strict):
     heldout: Literal[0] = Field(0, description="no rows to choose settings by")
 
 
-TASKS = {"Commonsense": TaskSettings(CommonsenseOptions, AdapterTrainSettings)}
+class PosedOptions(CommonsenseOptions):
+    """Options of ``PosedCommonsense``."""
+
+    calibration: Literal["paper"] = Field("paper", description="random blocks of the text of C4")
+    block_size: Block = Field(256, description="tokens of a calibration sample")
+    test_block: Block = Field(512, description="tokens of a block of the metric ppl")
+    test_blocks: Count = Field(32, description="first blocks of WikiText-2's test text, which ppl is measured on")
+    questions: Count = Field(250, description="random questions of each data set, always the same; all if it has fewer")
+    shots: tuple[Literal[0], ...] = Field((0,), description="no few-shot examples: the files have none")
+    begin: bool = Field(False, description="as for Commonsense; tokenizers such as SmolLM2's add nothing to a text")
+
+
+TASKS = {
+    "Commonsense": TaskSettings(CommonsenseOptions, AdapterTrainSettings),
+    "PosedCommonsense": TaskSettings(PosedOptions, AdapterTrainSettings),
+}
