@@ -1,4 +1,4 @@
-"""Stand-ins in the formats of the scale real: a tar of images by class, a model of llama2.c, one of llama.cpp, questions."""
+"""Stand-ins in the formats of the scale real: images by class, models of llama2.c and llama.cpp, posed questions."""
 
 import bz2
 import io
@@ -40,7 +40,11 @@ POSED = {  # a question of each data set as the files of the scale real have it
     "boolq": {"query": "Passage: Rain is wet.\nQuestion: is rain wet?", "choices": ["no", "yes"], "gold": 1},
     "piqa": {"query": "Question: dry hair\n", "choices": ["use a towel", "use a fork"], "gold": 0},
     "hellaswag": "Roof repair: A man sits on a roof. He\n3\nsings é.\nfalls asleep.\neats.\nruns.\n",
-    "winogrande": {"context_options": ["Ann saw Bea so Ann", "Ann saw Bea so Bea"], "continuation": "waved.", "gold": 1},
+    "winogrande": {
+        "context_options": ["Ann saw Bea so Ann", "Ann saw Bea so Bea"],
+        "continuation": "waved.",
+        "gold": 1,
+    },
     "arc_easy": {"query": "Question: How is rain?", "choices": ["dry", "wet"], "gold": 1},
     "arc_challenge": {"query": "Question: How is rain?", "choices": ["dry", "wet"], "gold": 1},
     "openbookqa": {"query": "Rain is", "choices": ["dry", "wet"], "gold": 1},
@@ -111,42 +115,43 @@ def write_tokens(path, tokens=TOKENS):
 
 
 def write_gguf(model, path):
-    """Write a model as llama.cpp's converter does, its matrices of 4 bit; give it the weights that the file stands for."""
+    """Write a model as llama.cpp's converter does, matrices of 4 bit; give it the weights that the file stands for."""
     import gguf
 
     config, kind = model.config, gguf.GGMLQuantizationType.Q4_1
     writer = gguf.GGUFWriter(path, "llama")
-    writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
-    writer.add_embedding_length(config.hidden_size)
-    writer.add_feed_forward_length(config.intermediate_size)
-    writer.add_head_count(config.num_attention_heads)
-    writer.add_head_count_kv(config.num_key_value_heads)
-    writer.add_layer_norm_rms_eps(config.rms_norm_eps)
-    writer.add_rope_freq_base(config.rope_parameters["rope_theta"])
-    writer.add_vocab_size(config.vocab_size)
-    writer.add_tokenizer_model("gpt2")
-    writer.add_tokenizer_pre("smollm")
-    writer.add_token_list(BPE)
-    writer.add_token_types([3, 3, 3] + [1] * (len(BPE) - 3))
-    writer.add_token_merges(MERGES)
-    writer.add_bos_token_id(1), writer.add_eos_token_id(2), writer.add_unk_token_id(0)
+    facts = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads,
+        "head_count_kv": config.num_key_value_heads,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "rope_freq_base": config.rope_parameters["rope_theta"],
+        "vocab_size": config.vocab_size,
+        "tokenizer_model": "gpt2",
+        "token_list": BPE,
+        "token_types": [3, 3, 3] + [1] * (len(BPE) - 3),
+        "token_merges": MERGES,
+        **{"bos_token_id": 1, "eos_token_id": 2, "unk_token_id": 0},
+    }
+    for name, value in facts.items():
+        getattr(writer, f"add_{name}")(value)
     names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
     for name, tensor in model.named_parameters():
         array = tensor.detach().numpy()
-        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
-        if heads:  # rotary pairs are neighbouring rows
-            array = array.reshape(heads, 2, -1, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-        name = names.get_name(name, try_suffixes=(".weight",))
+        place = names.get_name(name, try_suffixes=(".weight",))
         if array.ndim == 1:
-            writer.add_tensor(name, array)
+            writer.add_tensor(place, array)
             continue
-        packed = gguf.quantize(array, kind)
-        writer.add_tensor(name, packed, raw_dtype=kind)
-        array = gguf.dequantize(packed, kind)
-        if heads:
-            array = array.reshape(heads, -1, 2, array.shape[1]).swapaxes(1, 2).reshape(array.shape)
-        tensor.data = torch.from_numpy(array)
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        rows = np.arange(len(array))
+        if heads:  # rotary pairs are neighbouring rows
+            rows = rows.reshape(heads, 2, -1).swapaxes(1, 2).flatten()
+        packed = gguf.quantize(array[rows], kind)
+        writer.add_tensor(place, packed, raw_dtype=kind)
+        tensor.data[torch.from_numpy(rows)] = torch.from_numpy(gguf.dequantize(packed, kind))
     path.parent.mkdir(parents=True, exist_ok=True)
     writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file()
     writer.close()

@@ -33,7 +33,7 @@ def test_the_loaded_model_computes_what_the_file_s_weights_do(path, tmp_path):
 
 def test_a_model_of_other_settings_is_refused_with_all_differences(path, tmp_path):
     real_files.write_gguf(llama(), path)
-    message = r"model\.gguf: num_hidden_layers is 2, the settings say 1; rms_norm_eps is 9\.99.*, the settings say 0\.1;"
+    message = r"model\.gguf: num_hidden_layers is 2, the settings say 1; rms_norm_eps is 9.*, the settings say 0\.1;"
     with pytest.raises(InputError, match=message):
         gguf.import_file(llama(num_hidden_layers=1, rms_norm_eps=0.1), path, tmp_path)
 
@@ -41,13 +41,11 @@ def test_a_model_of_other_settings_is_refused_with_all_differences(path, tmp_pat
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        (None, "missing; params/sources.yaml says where"),
-        (lambda whole: whole[:-64], "not a readable GGUF language model .*fetch it again"),
-        (lambda whole: whole[:300], "not a readable GGUF language model"),
-        (lambda whole: b"", "not a readable GGUF language model"),
-        (lambda whole: report_case.PIXEL, "not a readable GGUF language model"),
+        (None, "missing, or no readable GGUF language model .*fetch it again"),
+        (lambda whole: whole[:-64], "missing, or no readable GGUF language model .*fetch it again"),
+        (lambda whole: report_case.PIXEL, "missing, or no readable GGUF language model"),
     ],
-    ids=["missing", "cut", "header alone", "empty", "an image"],
+    ids=["missing", "cut", "an image"],
 )
 def test_damaged_files_are_refused(path, tmp_path, change, message):
     real_files.write_gguf(llama(), path)

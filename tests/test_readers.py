@@ -16,10 +16,9 @@ from pyarrow import parquet
 
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
-from flexround.tasks.commonsense import posed_files
+from flexround.tasks.commonsense import posed, posed_files
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.commonsense.options import PosedOptions
-from flexround.tasks.commonsense.posed import PosedCommonsense
 from flexround.tasks.glue import files as glue
 from flexround.tasks.images import cifar10
 from flexround.tasks.language import c4
@@ -162,9 +161,9 @@ CASES = {
     },
     **{
         f"posed {name}": Case(
-            posed_files.FILES[name],
+            posed_files.FILES[name][0],
             content if name == "hellaswag" else [content | {"more": "é"}],
-            lambda d, name=name: [KINDS[name].pose(row) for row in posed_files.read(d, name)],
+            lambda d, name=name: posed_files.read(d, name),
             [KINDS[name].pose(CHOICES[name])],
         )
         for name, content in real_files.POSED.items()
@@ -308,10 +307,8 @@ def changed(name, **change):
         ("hellaswag", changed("hellaswag", ctx_b=1), "not a question of hellaswag"),
         ("boolq", changed("boolq", answer="maybe"), "not a question of boolq"),
         ("posed boolq", changed("posed boolq", gold=2), "line 1: not a question of boolq"),
-        ("posed boolq", changed("posed boolq", choices=["yes", "maybe"]), "line 1: not a question of boolq"),
-        ("posed boolq", changed("posed boolq", query="Rain?"), "line 1: not a question of boolq"),
+        ("posed boolq", changed("posed boolq", query=None), "line 1: not a question of boolq"),
         ("posed piqa", [real_files.POSED["piqa"], {"query": "q"}], "line 2: not a question of piqa"),
-        ("posed piqa", changed("posed piqa", choices=["a"]), "line 1: not a question of piqa"),
         ("posed winogrande", changed("posed winogrande", gold=2), "line 1: not a question .*choice 2 of 2"),
         ("posed winogrande", changed("posed winogrande", continuation=""), "line 1: .*a choice is no text or empty"),
         ("posed arc_easy", changed("posed arc_easy", gold=-1), "line 1: not a question of arc_easy"),
@@ -350,26 +347,19 @@ def test_the_splits_of_mnli_are_not_mixed_up_and_keep_their_idx(tmp_path):
         assert glue.read(tmp_path, "mnli", split) == [{"premise": split, "hypothesis": "h", "label": 2, "idx": 7}]
 
 
-def test_the_questions_asked_are_some_of_each_set_and_always_the_same(tmp_path):
+def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
     for name, content in real_files.POSED.items():
-        rows = content * 9 if name == "hellaswag" else [content | {"query": f"{name} {i}"} for i in range(9)]
-        if name == "boolq":
-            rows = [content | {"query": f"Passage: {i}\nQuestion: so?"} for i in range(9)]
-        real_files.write_questions(tmp_path / posed_files.FILES[name], rows)
-    (tmp_path / "wikitext2-raw").mkdir(), (tmp_path / "c4-sample").mkdir()
-    (tmp_path / "wikitext2-raw/wiki.test.raw").write_text(" \n = Zürich = \n")
-    (tmp_path / "c4-sample/c4.utf8").write_text("one\u2028\n\ntwo\n")
-    few, all_ = (PosedCommonsense(PosedOptions(questions=count)).rows(tmp_path) for count in (4, 20))
-    assert few["test"] == [{"text": " \n = Zürich = \n"}]
-    assert few["train"] == [{"text": "one\u2028"}, {"text": "two"}]
-    for name in KINDS:
-        assert len(all_[name]) == 9
-        assert few[name] == all_[name][:4]
-    goals = [row["goal"] for row in all_["piqa"]]
-    assert goals != sorted(goals), "a random order"
-    (tmp_path / "c4-sample/c4.utf8").write_text(" \n")
-    with pytest.raises(InputError, match=r"c4\.utf8: no text; fetch it again"):
-        PosedCommonsense(PosedOptions()).rows(tmp_path)
+        rows = content * 9 if name == "hellaswag" else [content | {"query": str(number)} for number in range(9)]
+        real_files.write_questions(tmp_path / posed_files.FILES[name][0], rows)
+    for path in (posed.TEST, posed.C4):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_bytes(" \r\n = Zürich\u2028 = \n\n one \n".encode())
+    few, every = (posed.PosedCommonsense(PosedOptions(questions=count)).rows(tmp_path) for count in (4, 20))
+    assert few["test"] == [{"text": " \n = Zürich\u2028 = \n\n one \n"}]
+    assert few["train"] == [{"text": " = Zürich\u2028 = "}, {"text": " one "}]
+    assert all(few[name] == every[name][:4] for name in KINDS)
+    asked = [row["query"] for row in every["openbookqa"]]
+    assert sorted(asked) == [str(number) for number in range(9)] != asked
 
 
 def test_few_shot_examples_come_from_the_training_split(tmp_path):

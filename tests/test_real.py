@@ -45,7 +45,7 @@ def work(tmp_path_factory):
     real_files.write_gguf(real_files.llama(**real_files.GGUF), place / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     for name, content in real_files.POSED.items():
         rows = content * 4 if name == "hellaswag" else [content] * 4
-        real_files.write_questions(place / posed_files.FILES[name], rows)
+        real_files.write_questions(place / posed_files.FILES[name][0], rows)
     for name in ("wikitext2-raw/wiki.test.raw", "c4-sample/c4.utf8"):
         (place / name).parent.mkdir()
         (place / name).write_text("\n".join(STORIES * 8))

@@ -24,8 +24,6 @@ def import_file(model: Any, path: Path, out: Path) -> None:
     Raises:
         InputError: the package ``gguf`` or the file is missing; the file is damaged or of another architecture.
     """
-    if not path.is_file():
-        raise InputError(f"{path}: missing; params/sources.yaml says where to get it")
     named: Any = {"gguf_file": path.name, "local_files_only": True}
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # progress bars
@@ -35,8 +33,8 @@ def import_file(model: Any, path: Path, out: Path) -> None:
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **named).backend_tokenizer
     except ImportError as error:
         raise InputError(f"{path}: needs the package gguf; pip install 'flexround[llm]'") from error
-    except Exception as error:  # whatever the two packages raise on damaged files
-        raise InputError(f"{path}: not a readable GGUF language model ({error!r}); fetch it again") from error
+    except Exception as error:  # whatever the two packages raise on missing or damaged files
+        raise InputError(f"{path}: missing, or no readable GGUF language model ({error!r}); fetch it again") from error
     if lost := sorted(report["missing_keys"]):  # transformers draws them
         raise InputError(f"{path}: {len(lost)} weights are missing, the first is {lost[0]}; fetch it again")
     pretrained.check_same(model.config, network.config, path)

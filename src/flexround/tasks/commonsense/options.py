@@ -35,13 +35,10 @@ class CommonsenseOptions(Strict):
 class PosedOptions(CommonsenseOptions):
     """Options of ``PosedCommonsense``."""
 
-    calibration: Literal["paper"] = Field("paper", description="random blocks of the text of C4")
-    block_size: Block = Field(256, description="tokens of a calibration sample")
-    test_block: Block = Field(512, description="tokens of a block of the metric ppl")
+    test_block: Block = Field(512, description="tokens of a block of the metric ppl; block_size: of a sample alone")
     test_blocks: Count = Field(32, description="first blocks of WikiText-2's test text, which ppl is measured on")
     questions: Count = Field(250, description="random questions of each data set, always the same; all if it has fewer")
-    shots: tuple[Literal[0], ...] = Field((0,), description="no few-shot examples: the files have none")
-    begin: bool = Field(False, description="as for Commonsense; tokenizers such as SmolLM2's add nothing to a text")
+    shots: tuple[Literal[0]] = Field((0,), description="no few-shot examples: the files have none")
 
 
 TASKS = {

@@ -1,4 +1,4 @@
-"""Common-sense reasoning and WikiText-2 perplexity on files that anybody may copy, calibrated on text of C4."""
+"""Common-sense reasoning and WikiText-2 perplexity on files of git repositories, calibrated on a sample of C4."""
 
 from pathlib import Path
 
@@ -7,10 +7,9 @@ import torch
 from tokenizers import Tokenizer
 from torch import nn
 
-from flexround.errors import InputError
 from flexround.machine.seeding import derive
 from flexround.tasks.commonsense import posed_files
-from flexround.tasks.commonsense.choices import KINDS, Row
+from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.commonsense.options import PosedOptions
 from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.language import task as language_modelling
@@ -22,43 +21,31 @@ C4 = "c4-sample/c4.utf8"  # a document a line
 
 
 class PosedCommonsense(Commonsense):
-    """Accuracies on some questions of the seven data sets, and the perplexity of the beginning of WikiText-2's test text.
+    """Accuracies on some questions of seven data sets, and the perplexity ``ppl`` of WikiText-2's test text.
 
-    Metrics: ``NAME`` for the data sets of ``KINDS``, in the paper's choice of accuracy, without few-shot examples;
-    ``ppl`` on the first blocks of the text, which is tokenized as a whole.
+    The text is tokenized as a whole, and its first blocks are evaluated. There are no few-shot examples.
     """
 
     options: PosedOptions
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
-        """Read the questions, ``NAME``, WikiText-2's ``test`` text as one row, and the documents of C4 as ``train``."""
-        root, count = sources / self.options.root, self.options.questions
-        made: dict[str, text.Rows] = {name: drawn(posed_files.read(root, name), name, count) for name in KINDS}
-        made["test"] = [{"text": _text(root / TEST)}]
-        made["train"] = [{"text": line} for line in _text(root / C4).split("\n") if line.strip()]
-        return made
+        """Read random questions, the same each time; WikiText-2's ``test`` text as one row; documents as ``train``."""
+        made: dict[str, text.Rows] = {}
+        for name in KINDS:
+            questions = posed_files.read(sources / self.options.root, name)
+            order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
+            made[name] = [questions[index] for index in order[: self.options.questions]]
+        test, train = (  # one copy of WikiText-2 has the line ends of Windows
+            text_files.decoded(sources / self.options.root / path).replace("\r\n", "\n") for path in (TEST, C4)
+        )
+        made["train"] = [{"text": line} for line in train.split("\n") if line.strip()]
+        return made | {"test": [{"text": test}]}
 
     def _losses(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
     ) -> dict[str, np.ndarray]:
         """Return the blocks' mean losses in nats, float64 (N,)."""
-        options, texts = self.options, language_modelling.read_texts(data, "test")
-        where = f"{data}, test text of WikiText-2"
-        found = language_modelling.text_losses(
-            model, texts, tokenizer, options.test_block, device, batch, where, options.test_blocks
-        )
+        size, first, where = self.options.test_block, self.options.test_blocks, f"{data}, test text of WikiText-2"
+        texts = language_modelling.read_texts(data, "test")
+        found = language_modelling.text_losses(model, texts, tokenizer, size, device, batch, where, first)
         return {"ppl": found}
-
-
-def drawn(rows: list[Row], name: str, count: int) -> list[Row]:
-    """Return ``count`` random questions of a data set, or all where there are fewer: the same for every network."""
-    order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(rows))
-    return [rows[index] for index in order[:count]]
-
-
-def _text(path: Path) -> str:
-    """Return the text of a file."""
-    found = text_files.decoded(path)
-    if not found.strip():
-        raise InputError(f"{path}: no text; fetch it again")
-    return found
