@@ -34,7 +34,8 @@ def read(root: Path, name: str) -> list[Row]:
     Raises:
         InputError: a missing, damaged or empty file, or a line that is no question.
     """
-    path, rows = root / FILES[name][0], []
+    path = root / FILES[name][0]
+    rows: list[Row] = []
     for number, found in _records(path):
         try:
             row = _posed(found, FILES[name][1])
