@@ -27,7 +27,7 @@ def import_file(model: Any, path: Path, out: Path) -> None:
     named: Any = {"gguf_file": path.name, "local_files_only": True}
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # progress bars
-            network, report = AutoModelForCausalLM.from_pretrained(
+            found: Any = AutoModelForCausalLM.from_pretrained(
                 path.parent, dtype="float32", output_loading_info=True, **named
             )
             tokenizer = AutoTokenizer.from_pretrained(path.parent, **named).backend_tokenizer
@@ -35,6 +35,7 @@ def import_file(model: Any, path: Path, out: Path) -> None:
         raise InputError(f"{path}: needs the package gguf; pip install 'flexround[llm]'") from error
     except Exception as error:  # whatever the two packages raise on missing or damaged files
         raise InputError(f"{path}: missing, or no readable GGUF language model ({error!r}); fetch it again") from error
+    network, report = found
     if lost := sorted(report["missing_keys"]):  # transformers draws them
         raise InputError(f"{path}: {len(lost)} weights are missing, the first is {lost[0]}; fetch it again")
     pretrained.check_same(model.config, network.config, path)
