@@ -1,6 +1,8 @@
-"""Stand-ins in the formats of the scale real: a tar of images, networks and tokenizers as they are released."""
+"""Stand-ins in the formats of the scale real: images, networks and tokenizers as released, posed questions."""
 
+import bz2
 import io
+import json
 import struct
 import tarfile
 
@@ -8,6 +10,7 @@ import numpy as np
 import torch
 import transformers
 from PIL import Image
+from tokenizers import pre_tokenizers
 
 from flexround.models import transformer
 from synthetic import tokenizers
@@ -27,6 +30,26 @@ LLAMA = {
     "tie_word_embeddings": True,
     "bos_token_id": 1,
     "eos_token_id": 2,
+}
+
+MERGES = ["Ġ a", "a b", "ab c", "o n", "c e", "on ce"]
+BPE = ["<|endoftext|>", "<|im_start|>", "<|im_end|>", *sorted(pre_tokenizers.ByteLevel.alphabet())]
+BPE += [merge.replace(" ", "") for merge in MERGES]
+GGUF = LLAMA | {"vocab_size": len(BPE), "hidden_size": 32, "intermediate_size": 64, "max_position_embeddings": 128}
+GGUF["rms_norm_eps"] = 9.999999747378752e-06  # GGUF has it as float32
+GGUF["rope_parameters"] = {"rope_type": "default", "rope_theta": 100000.0}
+POSED = {  # a question of each data set as the files of the scale real have it
+    "boolq": {"query": "Passage: Rain is wet.\nQuestion: is rain wet?", "choices": ["no", "yes"], "gold": 1},
+    "piqa": {"query": "Question: dry hair\n", "choices": ["use a towel", "use a fork"], "gold": 0},
+    "hellaswag": "Roof repair: A man sits on a roof. He\n3\nsings é.\nfalls asleep.\neats.\nruns.\n",
+    "winogrande": {
+        "context_options": ["Ann saw Bea so Ann", "Ann saw Bea so Bea"],
+        "continuation": "waved.",
+        "gold": 1,
+    },
+    "arc_easy": {"query": "Question: How is rain?", "choices": ["dry", "wet"], "gold": 1},
+    "arc_challenge": {"query": "Question: How is rain?", "choices": ["dry", "wet"], "gold": 1},
+    "openbookqa": {"query": "Rain is", "choices": ["dry", "wet"], "gold": 1},
 }
 
 
@@ -128,3 +151,55 @@ def write_sentence_bert(folder, sentences, size=100):
     tokenizer = tokenizers.train(sentences, "wordpiece", size)
     tokenizer.enable_truncation(4), tokenizer.enable_padding(length=4, pad_token="[PAD]")
     tokenizer.save(str(folder / "tokenizer.json"))
+
+
+def write_gguf(model, path):
+    """Write a model as llama.cpp's converter does, matrices of 4 bit; give it the weights that the file stands for."""
+    import gguf
+
+    config, kind = model.config, gguf.GGMLQuantizationType.Q4_1
+    writer = gguf.GGUFWriter(path, "llama")
+    facts = {
+        "block_count": config.num_hidden_layers,
+        "context_length": config.max_position_embeddings,
+        "embedding_length": config.hidden_size,
+        "feed_forward_length": config.intermediate_size,
+        "head_count": config.num_attention_heads,
+        "head_count_kv": config.num_key_value_heads,
+        "layer_norm_rms_eps": config.rms_norm_eps,
+        "rope_freq_base": config.rope_parameters["rope_theta"],
+        "vocab_size": config.vocab_size,
+        "tokenizer_model": "gpt2",
+        "token_list": BPE,
+        "token_types": [3, 3, 3] + [1] * (len(BPE) - 3),
+        "token_merges": MERGES,
+        **{"bos_token_id": 1, "eos_token_id": 2, "unk_token_id": 0},
+    }
+    for name, value in facts.items():
+        getattr(writer, f"add_{name}")(value)
+    names = gguf.get_tensor_name_map(gguf.MODEL_ARCH.LLAMA, config.num_hidden_layers)
+    for name, tensor in model.named_parameters():
+        array = tensor.detach().numpy()
+        place = names.get_name(name, try_suffixes=(".weight",))
+        if array.ndim == 1:
+            writer.add_tensor(place, array)
+            continue
+        heads = {"q_proj": config.num_attention_heads, "k_proj": config.num_key_value_heads}.get(name.split(".")[-2])
+        rows = np.arange(len(array))
+        if heads:  # rotary pairs are neighbouring rows
+            rows = rows.reshape(heads, 2, -1).swapaxes(1, 2).flatten()
+        packed = gguf.quantize(array[rows], kind)
+        writer.add_tensor(place, packed, raw_dtype=kind)
+        tensor.data[torch.from_numpy(rows)] = torch.from_numpy(gguf.dequantize(packed, kind))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    writer.write_header_to_file(), writer.write_kv_data_to_file(), writer.write_tensors_to_file()
+    writer.close()
+
+
+def write_questions(path, content):
+    """Write questions in the format that the path's name says: rows as JSON lines, or a text compressed by bzip2."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    if path.suffix == ".bz2":
+        path.write_bytes(bz2.compress(content.encode()))
+    else:
+        path.write_text("".join(f"{json.dumps(row, ensure_ascii=False)}\n" for row in content))

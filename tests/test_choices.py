@@ -12,7 +12,7 @@ def test_prompts_by_hand():
     towel = ["use a towel", "use a fork"]
     assert posed["piqa"] == {"query": "Question: dry hair\nAnswer:", "choices": towel, "gold": 0}
     assert posed["hellaswag"]["query"] == "Roof repair: A man sits on a roof. He"
-    assert posed["hellaswag"]["choices"] == ["sings.", "falls asleep.", "eats.", "runs."]
+    assert posed["hellaswag"]["choices"] == ["sings é.", "falls asleep.", "eats.", "runs."]
     assert posed["hellaswag"]["gold"] == 3
     both = ["Ann saw Bea so Ann", "Ann saw Bea so Bea"]
     assert posed["winogrande"] == {"choices": both, "continuation": "waved.", "gold": 1}

@@ -1,5 +1,6 @@
 """The readers of data sets x what can be wrong with a file: whole files give the rows, others are refused by name."""
 
+import bz2
 import gzip
 import io
 import json
@@ -15,6 +16,9 @@ from pyarrow import parquet
 
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
+from flexround.tasks.commonsense import posed, posed_files
+from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.commonsense.options import PosedOptions
 from flexround.tasks.glue import files as glue
 from flexround.tasks.glue import original
 from flexround.tasks.glue.options import GlueOptions
@@ -38,7 +42,7 @@ CHOICES = {  # one example of each data set of multiple-choice questions, in the
         "activity_label": "Roof repair",
         "ctx_a": "A man sits on a roof.",
         "ctx_b": "he",
-        "endings": ["sings.", "falls [step] asleep.", "eats.", "runs."],
+        "endings": ["sings é.", "falls [step] asleep.", "eats.", "runs."],
         "label": "3",
     },
     "winogrande": {"sentence": "Ann saw Bea so _ waved.", "option1": "Ann", "option2": "Bea", "answer": "2"},
@@ -194,6 +198,15 @@ CASES = {
         )
         for name, row in CHOICES.items()
     },
+    **{
+        f"posed {name}": Case(
+            posed_files.FILES[name][0],
+            content if name == "hellaswag" else [content | {"more": "é"}],
+            lambda d, name=name: posed_files.read(d, name),
+            [KINDS[name].pose(CHOICES[name])],
+        )
+        for name, content in real_files.POSED.items()
+    },
 }
 
 
@@ -210,6 +223,8 @@ def write(path, content):
         path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     elif path.suffix == ".tar":
         content(path)
+    elif path.suffix in (".jsonl", ".bz2"):
+        real_files.write_questions(path, content)
     else:
         path.write_bytes(content.encode())
 
@@ -223,9 +238,9 @@ def not_utf8(path):
         wrong = pyarrow.StringArray.from_buffers(len(table), offsets, pyarrow.py_buffer(b"\xff\xfe" * len(table)))
         parquet.write_table(table.set_column(table.column_names.index(name), name, wrong), buffer)
         return buffer.getvalue()
-    packed = path.suffix == ".gz"
-    text = (gzip.decompress(path.read_bytes()) if packed else path.read_bytes()).decode().encode("latin-1", "replace")
-    return gzip.compress(text) if packed else text
+    form = {".gz": gzip, ".bz2": bz2}.get(path.suffix)
+    text = (form.decompress(path.read_bytes()) if form else path.read_bytes()).decode().encode("latin-1", "replace")
+    return form.compress(text) if form else text
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -358,6 +373,16 @@ def changed(name, **change):
         ("arc_easy", changed("arc_easy", choices={"text": ["dry"]}), "not a question of arc_easy"),
         ("hellaswag", changed("hellaswag", ctx_b=1), "not a question of hellaswag"),
         ("boolq", changed("boolq", answer="maybe"), "not a question of boolq"),
+        ("posed boolq", changed("posed boolq", gold=2), "line 1: not a question of boolq"),
+        ("posed boolq", changed("posed boolq", query=None), "line 1: not a question of boolq"),
+        ("posed piqa", [real_files.POSED["piqa"], {"query": "q"}], "line 2: not a question of piqa"),
+        ("posed winogrande", changed("posed winogrande", gold=2), "line 1: not a question .*choice 2 of 2"),
+        ("posed winogrande", changed("posed winogrande", continuation=""), "line 1: .*a choice is no text or empty"),
+        ("posed arc_easy", changed("posed arc_easy", gold=-1), "line 1: not a question of arc_easy"),
+        ("posed openbookqa", changed("posed openbookqa", choices=["dry", 3]), "line 1: .*a choice is no text or empty"),
+        ("posed openbookqa", [], "openbook_qa.jsonl: no questions"),
+        ("posed hellaswag", real_files.POSED["hellaswag"] * 2 + "a: b\n1\nc\n", "line 13: .*hellaswag.*1 endings"),
+        ("posed hellaswag", real_files.POSED["hellaswag"].replace("3", "4"), "line 1: not a question .*choice 4 of 4"),
         ("webnlg", [], "no entries with a good reference"),
         ("webnlg", [*CASES["webnlg"].content, {}], "entry 4 is not in the layout"),
         ("webnlg", changed("webnlg", modifiedtripleset=None), "entry 3 is not in the layout"),
@@ -402,6 +427,21 @@ def test_the_splits_of_mnli_are_not_mixed_up_and_keep_their_idx(tmp_path):
         write(tmp_path / f"mnli/{split}-{SHARD}", [{"premise": split, "hypothesis": "h", "label": 2, "idx": 7}])
     for split in glue.SPLITS["mnli"]:
         assert glue.read(tmp_path, "mnli", split) == [{"premise": split, "hypothesis": "h", "label": 2, "idx": 7}]
+
+
+def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
+    for name, content in real_files.POSED.items():
+        rows = content * 9 if name == "hellaswag" else [content | {"query": str(number)} for number in range(9)]
+        real_files.write_questions(tmp_path / posed_files.FILES[name][0], rows)
+    for path in (posed.TEST, posed.C4):
+        (tmp_path / path).parent.mkdir()
+        (tmp_path / path).write_bytes(" \r\n = Zürich\u2028 = \n\n one \n".encode())
+    few, every = (posed.PosedCommonsense(PosedOptions(questions=count)).rows(tmp_path) for count in (4, 20))
+    assert few["test"] == [{"text": " \n = Zürich\u2028 = \n\n one \n"}]
+    assert few["train"] == [{"text": " = Zürich\u2028 = "}, {"text": " one "}]
+    assert all(few[name] == every[name][:4] for name in KINDS)
+    asked = [row["query"] for row in every["openbookqa"]]
+    assert sorted(asked) == [str(number) for number in range(9)] != asked
 
 
 def test_few_shot_examples_come_from_the_training_split(tmp_path):

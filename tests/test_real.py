@@ -14,10 +14,11 @@ from flexround.results.render import curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.tasks.commonsense import posed_files
 
 STORIES = ["once abc ab", "abc abc on", "ab once once", "on on abc a b c", "once on", "abc ab ab ab"]
 NETWORKS = [("cifar10", "resnet20"), ("cifar10", "resnet56"), ("tinystories", "stories260k")]
-NETWORKS += [("photographs", "efficientnet-lite0"), ("glue-cola", "minilm")]
+NETWORKS += [("photographs", "efficientnet-lite0"), ("glue-cola", "minilm"), ("commonsense", "smollm2-135m")]
 
 
 @pytest.fixture(scope="module")
@@ -47,6 +48,13 @@ def work(tmp_path_factory):
     for name in ("in_domain_train", "in_domain_dev", "out_of_domain_dev"):
         lines = (f"{name}\t{number % 2}\t\t{STORIES[number % 6]}\n" for number in range(40))
         (place / f"glue-files/cola/{name}.tsv").write_text("".join(lines))
+    real_files.write_gguf(real_files.llama(**real_files.GGUF), place / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
+    for name, content in real_files.POSED.items():
+        rows = content * 4 if name == "hellaswag" else [content] * 4
+        real_files.write_questions(place / posed_files.FILES[name][0], rows)
+    for name in ("wikitext2-raw/wiki.test.raw", "c4-sample/c4.utf8"):
+        (place / name).parent.mkdir()
+        (place / name).write_text("\n".join(STORIES * 8))
     params = load_params(str(ROOT / "tests/real_scale.yaml"))
     unpinned = {
         name: source.model_copy(update={"sha256": None, "bytes": None}) for name, source in params.sources.items()
@@ -61,14 +69,16 @@ def test_every_network_is_imported_and_quantized(work):
     assert (work.weights(*NETWORKS[2]) / "tokenizer.json").is_file()
     rows = (work.data("tinystories") / "validation.jsonl").read_text().splitlines()
     assert len(rows) == len(STORIES) * 8 / 2
-    assert work.metrics(*NETWORKS[3])["n_examples"] == {"matthews": 80}
-    assert tokenizer_files.load(work.weights(*NETWORKS[3]) / "tokenizer.json").truncation is None
+    assert work.metrics(*NETWORKS[4])["n_examples"] == {"matthews": 80}
+    assert tokenizer_files.load(work.weights(*NETWORKS[4]) / "tokenizer.json").truncation is None
+    counts = work.metrics(*NETWORKS[5], "b-flexround-w4")["n_examples"]
+    assert counts == {"ppl": 4} | dict.fromkeys(posed_files.FILES, 3)
 
 
 def test_its_tables_are_named_after_it(work):
     for task, checkpoint in NETWORKS:
         work.evaluated(task, checkpoint, "q-rtn-w4a8" if checkpoint == "minilm" else "b-flexround-w4")
-    for number in (1, 3, 5, 6):
+    for number in (1, 3, 5, 6, 7):
         path = work.do("tabulate", number, out=f"results/real-tiny/real{number}.csv")
         lines = list(csv.DictReader(path.read_text().splitlines()))
         assert {line["status"] for line in lines} == {"computed", "missing"}
@@ -141,7 +151,7 @@ def test_seven_methods_look_different():
 def test_the_paper_s_scales_have_the_paper_s_tables():
     real, mini = Plan(load_params("real")), Plan(load_params("mini"))
     names = [real.params.tables[number].name for number in real.complete_tables()]
-    assert names == ["real1", "real2", "real3", "real4", "real5", "real6"]
+    assert names == ["real1", "real2", "real3", "real4", "real5", "real6", "real7"]
     assert real.complete_figures() == [3, 4, 6, 7, 8]
     assert len(mini.complete_tables()) == 24
     assert mini.complete_figures() == [3, 4, 5, 6, 7]

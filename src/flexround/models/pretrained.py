@@ -97,6 +97,15 @@ def _check_architecture(config: Any, directory: Path) -> None:
         raise InputError(f"{path}: not a model's configuration: {error}") from error
     if theirs is None:
         raise InputError(f"{path}: model_type is {raw['model_type']!r}, the settings say {config.model_type!r}")
+    check_same(config, theirs, path)
+
+
+def check_same(config: Any, theirs: Any, path: Path) -> None:
+    """Compare a file's configuration with that of our settings; all differences are one message.
+
+    Raises:
+        InputError: another architecture.
+    """
     differences = [
         f"{name} is {getattr(theirs, name)!r}, the settings say {getattr(config, name)!r}"
         for name in _ARCHITECTURE.split()

@@ -53,13 +53,21 @@ def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
     Raises:
         InputError: no tokenizer, a damaged one, or one without a token to pad with.
     """
-    tokenizer = find(directory)
+    return padded(find(directory), directory)
+
+
+def padded(tokenizer: tokenizers.Tokenizer, where: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer without truncation and with its padding token; ``where`` is for the message.
+
+    Raises:
+        InputError: it has no token to pad with.
+    """
     tokenizer.no_truncation()
     for token in _PADDING:
         if (number := tokenizer.token_to_id(token)) is not None:
             tokenizer.enable_padding(pad_id=number, pad_token=token)
             return tokenizer
-    raise InputError(f"{directory}: the tokenizer has none of the padding tokens {', '.join(_PADDING)}; add one")
+    raise InputError(f"{where}: the tokenizer has none of the padding tokens {', '.join(_PADDING)}; add one")
 
 
 def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:

@@ -23,6 +23,7 @@ FAMILIES = {  # of a table's tasks and models; the first that fits
     "wikitext2": "Language modelling",
     "ptb": "Language modelling",
     "tinystories": "Language modelling",
+    "commonsense": "Common-sense reasoning",
     "webnlg": "Generation",
 }
 STATES = ("reproduced", "close", "off", "computed", "partial", "missing", NOT_RUN)  # as in the CSV

@@ -3,7 +3,7 @@
 from pathlib import Path
 
 from flexround.errors import InputError
-from flexround.tasks.commonsense.choices import KINDS, Row
+from flexround.tasks.commonsense.choices import KINDS, Row, check
 from flexround.tasks.text import files as text_files
 
 SHOTS = "few-shot examples come from it, without them set shots to [0]"
@@ -40,12 +40,7 @@ def _checked(row: Row, name: str, where: str) -> Row:
         raise InputError(f"{where}: no {', '.join(lacking)}; {name} has {', '.join(kind.fields)}")
     content = {field: row[field] for field in kind.fields}
     try:
-        posed = kind.pose(content)
-        texts = [*posed["choices"], posed.get("continuation", "-")]
-        if not all(isinstance(text, str) and text.strip() for text in texts):
-            raise ValueError(f"a choice is no text or empty: {texts}")
-        if not 0 <= posed["gold"] < len(posed["choices"]):
-            raise ValueError(f"choice {posed['gold']} of {len(posed['choices'])}")
+        check(kind.pose(content))
     except (ValueError, TypeError, KeyError, AttributeError) as error:
         raise InputError(f"{where}: not a question of {name} ({error}): {content}; mend or remove it") from error
     return content

@@ -128,7 +128,10 @@ def read(name: str, data: str, splits: dict[str, str], **_: Any) -> dict[str, Da
     """Pose the questions of prepared data; lm-eval calls this with a definition's ``dataset_kwargs``."""
     pose = choices.KINDS[name].pose
     prepared = {split: text.read_rows(Path(data), own) for split, own in splits.items()}
-    return {split: Dataset.from_list([pose(row) for row in rows]) for split, rows in prepared.items()}
+    return {
+        split: Dataset.from_list([row if "gold" in row else pose(row) for row in rows])  # some files have them posed
+        for split, rows in prepared.items()
+    }
 
 
 def ask(model: VersionedModel, name: str, data: Path, shots: int) -> Answers:

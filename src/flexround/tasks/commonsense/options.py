@@ -32,4 +32,16 @@ class CommonsenseOptions(Strict):
     heldout: Literal[0] = Field(0, description="no rows to choose settings by")
 
 
-TASKS = {"Commonsense": TaskSettings(CommonsenseOptions, AdapterTrainSettings)}
+class PosedOptions(CommonsenseOptions):
+    """Options of ``PosedCommonsense``."""
+
+    test_block: Block = Field(512, description="tokens of a block of the metric ppl; block_size: of a sample alone")
+    test_blocks: Count = Field(32, description="first blocks of WikiText-2's test text, which ppl is measured on")
+    questions: Count = Field(250, description="random questions of each data set, always the same; all if it has fewer")
+    shots: tuple[Literal[0]] = Field((0,), description="no few-shot examples: the files have none")
+
+
+TASKS = {
+    "Commonsense": TaskSettings(CommonsenseOptions, AdapterTrainSettings),
+    "PosedCommonsense": TaskSettings(PosedOptions, AdapterTrainSettings),
+}

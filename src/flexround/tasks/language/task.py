@@ -5,6 +5,7 @@ run_clm is an example script of Hugging Face. Rows are tokenized one by one with
 the end is dropped. A block's labels are its own ids: its first token is not predicted, and no block sees another.
 """
 
+import itertools
 import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
@@ -140,9 +141,16 @@ def choose(numbers: np.ndarray, available: int) -> np.ndarray:
 
 
 def text_losses(
-    model: Any, texts: Iterable[str], tokenizer: Tokenizer, size: int, device: torch.device, batch: int, what: str
+    model: Any,
+    texts: Iterable[str],
+    tokenizer: Tokenizer,
+    size: int,
+    device: torch.device,
+    batch: int,
+    what: str,
+    first: int | None = None,
 ) -> np.ndarray:
-    """Return the mean loss of each block of the texts in nats, float64 (N,).
+    """Return the mean loss of each block of the texts, or of the ``first`` ones, in nats, float64 (N,).
 
     ``batch`` blocks are read at a time, fewer where their logits would take too much memory; see ``blocks``.
 
@@ -150,14 +158,15 @@ def text_losses(
         InputError: the model, on ``device``, has fewer positions than a block, or there is not one block.
     """
     encode.check_positions(model, size)
-    count = max(1, min(batch, LOGITS // (size * model.config.vocab_size)))
+    count = max(1, min(batch, first or batch, LOGITS // (size * model.config.vocab_size)))
     model.eval()
+    made = token_blocks.blocks(texts, tokenizer, size, count, what)
     with torch.no_grad():
         parts = [
             _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()
-            for ids in token_blocks.blocks(texts, tokenizer, size, count, what)
+            for ids in itertools.islice(made, first and -(-first // count))
         ]
-    return np.concatenate(parts)
+    return np.concatenate(parts)[:first]
 
 
 def _block_losses(model: nn.Module, ids: torch.Tensor) -> torch.Tensor:
