@@ -100,14 +100,10 @@ def test_dvc_shows_what_is_published_in_a_fresh_clone(clone):
 def test_the_published_summaries_are_those_of_the_published_tables():
     for scale in ("mini", "real"):
         params = load_params(scale)
-        tables = [
-            ROOT / published_results.DIRECTORY / f"{table.name}.csv" for _, table in sorted(params.tables.items())
-        ]
-        published = (
-            ROOT
-            / published_results.DIRECTORY
-            / published_results.published_name(params.scale, published_results.SUMMARY)
-        )
+        directory = ROOT / published_results.DIRECTORY
+        tables = [directory / f"{table.name}.csv" for _, table in sorted(params.tables.items())]
+        tables = [table for table in tables if table.exists()]  # without one of them the summary has other counts
+        published = directory / published_results.published_name(params.scale, published_results.SUMMARY)
         assert json.loads(published.read_text()) == summarise(tables), scale
 
 
