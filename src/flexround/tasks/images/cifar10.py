@@ -32,7 +32,7 @@ class Cifar10(ArrayTask):
         """
         root, options = sources / self.options.root, self.options
         lossless = (root / FOLDER).is_dir()
-        arrays = {}
+        arrays: dict[str, np.ndarray] = {}
         for name, split, count in (("train", "train", options.train), ("val", "test", None)):
             path = root / FOLDER / split if lossless else root / f"{split}.tar"
             images, labels = (read_parquet if lossless else read)(path, options.classes, count)
