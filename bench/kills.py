@@ -32,6 +32,7 @@ from typing import Any, NamedTuple
 import published
 import stage_calls
 import test_streaming
+import torch
 import yaml
 from result_hashes import differences, hashes
 from safetensors.torch import load_file
@@ -373,6 +374,7 @@ def main() -> None:
     parser.add_argument("--only", default="", help="stages whose name has this in it")
     parser.add_argument("--seed", type=int, default=0, help="of the random moments")
     given = parser.parse_args()
+    torch.set_num_threads(1)  # a fork would wait for ever for the threads of its parent
     rng, start, done = random.Random(given.seed), time.monotonic(), collections.Counter[str]()
     with tempfile.TemporaryDirectory() as directory, contextlib.ExitStack() as stack:
         root = Path(directory)
