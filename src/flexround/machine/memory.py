@@ -4,14 +4,14 @@ import ctypes
 import os
 
 M_TRIM_THRESHOLD, M_MMAP_THRESHOLD = -1, -3  # of mallopt(3)
-KEPT_BYTES, MAPPED_BYTES = 2**30, 2**25
+KEPT_BYTES, MAPPED_BYTES = 2**30, 2**28
 
 
 def keep_freed_memory() -> None:
-    """Have glibc keep freed blocks below 32 MB for the next request instead of returning them to the system.
+    """Have glibc keep freed blocks below 256 MB for the next request instead of returning them to the system.
 
     An iteration frees and takes the same activations again; the page faults in between can cost half of its time.
-    Larger blocks (caches) still go back. Other C libraries are left as they are.
+    Larger blocks (most caches) still go back. Other C libraries are left as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:

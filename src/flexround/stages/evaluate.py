@@ -16,11 +16,11 @@ from flexround.jobs.jobfile import MeasuredJob
 from flexround.machine import hardware, precision, provenance
 from flexround.machine.devices import lease
 from flexround.reconstruct import network
+from flexround.settings.cost import EVALUATED
 from flexround.tasks import protocol
 from flexround.tasks.protocol import Evaluation, Split
 
 log = logging.getLogger(__name__)
-BATCH = 250  # examples evaluated at once; fixed, because it can change the last bits of a score
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -80,7 +80,7 @@ def measured(
     kind = getattr(torch, checkpoint.evaluated)
     model = network.lower(load(checkpoint, task.head, source, steps, device, kind), kind).to(device)
     with precision.autocast(kind, device):
-        return task.evaluate(model, job.data, device, BATCH, source, split)
+        return task.evaluate(model, job.data, device, EVALUATED, source, split)
 
 
 def _write(out: Path, arrays: dict[str, Any], facts: dict[str, Any]) -> None:
