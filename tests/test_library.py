@@ -11,21 +11,18 @@ import sys
 
 import pytest
 import torch
-import torch.nn.functional as F
 import torchvision
 import toy
-import transformers
 from own_networks import FEW, Across, Pictures, Words, llama, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
 import flexround
-from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.errors import InputError, SettingsError
 from flexround.library import auto_blocks, code_digest, samples
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct import cache
-from flexround.reconstruct.phases import WeightPhase
-from flexround.reconstruct.state import MemoryState, State
+from flexround.reconstruct.state import State
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
@@ -255,144 +252,6 @@ def test_samples_of_all_kinds_are_the_same():
     assert samples.collect(ids).mask is None
 
 
-IDS = torch.zeros(2, 3, dtype=torch.int64)
-
-
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ([], "there are none"),
-        (7, "int is no tensor"),
-        (["text"], "is no tensor"),
-        ([torch.zeros(2, 3), torch.zeros(2, 4)], "shapes .3,. and .4,."),
-        (torch.full((2, 3), float("nan")), "6 of 6 values are NaN or Inf"),
-        (torch.zeros(2, 3, 4, dtype=torch.int64), r"token ids are integers \(N, T\)"),
-        ({"labels": torch.zeros(2)}, "neither input_ids nor pixel_values"),
-        ({"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]] * 2)}, "pad at the end"),
-        ([{"input_ids": IDS, "attention_mask": IDS + 1}, {"input_ids": IDS}], "only some batches have attention_mask"),
-    ],
-)
-def test_samples_that_can_t_be_used(given, message):
-    with pytest.raises(InputError, match=message):
-        samples.collect(given)
-
-
-class Tied(nn.Module):
-    """Two layers with one weight; or one layer that is called with either of two names."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.last = nn.Linear(4, 4), nn.Linear(4, 4), nn.Linear(4, 4)
-        self.second.weight = self.first.weight
-
-    def forward(self, x):
-        return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
-
-
-class Restless(Tied):
-    """Gives two outputs for one input."""
-
-    def forward(self, x):
-        return super().forward(F.dropout(x))
-
-
-class ByRow(nn.Module):
-    """What lies between its parts depends on the row, from the third row on."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
-    def forward(self, x):
-        return self.second(self.first(x) * torch.where(x[:, :1] == 7, 2.0, 1.0))
-
-
-class Swapped(nn.Module):
-    """Its batch norm is registered after the second convolution, and used after the first."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.norm = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
-
-    def forward(self, x):
-        return self.second(torch.relu(self.norm(self.first(x))))
-
-
-def rows():
-    """Samples of which one of the last is unlike the others."""
-    x = torch.randn(40, 4)
-    x[33, 0] = 7
-    return x
-
-
-def integers():
-    model = nn.Linear(4, 4)
-    model.weight = nn.Parameter(torch.ones(4, 4, dtype=torch.int8), requires_grad=False)
-    return model
-
-
-def with_norm():
-    return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
-
-
-def qwen():
-    sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 2}
-    config = transformers.Qwen2Config(**sizes, num_attention_heads=2, num_key_value_heads=2)
-    return transformers.Qwen2ForCausalLM(config)
-
-
-def twice(model):
-    return [flexround.Block(name, nn.Sequential(model.a)) for name in "xy"]
-
-
-@pytest.mark.parametrize(
-    ("build", "data", "blocks", "message"),
-    [
-        (lambda: made(Tied), rows, None, r"first\.weight, second\.weight are one tensor"),
-        (lambda: made(Across), rows, twice, "in several"),
-        (lambda: made(Restless), rows, None, "two outputs for one sample"),
-        (lambda: made(ByRow), rows, None, "ByRow.*for samples 32 to 39.*depends on the row"),
-        (with_norm, rows, None, r"0\.weight: is computed from other tensors \(weight_norm"),
-        (integers, rows, None, "weight: is of type"),
-        (torchvision.models.resnet18, lambda: pictures()[:, :1], None, "ResNet can't take one of shape"),
-        (lambda: made(Swapped), pictures, None, "register each right after its own"),
-        (qwen, words, None, "Qwen2ForCausalLM.model: is no block.*llama"),
-    ],
-    ids=["tied", "twice", "restless", "by row", "computed", "integers", "channels", "batch norm", "decoder"],
-)
-def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, message):
-    with pytest.raises(InputError, match=message):
-        flexround.quantize(build().eval(), data(), "b-flexround-w4", blocks=blocks, **FEW)
-
-
-def test_a_quantized_network_is_not_quantized_again():
-    once = flexround.quantize(made(Pictures), pictures(), "q-flexround-w4a4", **FEW)
-    for given in (once, once.model):
-        with pytest.raises(InputError, match="full-precision network"):
-            flexround.quantize(given, pictures(), "b-flexround-w4", **FEW)
-
-
-def test_a_failed_call_leaves_nothing_attached(monkeypatch):
-    model = made(Pictures)
-    stopped = iter(range(3))
-    monkeypatch.setattr(MemoryState, "commit", lambda *_: next(stopped))
-    original = WeightPhase._harden
-
-    def harden(self, layers):
-        if self.names[layers[0]].startswith("stage.1"):
-            raise KeyboardInterrupt
-        return original(self, layers)
-
-    monkeypatch.setattr(WeightPhase, "_harden", harden)
-    with pytest.raises(KeyboardInterrupt):
-        flexround.quantize(model.to(torch.bfloat16), pictures(), "q-flexround-w4a4", inplace=True, **FEW)
-    assert {type(module).__name__ for module in model.modules()} == {
-        type(module).__name__ for module in made(Pictures).modules()
-    } - {"BatchNorm2d"} | {"Identity"}
-    assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
-    assert {value.dtype for value in model.state_dict().values()} == {torch.bfloat16}
-
-
 class Flat(nn.Sequential):
     def forward(self, x):
         return super().forward(x).flatten(1)
@@ -408,50 +267,6 @@ def test_a_block_may_change_what_its_module_gives():
     assert [record["learned"] for record in found.report] == [True, True]
     with pytest.raises(InputError, match=r"Flat can't take one of shape \(1, 1, 8, 8\)"):
         flexround.quantize(model, x[:, :1], "b-flexround-w4", blocks=blocks, **FEW)
-
-
-def test_what_is_not_learned_is_said_once():
-    words_said = "not learned, at round-to-nearest: stem; in floating point: down.0.weight, down.2.conv1.weight"
-    with pytest.warns(UserWarning, match=words_said) as said:
-        few = flexround.quantize(
-            made(Pictures), pictures(), "b-flexround-w4", blocks=["stem", "stage"], reconstruct_stem=False, **FEW
-        )
-    assert len(said) == 1
-    assert [(record["learned"], record["nearest"]) for record in few.report] == [(False, ["stem"]), (True, [])]
-    with pytest.warns(UserWarning, match=r"Across is one block.*give blocks="):
-        flexround.quantize(made(Across), torch.randn(16, 4), "b-flexround-w4", **FEW)
-    layer = nn.TransformerEncoderLayer(8, 2, 16, batch_first=True)
-    with pytest.warns(UserWarning, match=r"in floating point: 0\.self_attn\.in_proj_weight"):
-        encoder = flexround.quantize(
-            nn.Sequential(layer, nn.Linear(8, 3)), torch.randn(16, 5, 8), "b-flexround-w4", **FEW
-        )
-    assert [record["floating"] for record in encoder.report] == [["0.self_attn.in_proj_weight"], []]
-
-
-class Detached(Tied):
-    """No gradient reaches two of its layers, or none at all."""
-
-    def __init__(self, last):
-        super().__init__()
-        self.second.weight = nn.Parameter(torch.randn(4, 4))
-        if not last:
-            self.last = nn.Identity()
-
-    def forward(self, x):
-        with torch.no_grad():
-            y = self.second(torch.relu(self.first(x)))
-        return self.last(y)
-
-
-@pytest.mark.parametrize("last", [True, False])
-def test_layers_without_gradient_stay_at_round_to_nearest(last):
-    model = nn.Sequential(Detached(last), nn.Linear(4, 4))
-    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: 0\.first, 0\.second"):
-        found = flexround.quantize(model, torch.randn(16, 4), "b-adaround-w4", **FEW)
-    assert [(each["learned"], each["nearest"]) for each in found.report] == [
-        (last, ["0.first", "0.second"]),
-        (True, []),
-    ]
 
 
 @pytest.mark.parametrize(
@@ -504,13 +319,6 @@ def _default(kind):
         yield
     finally:
         torch.set_default_dtype(torch.float32)
-
-
-def test_a_network_that_gives_nan_is_named():
-    model = made(Pictures)
-    model.stage[1].conv1.weight.data[0] = float("nan")
-    with pytest.raises((InputError, NumericalError), match=r"stage\.1"):
-        flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
 
 
 def test_the_import_is_quick_and_public_names_are_listed():

@@ -4,15 +4,14 @@ import bz2
 import gzip
 import io
 import json
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, NamedTuple
 
 import pyarrow
 import pytest
 import real_files
 import report_case
 from pyarrow import parquet
+from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, SHARD, question, rte, write
 
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
@@ -23,210 +22,11 @@ from flexround.tasks.glue import files as glue
 from flexround.tasks.glue import original
 from flexround.tasks.glue.options import GlueOptions
 from flexround.tasks.glue.task import Glue
-from flexround.tasks.images import cifar10
-from flexround.tasks.images import photographs as photos
 from flexround.tasks.language import c4
 from flexround.tasks.language import files as language
-from flexround.tasks.language.options import StoriesOptions
-from flexround.tasks.language.stories import Stories
-from flexround.tasks.squad import files as squad
 from flexround.tasks.webnlg import files as webnlg
 
 REAL = Path(__file__).parents[2] / "shared" / "realdata"
-SHARD = "00000-of-00001.parquet"
-EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
-CHOICES = {  # one example of each data set of multiple-choice questions, in the fields of the hub
-    "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},
-    "piqa": {"goal": "dry hair", "sol1": "use a towel", "sol2": "use a fork", "label": 0},
-    "hellaswag": {
-        "activity_label": "Roof repair",
-        "ctx_a": "A man sits on a roof.",
-        "ctx_b": "he",
-        "endings": ["sings é.", "falls [step] asleep.", "eats.", "runs."],
-        "label": "3",
-    },
-    "winogrande": {"sentence": "Ann saw Bea so _ waved.", "option1": "Ann", "option2": "Bea", "answer": "2"},
-    "arc_easy": {"question": "How is rain?", "choices": EXAM, "answerKey": "B"},
-    "arc_challenge": {"question": "How is rain?", "choices": EXAM | {"label": ["1", "2"]}, "answerKey": "2"},
-    "openbookqa": {"question_stem": "Rain is", "choices": EXAM, "answerKey": "B"},
-}
-PLACES = {  # where the hub has the split that is evaluated
-    "boolq": f"data/validation-{SHARD}",
-    "piqa": "piqa_validation.parquet",
-    "hellaswag": f"data/validation-{SHARD}",
-    "winogrande": f"winogrande_xl/validation-{SHARD}",
-    "arc_easy": f"ARC-Easy/test-{SHARD}",
-    "arc_challenge": f"ARC-Challenge/test-{SHARD}",
-    "openbookqa": f"main/test-{SHARD}",
-}
-CONTEXT = "Zürich lies on a lake."
-WIKI = ["", " = Zürich = \n", "", " Zürich lies on a lake .\u2028 It is old . \n"]
-
-
-COLA = 'gj04\t1\t\t"Zürich.\ngj04\t0\t*\tOn\u2028a lake that is old and cold.\n'
-MRPC = "Quality\t#1 ID\t#2 ID\t#1 String\t#2 String\n1\t7\t8\tZürich .\t<QUOTE>\n"
-STSB = 'news\tMSRpar\t2012\t0001\t3.800\t"Zürich\ta\nnews\tMSRpar\t2012\t2\t0.5\tb\tc\turl\turl\n'
-
-
-def question(name="q1", text="a lake", start=15):
-    answers = {"text": [text], "answer_start": [start]}
-    return {"id": name, "title": "Towns", "context": CONTEXT, "question": "Where?", "answers": answers}
-
-
-def triples(category, facts, sentences):
-    """Return an entry of WebNLG."""
-    parts = ("subject", "property", "object")
-    return {
-        "category": category,
-        "modifiedtripleset": [dict(zip(parts, fact, strict=True)) for fact in facts],
-        "lexicalisations": [{"comment": comment, "lex": text} for comment, text in sentences],
-        "size": "1",
-    }
-
-
-AIRPORT = triples(
-    "Airport",
-    [("Aarhus", "leader", "Ann")],
-    [("good", "Ann leads Aarhus."), ("toFix", "Ann lead."), ("good", " ")],
-)
-ARTIST = triples(
-    "Artist", [("Björk", "born", "1965"), ("Björk", "from", '"Reykjavík"')], [("good", "A"), ("good", "B")]
-)
-BARE = triples("City", [("Aarhus", "country", "Denmark")], [("bad", "No."), ("good", "")])
-AIRPORT_ROW = {
-    "category": "Airport",
-    "seen": True,
-    "context": "Aarhus : leader : Ann",
-    "references": ["Ann leads Aarhus."],
-}
-ARTIST_ROW = {
-    "category": "Artist",
-    "seen": False,
-    "context": 'Björk : born : 1965 | Björk : from : "Reykjavík"',
-    "references": ["A", "B"],
-}
-
-
-class Case(NamedTuple):
-    """A reader: where its file lies, what is in it, what reads the folder of all, and the rows that are expected."""
-
-    file: str
-    content: Any
-    read: Callable[[Path], Any]
-    rows: Any
-
-
-def rte(*rows):
-    return [dict(zip(("sentence1", "sentence2", "label"), row, strict=True)) for row in rows]
-
-
-def released(name, split, file, text, *rows):
-    """Return the case of a file as its authors released it: rows of texts and label."""
-    names = (*glue.SENTENCES[name], "label", "idx")
-    found = [dict(zip(names, (*row, index), strict=True)) for index, row in enumerate(rows)]
-    return Case(f"{name}/{file}", text, lambda d: original.read(d, name, split), found)
-
-
-CASES = {
-    "cola": released(
-        "cola", "train", "in_domain_train.tsv", COLA, ('"Zürich.', 1), ("On\u2028a lake that is old and cold.", 0)
-    ),
-    "sst2": released("sst2", "validation", "test.tsv", "sentence\tlabel\nzürich \t1\n", ("zürich ", 1)),
-    "mrpc": released("mrpc", "validation", "msr_paraphrase_test.txt", MRPC, ("Zürich .", "<QUOTE>", 1)),
-    "stsb": released("stsb", "train", "sts-train.csv", STSB, ('"Zürich', "a", 3.8), ("b", "c", 0.5)),
-    "glue": Case(
-        f"rte/train-{SHARD}",
-        rte(("Zürich", "b", 0), ("c", "d", 1)),
-        lambda d: glue.read(d, "rte", "train"),
-        [row | {"idx": index} for index, row in enumerate(rte(("Zürich", "b", 0), ("c", "d", 1)))],
-    ),
-    "squad": Case(
-        f"plain_text/validation-{SHARD}",
-        [question("q1") | {"more": 1}, question("q2", "Zürich", 0) | {"more": 2}],
-        lambda d: squad.read(d, "validation"),
-        [question("q1"), question("q2", "Zürich", 0)],
-    ),
-    "wikitext2": Case(
-        f"wikitext-2-raw-v1/test-{SHARD}",
-        [{"text": text or " \n"} for text in WIKI],
-        lambda d: language.read(d, "wikitext2", "test"),
-        [{"text": text} for text in WIKI],
-    ),
-    "ptb": Case(
-        "ptb.valid.txt",
-        " no it was n't black friday é \n but\u2028while the <unk> N % \n last",
-        lambda d: language.read(d, "ptb", "validation"),
-        [{"text": text} for text in ("no it was n't black friday é", "but\u2028while the <unk> N %", "last")],
-    ),
-    "webnlg": Case("train.json", [AIRPORT, BARE, ARTIST], lambda d: webnlg.read(d, "train"), [AIRPORT_ROW, ARTIST_ROW]),
-    "c4": Case(
-        "en/c4-train.00000-of-01024.json.gz",
-        [{"text": "Zürich", "url": "x"}, {"text": "b", "url": "x"}],
-        lambda d: sorted(row["text"] for row in c4.read(d, "paper", 1, 2)),
-        ["Zürich", "b"],
-    ),
-    "tinystories": Case(
-        "tiny.utf8",
-        "Once.\u2028\n<|endoftext|>\n Zürich. \n<|endoftext|>",
-        lambda d: Stories(StoriesOptions(root="tiny.utf8", block_size=8)).rows(d),
-        {"train": [{"text": "Once."}], "validation": [{"text": "Zürich."}]},
-    ),
-    "photographs": Case(
-        "photographs.tar",
-        real_files.photographs,
-        lambda d: photos.read_photographs(d / "photographs.tar", 3, 2, 8)[1].tolist(),
-        [2, 0],
-    ),
-    "samples": Case(
-        "samples.tar",
-        real_files.samples,
-        lambda d: photos.read_samples(d / "samples.tar", 3, 8)[0].shape,
-        (3, 8, 8, 3),
-    ),
-    "cifar10": Case(
-        "test.tar",
-        lambda path: real_files.images(path, "test", 2, "abc"),
-        lambda d: cifar10.read(d / "test.tar", 3, None)[1].tolist(),
-        [0, 0, 1, 1, 2, 2],
-    ),
-    **{
-        name: Case(
-            f"{name}/{PLACES[name]}",
-            [row | {"idx": 7}],
-            lambda d, name=name: choice_files.read(d, name, train=False),
-            [row],
-        )
-        for name, row in CHOICES.items()
-    },
-    **{
-        f"posed {name}": Case(
-            posed_files.FILES[name][0],
-            content if name == "hellaswag" else [content | {"more": "é"}],
-            lambda d, name=name: posed_files.read(d, name),
-            [KINDS[name].pose(CHOICES[name])],
-        )
-        for name, content in real_files.POSED.items()
-    },
-}
-
-
-def write(path, content):
-    """Write rows or a text in the format that the path's name says."""
-    path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
-        parquet.write_table(pyarrow.Table.from_pylist(content), path)
-    elif path.suffix == ".json":
-        entries = [{str(number): entry} for number, entry in enumerate(content, 1)]
-        path.write_text(json.dumps({"entries": entries}, ensure_ascii=False))
-    elif path.suffix == ".gz":
-        lines = [json.dumps(row, ensure_ascii=False) for row in content]
-        path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    elif path.suffix == ".tar":
-        content(path)
-    elif path.suffix in (".jsonl", ".bz2"):
-        real_files.write_questions(path, content)
-    else:
-        path.write_bytes(content.encode())
 
 
 def not_utf8(path):
