@@ -223,6 +223,6 @@ def test_every_family_has_runs_that_its_tables_show():
         assert bool(family.runs) == (name != "real"), "another scale's"
         assert all(chosen.family(member.task) == name for member in family.runs)
     assert {chosen.family(run.task) for run in set().union(*shown)} == {chosen.family(run.task) for run in runs}
-    assert all(chosen.family(task) for task in load_params("real").scale.tasks), "or a table of theirs gets no tolerances"
+    assert all(chosen.family(task) for task in load_params("real").scale.tasks), "or a table gets no tolerances"
     with pytest.raises(SettingsError, match="task 'speech' is in no family"):
         chosen.family("speech")
