@@ -185,6 +185,13 @@ def test_a_section_stands_left_of_the_method_in_the_middle_of_its_rows(tmp_path:
     assert r"\begin{tabular}{clS[table-format=2.2]@{~/~}S[table-format=2.2]S" in fragment
 
 
+def test_a_section_is_named_again_after_another_one() -> None:
+    table = load_params("real").tables[5]
+    lines = latex.render(grid.read((REFERENCE / "real5.csv").read_text()), table, scale()).splitlines()
+    named = [line.split(" & ")[0] for line in lines if line.startswith("Per ")]
+    assert named == ["Per channel", "Per tensor", "Per channel"]
+
+
 def test_a_row_of_fewer_metrics_fills_its_columns(tmp_path: Path) -> None:
     text = fill(tmp_path, OF_RUNS["table04"], SCORES)
     fragment = latex.render(grid.read(text), OF_RUNS["table04"], scale())

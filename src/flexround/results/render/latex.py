@@ -1,5 +1,6 @@
 """A table as LaTeX, laid out like the paper's: booktabs rules, numbers aligned by siunitx, metrics as a / b."""
 
+import itertools
 import textwrap
 
 from flexround.errors import SettingsError
@@ -63,11 +64,12 @@ def _groups(grid: TableGrid, table: Table) -> list[tuple[str, list[list[str]]]]:
 def _descriptive(line: GridRow, row: Row | None, grid: TableGrid, table: Table) -> list[str]:
     """Return the cells left of the numbers: section and bits if the table has them, the extra ones, and the method.
 
-    The section is named once, in the middle of its rows. Rows of settings have no ``row``.
+    A section is named in the middle of its rows, anew after those of another. Rows of settings have no ``row``.
     """
     cells = []
     if any(other.section for other in grid.rows):
-        same = [other.row for other in grid.rows if other.section == line.section]
+        stretches = ([row.row for row in rows] for _, rows in itertools.groupby(grid.rows, lambda row: row.section))
+        same = next(rows for rows in stretches if line.row in rows)
         cells.append(escape(line.section) if line.row == same[len(same) // 2] else "")
     if any(other.bits for other in grid.rows):
         cells.append(escape(line.bits.replace("/", " / ")))
