@@ -193,8 +193,10 @@ def test_memory_does_not_grow_from_block_to_block(tmp_path, monkeypatch, setting
 
     monkeypatch.setattr(memory, "return_freed_memory", measure)
     gc.freeze()  # what the tests before have left is not looked at
-    toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4), net=toy.model(depth=6), iters=3, a_iters=3), tmp_path)
-    gc.unfreeze()
+    try:
+        toy.run(toy.job(toy.recipe(setting, "flexround", 3, 4), net=toy.model(depth=6), iters=3, a_iters=3), tmp_path)
+    finally:
+        gc.unfreeze()
     after_body = torch.tensor(bytes_after[1:7])  # without the stem and the head, whose activations have other sizes
     activation = 64 * 8 * 8 * 8 * 4
     assert after_body.diff().max() < activation / 2, "a block leaves its weights, 5 kB, and no activation"

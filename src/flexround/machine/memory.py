@@ -11,7 +11,9 @@ def keep_freed_memory() -> None:
     """Have glibc keep freed blocks below 256 MB for the next request instead of returning them to the system.
 
     An iteration frees and takes the same activations again; the page faults in between can cost half of its time.
-    Larger blocks (most caches) still go back. Other C libraries are left as they are.
+    Larger blocks (most caches) still go back. What is kept can grow to several times what is in use, since glibc finds
+    no place for an aligned block in a freed one of its size, until ``return_freed_memory``. Other C libraries are left
+    as they are.
     """
     mallopt = getattr(ctypes.CDLL(None), "mallopt", None) if os.name == "posix" else None
     if mallopt is not None:
