@@ -54,7 +54,7 @@ def test_blocks_by_name_and_by_function():
     assert torch.equal(flexround.quantize(model, x, "b-rtn-w4", blocks=blocks, **FEW)(x), coarse(x))
     with pytest.raises(InputError, match="no module 'stages'"):
         flexround.quantize(model, x, "b-rtn-w4", blocks=["stages"], **FEW)
-    with pytest.raises(InputError, match="don't compute what the network does; give blocks="):
+    with pytest.raises(InputError, match="Across: c reads more than what b, which runs before it, gives; give blocks="):
         flexround.quantize(made(Across), torch.randn(16, 4), "b-rtn-w4", blocks=["b", "c"], **FEW)
     some = flexround.quantize(model, x, "b-rtn-w4", blocks=["stage", "head"], **FEW)
     assert sorted(some.codes()) == sorted(name for name in coarse.codes() if name.startswith(("stage", "head")))

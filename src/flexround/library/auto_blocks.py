@@ -7,8 +7,9 @@ what the network does.
 """
 
 import contextlib
+import copy
 import dataclasses
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -16,19 +17,25 @@ from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.models import blocks as protocol
+from flexround.models import structure
 from flexround.models.blocks import Block, Site
+from flexround.models.replay import first_argument, first_output, reaching, standing_in, with_first
 from flexround.models.surgery.attach import weight_axes
+from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried
 CLOSE = 1e-4  # of the largest output: how far the parts may be off the network
 WHOLE = ""  # name of the network itself
 ROWS = 32  # of the samples that run at once when a cut is compared with the network
 HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
-DECODERS = "decoders of LLaMA's structure, such as Qwen2, Qwen3 and Mistral, take flexround.models.llama.blocks"
 
 
-class _Reached(Exception):
-    """The part that was waited for is called."""
+class _NoBlock(InputError):
+    """A module that isn't called once, or with something else than tensors of floats."""
+
+    def __init__(self, name: str, says: str) -> None:
+        super().__init__(f"{says}; {HINT}")
+        self.name = name
 
 
 @dataclasses.dataclass
@@ -37,9 +44,9 @@ class _Part:
 
     name: str
     module: nn.Module
-    extra: tuple[Any, ...] = ()
-    keywords: dict[str, Any] = dataclasses.field(default_factory=dict)
-    output: Any = None
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    output: Any
 
 
 @torch.no_grad()
@@ -54,15 +61,25 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
         InputError: the network isn't called with a tensor alone, has no linear or convolution, or reads token ids and
             has no cut.
     """
-    chosen = _children("", model)
-    try:
-        if not x.is_floating_point():
-            chosen = _without_head(chosen, _watched(model, chosen, x[:1])[0])
-        blocks = _blocks(model, chosen, x)
-    except InputError as error:  # a part needs more than the part before it: all are learned together
-        if not x.is_floating_point():
-            raise InputError(f"{error}; {DECODERS}") from error
-        return _blocks(model, [(WHOLE, model)], x)
+    reads_ids = not x.is_floating_point()
+    if reads_ids and structure.stack(model) is not None:
+        with contextlib.suppress(InputError):
+            return _checked(model, _called_once(model, structure.blocks(model), x), x)
+    chosen = _callable(model, _children("", model), x[:1])
+    if reads_ids:
+        chosen = _without_head(chosen, _watched(model, chosen, x[:1])[0])
+    while True:
+        try:
+            blocks = _blocks(model, chosen, x)
+            break
+        except InputError:
+            finer = _finer(chosen)
+            if len(finer) > len(chosen):
+                chosen = _callable(model, finer, x[:1])
+            elif reads_ids:
+                raise
+            else:  # a part needs more than the part before it: all are learned together
+                return _blocks(model, [(WHOLE, model)], x)
     position = 0
     while position < len(chosen):
         name, module = chosen[position]
@@ -88,20 +105,22 @@ def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
 
 
 @torch.no_grad()
-def check(model: nn.Module, blocks: Sequence[Block], x: Tensor, device: torch.device) -> None:
+def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
     """Compare the blocks with the network on every sample: glue that depends on the row is replayed for one row.
 
     Args:
         model: in evaluation mode, on ``device``.
         blocks: found, of modules named, or made by the user's function.
-        x: float (N, ...) or int64 (N, 2, T).
+        inputs: all samples, and the mask of their padding.
         device: where it is computed.
 
     Raises:
         InputError: they don't compute the same, with the first rows that differ.
     """
+    x, mask = inputs.x, inputs.mask
     for start in range(0, len(x), ROWS):
-        if _differs(model, blocks, x[start : start + ROWS].to(device)):
+        kept = None if mask is None else mask[start : start + ROWS].to(device)
+        if _differs(model, blocks, x[start : start + ROWS].to(device), kept):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
                 f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: what lies between the blocks "
@@ -131,6 +150,37 @@ def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
     return found
 
 
+def _callable(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor) -> Sequence[tuple[str, nn.Module]]:
+    """Return the chosen modules, those that can be no blocks replaced by their children."""
+    while True:
+        try:
+            _watched(model, chosen, x)
+        except _NoBlock as error:
+            index = [name for name, _ in chosen].index(error.name)
+            inner = _children(f"{error.name}.", chosen[index][1])
+            if not inner:
+                raise
+            chosen = [*chosen[:index], *inner, *chosen[index + 1 :]]
+        else:
+            return chosen
+
+
+def _finer(chosen: Sequence[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
+    """Return the chosen modules, those with a list of modules inside replaced by their children."""
+    finer = []
+    for name, module in chosen:
+        inner = _children(f"{name}.", module) if any(map(_repeats, module.modules())) else []
+        finer += inner or [(name, module)]
+    return finer
+
+
+def _called_once(model: nn.Module, blocks: Sequence[Block], x: Tensor) -> list[Block]:
+    """Return the blocks without sites at layers that a forward pass doesn't call once."""
+    calls = called(model, x)
+    once = [tuple(site for site in block.sites if calls.count(site.module) == 1) for block in blocks]
+    return [dataclasses.replace(block, sites=sites) for block, sites in zip(blocks, once, strict=True)]
+
+
 def _without_head(chosen: Sequence[tuple[str, nn.Module]], parts: Sequence["_Part"]) -> list[tuple[str, nn.Module]]:
     """Leave out a language model's last layer: like embeddings it stays as it is (the paper's section 4.3)."""
     head = [part.module for part in parts[-1:] if weight_axes(part.module)]
@@ -152,33 +202,67 @@ def _blocks(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor
     if not chosen:
         raise InputError(f"{type(model).__name__}: has no parts with linears or convolutions; {HINT}")
     parts, calls = _watched(model, chosen, x[:1])
-    blocks = [_block(model, parts, index, calls, x[:1]) for index in range(len(parts))]
+    for index in range(1, len(parts)):
+        if _reads_earlier(model, parts[: index + 1], x[:1]):
+            raise InputError(
+                f"{type(model).__name__}: {parts[index].name} reads more than what {parts[index - 1].name}, which runs "
+                f"before it, gives; {HINT}"
+            )
+    return _checked(model, [_block(model, parts, index, calls, x[:1]) for index in range(len(parts))], x)
+
+
+def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> bool:
+    """Whether the last of these parts reads the outputs of parts before the last but one, or the network's input.
+
+    What it should not read is NaN: networks whose outputs hardly differ between inputs would hide it otherwise.
+    """
+    x = first_output(parts[-2].output)
+    try:
+        found = _replayed(
+            model, parts, torch.full_like(row, torch.nan) if row.is_floating_point() else row, x, torch.nan
+        )
+    except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
+        return True
+    return bool(found.isnan().any()) and not x.isnan().any()
+
+
+def _checked(model: nn.Module, blocks: list[Block], x: Tensor) -> list[Block]:
+    """Return the blocks if they compute what the model does.
+
+    Raises:
+        InputError: they don't.
+    """
     if _differs(model, blocks, x[:TRIED]):
+        names = ", ".join(block.name for block in blocks[:6]) + ", ..." * (len(blocks) > 6)
         raise InputError(
-            f"{type(model).__name__}: {', '.join(part.name for part in parts[:6])}{', ...' if len(parts) > 6 else ''} "
-            f"one after the other don't compute what the network does; {HINT}"
+            f"{type(model).__name__}: {names} one after the other don't compute what the network does; {HINT}"
         )
     return blocks
 
 
-def _differs(model: nn.Module, blocks: Sequence[Block], x: Tensor) -> bool:
+def _differs(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
     """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
 
-    Types of tokens are left out, and a last module that the network doesn't call can't be compared.
+    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, and a last module that the
+    network doesn't call can't be compared.
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
     caught: list[Any] = []
     with blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)):
-        output = model(first_input(x))
-    wanted = [of for of in (*map(_first, caught[:1]), _first(output)) if isinstance(of, Tensor)]
+        output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
+    wanted = [of for of in (*map(first_output, caught[:1]), first_output(output)) if isinstance(of, Tensor)]
     if not caught or not wanted:
         return False
     try:
-        found = protocol.run(blocks, x)
+        found = protocol.run(blocks, x, mask)
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
-    return all(found.shape != of.shape or apart(found, of) > CLOSE for of in wanted)
+
+    def read(value: Tensor) -> Tensor:
+        return value if mask is None or value.shape[:2] != mask.shape else value[mask]
+
+    return all(found.shape != of.shape or apart(read(found), read(of)) > CLOSE for of in wanted)
 
 
 def apart(x: Tensor, y: Tensor) -> float:
@@ -196,13 +280,13 @@ def _watched(
 
     def watch(name: str, module: nn.Module) -> Callable[..., None]:
         def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-            tensors = [x for x in (*arguments[:1], _first(output)) if isinstance(x, Tensor) and x.is_floating_point()]
-            if len(tensors) < 2:
+            ends = first_argument(arguments, keywords), first_output(output)
+            if not all(isinstance(end, Tensor) and end.is_floating_point() for end in ends):
                 where = f"{type(model).__name__}{'.' * bool(name)}{name}"
-                raise InputError(
-                    f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
+                raise _NoBlock(
+                    name, f"{where}: is no block: its first argument and its output are not both tensors of floats"
                 )
-            ran.append(_Part(name, module, arguments[1:], keywords, output))
+            ran.append(_Part(name, module, arguments, keywords, output))
 
         return hook
 
@@ -215,7 +299,7 @@ def _watched(
     names = [part.name for part in ran]
     for name, _ in chosen:
         if names.count(name) != 1:
-            raise InputError(f"{name}: called {names.count(name)} times in a forward pass, not once; {HINT}")
+            raise _NoBlock(name, f"{name}: called {names.count(name)} times in a forward pass, not once")
     return ran, calls
 
 
@@ -228,13 +312,14 @@ def _block(model: nn.Module, parts: Sequence[_Part], index: int, calls: list[nn.
         return _replayed(model, parts[: index + 1], row.to(x.device), x)
 
     def call(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-        return _first(module(x, *part.extra, **part.keywords))
+        arguments, keywords = with_first(part.arguments, part.keywords, x)
+        return first_output(module(*arguments, **keywords))
 
     sites = tuple(Site(layer, "input") for layer in layers if layer is not calls[0])
     return Block(part.name or "network", part.module, sites, before, call)
 
 
-def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
+def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, earlier: float | None = None) -> Tensor:
     """Run the model's own code until the last of these parts is called; return the input of that part.
 
     Args:
@@ -242,39 +327,28 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) 
         parts: in the order of their calls.
         row: an input of the network, (1, ...), for everything that runs before the last part but one.
         x: the output (N, ...) of the last part but one; if there is none, the network's input.
+        earlier: what all other outputs are, in the place of those for the row.
     """
     *before, last = parts
-    caught: list[Tensor] = []
-
-    def catch(_: nn.Module, arguments: tuple[Any, ...]) -> None:
-        caught.append(arguments[0])
-        raise _Reached
-
     with contextlib.ExitStack() as undo:
         for part in before:
-            first = x if part is before[-1] else _first(part.output).clone()
-            given = (first, *part.output[1:]) if isinstance(part.output, tuple) else first
-            undo.enter_context(_standing_in(part.module, given))
-        # before the quantizer of its input, which is another hook
-        undo.enter_context(last.module.register_forward_pre_hook(catch, prepend=True))
-        undo.enter_context(contextlib.suppress(_Reached))
-        model(first_input(row if before else x))
-    return caught[0]
+            seen = None if earlier is None else torch.full_like(first_output(part.output), earlier)
+            given = _as_many(part.output, len(x), x if part is before[-1] else seen)
+            undo.enter_context(standing_in(part.module, lambda *_, given=given, **__: given))
+        caught = undo.enter_context(reaching(last.module))
+        model(first_input(_as_many(row, len(x), None) if before else x))
+    return first_argument(*caught[0])
 
 
-@contextlib.contextmanager
-def _standing_in(module: nn.Module, value: Any) -> Iterator[None]:
-    """Have a module give ``value`` instead of computing something."""
-    own = module.__dict__.get("forward")
-    module.forward = lambda *_, **__: value
-    try:
-        yield
-    finally:
-        del module.forward
-        if own is not None:
-            module.forward = own
-
-
-def _first(output: Any) -> Any:
-    """Return the first of an output that may be a tuple."""
-    return output[0] if isinstance(output, tuple) and output else output
+def _as_many(value: Any, rows: int, first: Tensor | None) -> Any:
+    """Return what was seen for one row as if it had been for ``rows``; ``first``, if given, is its first tensor."""
+    if isinstance(value, MutableMapping):
+        made = copy.copy(value)
+        for position, (key, item) in enumerate(value.items()):
+            made[key] = _as_many(item, rows, None if position else first)
+        return made
+    if isinstance(value, tuple):
+        return tuple(_as_many(item, rows, None if position else first) for position, item in enumerate(value))
+    if first is not None:
+        return first
+    return value.expand(rows, *value.shape[1:]).clone() if isinstance(value, Tensor) and len(value) == 1 else value

@@ -271,7 +271,7 @@ def _cut(
         found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
         log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
     _given(model, auto_blocks.first_input(x[:1]), type(model).__name__)
-    auto_blocks.check(model, found, inputs.x, device)
+    auto_blocks.check(model, found, inputs, device)
     return found
 
 

@@ -7,6 +7,7 @@ from torch import nn
 
 from flexround.errors import SettingsError, suggest
 from flexround.models.groups import EqualizationGroup
+from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.equalize import absorb_high_biases, equalize
 from flexround.models.surgery.fold_bn import fold_batch_norm
 from flexround.models.surgery.relu6 import replace_relu6, restore_relu6
@@ -16,7 +17,7 @@ _NEED_GROUPS = ("cross_layer_equalization", "absorb_high_biases")
 
 
 def prepare(model: nn.Module, steps: Sequence[str], groups: Sequence[EqualizationGroup] | None = None) -> None:
-    """Fold the batch norms of ``model``, then apply ``steps`` in order, all in place.
+    """Give attention separate projections, fold batch norms, then apply ``steps`` in order, all in place.
 
     Args:
         model: in evaluation mode.
@@ -28,6 +29,7 @@ def prepare(model: nn.Module, steps: Sequence[str], groups: Sequence[Equalizatio
         InputError: a batch norm can't be folded.
     """
     _check(model, steps, groups)
+    separate_projections(model)
     statistics = fold_batch_norm(model)
     replaced: list[str] = []
     for step in steps:
