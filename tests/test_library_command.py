@@ -7,6 +7,7 @@ import sys
 import pytest
 import tokenizers
 import torch
+import transformers
 from own_networks import FEW, llama
 
 import flexround
@@ -48,6 +49,29 @@ def test_a_directory_is_quantized_from_its_files(directory):
         command.run(command_line(directory))
 
 
+@pytest.mark.filterwarnings("ignore:in floating point")
+@pytest.mark.parametrize("kind", ["Qwen3", "Gemma3Text", "Phi3"])
+def test_a_decoder_without_an_adapter_is_streamed_by_structure(directory, kind):
+    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "pad_token_id": 0}
+    sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 1}
+    config = getattr(transformers, f"{kind}Config")(
+        **sizes, **({"head_dim": 8} if kind in ("Qwen3", "Gemma3Text") else {})
+    )
+
+    def build():
+        torch.manual_seed(0)
+        return transformers.AutoModelForCausalLM.from_config(config).eval()
+
+    for path in directory.glob("model*"):
+        path.unlink()
+    build().save_pretrained(directory, max_shard_size="8KB")
+    command.run(command_line(directory, "--cache-mb", "0"))
+    found = flexround.load(directory.parent / "out", build())
+    rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)
+    whole = flexround.quantize(build(), rows[:, 0], "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
+    assert torch.equal(found(rows[:, 0]).logits, whole(rows[:, 0]).logits), "as in memory"
+
+
 def test_a_tokenizer_without_a_token_to_pad_with_is_taken(directory):
     """As Llama 3's: blocks of text are never padded."""
     path = directory / "tokenizer.json"
@@ -82,8 +106,8 @@ def test_other_models_and_lost_files_are_refused(directory):
     (directory / "model.safetensors.index.json").unlink()
     with pytest.raises(InputError, match="model"):
         command.run(command_line(directory))
-    (directory / "config.json").write_text('{"model_type": "bert"}')
-    with pytest.raises(InputError, match="model_type is 'bert'; only gpt2, gpt_neo, llama, opt"):
+    (directory / "config.json").write_text('{"model_type": "vit"}')
+    with pytest.raises(InputError, match=r"config\.json: not a causal language model's configuration: .*ViTConfig"):
         command.run(command_line(directory))
     (directory / "config.json").unlink()
     with pytest.raises(InputError, match=r"config\.json: missing; give a directory"):

@@ -34,7 +34,7 @@ from flexround.tasks.text import token_blocks
 
 log = logging.getLogger(__name__)
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-KINDS = ("gpt2", "gpt_neo", "llama", "opt")
+BY_STRUCTURE = "flexround.models.structure:blocks"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -83,7 +83,7 @@ def run(arguments: argparse.Namespace) -> None:
     model, files = weightless_model(arguments.model)
     first, family = described(model), settings.family(model, samples)
     hyper, sources = settings.resolve(name, recipe, family, len(samples), device, _values(arguments.set))
-    blocks = imports.load(family.blocks or "")(model)
+    blocks = imports.load(family.blocks or BY_STRUCTURE)(model)
     work = Reconstruction(
         model=model,
         blocks=blocks,
@@ -125,12 +125,10 @@ def weightless_model(directory: Path) -> tuple[nn.Module, Shards]:
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
     try:
         config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+        with weightless():
+            model = transformers.AutoModelForCausalLM.from_config(config).eval()
     except Exception as error:  # whatever a class of transformers raises on other people's files
-        raise InputError(f"{path}: not a model's configuration: {error}") from error
-    if config.model_type not in KINDS:
-        raise InputError(f"{path}: model_type is {config.model_type!r}; only {', '.join(KINDS)} are read from files")
-    with weightless():
-        model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        raise InputError(f"{path}: not a causal language model's configuration: {error}") from error
     return model, Shards(directory, model)
 
 

@@ -102,12 +102,12 @@ class _Calls:
             with contextlib.suppress(RuntimeError, TypeError, IndexError, ValueError, AttributeError):  # by another way
                 arguments, keywords = self._reached(index, x, mask, *way)
                 passed = first_argument(arguments, keywords)
-                if isinstance(passed, Tensor) and passed.shape == x.shape:
+                if isinstance(passed, Tensor) and (passed.shape, passed.device) == (x.shape, x.device):
                     self.ways.sort(key=way.__ne__)
                     return with_first(arguments, keywords, None)
         raise InputError(
-            f"{type(self.host).__name__}: its layer {index} reads more than the hidden states of the layer before; "
-            "give blocks=, a function that returns flexround.Blocks"
+            f"{type(self.host).__name__}: its layer {index} reads more than the hidden states of the layer before, or "
+            "weights outside the layers that are not in memory; call flexround.quantize with the model, and blocks="
         )
 
     @torch.no_grad()
