@@ -34,6 +34,7 @@ def opt():
     ("build", "recipe", "settings", "format_"),
     [
         (llama, "b-flexround-w4", SYMMETRIC, "pack-quantized"),
+        (llama, "b-flexround-w4", SYMMETRIC | {"w_granularity": "group", "group_size": 8}, "pack-quantized"),
         (llama, flexround.Recipe(setting="B", rounding="flexround", w_bits=8), SYMMETRIC, "pack-quantized"),
         (llama, "q-flexround-w8a8", {}, "int-quantized"),
         (opt, "q-flexround-w8a8", {}, "int-quantized"),  # steps per tensor

@@ -28,6 +28,7 @@ from flexround.reconstruct.codes import Stored
 
 PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one in an int8
 BYTE = 8  # bits
+GROUPED = 3  # dimensions of the step of a weight in groups
 FORMAT = "compressed-tensors"
 SITE = "input_quantizer"  # the attribute that surgery.attach sets
 
@@ -49,7 +50,8 @@ def write(quantized: Quantized, directory: Path) -> None:
     attach.strip(model)
     inputs = {name: _input_quantizer(quantized.model, name) for name in codes} if quantized.sites else {}
     symmetric = next(iter(codes.values())).grid.qmin < 0
-    apply_quantization_config(model, _configuration(model, list(codes), bits, symmetric, bool(inputs)))
+    configuration = _configuration(model, list(codes), bits, symmetric, bool(inputs), _group_size(quantized, codes))
+    apply_quantization_config(model, configuration)
     modules = dict(model.named_modules())
     for name, stored in codes.items():
         _fill(modules[name], stored, inputs.get(name))
@@ -108,11 +110,18 @@ def _input_quantizer(model: nn.Module, name: str) -> ActivationQuantizer:
     raise AssertionError("each linear of a block reads a quantized tensor")
 
 
+def _group_size(quantized: Quantized, codes: Mapping[str, Stored]) -> int | None:
+    """Return how many input channels have a step together; None if all of an output channel have."""
+    grouped = any(stored.grid.step.ndim == GROUPED for stored in codes.values())
+    return quantized.hyper.group_size if grouped else None
+
+
 def _configuration(
-    model: nn.Module, targets: list[str], bits: int, symmetric: bool, activations: bool
+    model: nn.Module, targets: list[str], bits: int, symmetric: bool, activations: bool, size: int | None
 ) -> QuantizationConfig:
-    """Return the format's configuration: all weights per output channel, all activations per tensor."""
-    weights = QuantizationArgs(num_bits=bits, type="int", symmetric=symmetric, strategy="channel")
+    """Return the format's configuration: weights per output channel or group of ``size``, activations per tensor."""
+    strategy = {"strategy": "channel"} if size is None else {"strategy": "group", "group_size": size}
+    weights = QuantizationArgs(num_bits=bits, type="int", symmetric=symmetric, **strategy)
     inputs = QuantizationArgs(num_bits=BYTE, type="int", symmetric=False, strategy="tensor") if activations else None
     others = [
         name for name, module in model.named_modules() if isinstance(module, nn.Linear) and name not in set(targets)
@@ -128,12 +137,17 @@ def _configuration(
 def _fill(module: Any, stored: Stored, inputs: ActivationQuantizer | None) -> None:
     """Give a linear its values, steps and zero points; the format's codes are signed whatever ours are."""
     module.weight.copy_(stored.values())
-    module.weight_scale.copy_(stored.grid.step.reshape(-1, 1))
+    module.weight_scale.copy_(_columns(stored.grid.step))
     if stored.grid.qmin == 0:
-        module.weight_zero_point.copy_(_signed(stored.grid).reshape(-1, 1))
+        module.weight_zero_point.copy_(_columns(_signed(stored.grid)))
     if inputs is not None:
         module.input_scale.copy_(inputs.step())
         module.input_zero_point.copy_(_signed(inputs.grid))
+
+
+def _columns(value: Tensor) -> Tensor:
+    """Return a step or zero point as (Cout, groups), (Cout, 1) or, of one for all, (1, 1)."""
+    return value.squeeze(2) if value.ndim == GROUPED else value.reshape(-1, 1)
 
 
 def _signed(grid: Grid) -> Tensor:

@@ -63,6 +63,8 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
             f"export onnx: activations of {quantized.recipe.a_bits} bit per {quantized.hyper.a_granularity}; the nodes "
             "for them have 8 bit per tensor"
         )
+    if quantized.hyper.w_granularity == "group":
+        raise InputError("export onnx: weights in groups; the nodes have a step for each output channel or one for all")
     model, codes = copy.deepcopy(quantized.model).cpu().float().eval(), quantized.codes()
     for name, stored in codes.items():  # a smaller type has rounded them
         put((model.get_submodule(name), "weight"), stored.values())

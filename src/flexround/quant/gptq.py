@@ -50,6 +50,8 @@ class GPTQ(Rounding):
         value = torch.as_tensor(value, device=self.found.device)
         if value.ndim == 0:
             return value.view(1, 1, 1)
+        if value.numel() > value.shape[self.axes.output]:  # a step for each group of features, or the weight itself
+            value = value.expand_as(self.found)
         return self.axes.matrix(value).unflatten(0, (groups, -1))
 
     def forward(self, weight: Tensor) -> Tensor:
@@ -86,7 +88,7 @@ def eliminated(
     Args:
         weight: float64 (groups, outputs, features).
         moments: H, float64 (groups, features, features).
-        step, low, high: of the grid, (groups, outputs, 1) or (1, 1, 1).
+        step, low, high: of the grid, (groups, outputs, 1 or features) or (1, 1, 1): that of the weight as it is given.
         damping, act_order: options of :class:`GPTQ`.
     """
     diagonal = moments.diagonal(dim1=1, dim2=2)
@@ -98,7 +100,8 @@ def eliminated(
     order = diagonal.argsort(stable=True, dim=1, descending=True) if act_order else _as_they_lie(diagonal)
     weight = weight.take_along_dim(order.unsqueeze(1), 2)
     damped = damped.take_along_dim(order.unsqueeze(1), 2).take_along_dim(order.unsqueeze(2), 1)
-    codes = _by_columns(weight, inverse_root(damped), step.squeeze(2), low.squeeze(2), high.squeeze(2))
+    grid = [each.take_along_dim(order.unsqueeze(1), 2) if each.shape[2] > 1 else each for each in (step, low, high)]
+    codes = _by_columns(weight, inverse_root(damped), *(each.expand(*each.shape[:2], weight.shape[2]) for each in grid))
     return codes.take_along_dim(order.argsort(1).unsqueeze(1), 2)
 
 
@@ -116,16 +119,16 @@ def _as_they_lie(diagonal: Tensor) -> Tensor:
 
 
 def _by_columns(weight: Tensor, root: Tensor, step: Tensor, low: Tensor, high: Tensor) -> Tensor:
-    """Return the codes of ``weight`` (groups, outputs, features); step and bounds are (groups, outputs) or (1, 1)."""
+    """Return the codes of ``weight`` (groups, outputs, features); step and bounds are so, or (1, 1, features)."""
     codes, features = torch.empty_like(weight), weight.shape[2]
     for start in range(0, features, COLUMNS):
         stop = min(start + COLUMNS, features)
         errors = torch.empty_like(weight[:, :, start:stop])
         for column in range(start, stop):
-            value = weight[:, :, column]
-            code = clip((value / step).round_(), low, high)
+            value, s1 = weight[:, :, column], step[:, :, column]
+            code = clip((value / s1).round_(), low[:, :, column], high[:, :, column])
             codes[:, :, column] = code
-            error = (value - code * step) / root[:, column, column].unsqueeze(1)
+            error = (value - code * s1) / root[:, column, column].unsqueeze(1)
             errors[:, :, column - start] = error
             weight[:, :, column + 1 : stop] -= error.unsqueeze(2) * root[:, column, None, column + 1 : stop]
         weight[:, :, stop:] -= errors @ root[:, start:stop, stop:]

@@ -36,7 +36,8 @@ class Grid:
     The zero point is folded into the bounds: a stored unsigned code is ``c + zero_point``.
 
     Attributes:
-        step: float, shape () or (C, 1, ...) with the channels at the scheme's axis; the paper's s1.
+        step: float, shape () or (C, 1, ...) with the channels at the scheme's axis; the paper's s1. For a linear in
+            groups it is (Cout, groups, 1); weight and codes are then as :func:`in_groups` gives them.
         zero_point: float tensor of whole numbers, same shape as ``step``.
         qmin, qmax: range of the stored codes.
     """
@@ -53,6 +54,11 @@ class Grid:
             zero_point = self.zero_point.item()
             return self.qmin - zero_point, self.qmax - zero_point
         return self.qmin - self.zero_point, self.qmax - self.zero_point
+
+
+def in_groups(x: Tensor, step: Tensor) -> Tensor:
+    """Return a linear's weight or codes (Cout, Cin) as (Cout, groups, size) if each group has a step, else as it is."""
+    return x.unflatten(1, (step.shape[1], -1)) if step.ndim > x.ndim else x
 
 
 def code_range(scheme: Scheme, has_negatives: bool) -> tuple[int, int]:
@@ -90,6 +96,14 @@ def channel_range(x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
         low, high = torch.aminmax(x)
         return low, high
     other = [dim for dim in range(x.ndim) if dim != axis % x.ndim]
+    return x.amin(other, keepdim=True), x.amax(other, keepdim=True)
+
+
+def range_as(x: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
+    """Return the minimum and maximum of what each step of ``x`` stands for, shape of ``step``."""
+    if step.ndim == 0:
+        return channel_range(x, None)
+    other = [dim for dim in range(x.ndim) if step.shape[dim] == 1]
     return x.amin(other, keepdim=True), x.amax(other, keepdim=True)
 
 

@@ -7,7 +7,7 @@ from torch import Tensor, nn
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
-from flexround.quant.grid import MIN_STEP, Grid, channel_range, clip
+from flexround.quant.grid import MIN_STEP, Grid, clip, range_as
 from flexround.quant.rounding import Axes, Rounding
 
 LARGEST = 0.5  # |V|: a code moves by one at most
@@ -26,7 +26,7 @@ class SignRound(Rounding):
 
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
         super().__init__(weight, grid, axes)
-        low, high = channel_range(weight.detach(), None if grid.step.ndim == 0 else axes.output)
+        low, high = range_as(weight.detach(), grid.step)
         if grid.qmin < 0:
             reaching = [torch.maximum(-low, high) * 2 / (grid.qmax - grid.qmin)]
         else:  # 0 / 0 for an end at 0, which has no range to learn

@@ -33,7 +33,7 @@ from flexround.models.shards import CPU
 from flexround.models.surgery.attach import attach_quantizer
 from flexround.models.tensors import places, put
 from flexround.quant import activation
-from flexround.quant.grid import Grid, nearest_codes
+from flexround.quant.grid import Grid, in_groups, nearest_codes
 
 WEIGHT, ACTIVATION, PARAMETER = "weight/", "activation/", "parameter/"
 CODES = ":codes"
@@ -59,7 +59,8 @@ class Stored:
     def values(self) -> Tensor:
         """Return the dequantized weight (codes - zero_point) * step, float32, shape of ``codes``."""
         assert self.codes is not None
-        return (self.codes.float() - self.grid.zero_point) * self.grid.step
+        codes = in_groups(self.codes.float(), self.grid.step)
+        return ((codes - self.grid.zero_point) * self.grid.step).reshape(self.codes.shape)
 
 
 Result = dict[str, Stored]  # key: "weight/<module>" or "activation/<module>/<input|output>"
@@ -381,4 +382,5 @@ def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[T
             f"{directory}: {module} has shape {tuple(stored.codes.shape)}, the checkpoint's is {tuple(weight.shape)}"
         )
     initial = dataclasses.replace(stored.grid, step=stored.initial_step)
-    return stored.codes, nearest_codes(weight, initial) + stored.grid.zero_point
+    nearest = nearest_codes(in_groups(weight, initial.step), initial) + stored.grid.zero_point
+    return stored.codes, nearest.reshape(weight.shape)

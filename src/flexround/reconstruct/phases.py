@@ -14,7 +14,7 @@ from flexround.models.surgery import attach
 from flexround.models.tensors import Largest
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.formula import compiler_works
-from flexround.quant.grid import Grid, Scheme, nearest_codes
+from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import ends
 from flexround.reconstruct.cache import Batches, Store, forward, on
@@ -261,18 +261,20 @@ class WeightPhase(Phase):
         job, hyper = self.job, self.job.hyper
         axes = attach.weight_axes(layer)
         assert axes is not None
-        axis = axes.output if hyper.w_granularity == "channel" else None
+        axis = None if hyper.w_granularity == "tensor" else axes.output
         scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
         weight = layer.weight.detach()  # type: ignore[operator]
-        grid = attach.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p)
+        size = job.group_size(layer)
+        grid = attach.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p, size)
         self.given[layer] = grid  # which the rounding may replace
-        return job.rounding(weight, grid, axes, **job.recipe.options)
+        return job.rounding(in_groups(weight, grid.step), grid, axes, **job.recipe.options)
 
     def _bake_nearest(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding]) -> list[Tensor]:
         """Round all weights to nearest, where every rounding is measured from; return the originals."""
         originals = [layer.weight.detach().clone() for layer in layers]  # type: ignore[operator]
         for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
-            attach.bake(layer, nearest_codes(weight, rounding.grid) * rounding.grid.step)
+            grouped = in_groups(weight, rounding.grid.step)
+            attach.bake(layer, nearest_codes(grouped, rounding.grid) * rounding.grid.step)
         return originals
 
     def _attach(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding], originals: list[Tensor]) -> None:
@@ -292,7 +294,7 @@ class WeightPhase(Phase):
             rounding, weight = attach.attached_rounding(layer), attach.original_weight(layer)
             if rounding.needs_inputs:
                 try:
-                    rounding.fit(weight, layer_inputs(self.job, block, layer, x))
+                    rounding.fit(in_groups(weight, rounding.grid.step), layer_inputs(self.job, block, layer, x))
                 except ValueError as error:
                     raise NumericalError(
                         f"layer {self.names[layer]}: {error}; look for them in the checkpoint and the samples"
@@ -318,10 +320,13 @@ class WeightPhase(Phase):
         learned: Result = {}
         for layer in layers:
             rounding, weight = attach.attached_rounding(layer), attach.original_weight(layer)
-            name, codes, grid = self.names[layer], rounding.codes(weight), rounding.final_grid()
+            name, grid = self.names[layer], rounding.final_grid()
+            codes = rounding.codes(in_groups(weight, grid.step))
             given = self.given.pop(layer)
             attach.bake(layer, codes * grid.step)
-            learned[weight_key(name)] = Stored(grid, store_codes(name, codes, grid, given), given.step)
+            learned[weight_key(name)] = Stored(
+                grid, store_codes(name, codes, grid, given).reshape(weight.shape), given.step
+            )
         return learned
 
 

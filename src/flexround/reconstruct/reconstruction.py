@@ -2,6 +2,7 @@
 
 import contextlib
 import dataclasses
+import math
 from collections.abc import Callable, Sequence
 from typing import Literal
 
@@ -18,6 +19,7 @@ from flexround.quant.rounding import Rounding
 from flexround.reconstruct.weights import Weights
 from flexround.settings.schema import Hyper, Recipe
 
+NO_SIZE = "no size from 8 divides those of all layers: set w_granularity to channel"
 End = Literal["stem", "head"]  # the network's first or last layer
 
 
@@ -37,7 +39,8 @@ class Reconstruction:
 
     Raises:
         SettingsError: ``fused`` for a rounding that has no compiled form.
-        InputError: layers of the blocks share their weight with another layer, or blocks share a layer.
+        InputError: layers of the blocks share their weight with another layer, blocks share a layer, or the size of
+            groups doesn't divide a linear's input channels.
     """
 
     model: nn.Module
@@ -56,8 +59,8 @@ class Reconstruction:
                 f"fused: true, but rounding {self.recipe.rounding} runs only as it is written; "
                 "set fused: false in the recipe's hyper, or have its forward heed self.fused and say fusable = True"
             )
-
         self._refuse_shared()
+        self._refuse_group_size()
 
     def _refuse_shared(self) -> None:
         """Refuse a weight that two modules hold, and a layer in two blocks: the second would write over the first."""
@@ -72,6 +75,25 @@ class Reconstruction:
                 raise InputError(f"{', '.join(held.values())} are one tensor; give each layer a copy of its own")
             if layers.count(layer) > 1:
                 raise InputError(f"{', '.join(held.values())}: in several blocks; put each layer into one")
+
+    def _refuse_group_size(self) -> None:
+        """Refuse a size of groups that doesn't divide a layer's input channels, with those that divide all."""
+        layers = [layer for block in self.blocks for layer in attach.weight_layers(block) if self.group_size(layer)]
+        features = {layer: layer.weight.shape[1] for layer in layers}  # type: ignore[index]
+        wrong = [layer for layer in layers if features[layer] % self.hyper.group_size]
+        if wrong:
+            names = {module: name for name, module in self.model.named_modules()}
+            common = math.gcd(*features.values())
+            fitting = ", ".join(str(size) for size in range(8, common + 1) if common % size == 0)
+            raise InputError(
+                f"{names[wrong[0]]}: its {features[wrong[0]]} input channels are no multiple of group_size, "
+                f"{self.hyper.group_size}; " + (f"for all layers take one of {fitting}" if fitting else NO_SIZE)
+            )
+
+    def group_size(self, layer: nn.Module) -> int | None:
+        """Return how many input channels of a layer have a step together; None if its steps are not for groups."""
+        grouped = self.hyper.w_granularity == "group" and isinstance(layer, nn.Linear)
+        return self.hyper.group_size if grouped else None
 
     @property
     def joint(self) -> bool:

@@ -132,9 +132,11 @@ class Hyper(Strict):
     w_scheme: Literal["symmetric", "asymmetric"] = Field(
         description="weights: kind of grid; symmetric is signed, or unsigned for a tensor without negatives"
     )
-    w_granularity: Literal["tensor", "channel"] = Field(
-        description="weights: one grid for each; tensor or output channel"
+    w_granularity: Literal["tensor", "channel", "group"] = Field(
+        description="weights: one grid for each; tensor, output channel, or group_size input channels of an output "
+        "channel (linear layers; convolutions have one for each output channel then)"
     )
+    group_size: int = Field(ge=8, description="weights: input channels with one grid; if w_granularity is group")
     w_init: Literal["mse", "minmax"] = Field(
         description="weights: search of the first step; mse searches for the least |error|^p"
     )

@@ -1,5 +1,6 @@
 """Put roundings on weights and quantizers on activations of an unmodified model, and take them off again."""
 
+import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
 from typing import Any
@@ -11,7 +12,7 @@ from torch.nn.utils import parametrize
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.grid import Grid, Scheme
+from flexround.quant.grid import Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding
 from flexround.quant.search import initial_grid
 
@@ -37,12 +38,25 @@ def weight_layers(block: Block) -> list[nn.Module]:
     return list(dict.fromkeys(module for module in block.module.modules() if weight_axes(module)))
 
 
-def weight_grid(name: str, weight: Tensor, scheme: Scheme, method: str, p: float) -> Grid:
-    """Return the initial grid of a weight of any shape; its step is () or per channel.
+def weight_grid(
+    name: str, weight: Tensor, scheme: Scheme, method: str, p: float, group_size: int | None = None
+) -> Grid:
+    """Return the initial grid of a weight of any shape; its step is (), per channel, or per group of a linear's.
+
+    Args:
+        name: of the module.
+        weight: any shape; (Cout, Cin) in groups.
+        scheme: of channels, if it is in groups.
+        method, p: of the search.
+        group_size: input channels that share a step; divides their number.
 
     Raises:
         InputError: NaN, Inf or no values, with the tensor's name.
     """
+    if group_size is not None:
+        grid = weight_grid(name, weight.reshape(-1, group_size), scheme, method, p)
+        step, zero_point = (each.view(len(weight), -1, 1) for each in (grid.step, grid.zero_point))
+        return dataclasses.replace(grid, step=step, zero_point=zero_point)
     try:
         grid = initial_grid(weight, scheme, method, p)
     except ValueError as error:
@@ -55,14 +69,28 @@ def weight_grid(name: str, weight: Tensor, scheme: Scheme, method: str, p: float
     return grid
 
 
+class _InGroups(nn.Module):
+    """A rounding of a linear's weight in groups, for which the weight is (Cout, groups, size)."""
+
+    def __init__(self, rounding: Rounding) -> None:
+        super().__init__()
+        self.rounding = rounding
+
+    def forward(self, weight: Tensor) -> Tensor:
+        """Return the weight that is rounded in groups, (Cout, Cin) as it is."""
+        return self.rounding(in_groups(weight, self.rounding.grid.step)).reshape(weight.shape)
+
+
 def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
     """Make ``module.weight`` the output of ``rounding``; the original stays at ``parametrizations.weight.original``."""
-    parametrize.register_parametrization(module, "weight", rounding, unsafe=True)
+    grouped = rounding.grid.step.ndim > module.weight.ndim  # type: ignore[operator]
+    parametrize.register_parametrization(module, "weight", _InGroups(rounding) if grouped else rounding, unsafe=True)
 
 
 def attached_rounding(module: nn.Module) -> Rounding:
     """Return the rounding on a module."""
-    return module.parametrizations.weight[0]  # type: ignore[union-attr,index,return-value]
+    found = module.parametrizations.weight[0]  # type: ignore[union-attr,index]
+    return found.rounding if isinstance(found, _InGroups) else found  # type: ignore[return-value]
 
 
 def original_weight(module: nn.Module) -> Tensor:
@@ -71,11 +99,11 @@ def original_weight(module: nn.Module) -> Tensor:
 
 
 def bake(module: nn.Module, values: Tensor) -> None:
-    """Take the rounding off, if there is one, and set ``module.weight`` to ``values``, of its shape."""
+    """Take the rounding off, if there is one, and set ``module.weight`` to ``values``, of its shape or in groups."""
     if parametrize.is_parametrized(module, "weight"):
         parametrize.remove_parametrizations(module, "weight", leave_parametrized=False)
     with torch.no_grad():
-        module.weight.copy_(values)  # type: ignore[operator]
+        module.weight.copy_(values.reshape(module.weight.shape))  # type: ignore[operator,arg-type]
 
 
 def strip(model: nn.Module) -> None:
