@@ -9,10 +9,11 @@ import tokenizers
 import torch
 import transformers
 from own_networks import FEW, llama
+from safetensors.torch import load_file
 
 import flexround
 from flexround.errors import InputError, SettingsError
-from flexround.library import command
+from flexround.library import command, export_command
 
 
 @pytest.fixture
@@ -72,6 +73,41 @@ def test_a_decoder_without_an_adapter_is_streamed_by_structure(directory, kind):
     assert torch.equal(found(rows[:, 0]).logits, whole(rows[:, 0]).logits), "as in memory"
 
 
+def exported(directory, kind):
+    out = directory.parent / kind
+    export_command.run(
+        export_command.parser().parse_args([str(directory.parent / "out"), "--format", kind, "--out", str(out)])
+    )
+    return out
+
+
+def test_what_was_quantized_is_exported_from_its_files(directory):
+    symmetric = ("--recipe", "b-flexround-w4", "--set", "w_scheme=symmetric", "--set", "w_granularity=group")
+    command.run(command_line(directory, *symmetric, "--set", "group_size=8"))
+    found = flexround.load(directory.parent / "out", llama())
+    rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
+    for kind in ("compressed-tensors", "torch"):
+        again = transformers.AutoModelForCausalLM.from_pretrained(exported(directory, kind), dtype=torch.float32)
+        torch.testing.assert_close(again(rows).logits, found(rows).logits, rtol=0, atol=1e-5)
+        assert (directory.parent / kind / "tokenizer.json").is_file()
+    whole = found.export("compressed-tensors", directory.parent / "whole")
+    one, other = (load_file(path / "model.safetensors") for path in (whole, directory.parent / "compressed-tensors"))
+    assert one.keys() == other.keys()
+    assert all(torch.equal(one[name], other[name]) for name in one), "as from memory"
+    with pytest.raises(InputError, match="weights in groups"):
+        exported(directory, "onnx")
+    assert not (directory.parent / "onnx").exists()
+    with pytest.raises(SettingsError, match="did you mean 'onnx'"):
+        exported(directory, "onxx")
+
+
+def test_a_graph_is_exported_from_files(directory):
+    command.run(command_line(directory))
+    assert {"model.onnx", "config.json", "tokenizer.json"} <= {
+        path.name for path in exported(directory, "onnx").iterdir()
+    }
+
+
 def test_a_tokenizer_without_a_token_to_pad_with_is_taken(directory):
     """As Llama 3's: blocks of text are never padded."""
     path = directory / "tokenizer.json"
@@ -107,7 +143,7 @@ def test_other_models_and_lost_files_are_refused(directory):
     with pytest.raises(InputError, match="model"):
         command.run(command_line(directory))
     (directory / "config.json").write_text('{"model_type": "vit"}')
-    with pytest.raises(InputError, match=r"config\.json: not a causal language model's configuration: .*ViTConfig"):
+    with pytest.raises(InputError, match=r"config\.json: not a causal language model's: .*ViTConfig"):
         command.run(command_line(directory))
     (directory / "config.json").unlink()
     with pytest.raises(InputError, match=r"config\.json: missing; give a directory"):
@@ -117,4 +153,4 @@ def test_other_models_and_lost_files_are_refused(directory):
 def test_the_module_is_a_command():
     done = subprocess.run([sys.executable, "-m", "flexround", "quantise"], capture_output=True, text=True, check=False)
     assert done.returncode == 2
-    assert done.stderr == "error: command 'quantise' (did you mean 'quantize'? known: quantize)\n"
+    assert done.stderr == "error: command 'quantise' (did you mean 'quantize'? known: export, quantize)\n"

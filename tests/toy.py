@@ -25,6 +25,7 @@ ROUNDINGS = read_yaml(PARAMS / "recipes.yaml")["roundings"]
 HYPER = {
     "w_scheme": "symmetric",
     "w_granularity": "tensor",
+    "group_size": 8,
     "a_granularity": "tensor",
     "w_init": "mse",
     "w_init_p": 2.4,

@@ -1,4 +1,4 @@
-"""``flexround quantize``, or ``python -m flexround quantize``: the library from a shell."""
+"""``flexround quantize`` and ``flexround export``, or ``python -m flexround ...``: the library from a shell."""
 
 import importlib
 import sys
@@ -6,7 +6,7 @@ import sys
 from flexround.errors import USER_ERROR, SettingsError, look_up
 from flexround.tools import cli
 
-COMMANDS = {"quantize": "flexround.library.command"}
+COMMANDS = {"quantize": "flexround.library.command", "export": "flexround.library.export_command"}
 
 
 def main() -> None:

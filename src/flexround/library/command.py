@@ -80,7 +80,9 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.out.exists() and any(arguments.out.iterdir()):
         raise InputError(f"{arguments.out}: not empty; choose another directory")
     samples = calibration(arguments.model, arguments.text, arguments.samples, arguments.length, arguments.seed)
-    model, files = weightless_model(arguments.model)
+    with weightless():
+        model = causal_model(arguments.model)
+    files = Shards(arguments.model, model)
     first, family = described(model), settings.family(model, samples)
     hyper, sources = settings.resolve(name, recipe, family, len(samples), device, _values(arguments.set))
     blocks = imports.load(family.blocks or BY_STRUCTURE)(model)
@@ -114,22 +116,32 @@ def run(arguments: argparse.Namespace) -> None:
     log.info("%s: done; flexround.load reads it", arguments.out)
 
 
-def weightless_model(directory: Path) -> tuple[nn.Module, Shards]:
-    """Return the causal language model that a directory describes, without weights, and the files that have them.
+def configuration(directory: Path) -> Any:
+    """Return the configuration of the model in a directory, as transformers has it.
 
     Raises:
-        InputError: no such directory, another kind of model, or weights that don't fit it.
+        InputError: no such directory, or no configuration.
     """
     path = directory / "config.json"
     if not path.is_file():
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
     try:
-        config = transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
-        with weightless():
-            model = transformers.AutoModelForCausalLM.from_config(config).eval()
+        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
     except Exception as error:  # whatever a class of transformers raises on other people's files
-        raise InputError(f"{path}: not a causal language model's configuration: {error}") from error
-    return model, Shards(directory, model)
+        raise InputError(f"{path}: not a model's configuration: {error}") from error
+
+
+def causal_model(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
+    """Return the causal language model that a directory describes, with values as they come, of a floating type.
+
+    Raises:
+        InputError: no such directory, or another kind of model.
+    """
+    config = configuration(directory)
+    try:
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=kind).eval()
+    except ValueError as error:
+        raise InputError(f"{directory / 'config.json'}: not a causal language model's: {error}") from error
 
 
 def calibration(directory: Path, text: Path, samples: int, length: int, seed: int) -> Tensor:

@@ -1,13 +1,12 @@
 """A quantized network in memory, and on disk."""
 
 import dataclasses
-from collections.abc import Mapping, Set
+from collections.abc import Iterable, Mapping, Set
 from pathlib import Path
 from typing import Any
 
 import torch
 from pydantic import AliasPath, BaseModel, Field
-from safetensors.torch import save_model
 from torch import Tensor, nn
 
 from flexround import imports
@@ -16,7 +15,9 @@ from flexround.io import artifacts
 from flexround.library.architecture import blank, described, differing
 from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
+from flexround.models.shards import Writer
 from flexround.models.surgery.preprocess import prepare
+from flexround.models.tensors import places
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
 from flexround.reconstruct.network import STRUCTURAL
@@ -195,13 +196,30 @@ def write_record(directory: Path, report: list[dict[str, Any]], device: torch.de
 
 
 def write_state_dict(quantized: Quantized, directory: Path) -> None:
-    """Write ``model.safetensors``, a state dict of dequantized weights: batch norms folded, names and types as ever.
+    """Write a network in memory; see :func:`write_values`."""
+    write_values(quantized.parts.values(), quantized.model, quantized.recipe, quantized.hyper, directory)
+
+
+def write_values(parts: Iterable[codes.Part], model: nn.Module, recipe: Recipe, hyper: Hyper, directory: Path) -> None:
+    """Write a state dict of dequantized weights in safetensors: batch norms folded, names as ever.
+
+    Args:
+        parts: of the network; one at a time is in memory.
+        model: with or without values; its tensors have the types in which they are written.
+        recipe, hyper: its settings.
+        directory: of the files.
 
     Raises:
         InputError: activations are quantized, which a state dict can't hold.
     """
-    if quantized.sites:
+    if recipe.a_bits:
         raise InputError("export torch: a state dict has no place for quantized activations; use save, or onnx")
-    artifacts.atomic_write(
-        directory / "model.safetensors", lambda temporary: save_model(quantized.model, str(temporary))
-    )
+    writer, owners = Writer(directory), places(model)
+    first = {id(getattr(*place)): name for name, place in reversed(owners.items())}  # of tied tensors
+    for part in parts:
+        weights = {f"{key.removeprefix(codes.WEIGHT)}.weight": one.values() for key, one in part.quantized.items()}
+        for name, value in (part.parameters | weights).items():
+            there = getattr(*owners[name])
+            if first[id(there)] == name:
+                writer.add(name, value.to(there.dtype))
+    writer.finish()

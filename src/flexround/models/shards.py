@@ -112,36 +112,53 @@ class Shards:
         return value
 
 
-def save(model: nn.Module, directory: Path, size: int = SHARD_BYTES) -> list[str]:
-    """Write the weights of a model as ``Shards`` reads them and return the names of the files.
-
-    Only what goes into one file is in the host's memory; each tensor keeps its type, tied ones are written once.
+class Writer:
+    """Writes tensors as ``Shards`` reads them; what goes into one file is in the host's memory, and no more.
 
     Args:
-        model: on any device.
         directory: of the files.
         size: bytes of a file, at most, unless one tensor is larger.
     """
-    owners, named = places(model), dict[str, str]()
-    groups: list[list[str]] = []
-    seen, room = set[int](), 0
-    for name, place in owners.items():
+
+    def __init__(self, directory: Path, size: int = SHARD_BYTES) -> None:
+        self._directory, self._size = directory, size
+        self._waiting: dict[str, Tensor] = {}
+        self._named: dict[str, str] = {}
+        self._bytes = 0
+
+    def add(self, name: str, value: Tensor) -> None:
+        """Write a tensor of any shape and type, copied to the host, now or with those to come."""
+        if self._waiting and sum(each.nbytes for each in self._waiting.values()) + value.nbytes > self._size:
+            self._write()
+        self._bytes += value.nbytes
+        self._waiting[name] = value.detach().cpu().contiguous().clone()
+
+    def finish(self) -> list[str]:
+        """Write the rest, and an index unless one file holds all; return the names of all files."""
+        self._write()
+        if len(files := set(self._named.values())) == 1:
+            (self._directory / files.pop()).rename(self._directory / WHOLE)
+            return [WHOLE]
+        content = {"metadata": {"total_size": self._bytes}, "weight_map": self._named}
+        artifacts.write_json(self._directory / INDEX, content)
+        return [INDEX, *dict.fromkeys(self._named.values())]
+
+    def _write(self) -> None:
+        file = f"model-{len(set(self._named.values())) + 1:05d}.safetensors"
+        artifacts.atomic_write(self._directory / file, functools.partial(save_file, self._waiting))
+        self._named |= dict.fromkeys(self._waiting, file)
+        self._waiting = {}
+
+
+def save(model: nn.Module, directory: Path, size: int = SHARD_BYTES) -> list[str]:
+    """Write the weights of a model, tied ones once, by a :class:`Writer`; return the names of the files."""
+    writer, seen = Writer(directory, size), set[int]()
+    for name, place in places(model).items():
         value = getattr(*place)
-        if id(value) in seen:
-            continue
-        seen.add(id(value))
-        if value.nbytes > room:
-            groups.append([])
-            room = size
-        groups[-1].append(name)
-        room -= value.nbytes
-    for number, names in enumerate(groups, 1):
-        file = f"model-{number:05d}.safetensors"
-        part = {name: getattr(*owners[name]).detach().cpu().contiguous().clone() for name in names}
-        artifacts.atomic_write(directory / file, functools.partial(save_file, part))
-        named |= dict.fromkeys(names, file)
-    artifacts.write_json(directory / INDEX, {"weight_map": named})
-    return [INDEX, *dict.fromkeys(named.values())]
+        if id(value) not in seen:
+            seen.add(id(value))
+            writer.add(name, value)
+    return writer.finish()
 
 
 def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:

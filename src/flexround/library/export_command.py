@@ -1,0 +1,64 @@
+"""Write what ``flexround quantize`` made in a format that others load, block by block where the format allows."""
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import torch
+
+from flexround import imports
+from flexround.errors import look_up
+from flexround.io import artifacts
+from flexround.library.command import COMPANIONS, causal_model, configuration
+from flexround.library.quantized import EXPORTS, Facts, load
+from flexround.models.tensors import weightless
+from flexround.reconstruct import codes
+from flexround.settings.validation import validate
+
+# Writers of parts, which need no network in memory; the others trace it.
+BY_PARTS = {
+    "compressed-tensors": "flexround.library.compressed:write_parts",
+    "torch": "flexround.library.quantized:write_values",
+}
+TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
+
+
+def parser() -> argparse.ArgumentParser:
+    """Return the command line."""
+    arguments = argparse.ArgumentParser(prog="python -m flexround export", description=__doc__)
+    arguments.add_argument("model", type=Path, help="directory that flexround quantize wrote")
+    arguments.add_argument("--format", required=True, help=", ".join(EXPORTS))
+    arguments.add_argument("--out", type=Path, required=True, help="new directory")
+    return arguments
+
+
+class _Parts:
+    """The parts of a stored network, read each time that they are gone through."""
+
+    def __init__(self, directory: Path) -> None:
+        self.files = codes.files(directory)
+
+    def __iter__(self) -> Iterator[codes.Part]:
+        return map(codes.read, self.files)
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the network.
+
+    Raises:
+        SettingsError: an unknown format.
+        InputError: a directory without a network, or what the format can't hold.
+    """
+    directory, kind = arguments.model, arguments.format
+    look_up("export", EXPORTS, kind)
+    facts = validate(Facts, artifacts.read_manifest(directory), str(directory))
+    config = configuration(directory)
+    stored_type = config.dtype or torch.float32  # of the network that was quantized
+    with artifacts.new_directory(arguments.out) as new:
+        artifacts.copy_existing(directory, new, COMPANIONS)
+        if kind in BY_PARTS:
+            with weightless():
+                model = causal_model(directory, stored_type)
+            imports.load(BY_PARTS[kind])(_Parts(directory), model, facts.recipe, facts.hyper, new)
+        else:
+            imports.load(EXPORTS[kind])(load(directory, causal_model(directory)), new, TRACED)
