@@ -1,8 +1,9 @@
 """Read and validate ``params/``. No torch here: the Snakefile imports this."""
 
+import functools
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,10 @@ from flexround.settings.schema import Defaults, Recipes, Scale, Shows, Sources
 from flexround.settings.tables import FigureSpecs, Table
 from flexround.settings.validation import S, attempt, given, noted, read_yaml
 
+OWN_SERIES = (
+    "name them by letters that no file in params/tables begins with, without published numbers: "
+    "shows: {tables: mine, published: false} makes results/mine1.csv and so on"
+)
 MODULES = "FLEXROUND_MODULES"  # environment variable with the directories of the user's modules: they may be moved
 
 
@@ -105,13 +110,20 @@ def load_params(scale: str) -> Params:
     path = scale_path(scale)
     if is_path(scale):
         import_beside(path)
-    found = read(Scale, path, lambda _: read_scale(scale))
+    content: Any = None
+    with noted(errors):
+        content = read_scale(scale)
+    own = content.pop("tables", []) if isinstance(content, dict) else []
+    found = read(Scale, path, lambda _: content) if content is not None else None
     if found:
         errors += attempt(f"{path}: ", _check_name, found.name, path)
     recipes = read(Recipes, PARAMS / "recipes.yaml")
     defaults = read(Defaults, PARAMS / "defaults.yaml")
     shows = found.shows if found else Shows.model_validate({})
-    tables = [read(Table, file) for file in sorted((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))]
+    described = _described(own, shows, path)
+    tables = [read(Table, file, reader) for file, reader in described]
+    if own and (shows.published or list((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))):
+        errors.append(f"{path}: tables: {OWN_SERIES}")
     figures = read(FigureSpecs, PARAMS / shows.figures)
     sources = read(Sources, PARAMS / "sources.yaml")
     if errors or not (found and recipes and defaults and figures and sources):
@@ -120,6 +132,18 @@ def load_params(scale: str) -> Params:
     _check_shown(params)
     checks.check(params)
     return params
+
+
+def _described(own: Sequence[Any], shows: Shows, path: Path) -> list[tuple[Path, Callable[[Path], Any]]]:
+    """Return where each table is described, and what reads it there: in the scale's own file, or in params/tables."""
+    if not own:
+        return [(file, read_yaml) for file in sorted((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))]
+
+    def numbered(number: int, table: Any, _: Path) -> Any:
+        place = {"series": shows.tables, "number": number, "label": f"tab:{shows.tables}{number}"}
+        return place | table if isinstance(table, dict) else table
+
+    return [(path, functools.partial(numbered, number, table)) for number, table in enumerate(own, 1)]
 
 
 def _check_shown(params: Params) -> None:

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, NamedTuple
 
 from pydantic import Field, model_validator
 
+from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Count, Label, Positive, Series, Strict
 
 
@@ -79,7 +80,7 @@ class Note(Strict):
 
 
 class Table(Strict):
-    """``params/tables/SERIESNN.yaml``: rows name recipes, columns name (task, checkpoint, metric).
+    """``params/tables/SERIESNN.yaml``, or one of a scale's own: rows name recipes, columns (task, checkpoint, metric).
 
     A settings table has ``tasks`` and ``settings`` in place of ``groups`` and needs no run.
     """
@@ -138,8 +139,9 @@ class Table(Strict):
 
     @property
     def file(self) -> str:
-        """Where it is described."""
-        return f"params/tables/{self.series}{self.number:02d}.yaml"
+        """Where it is described, for messages."""
+        file = f"tables/{self.series}{self.number:02d}.yaml"
+        return f"params/{file}" if (PARAMS / file).exists() else f"the scale's own file, table {self.number}"
 
     @property
     def notes(self) -> list[tuple[str, Note]]:
