@@ -7,15 +7,10 @@ import transformers
 from torch import nn
 
 import flexround
-from flexround.errors import InputError
-from flexround.models import bert, gpt2, gpt_neo, llama, opt, structure
+from flexround.errors import InputError, SettingsError
+from flexround.models import bert, gpt2, gpt_neo, llama, opt, structure, transformer
 from flexround.models import blocks as protocol
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
-from flexround.models.transformer import bert as build_bert
-from flexround.models.transformer import gpt2 as build_gpt2
-from flexround.models.transformer import gpt_neo as build_gpt_neo
-from flexround.models.transformer import llama as build_llama
-from flexround.models.transformer import opt as build_opt
 
 FEW = {"iters": 2, "a_iters": 2, "batch": 2, "a_init_samples": 4, "progress": False, "device": "cpu"}
 SIZES = {"vocab_size": 64, "hidden_size": 32, "num_hidden_layers": 2, "num_attention_heads": 4}
@@ -95,12 +90,12 @@ def test_a_vision_transformer_is_cut_into_its_layers(name, tmp_path):
 @pytest.mark.parametrize(
     ("made", "adapter"),
     [
-        (lambda: build_llama("causal-lm", **GROUPS), llama.blocks),
-        (lambda: build_opt("causal-lm", **OPT), opt.blocks),
-        (lambda: build_gpt2("causal-lm", vocab_size=64, n_embd=32, n_layer=2, n_head=4), gpt2.blocks),
-        (lambda: build_bert("classification", **SIZES), bert.blocks),
+        (lambda: transformer.llama("causal-lm", **GROUPS), llama.blocks),
+        (lambda: transformer.opt("causal-lm", **OPT), opt.blocks),
+        (lambda: transformer.gpt2("causal-lm", vocab_size=64, n_embd=32, n_layer=2, n_head=4), gpt2.blocks),
+        (lambda: transformer.bert("classification", **SIZES), bert.blocks),
         (
-            lambda: build_gpt_neo(
+            lambda: transformer.gpt_neo(
                 "causal-lm", vocab_size=64, hidden_size=32, num_layers=2, num_heads=4, window_size=4,
                 attention_types=[[["global", "local"], 1]],
             ),
@@ -122,6 +117,20 @@ def test_layers_by_structure_compute_what_the_adapters_do(made, adapter, padding
     kept = slice(None) if mask is None else mask
     torch.testing.assert_close(found[kept], wanted[kept], rtol=1e-5, atol=1e-6)
     torch.testing.assert_close(third[0][kept], third[1][kept], rtol=1e-5, atol=1e-6)
+
+
+def test_a_scale_file_names_any_model_type():
+    model = transformer.auto("causal-lm", "qwen3", **GROUPS, head_dim=8)
+    assert type(model).__name__ == "Qwen3ForCausalLM"
+    assert len(structure.blocks(model)) == 2
+    assert transformer.auto("classification", "modernbert", labels=3, **SIZES, pad_token_id=0).config.num_labels == 3
+    for wrong, message in (
+        ({"model_type": "qwen33"}, "model_type 'qwen33' \\(did you mean 'qwen3'"),
+        ({"model_type": "qwen3", "hiden_size": 4}, "argument 'hiden_size' \\(did you mean 'hidden_size'"),
+        ({"model_type": "vit"}, "head 'causal-lm'"),
+    ):
+        with pytest.raises(SettingsError, match=message):
+            transformer.auto("causal-lm", **wrong)
 
 
 class Wrapped(nn.Module):

@@ -231,3 +231,37 @@ def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, tmp_
     blocks = json.loads((work.quantized(*run) / "record.json").read_text())["blocks"]
     assert len(blocks) == 2 * 10, "weights, then activation steps"
     assert work.metrics(*run)["n_examples"] == {"top1": 100, "top5": 100}
+
+
+def test_a_scale_file_describes_its_own_table(tmp_path):
+    plan = Plan(load_params(str(ROOT / "examples/squeezenet/squeezenet.yaml")))
+    table = plan.params.tables[1]
+    assert (table.name, plan.complete_tables()) == ("squeezenet1", [1])
+    for count, run in enumerate(plan.table_runs(1)):
+        table_runs.write_run(tmp_path, run, table_runs.hits(900 + count), ["top1"])
+    found = cells.collect(table, Scope("squeezenet", plan.params.recipes.recipes, 1, tmp_path))
+    rows = list(csv.DictReader(table_csv.to_csv(found, {}, table, plan.scale).splitlines()))
+    assert [(row["method"], row["value"], row["published"], row["status"]) for row in rows] == [
+        ("Full-precision", "90.00", "", "computed"),
+        ("RTN", "90.10", "", "computed"),
+        ("B + AdaRound", "90.20", "", "computed"),
+        ("B + FlexRound (Ours)", "90.30", "", "computed"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("tables: squeezenet, published", "tables: real, published", "name them by letters that no file in params"),
+        ("published: false", "published: true", "without published numbers"),
+        ("recipe: b-rtn-w4", "recipe: b-rnt-w4", "own file, table 1: recipe 'b-rnt-w4' .did you mean 'b-rtn-w4'"),
+        ("metrics: [top1]", "metrcs: [top1]", "unknown key 'metrcs' .did you mean 'metrics'"),
+    ],
+)
+def test_a_wrong_table_of_a_scale_file_is_one_message(tmp_path, old, new, message):
+    text = (ROOT / "examples/squeezenet/squeezenet.yaml").read_text()
+    assert old in text
+    file = tmp_path / "mine.yaml"
+    file.write_text(text.replace("name: squeezenet", "name: mine", 1).replace(old, new))
+    with pytest.raises(SettingsError, match=message):
+        load_params(str(file))

@@ -1,4 +1,4 @@
-"""Factories of Hugging Face's BERT, GPT-Neo, OPT, GPT-2 and LLaMA, named in ``params/scales``.
+"""Factories of Hugging Face's BERT, GPT-Neo, OPT, GPT-2, LLaMA and any other, named in ``params/scales``.
 
 Each returns a model in eval mode, initialised from ``seed`` alone; the global generator stays as it was. ``config`` are
 arguments of the class's configuration (``BertConfig``, ...), ``labels`` the classes of a classification, 1 for a
@@ -67,6 +67,23 @@ def llama(head: str, seed: int = 0, **config: Any) -> nn.Module:
     model = _build(transformers.LlamaConfig, {"causal-lm": transformers.LlamaForCausalLM}, head, 2, seed, config)
     refuse_uneven_groups(model.config)
     return model
+
+
+def auto(head: str, model_type: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Module:
+    """Return a model of any type that transformers knows, such as ``qwen3``, for causal-lm or classification.
+
+    Its blocks are found by ``flexround.models.structure:blocks``.
+    """
+    known = transformers.CONFIG_MAPPING
+    if model_type not in known:
+        raise SettingsError(f"auto: model_type {suggest(model_type, known)}")
+    config_class = known[model_type]
+    mappings = {
+        "causal-lm": transformers.MODEL_FOR_CAUSAL_LM_MAPPING,
+        "classification": transformers.MODEL_FOR_SEQUENCE_CLASSIFICATION_MAPPING,
+    }
+    heads = {name: mapping[config_class] for name, mapping in mappings.items() if config_class in mapping}
+    return _build(config_class, heads, head, labels, seed, config)
 
 
 def _build(config_class: Any, heads: dict[str, Any], head: str, labels: int, seed: int, config: dict[str, Any]) -> Any:
