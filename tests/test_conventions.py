@@ -93,7 +93,7 @@ def test_dvc_shows_what_is_published_in_a_fresh_clone(clone):
     assert shown["results/reference/metrics.json"]["data"]["cells"]["computed"] > 1000
     assert "failed" not in run(clone, "dvc", "plots", "show", "--out", "plots")
     page = (clone / "plots/index.html").read_text()
-    assert page.count("vegaEmbed(") == 25
+    assert page.count("vegaEmbed(") == 26
     assert len(list((clone / "plots/static").glob("*.png"))) == 2
 
 
