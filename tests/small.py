@@ -1,5 +1,9 @@
 """The data sets of the mini scale with few rows, in the files that the real tasks read."""
 
+import shutil
+
+from flexround.settings.layout import ROOT
+from flexround.settings.load import load_params
 from synthetic import files
 
 TASKS = {  # task -> its folder of the sources directory, and what writes that
@@ -9,6 +13,14 @@ TASKS = {  # task -> its folder of the sources directory, and what writes that
     "webnlg.task:WebNLG": ("webnlg", lambda at: files.webnlg(at, 60, 8)),
     "commonsense.task:Commonsense": ("llama", lambda at: files.commonsense(at, 60, 8, 12, 8)),
 }
+
+
+def scale_without_tables(directory):
+    """Write the example of a scale outside the project, without the tables that it describes; return its settings."""
+    shutil.copytree(ROOT / "examples/squeezenet", directory)
+    file = directory / "squeezenet.yaml"
+    file.write_text(file.read_text().partition("shows:")[0])
+    return load_params(str(file))
 
 
 def write(sources, module):

@@ -5,6 +5,7 @@ import re
 from pathlib import Path
 
 import pytest
+import small
 import torch
 
 from flexround.errors import SettingsError
@@ -128,8 +129,8 @@ def test_what_is_on_disk_is_counted_and_no_longer_missing(report, tmp_path, pape
     assert "mobilenetv2.pth.tar" not in text
 
 
-def test_a_table_that_a_scale_cannot_make_says_what_it_can():
-    own = Plan(load_params("examples/squeezenet/squeezenet.yaml"))
+def test_a_table_that_a_scale_cannot_make_says_what_it_can(tmp_path):
+    own = Plan(small.scale_without_tables(tmp_path / "own"))
     with pytest.raises(SettingsError, match=r"; it can make no table, but results/squeezenet/evaluated/TASK/.*json of"):
         own.table_runs(2)
 

@@ -7,6 +7,7 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
+import small
 from report_case import PLAN, RUN, fill_root, table3, write
 from table_runs import hits, write_run
 from visible_text import offline, visible
@@ -441,7 +442,7 @@ def test_tables_without_a_value_are_folded(tmp_path):
 
 
 def test_runs_of_no_table_are_named_and_tables_that_a_scale_cannot_make_are_not_offered(tmp_path):
-    own = load_params(str(ROOT / "examples/squeezenet/squeezenet.yaml"))
+    own = small.scale_without_tables(tmp_path / "own")
     for seed in range(6):
         run = Run("squeezenet", "digits", "squeezenet", "b-flexround-w4", seed)
         write_run(tmp_path / "results", run, hits(900), ["top1"])

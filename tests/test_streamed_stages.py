@@ -102,9 +102,7 @@ def test_adapters_on_a_streamed_network(tmp_path, scale, work):
     trained = stage_calls.Work(tmp_path / "adapters.yaml", tmp_path)
     out = trained.weights(*NAMES)
     AcceleratorState._reset_state(True)
-    assert {"model.safetensors.index.json", "model-00001.safetensors", "tokenizer.json"} <= set(
-        artifacts.read_manifest(out)["files"]
-    )
+    assert {"model.safetensors", "tokenizer.json"} <= set(artifacts.read_manifest(out)["files"])
     for (name, value), old in zip(trained.model(*NAMES).state_dict().items(), plain.state_dict().values(), strict=True):
         adapted = name.endswith(("q_proj.weight", "v_proj.weight"))
         assert torch.allclose(value, old, rtol=1e-3, atol=1e-6) is not adapted, name

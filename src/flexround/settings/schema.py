@@ -136,7 +136,9 @@ class Hyper(Strict):
         description="weights: one grid for each; tensor, output channel, or group_size input channels of an output "
         "channel (linear layers; convolutions have one for each output channel then)"
     )
-    group_size: int = Field(ge=8, description="weights: input channels with one grid; if w_granularity is group")
+    group_size: int = Field(
+        ge=8, le=65536, description="weights: input channels with one grid; if w_granularity is group"
+    )
     w_init: Literal["mse", "minmax"] = Field(
         description="weights: search of the first step; mse searches for the least |error|^p"
     )
