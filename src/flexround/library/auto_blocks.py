@@ -351,4 +351,6 @@ def _as_many(value: Any, rows: int, first: Tensor | None) -> Any:
         return tuple(_as_many(item, rows, None if position else first) for position, item in enumerate(value))
     if first is not None:
         return first
-    return value.expand(rows, *value.shape[1:]).clone() if isinstance(value, Tensor) and len(value) == 1 else value
+    return (
+        value.expand(rows, *value.shape[1:]).clone() if isinstance(value, Tensor) and value.shape[:1] == (1,) else value
+    )

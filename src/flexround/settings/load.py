@@ -114,6 +114,9 @@ def load_params(scale: str) -> Params:
     with noted(errors):
         content = read_scale(scale)
     own = content.pop("tables", []) if isinstance(content, dict) else []
+    if not isinstance(own, list):
+        errors.append(f"{path}: tables: write a list, an item for each table")
+        own = []
     found = read(Scale, path, lambda _: content) if content is not None else None
     if found:
         errors += attempt(f"{path}: ", _check_name, found.name, path)
