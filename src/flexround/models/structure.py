@@ -83,9 +83,7 @@ class _Calls:
     def __init__(self, host: nn.Module, layers: Sequence[nn.Module]) -> None:
         self.host, self.layers = host, layers
         self.known: dict[int, tuple[object, _Call]] = {}
-        self.ways = list(
-            itertools.product((HIDDEN, IDS), LAYER_OUTPUTS)
-        )  # the one that fits comes first once it is known
+        self.ways = [*itertools.product((HIDDEN, IDS), LAYER_OUTPUTS)]  # the one that fits first, once it is known
 
     def arguments(self, index: int, x: Tensor, mask: Tensor | None) -> _Call:
         """Return positional and named arguments of a layer for hidden states ``x`` (N, T, H) and mask, bool (N, T)."""
