@@ -10,10 +10,12 @@ import torch
 import transformers
 from own_networks import FEW, llama
 from safetensors.torch import load_file
+from transformers.models.qwen3 import modeling_qwen3
 
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.library import command, export_command
+from flexround.models.shards import Shards
 
 
 @pytest.fixture
@@ -50,27 +52,70 @@ def test_a_directory_is_quantized_from_its_files(directory):
         command.run(command_line(directory))
 
 
-@pytest.mark.filterwarnings("ignore:in floating point")
-@pytest.mark.parametrize("kind", ["Qwen3", "Gemma3Text", "Phi3"])
-def test_a_decoder_without_an_adapter_is_streamed_by_structure(directory, kind):
+def decoder(kind):
+    """A small decoder that has no adapter."""
+    torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "pad_token_id": 0}
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 1}
-    config = getattr(transformers, f"{kind}Config")(
-        **sizes, **({"head_dim": 8} if kind in ("Qwen3", "Gemma3Text") else {})
-    )
+    sizes |= {} if kind == "Phi3" else {"head_dim": 8}
+    config = getattr(transformers, f"{kind}Config")(**sizes)
+    return transformers.AutoModelForCausalLM.from_config(config).eval()
 
-    def build():
-        torch.manual_seed(0)
-        return transformers.AutoModelForCausalLM.from_config(config).eval()
 
+def store(model, directory):
+    """Write a model over the one in a directory."""
     for path in directory.glob("model*"):
         path.unlink()
-    build().save_pretrained(directory, max_shard_size="8KB")
+    model.save_pretrained(directory, max_shard_size="8KB")
+
+
+@pytest.mark.filterwarnings("ignore:in floating point")
+@pytest.mark.parametrize("kind", ["Qwen3", "Gemma3Text", "Phi3"])
+def test_a_decoder_without_an_adapter_is_streamed_by_structure(directory, kind, monkeypatch):
+    store(decoder(kind), directory)
+    held, fill = set(), Shards.fill
+
+    def counted(self, *arguments):
+        fill(self, *arguments)
+        held.add(sum(not layer.mlp.down_proj.weight.is_meta for layer in self.model.model.layers))
+
+    monkeypatch.setattr(Shards, "fill", counted)
     command.run(command_line(directory, "--cache-mb", "0"))
-    found = flexround.load(directory.parent / "out", build())
+    assert held == {0, 1}, "layers in memory at once"
+    monkeypatch.undo()
+    found = flexround.load(directory.parent / "out", decoder(kind))
     rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)
-    whole = flexround.quantize(build(), rows[:, 0], "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
+    whole = flexround.quantize(decoder(kind), rows[:, 0], "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
     assert torch.equal(found(rows[:, 0]).logits, whole(rows[:, 0]).logits), "as in memory"
+
+
+@pytest.mark.parametrize("alike", [True, False], ids=["streamed", "in memory"])
+def test_layers_that_read_more_than_the_one_before_are_refused_before_anything_is_learned(
+    directory, monkeypatch, alike
+):
+    """As Zamba's, which also read the embeddings."""
+    model, layer = modeling_qwen3.Qwen3Model.forward, modeling_qwen3.Qwen3DecoderLayer.forward
+
+    def of_model(self, input_ids=None, inputs_embeds=None, **more):
+        given = self.embed_tokens(input_ids) if inputs_embeds is None else inputs_embeds
+        return model(self, inputs_embeds=given, embedded=given, **more)
+
+    def of_layer(self, hidden_states, embedded=None, **more):
+        return layer(self, hidden_states, **more) + embedded
+
+    monkeypatch.setattr(modeling_qwen3.Qwen3Model, "forward", of_model)
+    monkeypatch.setattr(modeling_qwen3.Qwen3DecoderLayer, "forward", of_layer)
+    if not alike:
+        monkeypatch.setattr(command, "Streamed", refuse)
+    monkeypatch.setattr(command, "reconstruct", None)
+    store(decoder("Qwen3"), directory)
+    with pytest.raises(InputError, match=r"Qwen3ForCausalLM: its layers one after the other don't compute.*blocks="):
+        command.run(command_line(directory))
+    assert {path.name for path in directory.parent.iterdir()} == {"model", "text"}
+
+
+def refuse(*_):
+    raise SettingsError("block layers.1 differs")
 
 
 def exported(directory, kind):

@@ -120,7 +120,7 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
     x, mask = inputs.x, inputs.mask
     for start in range(0, len(x), ROWS):
         kept = None if mask is None else mask[start : start + ROWS].to(device)
-        if _differs(model, blocks, x[start : start + ROWS].to(device), kept):
+        if differ(model, blocks, x[start : start + ROWS].to(device), kept):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
                 f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: what lies between the blocks "
@@ -232,7 +232,7 @@ def _checked(model: nn.Module, blocks: list[Block], x: Tensor) -> list[Block]:
     Raises:
         InputError: they don't.
     """
-    if _differs(model, blocks, x[:TRIED]):
+    if differ(model, blocks, x[:TRIED]):
         names = ", ".join(block.name for block in blocks[:6]) + ", ..." * (len(blocks) > 6)
         raise InputError(
             f"{type(model).__name__}: {names} one after the other don't compute what the network does; {HINT}"
@@ -240,7 +240,7 @@ def _checked(model: nn.Module, blocks: list[Block], x: Tensor) -> list[Block]:
     return blocks
 
 
-def _differs(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
+def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
     """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
 
     Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, and a last module that the

@@ -1,9 +1,11 @@
 """Quantize a language model in a Hugging Face directory, block by block from its files."""
 
 import argparse
+import contextlib
 import dataclasses
 import json
 import logging
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +17,7 @@ from torch import Tensor, nn
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import code_digest, settings
+from flexround.library import auto_blocks, code_digest, settings
 from flexround.library.architecture import described, steady
 from flexround.library.quantized import Facts, write_record
 from flexround.machine.seeding import derive
@@ -101,6 +103,8 @@ def run(arguments: argparse.Namespace) -> None:
     if arguments.preflight:
         print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, *limits)), indent=1))
         return
+    if family.blocks is None:
+        _compare(work, samples[:1])
     inputs = {path.name: artifacts.sha256(path) for path in files.files}
     read = json.dumps(inputs) + samples.numpy().tobytes().hex()
     fingerprint = code_digest.fingerprint("flexround.library.command:run", work, read)
@@ -175,6 +179,38 @@ def _weights(files: Shards, blocks: list[Block], device: torch.device) -> Weight
         log.info("%s: all weights are read into memory (%s)", type(files.model).__name__, error)
         files.fill(files.places, device)
         return Resident(blocks)
+
+
+@torch.no_grad()
+def _compare(work: Reconstruction, row: Tensor) -> None:
+    """Compare blocks that were found by structure with the network, on one row of tokens (1, 2, T).
+
+    Raises:
+        InputError: they compute something else, so layers hand each other more than hidden states.
+    """
+    with work.weights.surroundings(), _read_when_called(work.blocks, work.weights):
+        if auto_blocks.differ(work.model, work.blocks, row.to(work.device)):
+            raise InputError(
+                f"{type(work.model).__name__}: its layers one after the other don't compute what the network does: "
+                "each may read nothing but the hidden states of the one before; call flexround.quantize with the "
+                "model, and blocks="
+            )
+
+
+@contextlib.contextmanager
+def _read_when_called(blocks: Sequence[Block], weights: Weights) -> Iterator[None]:
+    """Have the weights of each block read when its module runs, and freed after it."""
+    with contextlib.ExitStack() as undo:
+        for index, block in enumerate(blocks):
+            held = undo.enter_context(contextlib.ExitStack())
+
+            def read(module: nn.Module, _: Any, index: int = index, held: contextlib.ExitStack = held) -> None:
+                if "forward" not in vars(module):  # else a function stands in, which needs no weights
+                    held.enter_context(weights.block(index, again=False))
+
+            undo.enter_context(block.module.register_forward_pre_hook(read))
+            undo.enter_context(block.module.register_forward_hook(lambda *_, held=held: held.close()))
+        yield
 
 
 def _values(given: list[str]) -> dict[str, Any]:
