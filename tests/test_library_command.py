@@ -4,12 +4,14 @@ import json
 import subprocess
 import sys
 
+import numpy as np
 import pytest
 import tokenizers
 import torch
 import transformers
-from own_networks import FEW, llama
+from own_networks import FEW, llama, words
 from safetensors.torch import load_file
+from test_library_export import run_onnx
 from transformers.models.qwen3 import modeling_qwen3
 
 import flexround
@@ -147,20 +149,18 @@ def test_what_was_quantized_is_exported_from_its_files(directory):
 
 
 def test_a_graph_is_exported_from_files(directory):
-    command.run(command_line(directory))
-    assert {"model.onnx", "config.json", "tokenizer.json"} <= {
-        path.name for path in exported(directory, "onnx").iterdir()
-    }
+    command.run(command_line(directory, "--recipe", "b-flexround-w4"))
+    found, rows = flexround.load(directory.parent / "out", llama()), words()
+    out = exported(directory, "onnx")
+    assert {"model.onnx", "config.json", "tokenizer.json"} <= {path.name for path in out.iterdir()}
+    for ids in (rows, rows[:, :7]):
+        assert np.abs(run_onnx(out / "model.onnx", ids) - found(ids).logits.detach().numpy()).max() < 1e-6
 
 
-def test_a_tokenizer_without_a_token_to_pad_with_is_taken(directory):
+def test_a_preflight_writes_nothing_and_a_tokenizer_needs_no_token_to_pad_with(directory, capsys):
     """As Llama 3's: blocks of text are never padded."""
     path = directory / "tokenizer.json"
     path.write_text(path.read_text().replace("<pad>", "<|begin_of_text|>"))
-    assert command.calibration(directory, directory.parent / "text", 16, 12, 0).shape == (16, 2, 12)
-
-
-def test_a_preflight_writes_nothing(directory, capsys):
     command.run(command_line(directory, "--preflight"))
     assert json.loads(capsys.readouterr().out)["hours"] >= 0
     assert {path.name for path in directory.parent.iterdir()} == {"model", "text"}

@@ -3,17 +3,32 @@
 import pytest
 import torch
 import torch.nn.functional as F
-import torchvision
-from own_networks import FEW, Across, Pictures, made, pictures
+from own_networks import FEW, Across, Pictures, made, pictures, words
 from torch import nn
+from torch.utils.data import DataLoader, TensorDataset
 
 import flexround
-from flexround.errors import InputError, NumericalError
+from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.library import samples
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import MemoryState
 
 IDS = torch.zeros(2, 3, dtype=torch.int64)
+
+
+def test_samples_of_all_kinds_are_the_same():
+    x, labels = pictures(), torch.zeros(16)
+    for given in (x, [x[:9], x[9:]], [(x, labels)], {"pixel_values": x}, DataLoader(TensorDataset(x, labels), 5)):
+        assert torch.equal(samples.collect(given).x, x)
+    ids = words()
+    mask = torch.ones_like(ids)
+    mask[3, 8:] = 0
+    whole = {"input_ids": ids, "attention_mask": mask}
+    for given in (whole, [{name: value[rows] for name, value in whole.items()} for rows in (slice(9), slice(9, None))]):
+        found = samples.collect(given)
+        assert torch.equal(found.x, torch.stack([ids, torch.zeros_like(ids)], 1))
+        assert torch.equal(found.mask, mask.bool())
+    assert samples.collect(ids).mask is None
 
 
 @pytest.mark.parametrize(
@@ -36,7 +51,7 @@ def test_samples_that_can_t_be_used(given, message):
 
 
 class Tied(nn.Module):
-    """Two layers with one weight; or one layer that is called with either of two names."""
+    """Two layers with one weight."""
 
     def __init__(self):
         super().__init__()
@@ -54,15 +69,11 @@ class Restless(Tied):
         return super().forward(F.dropout(x))
 
 
-class ByRow(nn.Module):
+class ByRow(Tied):
     """What lies between its parts depends on the row, from the third row on."""
 
-    def __init__(self):
-        super().__init__()
-        self.first, self.second = nn.Linear(4, 4), nn.Linear(4, 4)
-
     def forward(self, x):
-        return self.second(self.first(x) * torch.where(x[:, :1] == 7, 2.0, 1.0))
+        return self.last(self.first(x) * torch.where(x[:, :1] == 7, 2.0, 1.0))
 
 
 class Swapped(nn.Module):
@@ -97,30 +108,53 @@ def twice(model):
     return [flexround.Block(name, nn.Sequential(model.a)) for name in "xy"]
 
 
+ACROSS = "Across: c reads more than what b, which runs before it, gives; give blocks="
+
+
 @pytest.mark.parametrize(
     ("build", "data", "blocks", "message"),
     [
         (lambda: made(Tied), rows, None, r"first\.weight, second\.weight are one tensor"),
         (lambda: made(Across), rows, twice, "in several"),
+        (lambda: made(Across), rows, ["b", "c"], ACROSS),
+        (lambda: made(Across), rows, ["d"], "no module 'd'"),
+        (lambda: made(Across), rows, lambda model: [], "list of flexround.Block"),
         (lambda: made(Restless), rows, None, "two outputs for one sample"),
-        (lambda: made(ByRow), rows, None, "ByRow.*for samples 32 to 39.*depends on the row"),
+        (lambda: made(ByRow), rows, ["first", "last"], "ByRow.*for samples 32 to 39.*depends on the row"),
         (with_norm, rows, None, r"0\.weight: is computed from other tensors \(weight_norm"),
         (integers, rows, None, "weight: is of type"),
-        (torchvision.models.resnet18, lambda: pictures()[:, :1], None, "ResNet can't take one of shape"),
         (lambda: made(Swapped), pictures, None, "register each right after its own"),
+        (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
-    ids=["tied", "twice", "restless", "by row", "computed", "integers", "channels", "batch norm"],
 )
 def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, message):
     with pytest.raises(InputError, match=message):
-        flexround.quantize(build().eval(), data(), "b-flexround-w4", blocks=blocks, **FEW)
+        flexround.quantize(build(), data(), "b-flexround-w4", blocks=blocks, **FEW)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ({"recipe": "b-flexround-w5"}, "did you mean 'b-flexround-w4'"),
+        ({"recipe": "full-precision"}, "recipe 'full-precision' has no rounding of its own"),
+        ({"iterations": 5}, r"hyper-parameter 'iterations' \(did you mean 'iters'"),
+        ({"lr": -1.0}, r"lr\.?.* = -1\.0: Input should be greater than 0"),
+        ({"batch": 64}, "samples=16 is fewer than batch=64"),
+        ({"device": "cuda:7"}, "device cuda:7"),
+    ],
+)
+def test_a_wrong_argument_is_one_message(arguments, message):
+    if "device" in arguments and torch.cuda.is_available():
+        pytest.skip("has a GPU")
+    given = {"recipe": "b-flexround-w4", "progress": False} | arguments
+    with pytest.raises((SettingsError, InputError), match=message):
+        flexround.quantize(made(Pictures), pictures(), **given)
 
 
 def test_a_quantized_network_is_not_quantized_again():
-    once = flexround.quantize(made(Pictures), pictures(), "q-flexround-w4a4", **FEW)
-    for given in (once, once.model):
-        with pytest.raises(InputError, match="full-precision network"):
-            flexround.quantize(given, pictures(), "b-flexround-w4", **FEW)
+    once = flexround.quantize(made(Pictures), pictures(), "q-rtn-w4a8", **FEW)
+    with pytest.raises(InputError, match="quantizes activations already; give the full-precision network"):
+        flexround.quantize(once.model, pictures(), "b-flexround-w4", **FEW)
 
 
 def test_a_failed_call_leaves_nothing_attached(monkeypatch):
@@ -137,21 +171,19 @@ def test_a_failed_call_leaves_nothing_attached(monkeypatch):
     monkeypatch.setattr(WeightPhase, "_harden", harden)
     with pytest.raises(KeyboardInterrupt):
         flexround.quantize(model.to(torch.bfloat16), pictures(), "q-flexround-w4a4", inplace=True, **FEW)
-    assert {type(module).__name__ for module in model.modules()} == {
-        type(module).__name__ for module in made(Pictures).modules()
-    } - {"BatchNorm2d"} | {"Identity"}
+    kinds = {type(module).__name__ for module in made(Pictures).modules()}
+    assert {type(module).__name__ for module in model.modules()} == kinds - {"BatchNorm2d"} | {"Identity"}
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
     assert {value.dtype for value in model.state_dict().values()} == {torch.bfloat16}
 
 
 def test_what_is_not_learned_is_said_once():
     words_said = "not learned, at round-to-nearest: stem; in floating point: down.0.weight, down.2.conv1.weight"
+    few = FEW | {"blocks": ["stem", "stage"], "reconstruct_stem": False}
     with pytest.warns(UserWarning, match=words_said) as said:
-        few = flexround.quantize(
-            made(Pictures), pictures(), "b-flexround-w4", blocks=["stem", "stage"], reconstruct_stem=False, **FEW
-        )
+        found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **few)
     assert len(said) == 1
-    assert [(record["learned"], record["nearest"]) for record in few.report] == [(False, ["stem"]), (True, [])]
+    assert [(record["learned"], record["nearest"]) for record in found.report] == [(False, ["stem"]), (True, [])]
     with pytest.warns(UserWarning, match=r"Across is one block.*give blocks="):
         flexround.quantize(made(Across), torch.randn(16, 4), "b-flexround-w4", **FEW)
 
@@ -176,10 +208,8 @@ def test_layers_without_gradient_stay_at_round_to_nearest(last):
     model = nn.Sequential(Detached(last), nn.Linear(4, 4))
     with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: 0\.first, 0\.second"):
         found = flexround.quantize(model, torch.randn(16, 4), "b-adaround-w4", **FEW)
-    assert [(each["learned"], each["nearest"]) for each in found.report] == [
-        (last, ["0.first", "0.second"]),
-        (True, []),
-    ]
+    states = [(each["learned"], each["nearest"]) for each in found.report]
+    assert states == [(last, ["0.first", "0.second"]), (True, [])]
 
 
 def test_a_network_that_gives_nan_is_named():

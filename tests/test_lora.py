@@ -14,6 +14,8 @@ from flexround.stages import finetune
 from synthetic import tokenizers
 
 WIDTH, LAYERS, RANK = 8, 3, 2
+NAME = "module.transformer.h.{}.attn.c_attn.lora_{}"
+MODEL = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
 
 
 def make(**config):
@@ -21,12 +23,10 @@ def make(**config):
 
 
 def adapter(layers=LAYERS, width=WIDTH, rank=RANK):
-    generator = torch.Generator().manual_seed(0)
-    state = {}
+    generator, state = torch.Generator().manual_seed(0), {}
     for i in range(layers):
-        name = f"module.transformer.h.{i}.attn.c_attn.lora_"
-        state[f"{name}A"] = torch.randn(2 * rank, width, generator=generator)
-        state[f"{name}B"] = torch.randn(2 * width, rank, generator=generator)
+        state[NAME.format(i, "A")] = torch.randn(2 * rank, width, generator=generator)
+        state[NAME.format(i, "B")] = torch.randn(2 * width, rank, generator=generator)
     return state
 
 
@@ -35,47 +35,24 @@ def write(path, state):
     return path
 
 
-def factors(state, layer):
-    return (state[f"module.transformer.h.{layer}.attn.c_attn.lora_{name}"] for name in "AB")
-
-
 def c_attn_weights(model):
     return [block.attn.c_attn.weight.detach().clone() for block in model.transformer.h]
 
 
-def test_merged_weights_are_loralibs(tmp_path):
+def test_merged_weights_are_loralibs_and_nothing_else_changes(tmp_path):
     model, state = make(), adapter()
-    before, others = c_attn_weights(model), {n: p for n, p in model.state_dict().items() if "c_attn.weight" not in n}
-    others = copy.deepcopy(others)
+    before = copy.deepcopy(model.state_dict())
     merge_checkpoint(model, write(tmp_path / "adapter.pt", state), alpha=6.0, rank=RANK)
-    for i, (old, new) in enumerate(zip(before, c_attn_weights(model), strict=True)):
-        a, b = factors(state, i)
-        # loralib: a grouped convolution of A by B, its rows put where query and value are
-        change = torch.nn.functional.conv1d(a[None], b[:, :, None], groups=2)[0]
-        expected = old.clone()
-        expected[:, :WIDTH] += 3.0 * change[:WIDTH].T
-        expected[:, 2 * WIDTH :] += 3.0 * change[WIDTH:].T
-        assert torch.allclose(new, expected, atol=1e-6)
-        assert torch.equal(new[:, WIDTH : 2 * WIDTH], old[:, WIDTH : 2 * WIDTH])
-    for name, value in others.items():
-        assert torch.equal(model.state_dict()[name], value)
-
-
-def test_peft_merges_the_same(tmp_path):
-    peft = pytest.importorskip("peft")
-    state, model = adapter(), make()
-    merge_checkpoint(model, write(tmp_path / "adapter.pt", state), alpha=32.0)
-    # One adapter of twice the rank on all of c_attn: B in blocks, zero where the key is.
-    config = peft.LoraConfig(r=2 * RANK, lora_alpha=64, target_modules=["c_attn"], fan_in_fan_out=True)
-    other = peft.get_peft_model(make(), config)
-    for i, block in enumerate(other.base_model.model.transformer.h):
-        a, b = factors(state, i)
-        wide = torch.zeros(3 * WIDTH, 2 * RANK)
-        wide[:WIDTH, :RANK], wide[2 * WIDTH :, RANK:] = b[:WIDTH], b[WIDTH:]
-        block.attn.c_attn.lora_A["default"].weight.data.copy_(a)
-        block.attn.c_attn.lora_B["default"].weight.data.copy_(wide)
-    for one, two in zip(c_attn_weights(model), c_attn_weights(other.merge_and_unload()), strict=True):
-        assert torch.allclose(one, two, atol=1e-5)
+    for name, new in model.state_dict().items():
+        expected = before[name].clone()
+        if name.endswith("c_attn.weight"):
+            a, b = (state[NAME.format(name.split(".")[2], part)] for part in "AB")
+            # loralib: a grouped convolution of A by B, its rows put where query and value are
+            change = torch.nn.functional.conv1d(a[None], b[:, :, None], groups=2)[0]
+            expected[:, :WIDTH] += 3.0 * change[:WIDTH].T
+            expected[:, 2 * WIDTH :] += 3.0 * change[WIDTH:].T
+            assert torch.equal(new[:, WIDTH : 2 * WIDTH], expected[:, WIDTH : 2 * WIDTH])
+        torch.testing.assert_close(new, expected, rtol=0, atol=1e-6 if name.endswith("c_attn.weight") else 0)
 
 
 def changed(**replaced):
@@ -92,7 +69,6 @@ def changed(**replaced):
         (adapter(layers=2), None, "h.2.attn.c_attn.lora_A is missing"),
         (adapter(width=16), None, r"h.0 has A \(4, 16\) and B \(32, 2\).*width 8.*needs \(4, 8\) and \(16, 2\)"),
         (changed(lora_A=torch.zeros(2, 8), lora_B=torch.zeros(16, 1)), None, r"h.1 has A \(2, 8\).*rank 2"),
-        (changed(lora_A=torch.zeros(6, 8)), None, r"h.1 has A \(6, 8\)"),
         (changed(lora_B=torch.zeros(3)), None, r"h.1 has .*B \(3,\)"),
         (changed(lora_A=torch.full((4, 8), torch.nan)), None, "h.1 holds NaN"),
         (adapter(), 4, "has rank 2, not 4"),
@@ -105,15 +81,10 @@ def test_adapters_that_do_not_fit_are_refused_and_change_nothing(tmp_path, state
         merge_checkpoint(model, write(tmp_path / "adapter.pt", state), rank=rank)
     assert all(map(torch.equal, c_attn_weights(model), before))
     merge_checkpoint(model, write(tmp_path / "adapter.pt", adapter()))  # a refusal is no merge
-
-
-def test_a_second_adapter_is_refused_also_by_copies(tmp_path):
-    model, path = make(), write(tmp_path / "adapter.pt", adapter())
-    merge_checkpoint(model, path)
     once = c_attn_weights(model)
     for merged in (model, copy.deepcopy(model)):
         with pytest.raises(InputError, match=r"merged with .*adapter\.pt already.*base weights"):
-            merge_checkpoint(merged, path)
+            merge_checkpoint(merged, tmp_path / "adapter.pt")
         assert all(map(torch.equal, c_attn_weights(merged), once))
 
 
@@ -124,13 +95,9 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     write(tmp_path / "adapter.pt", state)
     common = {"kind": "checkpoint", "location": "a test", "revision": "1", "licence": "none"}
     files = ["config.json", "tokenizer.json", "model.safetensors"]
-    origins = {
-        "base": Source(**common, file="base", files=files),
-        "change": Source(**common, file="adapter.pt"),
-    }
-    model = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
+    origins = {"base": Source(**common, file="base", files=files), "change": Source(**common, file="adapter.pt")}
     loader = "flexround.models.pretrained:import_directory"
-    checkpoint = Checkpoint(model=model, source="base", loader=loader, adapter="change")
+    checkpoint = Checkpoint(model=MODEL, source="base", loader=loader, adapter="change")
     imported = make(seed=2, vocab_size=300)
     (tmp_path / "out").mkdir()
     places = {"sources": tmp_path, "data": None, "pretrained": None, "out": tmp_path / "out", "code": tmp_path}
@@ -141,9 +108,5 @@ def test_an_import_merges_the_adapter_into_its_base(tmp_path):
     assert {kind: fact["name"] for kind, fact in facts.items()} == {"source": "base", "adapter": "change"}
     merge_checkpoint(base, tmp_path / "adapter.pt")
     assert all(torch.equal(value, imported.state_dict()[name]) for name, value in base.state_dict().items())
-
-
-def test_an_adapter_needs_a_base():
-    model = {"factory": "flexround.models.transformer:gpt2", "blocks": "flexround.models.gpt2:blocks"}
     with pytest.raises(ValueError, match="adapter needs source"):
-        Checkpoint(model=model, adapter="change")
+        Checkpoint(model=MODEL, adapter="change")
