@@ -64,10 +64,17 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
     reads_ids = not x.is_floating_point()
     if reads_ids and structure.stack(model) is not None:
         with contextlib.suppress(InputError):
-            return _checked(model, _called_once(model, structure.blocks(model), x), x)
+            calls = called(model, x)
+            once = [
+                dataclasses.replace(block, sites=tuple(site for site in block.sites if calls.count(site.module) == 1))
+                for block in structure.blocks(model)
+            ]
+            return _checked(model, once, x)
     chosen = _callable(model, _children("", model), x[:1])
-    if reads_ids:
-        chosen = _without_head(chosen, _watched(model, chosen, x[:1])[0])
+    if reads_ids:  # a language model's last layer stays as it is, like embeddings (the paper's section 4.3)
+        parts, _ = _watched(model, chosen, x[:1])
+        heads = [part.module for part in parts[-1:] if weight_axes(part.module)]
+        chosen = [(name, module) for name, module in chosen if module not in heads]
     while True:
         try:
             blocks = _blocks(model, chosen, x)
@@ -93,11 +100,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
 
 @torch.no_grad()
 def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
-    """Return the modules of these names as blocks; arguments as of :func:`automatic`.
-
-    Raises:
-        InputError: an unknown name, or the modules don't compute what the network does.
-    """
+    """Return the modules of these names as blocks; InputError if one is unknown, or they don't compute the network."""
     known = dict(model.named_modules())
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(list(known)[1:13])}, ...")
@@ -174,19 +177,6 @@ def _finer(chosen: Sequence[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module
     return finer
 
 
-def _called_once(model: nn.Module, blocks: Sequence[Block], x: Tensor) -> list[Block]:
-    """Return the blocks without sites at layers that a forward pass doesn't call once."""
-    calls = called(model, x)
-    once = [tuple(site for site in block.sites if calls.count(site.module) == 1) for block in blocks]
-    return [dataclasses.replace(block, sites=sites) for block, sites in zip(blocks, once, strict=True)]
-
-
-def _without_head(chosen: Sequence[tuple[str, nn.Module]], parts: Sequence["_Part"]) -> list[tuple[str, nn.Module]]:
-    """Leave out a language model's last layer: like embeddings it stays as it is (the paper's section 4.3)."""
-    head = [part.module for part in parts[-1:] if weight_axes(part.module)]
-    return [(name, module) for name, module in chosen if module not in head]
-
-
 def _repeats(module: nn.Module) -> bool:
     """Whether a module is a list of modules of which several are of one kind."""
     kinds = [type(child) for _, child in _children("", module)]
@@ -194,11 +184,7 @@ def _repeats(module: nn.Module) -> bool:
 
 
 def _blocks(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor) -> list[Block]:
-    """Return the chosen modules as blocks in the order of their calls.
-
-    Raises:
-        InputError: there is none, one isn't called once, or together they don't compute what the model does.
-    """
+    """Return modules as blocks in the order of their calls; InputError if they don't compute what the model does."""
     if not chosen:
         raise InputError(f"{type(model).__name__}: has no parts with linears or convolutions; {HINT}")
     parts, calls = _watched(model, chosen, x[:1])
@@ -227,11 +213,7 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
 
 
 def _checked(model: nn.Module, blocks: list[Block], x: Tensor) -> list[Block]:
-    """Return the blocks if they compute what the model does.
-
-    Raises:
-        InputError: they don't.
-    """
+    """Return the blocks if they compute what the model does, else raise InputError."""
     if differ(model, blocks, x[:TRIED]):
         names = ", ".join(block.name for block in blocks[:6]) + ", ..." * (len(blocks) > 6)
         raise InputError(

@@ -121,11 +121,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def configuration(directory: Path) -> Any:
-    """Return the configuration of the model in a directory, as transformers has it.
-
-    Raises:
-        InputError: no such directory, or no configuration.
-    """
+    """Return the configuration of the model in a directory, as transformers has it; InputError if there is none."""
     path = directory / "config.json"
     if not path.is_file():
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
@@ -183,11 +179,7 @@ def _weights(files: Shards, blocks: list[Block], device: torch.device) -> Weight
 
 @torch.no_grad()
 def _compare(work: Reconstruction, row: Tensor) -> None:
-    """Compare blocks that were found by structure with the network, on one row of tokens (1, 2, T).
-
-    Raises:
-        InputError: they compute something else, so layers hand each other more than hidden states.
-    """
+    """Raise InputError if blocks found by structure and the network differ on one row of tokens (1, 2, T)."""
     with work.weights.surroundings(), _read_when_called(work.blocks, work.weights):
         if auto_blocks.differ(work.model, work.blocks, row.to(work.device)):
             raise InputError(

@@ -3,7 +3,7 @@
 That library's own code packs the weights, layer by layer, from our codes' values and steps.
 """
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from flexround.library.quantized import Quantized
 from flexround.models.shards import Writer
 from flexround.models.tensors import places
 from flexround.quant.grid import Grid
-from flexround.reconstruct.codes import ACTIVATION, WEIGHT, Part, Stored
+from flexround.reconstruct.codes import ACTIVATION, WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe
 
 FORMAT = "compressed-tensors"
@@ -34,40 +34,34 @@ BYTE = 8  # bits
 GROUPED = 3  # dimensions of the step of a weight in groups
 
 
-def write(quantized: Quantized, directory: Path) -> None:
-    """Write a network in memory; see :func:`write_parts`."""
-    parts = list(quantized.parts.values())
-    write_parts(parts, quantized.model, quantized.recipe, quantized.hyper, directory)
-
-
 @torch.no_grad()
-def write_parts(parts: Iterable[Part], model: nn.Module, recipe: Recipe, hyper: Hyper, directory: Path) -> None:
+def write(quantized: Quantized, directory: Path) -> None:
     """Write config.json with the format's section, and shards of weights, steps in the type of the model.
 
     Args:
-        parts: of the network, gone through twice, one in memory at a time.
-        model: of ``transformers``, with or without values, of the type in which it is written.
-        recipe, hyper: its settings: weights of 4 or 8 bit, activations of none or 8 bit.
+        quantized: a model of ``transformers``, with or without values, of the type in which it is written. Its parts
+            are gone through twice, one in memory at a time; weights have 4 or 8 bit, activations none or 8 bit.
         directory: to be made, or empty.
 
     Raises:
         InputError: what the format, or transformers' reading of it, can't hold; nothing is written then.
     """
+    model, recipe, hyper = quantized.model, quantized.recipe, quantized.hyper
     if not hasattr(model, "save_pretrained"):
         raise InputError(f"export {FORMAT}: {type(model).__name__} is no model of transformers; it is for those alone")
-    outlines = {
-        key: (stored.grid.qmin, stored.grid.qmax)
-        for part in parts
+    ranges = {
+        key.removeprefix(WEIGHT): (stored.grid.qmin, stored.grid.qmax)
+        for part in quantized.parts.values()
         for key, stored in part.quantized.items()
         if key.startswith(WEIGHT)
     }
-    low, bits = _check({key.removeprefix(WEIGHT): ends for key, ends in outlines.items()}, model, recipe, hyper)
-    scheme = _scheme([key.removeprefix(WEIGHT) for key in outlines], bits, low < 0, recipe, hyper)
+    low, bits = _check(ranges, model, recipe, hyper)
+    scheme = _scheme(list(ranges), bits, low < 0, recipe, hyper)
     form = WHOLE if recipe.a_bits else PACKED
     writer, owners, kind = Writer(directory), places(model), next(model.parameters()).dtype
     first = {id(getattr(*place)): name for name, place in reversed(owners.items())}  # of tied tensors
     directory.mkdir(parents=True, exist_ok=True)
-    for part in parts:
+    for part in quantized.parts.values():
         for name, value in part.parameters.items():
             if first[id(getattr(*owners[name]))] == name:
                 writer.add(name, _cast(value, kind))
@@ -86,11 +80,7 @@ def _cast(value: Tensor, kind: torch.dtype) -> Tensor:
 
 
 def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Recipe, hyper: Hyper) -> tuple[int, int]:
-    """Return the least code of the weights, whose ranges are given by layer, and their bits.
-
-    Raises:
-        InputError: the format can't hold them.
-    """
+    """Return the least code of the weights, whose ranges are given by layer, and their bits; InputError as of write."""
     modules = dict(model.named_modules())
     foreign = [name for name in ranges if not isinstance(modules[name], nn.Linear)]
     if foreign:

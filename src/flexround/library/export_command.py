@@ -1,7 +1,7 @@
 """Write what ``flexround quantize`` made in a format that others load, block by block where the format allows."""
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 
 import torch
@@ -10,16 +10,11 @@ from flexround import imports
 from flexround.errors import look_up
 from flexround.io import artifacts
 from flexround.library.command import COMPANIONS, causal_model, configuration
-from flexround.library.quantized import EXPORTS, Facts, load
+from flexround.library.quantized import EXPORTS, Facts, Quantized, load
 from flexround.models.tensors import weightless
 from flexround.reconstruct import codes
 from flexround.settings.validation import validate
 
-# Writers of parts, which need no network in memory; the others trace it.
-BY_PARTS = {
-    "compressed-tensors": "flexround.library.compressed:write_parts",
-    "torch": "flexround.library.quantized:write_values",
-}
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
 
@@ -32,14 +27,20 @@ def parser() -> argparse.ArgumentParser:
     return arguments
 
 
-class _Parts:
-    """The parts of a stored network, read each time that they are gone through."""
+class _Parts(Mapping[str, codes.Part]):
+    """The parts of a stored network, each read when it is asked for."""
 
     def __init__(self, directory: Path) -> None:
-        self.files = codes.files(directory)
+        self.files = {path.name: path for path in codes.files(directory)}
 
-    def __iter__(self) -> Iterator[codes.Part]:
-        return map(codes.read, self.files)
+    def __getitem__(self, name: str) -> codes.Part:
+        return codes.read(self.files[name])
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.files)
+
+    def __len__(self) -> int:
+        return len(self.files)
 
 
 def run(arguments: argparse.Namespace) -> None:
@@ -52,13 +53,15 @@ def run(arguments: argparse.Namespace) -> None:
     directory, kind = arguments.model, arguments.format
     look_up("export", EXPORTS, kind)
     facts = validate(Facts, artifacts.read_manifest(directory), str(directory))
-    config = configuration(directory)
-    stored_type = config.dtype or torch.float32  # of the network that was quantized
+    stored_type = configuration(directory).dtype or torch.float32  # of the network that was quantized
     with artifacts.new_directory(arguments.out) as new:
         artifacts.copy_existing(directory, new, COMPANIONS)
-        if kind in BY_PARTS:
+        if kind == "onnx":  # traced, with all weights in memory
+            imports.load(EXPORTS[kind])(load(directory, causal_model(directory)), new, TRACED)
+        else:
             with weightless():
                 model = causal_model(directory, stored_type)
-            imports.load(BY_PARTS[kind])(_Parts(directory), model, facts.recipe, facts.hyper, new)
-        else:
-            imports.load(EXPORTS[kind])(load(directory, causal_model(directory)), new, TRACED)
+            network = Quantized(
+                model, facts.recipe, facts.hyper, facts.hyper_sources, [], _Parts(directory), facts.architecture
+            )
+            imports.load(EXPORTS[kind])(network, new)

@@ -81,11 +81,7 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
 
 
 def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
-    """Return the graph of a model with weights in float32.
-
-    Raises:
-        InputError: it can't be traced.
-    """
+    """Return the graph of a model with weights in float32; InputError if it can't be traced."""
     arguments, named, free = _given(example)
     if hasattr(model, "config"):
         model.config.use_cache = False  # type: ignore[union-attr]
@@ -118,11 +114,7 @@ def _given(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Any
 
 
 def _store_codes(proto: onnx.ModelProto, codes: Mapping[str, Stored]) -> None:
-    """Replace the quantized weights of a graph by integer codes and DequantizeLinear nodes.
-
-    Raises:
-        InputError: a weight is not in the graph as it is in the model.
-    """
+    """Replace the quantized weights of a graph by codes and DequantizeLinear nodes; InputError if it lacks a weight."""
     graph = proto.graph
     there = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
     for name, stored in codes.items():

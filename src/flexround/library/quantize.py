@@ -166,11 +166,7 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
 
 
 def _refuse(model: Any) -> None:
-    """Refuse what can't be quantized before anything is copied.
-
-    Raises:
-        InputError: no module, a quantized one, or parameters without values, of integers, or computed from others.
-    """
+    """Raise InputError for what is no module, is quantized, or has weights without values, of integers or computed."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the full-precision network")
     for name, module in model.named_modules():
@@ -238,11 +234,7 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
 
 
 def _given(call: Callable[[Tensor], Any], x: Tensor, name: str) -> Any:
-    """Return what a model or its blocks give for a sample (1, ...).
-
-    Raises:
-        InputError: their own error, of the sample's shape for example.
-    """
+    """Return what a model or its blocks give for a sample (1, ...); InputError with their own error if they fail."""
     try:
         return call(x)
     except Exception as error:  # of any kind: it is the user's code

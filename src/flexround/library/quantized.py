@@ -1,7 +1,7 @@
 """A quantized network in memory, and on disk."""
 
 import dataclasses
-from collections.abc import Iterable, Mapping, Set
+from collections.abc import Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -58,7 +58,7 @@ class Quantized:
         sources: of each hyper-parameter, where its value comes from.
         report: a dict for each block and phase: ``block``, the mean squared errors ``error_rtn`` (round-to-nearest),
             ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output, ``seconds``, ``peak_mb``.
-        parts: what is stored of each block, by the name of its file.
+        parts: what is stored of each block, by the name of its file; in memory, or read when it is asked for.
         architecture: what tells the network from others whose tensors have the same shapes.
     """
 
@@ -67,7 +67,7 @@ class Quantized:
     hyper: Hyper
     sources: dict[str, str]
     report: list[dict[str, Any]]
-    parts: dict[str, codes.Part]
+    parts: Mapping[str, codes.Part]
     architecture: dict[str, str]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
@@ -196,27 +196,21 @@ def write_record(directory: Path, report: list[dict[str, Any]], device: torch.de
 
 
 def write_state_dict(quantized: Quantized, directory: Path) -> None:
-    """Write a network in memory; see :func:`write_values`."""
-    write_values(quantized.parts.values(), quantized.model, quantized.recipe, quantized.hyper, directory)
-
-
-def write_values(parts: Iterable[codes.Part], model: nn.Module, recipe: Recipe, hyper: Hyper, directory: Path) -> None:
     """Write a state dict of dequantized weights in safetensors: batch norms folded, names as ever.
 
     Args:
-        parts: of the network; one at a time is in memory.
-        model: with or without values; its tensors have the types in which they are written.
-        recipe, hyper: its settings.
+        quantized: its parts are gone through one at a time; its model, with or without values, has tensors of the types
+            in which they are written.
         directory: of the files.
 
     Raises:
         InputError: activations are quantized, which a state dict can't hold.
     """
-    if recipe.a_bits:
+    if quantized.recipe.a_bits:
         raise InputError("export torch: a state dict has no place for quantized activations; use save, or onnx")
-    writer, owners = Writer(directory), places(model)
+    writer, owners = Writer(directory), places(quantized.model)
     first = {id(getattr(*place)): name for name, place in reversed(owners.items())}  # of tied tensors
-    for part in parts:
+    for part in quantized.parts.values():
         weights = {f"{key.removeprefix(codes.WEIGHT)}.weight": one.values() for key, one in part.quantized.items()}
         for name, value in (part.parameters | weights).items():
             there = getattr(*owners[name])

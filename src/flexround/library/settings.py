@@ -128,11 +128,7 @@ def resolve(
 
 
 def chosen_device(asked: str | torch.device | None) -> torch.device:
-    """Return where to compute; a GPU then gives the same bits each time.
-
-    Raises:
-        InputError: there is no such device.
-    """
+    """Return where to compute, InputError if there is no such device; a GPU then gives the same bits each time."""
     device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
     if device.type == "cuda":
         if not torch.cuda.is_available():

@@ -10,12 +10,7 @@ from flexround.models.masks import padding_bias
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a ``BertModel``, or one with a head, into its layers.
-
-    The first block's input is int64 (N, 2, T): token ids and token types. Each linear layer of a block reads one
-    quantized tensor; query, key and value share theirs, of which the residual reads the unquantized original. Softmax,
-    norms, embeddings and heads stay full precision (specification 5.2).
-    """
+    """Cut a ``BertModel``, or one with a head, into its layers (`layer_blocks`); token types count."""
     base = model.base_model
     inputs = ("attention.self", "attention.output.dense", "intermediate.dense", "output.dense")
     return layer_blocks("layer", base.encoder.layer, inputs, functools.partial(_embed, base.embeddings), _call)

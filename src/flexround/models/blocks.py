@@ -63,7 +63,11 @@ def layer_blocks(
 ) -> list[Block]:
     """Return a transformer's layers, hidden states (N, T, H) to the same, as blocks.
 
-    ``inputs`` names the modules of a layer whose input is quantized; ``embed`` makes the first layer's input.
+    The first block's input is int64 (N, 2, T): token ids, then token types, which most families ignore. The last
+    block's output is that of the last layer, before a final norm. Each linear of a block reads one quantized tensor;
+    query, key and value share theirs, and the residual reads the unquantized original. Softmax, norms, embeddings and
+    heads stay in full precision (specification 5.2). ``inputs`` names the modules of a layer whose input is quantized;
+    ``embed`` makes the first layer's input.
     """
     made = []
     for i, layer in enumerate(layers):

@@ -53,11 +53,7 @@ def full_precision(
 
 
 def streamed(checkpoint: Checkpoint, head: Mapping[str, Any], directory: Path) -> Shards:
-    """Return the files in ``directory`` that hold the weights of a network (their ``model``), which has none yet.
-
-    Raises:
-        InputError: damaged files or weights of another network.
-    """
+    """Return the files of a network's weights, with their still empty ``model``; InputError if they are not its own."""
     artifacts.read_manifest(directory)
     return Shards(directory, architecture(checkpoint, head))
 

@@ -9,11 +9,9 @@ from flexround.models.masks import call_causal
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a ``GPT2Model``, or one with a head, into its layers.
+    """Cut a ``GPT2Model``, or one with a head, into its layers (`layer_blocks`).
 
-    The first block's input is int64 (N, 2, T): token ids, then token types. The types are ignored. The last block's
-    output is the input of the final norm. The linears are ``Conv1D``, query, key and value one of them; each reads one
-    quantized tensor (specification 5.2).
+    The linears are ``Conv1D``, query, key and value one of them.
     """
     base = model.base_model
     call = functools.partial(call_causal, model.config._attn_implementation)

@@ -11,12 +11,9 @@ from flexround.models.masks import padding_bias
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a ``GPTNeoModel``, or one with a head, into its layers.
+    """Cut a ``GPTNeoModel``, or one with a head, into its layers (`layer_blocks`).
 
-    The first block's input is int64 (N, 2, T): token ids, then token types. GPT-Neo has no token types: they are
-    ignored. The last block's output is the input of the final norm. Each linear layer of a block reads one quantized
-    tensor; query, key and value share theirs (specification 5.2). Local and global attention need no care here: each
-    layer keeps its own causal window.
+    Local and global attention need no care here: each layer keeps its own causal window.
     """
     base = model.base_model
     inputs = ("attn.attention", "attn.attention.out_proj", "mlp.c_fc", "mlp.c_proj")

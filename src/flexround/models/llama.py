@@ -12,15 +12,10 @@ from flexround.models.masks import causal_mask
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut a ``LlamaModel``, or one with a head, into its layers.
+    """Cut a ``LlamaModel``, or one with a head, into its layers (`layer_blocks`).
 
-    The first block's input is int64 (N, 2, T): token ids, then token types. The types are ignored. The last block's
-    output is the input of the final norm. Four tensors of a block are quantized: the input of query, key and value,
-    that of the output projection, that of gate and up, and that of down (specification 5.2). Padding must be at the
-    end: positions count from the first token. Keys and values may be shared by groups of heads.
-
-    Raises:
-        InputError: the heads don't divide into such groups (`refuse_uneven_groups`).
+    Gate and up share a quantized input, too. Padding must be at the end: positions count from the first token. Keys and
+    values may be shared by groups of heads; InputError if the heads don't divide into such groups.
     """
     refuse_uneven_groups(model.config)
     base = model.base_model

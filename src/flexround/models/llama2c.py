@@ -9,7 +9,7 @@ The tokenizer: int32, then for each token float32 score, int32 length and its by
 
 import struct
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import tokenizers
@@ -24,19 +24,11 @@ from flexround.models.checkpoints import load_into
 from flexround.models.tokenizer_files import TOKENIZER
 
 UNKNOWN, BEGIN = 0, 1
+HEADER = (  # its numbers, by Hugging Face's names
+    *("hidden_size", "intermediate_size", "num_hidden_layers", "num_attention_heads", "num_key_value_heads"),
+    *("vocab_size", "max_position_embeddings"),
+)
 BYTES = 3  # the first of the 256 tokens of single bytes, <0x00> to <0xFF>
-
-
-class Header(NamedTuple):
-    """The first seven numbers of the weights' file."""
-
-    width: int
-    feed_forward: int
-    layers: int
-    heads: int
-    kv_heads: int
-    vocabulary: int
-    positions: int
 
 
 def import_stories260k(model: Any, directory: Path, out: Path) -> None:
@@ -50,10 +42,8 @@ def import_files(model: Any, weights: Path, tokens: Path, out: Path) -> None:
     Raises:
         InputError: missing or damaged files, another architecture, or a tokenizer of another model.
     """
-    header, content = _read(weights)
-    _check(model.config, header, weights)
-    load_into(model, _state(header, content, weights), str(weights))
-    made = tokenizer(tokens, header.vocabulary)
+    load_into(model, _state(model.config, _read(model.config, weights), weights), str(weights))
+    made = tokenizer(tokens, model.config.vocab_size)
     tokenizer_files.check_begin(model, made, tokens)
     write_text(out / TOKENIZER, made.to_str(pretty=True))
 
@@ -87,40 +77,28 @@ def tokenizer(path: Path, vocabulary: int) -> tokenizers.Tokenizer:
     return made
 
 
-def _read(path: Path) -> tuple[Header, np.ndarray]:
-    """Return the header, and everything behind it as float32 (N,)."""
+def _read(config: Any, path: Path) -> np.ndarray:
+    """Return everything behind the header as float32 (N,); InputError, with all differences, for other settings."""
     content = _bytes(path)
     if len(content) < 28:
         raise InputError(f"{path}: {len(content)} bytes are no llama2.c model; fetch it again")
-    return Header(*struct.unpack("<7i", content[:28])), np.frombuffer(content[28 : len(content) // 4 * 4], "<f4")
-
-
-def _check(config: Any, header: Header, path: Path) -> None:
-    """Compare the header with the settings; all differences are one message."""
-    wanted = {
-        "hidden_size": header.width,
-        "intermediate_size": header.feed_forward,
-        "num_hidden_layers": header.layers,
-        "num_attention_heads": header.heads,
-        "num_key_value_heads": header.kv_heads,
-        "vocab_size": abs(header.vocabulary),
-        "max_position_embeddings": header.positions,
-        "tie_word_embeddings": header.vocabulary > 0,
-    }
+    found: dict[str, int] = dict(zip(HEADER, struct.unpack("<7i", content[:28]), strict=True))
+    found |= {"tie_word_embeddings": found["vocab_size"] > 0, "vocab_size": abs(found["vocab_size"])}
     differences = [
         f"{name} is {value}, the settings say {getattr(config, name)}"
-        for name, value in wanted.items()
+        for name, value in found.items()
         if getattr(config, name) != value
     ]
     if differences:
         raise InputError(f"{path}: {'; '.join(differences)}; correct the model's arguments in params/scales")
+    return np.frombuffer(content[28 : len(content) // 4 * 4], "<f4")
 
 
-def _state(header: Header, content: np.ndarray, path: Path) -> dict[str, Tensor]:
+def _state(config: Any, content: np.ndarray, path: Path) -> dict[str, Tensor]:
     """Return the weights by Hugging Face's names."""
-    width, hidden, layers = header.width, header.feed_forward, header.layers
-    size, vocabulary = width // header.heads, abs(header.vocabulary)
-    keys = header.kv_heads * size
+    width, hidden, layers = config.hidden_size, config.intermediate_size, config.num_hidden_layers
+    size, vocabulary = width // config.num_attention_heads, config.vocab_size
+    keys = config.num_key_value_heads * size
     shapes = {  # in the order of the file; a name with {} stands for all layers
         "model.embed_tokens": (vocabulary, width),
         "model.layers.{}.input_layernorm": (width,),
@@ -133,9 +111,9 @@ def _state(header: Header, content: np.ndarray, path: Path) -> dict[str, Tensor]
         "model.layers.{}.mlp.down_proj": (width, hidden),
         "model.layers.{}.mlp.up_proj": (hidden, width),
         "model.norm": (width,),
-        "rotary": (2, header.positions, size // 2),
+        "rotary": (2, config.max_position_embeddings, size // 2),
     }
-    if header.vocabulary < 0:
+    if not config.tie_word_embeddings:
         shapes["lm_head"] = (vocabulary, width)
     counts = {name: (layers if "{}" in name else 1) * int(np.prod(shape)) for name, shape in shapes.items()}
     if len(content) != sum(counts.values()):
@@ -172,8 +150,8 @@ def _scores(path: Path, vocabulary: int) -> dict[str, float]:
             start += 8 + length
     except (struct.error, UnicodeDecodeError) as error:
         raise InputError(f"{path}: not a llama2.c tokenizer ({error}); fetch it again") from error
-    if len(scores) != abs(vocabulary):
-        raise InputError(f"{path}: {len(scores)} different tokens, the model has {abs(vocabulary)}; fetch both again")
+    if len(scores) != vocabulary:
+        raise InputError(f"{path}: {len(scores)} different tokens, the model has {vocabulary}; fetch both again")
     return scores
 
 

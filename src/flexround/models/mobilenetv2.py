@@ -12,8 +12,7 @@ mobilenet_v2 = torchvision.models.mobilenet_v2
 def blocks(model: torchvision.models.MobileNetV2) -> list[Block]:
     """Cut a MobileNetV2 into the 20 units of BRECQ (Li et al. 2021).
 
-    Call it after all surgery: the sites are the modules that ``model`` has at that time. ``model`` stays as it is and
-    shares its modules with the blocks.
+    Call it after all surgery: the sites are the modules that ``model`` has at that time.
     """
     features = [Block(f"features.{i}", module, _sites(module)) for i, module in enumerate(model.features)]
     pool = nn.Sequential(nn.AdaptiveAvgPool2d(1), nn.Flatten())

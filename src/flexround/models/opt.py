@@ -12,16 +12,10 @@ from flexround.models.masks import call_causal
 
 
 def blocks(model: Any) -> list[Block]:
-    """Cut an ``OPTModel``, or one with a head, into its layers.
+    """Cut an ``OPTModel``, or one with a head, into its layers (`layer_blocks`).
 
-    The first block's input is int64 (N, 2, T): token ids, then token types. The types are ignored. The last block's
-    output is the input of the final norm, which the post-norm variant lacks. Each linear layer of a block reads one
-    quantized tensor; query, key and value share theirs, of which the residual reads the unquantized original
-    (specification 5.2). Padding must be at the end: OPT counts positions from the first real token, here from the first
-    token.
-
-    Raises:
-        InputError: the model has projections around its layers (`refuse_projections`).
+    The post-norm variant has no final norm. Padding must be at the end: OPT counts positions from the first real token,
+    here from the first token. InputError for projections around the layers.
     """
     refuse_projections(model.config)
     base = model.base_model.decoder

@@ -101,11 +101,7 @@ def _check_architecture(config: Any, directory: Path) -> None:
 
 
 def check_same(config: Any, theirs: Any, path: Path) -> None:
-    """Compare a file's configuration with that of our settings; all differences are one message.
-
-    Raises:
-        InputError: another architecture.
-    """
+    """Raise InputError, with all differences, if a file's configuration has another architecture than our settings."""
     differences = [
         f"{name} is {getattr(theirs, name)!r}, the settings say {getattr(config, name)!r}"
         for name in _ARCHITECTURE.split()

@@ -12,8 +12,7 @@ resnet50 = torchvision.models.resnet50
 def blocks(model: torchvision.models.ResNet) -> list[Block]:
     """Cut a ResNet into the units of BRECQ (Li et al. 2021): 10 for ResNet-18, 18 for ResNet-50.
 
-    Call it after the batch norms are folded: the stem holds the modules that ``model`` has at that time. ``model``
-    stays as it is and shares its modules with the blocks.
+    Call it after the batch norms are folded: the stem holds the modules that ``model`` has at that time.
     """
     # The stem's tensor is quantized before the max-pooling, so the pooling is glue of the first residual block.
     stem = Block("stem", nn.Sequential(model.conv1, model.bn1, model.relu), (Site(model.relu, "output"),))

@@ -13,11 +13,7 @@ _PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have n
 
 
 def load(path: Path) -> tokenizers.Tokenizer:
-    """Read a ``tokenizer.json``.
-
-    Raises:
-        InputError: missing or damaged.
-    """
+    """Read a ``tokenizer.json``; InputError if it is missing or damaged."""
     if not path.is_file():
         raise InputError(f"{path}: missing; put the tokenizer of the model there")
     try:
@@ -35,10 +31,7 @@ def find(directory: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Hugging Face directory.
 
     It comes from ``tokenizer.json`` or else, through transformers, from ``vocab.txt`` or ``vocab.json`` and
-    ``merges.txt``.
-
-    Raises:
-        InputError: no tokenizer, or a damaged one.
+    ``merges.txt``. InputError: there is none, or a damaged one.
     """
     whole = directory / "tokenizer.json"
     return load(whole) if whole.is_file() else _convert(directory)
@@ -57,11 +50,7 @@ def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
 
 
 def padded(tokenizer: tokenizers.Tokenizer, where: Path) -> tokenizers.Tokenizer:
-    """Return the tokenizer without truncation and with its padding token; ``where`` is for the message.
-
-    Raises:
-        InputError: it has no token to pad with.
-    """
+    """Return the tokenizer of ``where`` without truncation and with its padding token; InputError if it has none."""
     tokenizer.no_truncation()
     for token in _PADDING:
         if (number := tokenizer.token_to_id(token)) is not None:
@@ -71,22 +60,14 @@ def padded(tokenizer: tokenizers.Tokenizer, where: Path) -> tokenizers.Tokenizer
 
 
 def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
-    """Check that a transformers model has an embedding for every token; ``where`` is for the message.
-
-    Raises:
-        InputError: the tokenizer has more tokens.
-    """
+    """Raise InputError if the tokenizer of ``where`` has more tokens than a transformers model has embeddings."""
     tokens, rows = tokenizer.get_vocab_size(), model.config.vocab_size
     if tokens > rows:
         raise InputError(f"{where}: has {tokens} tokens, the model's vocab_size is {rows}; they don't belong together")
 
 
 def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
-    """Check that a LLaMA's tokenizer puts the begin of text, and nothing else, around each text.
-
-    Raises:
-        InputError: it adds something else or nothing.
-    """
+    """Raise InputError unless a LLaMA's tokenizer puts the begin of text, and nothing else, around each text."""
     begin, added = model.config.bos_token_id, tokenizer.encode("").ids
     if model.config.model_type == "llama" and added != [begin]:
         raise InputError(

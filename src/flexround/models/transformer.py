@@ -43,11 +43,7 @@ def gpt_neo(head: str, labels: int = 2, seed: int = 0, **config: Any) -> nn.Modu
 
 
 def opt(head: str, seed: int = 0, **config: Any) -> nn.Module:
-    """Return an OPT for causal-lm; what ``config`` leaves out is as in OPT-125M.
-
-    Raises:
-        InputError: the configuration has OPT-350M's projections.
-    """
+    """Return an OPT for causal-lm, as OPT-125M but for ``config``; InputError if that has OPT-350M's projections."""
     model = _build(transformers.OPTConfig, {"causal-lm": transformers.OPTForCausalLM}, head, 2, seed, config)
     refuse_projections(model.config)  # here too, so that none is fine-tuned in vain
     return model
@@ -59,11 +55,7 @@ def gpt2(head: str, seed: int = 0, **config: Any) -> nn.Module:
 
 
 def llama(head: str, seed: int = 0, **config: Any) -> nn.Module:
-    """Return a LLaMA for causal-lm; what ``config`` leaves out is as in LLaMA-7B.
-
-    Raises:
-        InputError: heads that don't divide into groups of equal size.
-    """
+    """Return a LLaMA for causal-lm, as LLaMA-7B but for ``config``; InputError for heads in groups of unequal size."""
     model = _build(transformers.LlamaConfig, {"causal-lm": transformers.LlamaForCausalLM}, head, 2, seed, config)
     refuse_uneven_groups(model.config)
     return model

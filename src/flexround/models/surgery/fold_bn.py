@@ -24,17 +24,15 @@ class FoldedStatistics:
 def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
     """Fold every batch norm of ``model`` into its convolution, in place, and leave ``nn.Identity`` where it was.
 
-    Jacob et al. 2018, section 3.2. A convolution and its batch norm are neighbours in registration order.
+    Jacob et al. 2018, section 3.2. A convolution and its batch norm are neighbours in registration order. The
+    model is in evaluation mode.
 
     Returns:
         The folded gamma and beta by the convolution's name; empty if there is no batch norm.
 
     Raises:
         InputError: a batch norm has no convolution before it; nothing is changed then.
-        ValueError: ``model`` is in training mode, where folding would change what it computes.
     """
-    if model.training:
-        raise ValueError("call model.eval() before folding: in training mode a batch norm uses the batch's statistics")
     statistics = {}
     for conv_name, conv, norm_name, norm in _pairs(model):
         _fold(conv, norm)

@@ -10,24 +10,22 @@ from torch import Tensor
 from flexround.errors import InputError
 from flexround.models.checkpoints import read_foreign
 
+ALPHA = 32.0  # the release was trained with it
 _KEY = re.compile(r"(?:.+\.)?h\.(\d+)\.attn\.c_attn\.lora_([AB])")
 
 
 @torch.no_grad()
-def merge_checkpoint(model: Any, path: Path, alpha: float = 32.0, rank: int | None = None) -> None:
-    """Add a released adapter to the ``c_attn`` weights of a GPT-2 that has its base weights already.
+def merge_checkpoint(model: Any, path: Path) -> None:
+    """Add a released adapter of rank r, ALPHA / r times, to the ``c_attn`` weights of a GPT-2 with its base weights.
 
     Args:
         model: Hugging Face's ``GPT2Model`` or one with a head; not merged with any adapter before.
         path: a ``.pt`` with A (2 r, d) and B (2 d, r) of every layer under ``model_state_dict``.
-        alpha: the adapter counts alpha / r times; the release was trained with 32.
-        rank: the rank r that the file must have; None takes the file's.
 
     Raises:
-        InputError: the model is merged already, or the file is damaged, no adapter, or one of another model or rank;
-            the model is then as it was before.
+        InputError: the model is merged already, or the file is damaged, no adapter, or one of another model; the model
+            is then as it was before.
     """
-    path = Path(path)
     if before := getattr(model, "merged_adapter", None):
         raise InputError(f"{path}: the model is merged with {before} already; load its base weights again first")
     layers = [block.attn.c_attn for block in model.base_model.h]
@@ -35,20 +33,18 @@ def merge_checkpoint(model: Any, path: Path, alpha: float = 32.0, rank: int | No
     if not any("lora_" in key for key in state):
         raise InputError(f"{path}: no lora_ keys; it is not an adapter, load it as a checkpoint")
     factors = _factors(state, len(layers), path)
-    own_rank = _common_rank(factors, layers[0].nx, path)
-    if rank not in (None, own_rank):
-        raise InputError(f"{path}: has rank {own_rank}, not {rank}; correct the rank or take another adapter")
+    rank = _common_rank(factors, layers[0].nx, path)
     for layer, (a, b) in zip(layers, factors, strict=True):
-        change = _weight_change(a.float(), b.float(), alpha / own_rank).to(layer.weight.device)
-        layer.weight.copy_(layer.weight.float() + change)
+        change = ALPHA / rank * _weight_change(a.float(), b.float())
+        layer.weight.copy_(layer.weight.float() + change.to(layer.weight.device))
     model.merged_adapter = str(path)  # a plain attribute: copies of the model know it too, state dicts don't
 
 
-def _weight_change(a: Tensor, b: Tensor, scaling: float) -> Tensor:
+def _weight_change(a: Tensor, b: Tensor) -> Tensor:
     """Return (d, 3 d), columns of query, key (all 0) and value, for A (2 r, d) and B (2 d, r), rows of query first."""
     rank, width = b.shape[1], a.shape[1]
     query, value = b[:width] @ a[:rank], b[width:] @ a[rank:]
-    return scaling * torch.cat([query, torch.zeros_like(query), value]).T
+    return torch.cat([query, torch.zeros_like(query), value]).T
 
 
 def _factors(state: dict[str, Tensor], layers: int, path: Path) -> list[tuple[Tensor, Tensor]]:
