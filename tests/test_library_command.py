@@ -40,22 +40,8 @@ def command_line(directory, *more):
     return command.parser().parse_args([str(directory), *given, "--set", "iters=4", *more])
 
 
-def test_a_directory_is_quantized_from_its_files(directory):
-    command.run(command_line(directory, "--cache-mb", "0"))
-    out = directory.parent / "out"
-    assert {record["caches"] for record in json.loads((out / "record.json").read_text())["blocks"]} == {"in files"}
-    assert {path.name for path in out.iterdir()} >= {"config.json", "tokenizer.json", "manifest.json", "record.json"}
-    found = flexround.load(out, llama())
-    rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)
-    whole = flexround.quantize(llama(), rows[:, 0], "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
-    assert torch.equal(found(rows[:, 0]).logits, whole(rows[:, 0]).logits), "as in memory"
-    assert not list((directory.parent / "state").iterdir())
-    with pytest.raises(InputError, match="out: not empty"):
-        command.run(command_line(directory))
-
-
 def decoder(kind):
-    """A small decoder that has no adapter."""
+    """A small decoder."""
     torch.manual_seed(0)
     sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 3, "pad_token_id": 0}
     sizes |= {"num_attention_heads": 2, "num_key_value_heads": 1, "bos_token_id": 1, "eos_token_id": 1}
@@ -72,8 +58,8 @@ def store(model, directory):
 
 
 @pytest.mark.filterwarnings("ignore:in floating point")
-@pytest.mark.parametrize("kind", ["Qwen3", "Gemma3Text", "Phi3"])
-def test_a_decoder_without_an_adapter_is_streamed_by_structure(directory, kind, monkeypatch):
+@pytest.mark.parametrize("kind", ["Llama", "Qwen3", "Gemma3Text", "Phi3"])
+def test_a_directory_is_quantized_from_its_files_with_an_adapter_or_by_structure(directory, kind, monkeypatch):
     store(decoder(kind), directory)
     held, fill = set(), Shards.fill
 
@@ -85,10 +71,16 @@ def test_a_decoder_without_an_adapter_is_streamed_by_structure(directory, kind, 
     command.run(command_line(directory, "--cache-mb", "0"))
     assert held == {0, 1}, "layers in memory at once"
     monkeypatch.undo()
-    found = flexround.load(directory.parent / "out", decoder(kind))
-    rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)
-    whole = flexround.quantize(decoder(kind), rows[:, 0], "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
-    assert torch.equal(found(rows[:, 0]).logits, whole(rows[:, 0]).logits), "as in memory"
+    out = directory.parent / "out"
+    assert {record["caches"] for record in json.loads((out / "record.json").read_text())["blocks"]} == {"in files"}
+    assert {path.name for path in out.iterdir()} >= {"config.json", "tokenizer.json", "manifest.json", "record.json"}
+    assert not list((directory.parent / "state").iterdir())
+    found = flexround.load(out, decoder(kind))
+    rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
+    whole = flexround.quantize(decoder(kind), rows, "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
+    assert torch.equal(found(rows).logits, whole(rows).logits), "as in memory"
+    with pytest.raises(InputError, match="out: not empty"):
+        command.run(command_line(directory))
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["streamed", "in memory"])

@@ -198,7 +198,7 @@ def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, tmp_
     scale["tasks"]["digits"]["options"] = {"train": 64, "val": 100}
     scale["train"][0]["set"] |= {"epochs": 1}
     scale["gates"] = [{"metric": "top1", "min": 0, "max": 100}]
-    scale["hyper"][0]["set"] |= {"samples": 32, "iters": 1, "a_iters": 1}
+    scale["hyper"][0]["set"] |= {"samples": 8, "batch": 8, "iters": 1, "a_iters": 1}
     (tmp_path / "small.yaml").write_text(yaml.safe_dump(scale))
     work = Work(tmp_path / "small.yaml", tmp_path)
     run = ("digits", "squeezenet", "b-flexround-w4a4")

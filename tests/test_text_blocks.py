@@ -1,5 +1,6 @@
 """The contract of every family of text networks: blocks against the whole model, padding, quantizers, factories."""
 
+import functools
 import operator
 
 import pytest
@@ -11,6 +12,7 @@ from torch import nn
 from transformers.pytorch_utils import Conv1D
 
 from flexround.errors import InputError, SettingsError
+from flexround.mini import models as mini
 from flexround.models import bert, gpt2, gpt_neo, llama, opt, transformer
 from flexround.models.blocks import run
 from flexround.models.surgery import attach
@@ -216,28 +218,28 @@ def test_a_transposed_layer_learns_what_the_linear_with_the_same_weights_learns(
 
 
 @pytest.mark.parametrize(
-    ("kind", "head", "name"),
+    ("build", "name"),
     [
-        ("bert", "classification", "BertForSequenceClassification"),
-        ("bert", "span", "BertForQuestionAnswering"),
-        ("bert", "pretraining", "BertForPreTraining"),
-        ("gpt_neo", "classification", "GPTNeoForSequenceClassification"),
-        ("gpt_neo", "causal-lm", "GPTNeoForCausalLM"),
-        ("opt-pre", "causal-lm", "OPTForCausalLM"),
-        ("gpt2", "causal-lm", "GPT2LMHeadModel"),
-        ("llama", "causal-lm", "LlamaForCausalLM"),
+        (functools.partial(transformer.bert, "classification", **BERT), "BertForSequenceClassification"),
+        (functools.partial(transformer.bert, "span", **BERT), "BertForQuestionAnswering"),
+        (functools.partial(transformer.bert, "pretraining", **BERT), "BertForPreTraining"),
+        (functools.partial(transformer.gpt_neo, "classification", **NEO), "GPTNeoForSequenceClassification"),
+        (functools.partial(transformer.gpt_neo, "causal-lm", **NEO), "GPTNeoForCausalLM"),
+        (functools.partial(transformer.opt, "causal-lm", **OPT), "OPTForCausalLM"),
+        (functools.partial(transformer.gpt2, "causal-lm", **GPT2), "GPT2LMHeadModel"),
+        (functools.partial(transformer.llama, "causal-lm", **LLAMA), "LlamaForCausalLM"),
+        (mini.resnet18, "NarrowResNet"),
+        (mini.resnet50, "NarrowResNet"),
+        (mini.mobilenetv2, "MobileNetV2"),
     ],
 )
-def test_factories_build_from_the_seed_alone(kind, head, name):
-    factory, _, config = KINDS[kind]
+def test_factories_build_from_the_seed_alone(build, name):
     state = torch.get_rng_state()
-    one = factory(head, seed=5, **config)
+    one = build(seed=5)
     assert torch.equal(torch.get_rng_state(), state)
     torch.rand(3)
-    two, three = factory(head, seed=5, **config), factory(head, seed=6, **config)
     assert type(one).__name__ == name
-    assert not one.training
-    values = [torch.cat([p.flatten() for p in model.parameters()]) for model in (one, two, three)]
+    values = [torch.cat([p.flatten() for p in model.parameters()]) for model in (one, build(seed=5), build(seed=6))]
     assert torch.equal(values[0], values[1])
     assert not torch.equal(values[0], values[2])
 
