@@ -70,29 +70,29 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
                 for block in structure.blocks(model)
             ]
             return _checked(model, once, x)
-    chosen = _callable(model, _children("", model), x[:1])
+    chosen = _callable(model, _children(model, WHOLE), x[:1])
     if reads_ids:  # a language model's last layer stays as it is, like embeddings (the paper's section 4.3)
         parts, _ = _watched(model, chosen, x[:1])
-        heads = [part.module for part in parts[-1:] if weight_axes(part.module)]
-        chosen = [(name, module) for name, module in chosen if module not in heads]
+        heads = [part.name for part in parts[-1:] if weight_axes(part.module)]
+        chosen = [name for name in chosen if name not in heads]
     while True:
         try:
             blocks = _blocks(model, chosen, x)
             break
         except InputError:
-            finer = _finer(chosen)
+            finer = [inner for name in chosen for inner in _inside(model, name)]
             if len(finer) > len(chosen):
                 chosen = _callable(model, finer, x[:1])
             elif reads_ids:
                 raise
             else:  # a part needs more than the part before it: all are learned together
-                return _blocks(model, [(WHOLE, model)], x)
+                return _blocks(model, [WHOLE], x)
     position = 0
     while position < len(chosen):
-        name, module = chosen[position]
-        finer = [*chosen[:position], *_children(f"{name}.", module), *chosen[position + 1 :]]
+        name = chosen[position]
+        finer = [*chosen[:position], *_children(model, name), *chosen[position + 1 :]]
         position += 1
-        if isinstance(module, nn.Sequential) or any(map(_repeats, module.modules())):
+        if isinstance(model.get_submodule(name), nn.Sequential) or _inside(model, name) != [name]:
             with contextlib.suppress(InputError):
                 blocks, chosen, position = _blocks(model, finer, x), finer, position - 1
     return blocks
@@ -101,10 +101,10 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
 @torch.no_grad()
 def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
     """Return the modules of these names as blocks; InputError if one is unknown, or they don't compute the network."""
-    known = dict(model.named_modules())
+    known = [name for name, _ in model.named_modules()]
     if unknown := [name for name in names if name not in known]:
-        raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(list(known)[1:13])}, ...")
-    return _blocks(model, [(name, known[name]) for name in names], x)
+        raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(known[1:13])}, ...")
+    return _blocks(model, names, x)
 
 
 @torch.no_grad()
@@ -142,25 +142,32 @@ def first_input(x: Tensor) -> Tensor:
     return x if x.is_floating_point() else x[:, 0]
 
 
-def _children(prefix: str, module: nn.Module) -> list[tuple[str, nn.Module]]:
-    """Return the children that have layers with weights, or theirs if they don't run, as lists of modules don't."""
+def _children(model: nn.Module, name: str) -> list[str]:
+    """Return the names of a module's children with weights, or of theirs if they don't run, as lists don't."""
     found = []
-    for name, child in module.named_children():
-        if type(child).forward is nn.Module.forward:
-            found += _children(f"{prefix}{name}.", child)
-        elif any(map(weight_axes, child.modules())):
-            found.append((f"{prefix}{name}", child))
+    for child, module in model.get_submodule(name).named_children():
+        inner = f"{name}.{child}" if name else child
+        if type(module).forward is nn.Module.forward:
+            found += _children(model, inner)
+        elif any(map(weight_axes, module.modules())):
+            found.append(inner)
     return found
 
 
-def _callable(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor) -> Sequence[tuple[str, nn.Module]]:
+def _inside(model: nn.Module, name: str) -> list[str]:
+    """Return the names of a module's children if it has a list of several modules of one kind inside, else its own."""
+    repeats = any(map(_repeats, model.get_submodule(name).modules()))
+    return _children(model, name) if repeats else [name]
+
+
+def _callable(model: nn.Module, chosen: list[str], x: Tensor) -> list[str]:
     """Return the chosen modules, those that can be no blocks replaced by their children."""
     while True:
         try:
             _watched(model, chosen, x)
         except _NoBlock as error:
-            index = [name for name, _ in chosen].index(error.name)
-            inner = _children(f"{error.name}.", chosen[index][1])
+            index = chosen.index(error.name)
+            inner = _children(model, error.name)
             if not inner:
                 raise
             chosen = [*chosen[:index], *inner, *chosen[index + 1 :]]
@@ -168,22 +175,13 @@ def _callable(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tens
             return chosen
 
 
-def _finer(chosen: Sequence[tuple[str, nn.Module]]) -> list[tuple[str, nn.Module]]:
-    """Return the chosen modules, those with a list of modules inside replaced by their children."""
-    finer = []
-    for name, module in chosen:
-        inner = _children(f"{name}.", module) if any(map(_repeats, module.modules())) else []
-        finer += inner or [(name, module)]
-    return finer
-
-
 def _repeats(module: nn.Module) -> bool:
     """Whether a module is a list of modules of which several are of one kind."""
-    kinds = [type(child) for _, child in _children("", module)]
+    kinds = [type(module.get_submodule(name)) for name in _children(module, WHOLE)]
     return isinstance(module, nn.Sequential | nn.ModuleList) and len(kinds) > len(set(kinds))
 
 
-def _blocks(model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor) -> list[Block]:
+def _blocks(model: nn.Module, chosen: Sequence[str], x: Tensor) -> list[Block]:
     """Return modules as blocks in the order of their calls; InputError if they don't compute what the model does."""
     if not chosen:
         raise InputError(f"{type(model).__name__}: has no parts with linears or convolutions; {HINT}")
@@ -253,15 +251,13 @@ def apart(x: Tensor, y: Tensor) -> float:
     return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
 
 
-def _watched(
-    model: nn.Module, chosen: Sequence[tuple[str, nn.Module]], x: Tensor
-) -> tuple[list[_Part], list[nn.Module]]:
+def _watched(model: nn.Module, chosen: Sequence[str], x: Tensor) -> tuple[list[_Part], list[nn.Module]]:
     """Run the model on one row; return its parts and its layers with weights, both in the order of their calls."""
     ran: list[_Part] = []
     calls: list[nn.Module] = []
 
-    def watch(name: str, module: nn.Module) -> Callable[..., None]:
-        def hook(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+    def watch(name: str) -> Callable[..., None]:
+        def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
             ends = first_argument(arguments, keywords), first_output(output)
             if not all(isinstance(end, Tensor) and end.is_floating_point() for end in ends):
                 where = f"{type(model).__name__}{'.' * bool(name)}{name}"
@@ -273,13 +269,13 @@ def _watched(
         return hook
 
     with contextlib.ExitStack() as hooks:
-        for name, module in chosen:
-            hooks.enter_context(module.register_forward_hook(watch(name, module), with_kwargs=True))
+        for name in chosen:
+            hooks.enter_context(model.get_submodule(name).register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
             hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: calls.append(layer)))
         model(first_input(x))
     names = [part.name for part in ran]
-    for name, _ in chosen:
+    for name in chosen:
         if names.count(name) != 1:
             raise _NoBlock(name, f"{name}: called {names.count(name)} times in a forward pass, not once")
     return ran, calls
