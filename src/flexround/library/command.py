@@ -174,6 +174,7 @@ def _weights(files: Shards, blocks: list[Block], device: torch.device) -> Weight
     except SettingsError as error:
         log.info("%s: all weights are read into memory (%s)", type(files.model).__name__, error)
         files.fill(files.places, device)
+        files.model.to(device)  # buffers that are in no file
         return Resident(blocks)
 
 
