@@ -1,8 +1,8 @@
 """Networks of one's own that the suite doesn't know, and a small LLaMA."""
 
+import tiny
 import torch
 import torch.nn.functional as F
-import transformers
 from torch import nn
 
 FEW = {"iters": 4, "a_iters": 2, "progress": False}
@@ -89,9 +89,5 @@ def words(count=16):
     return torch.randint(0, 50, (count, 12), generator=torch.Generator().manual_seed(1))
 
 
-def llama():
-    torch.manual_seed(0)
-    config = transformers.LlamaConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2
-    )
-    return transformers.LlamaForCausalLM(config).eval()
+def llama(**config):
+    return tiny.make("llama", seed=0, intermediate_size=32, **config)

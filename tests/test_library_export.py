@@ -6,6 +6,7 @@ import numpy as np
 import onnx
 import onnxruntime
 import pytest
+import tiny
 import torch
 import transformers
 from own_networks import FEW, Pictures, llama, made, pictures, words
@@ -18,14 +19,6 @@ from flexround.mini import models as mini
 SYMMETRIC = {"w_scheme": "symmetric"}
 
 
-def opt():
-    torch.manual_seed(0)
-    config = transformers.OPTConfig(
-        vocab_size=50, hidden_size=16, ffn_dim=32, num_hidden_layers=2, num_attention_heads=2, word_embed_proj_dim=16
-    )
-    return transformers.OPTForCausalLM(config).eval()
-
-
 @pytest.mark.parametrize(
     ("build", "recipe", "settings", "format_"),
     [
@@ -33,7 +26,7 @@ def opt():
         (llama, "b-flexround-w4", SYMMETRIC | {"w_granularity": "group", "group_size": 8}, "pack-quantized"),
         (llama, flexround.Recipe(setting="B", rounding="flexround", w_bits=8), SYMMETRIC, "pack-quantized"),
         (llama, "q-flexround-w8a8", {}, "int-quantized"),
-        (opt, "q-flexround-w8a8", {}, "int-quantized"),  # steps per tensor
+        (lambda: tiny.make("opt"), "q-flexround-w8a8", {}, "int-quantized"),  # steps per tensor
     ],
 )
 def test_transformers_computes_the_same_from_compressed_tensors(tmp_path, build, recipe, settings, format_):
@@ -85,16 +78,11 @@ def test_onnxruntime_computes_the_same_from_onnx(tmp_path, build, recipe):
         assert opened(path)[1].count("QLinearConv") >= 2, "integer kernels run"
 
 
-def gpt2():
-    torch.manual_seed(0)
-    return transformers.GPT2LMHeadModel(transformers.GPT2Config(vocab_size=50, n_embd=16, n_layer=2, n_head=2)).eval()
-
-
-@pytest.mark.parametrize("build", [opt, gpt2])
-def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, build):
+@pytest.mark.parametrize("kind", ["opt", "gpt2"])
+def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, kind):
     """Linears of weights alone too, which it would compute from inputs of 8 bit. A LLaMA: test_library_command.py."""
     ids = words()
-    quantized = flexround.quantize(build(), ids, "b-flexround-w4", **FEW)
+    quantized = flexround.quantize(tiny.make(kind), ids, "b-flexround-w4", **FEW)
     path = quantized.export("onnx", tmp_path / "out", ids[:2]) / "model.onnx"
     for rows in (ids, ids[:, :7]):
         assert np.abs(run_onnx(path, rows) - quantized(rows).logits.detach().numpy()).max() < 1e-6
@@ -122,20 +110,11 @@ def test_a_network_is_exported_in_its_type(tmp_path):
     assert np.abs(run_onnx(path, ids) - quantized(ids).logits.detach().float().numpy()).max() < limit, "of bfloat16"
 
 
-def bert(count=16):
-    """A small BERT for classification, and rows of different lengths."""
-    torch.manual_seed(0)
-    config = transformers.BertConfig(
-        vocab_size=50, hidden_size=16, intermediate_size=32, num_hidden_layers=2, num_attention_heads=2, num_labels=3
-    )
-    model = transformers.BertForSequenceClassification(config).eval()
-    torch.nn.init.normal_(model.classifier.weight)
-    mask = (torch.arange(12) < torch.arange(count).remainder(9).add(4)[:, None]).long()
-    return model, {"input_ids": words(count) * mask, "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
-
-
 def test_onnxruntime_computes_a_bert_with_padded_rows_in_integers(tmp_path):
-    model, rows = bert()
+    model = tiny.make("bert", labels=3)
+    torch.nn.init.normal_(model.classifier.weight, generator=torch.Generator().manual_seed(0))
+    mask = (torch.arange(12) < torch.arange(16).remainder(9).add(4)[:, None]).long()
+    rows = {"input_ids": words() * mask, "attention_mask": mask, "token_type_ids": torch.zeros_like(mask)}
     quantized = flexround.quantize(model, rows, "q-flexround-w8a8", **FEW)
     path = quantized.export("onnx", tmp_path / "out", {name: value[:2] for name, value in rows.items()}) / "model.onnx"
     session, kinds = opened(path)

@@ -189,11 +189,6 @@ def test_what_save_did_not_write_is_one_message_and_the_model_stays_as_it_is(sav
     assert all(torch.equal(value, model.state_dict()[name]) for name, value in before.state_dict().items())
 
 
-def small_llama(**changes):
-    """The small LLaMA with a configuration that differs, but no tensor of another shape."""
-    return type(llama())(type(llama().config)(**llama().config.to_dict() | changes)).eval()
-
-
 @pytest.mark.parametrize(
     ("change", "named"),
     [
@@ -207,7 +202,7 @@ def small_llama(**changes):
 )
 def test_a_network_that_computes_something_else_is_named(saved, saved_llama, change, named):
     if isinstance(change, dict):
-        model, saved = small_llama(**change), saved_llama
+        model, saved = llama(**change), saved_llama
     else:
         model, (name, key, value) = made(Pictures), change
         setattr(model.get_submodule(name), key, value)
@@ -224,7 +219,7 @@ def test_an_equal_network_is_taken_whatever_its_type_and_mode_and_keeps_its_type
         assert torch.equal(value, quantized.model.state_dict()[name].to(value.dtype)), name
     with pytest.raises(InputError, match="Pictures: quantizes activations already; give load a new model"):
         flexround.load(saved, model)
-    model = small_llama(use_cache=False, attention_dropout=0.5, attn_implementation="eager").train().to(kind)
+    model = llama(use_cache=False, attention_dropout=0.5, attn_implementation="eager").train().to(kind)
     assert flexround.load(saved_llama, model)(words()).logits.dtype == kind
 
 

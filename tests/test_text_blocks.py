@@ -4,6 +4,7 @@ import functools
 import operator
 
 import pytest
+import tiny
 import torch
 import transformers
 from tensors import randn
@@ -24,26 +25,14 @@ from flexround.reconstruct.cache import Batches
 from flexround.reconstruct.optimise import ReconstructionError
 from flexround.tasks.protocol import Inputs
 
-SMALL = {"vocab_size": 50, "hidden_size": 16, "max_position_embeddings": 12}
-BERT = SMALL | {"num_hidden_layers": 3, "num_attention_heads": 2, "intermediate_size": 24}
-NEO = SMALL | {
-    "num_layers": 4,
-    "num_heads": 2,
-    "attention_types": [[["global", "local"], 2]],
-    "window_size": 3,
-    "pad_token_id": 0,
-}
-OPT = SMALL | {"num_hidden_layers": 3, "num_attention_heads": 2, "ffn_dim": 24}
-GPT2 = {"vocab_size": 50, "n_embd": 16, "n_layer": 3, "n_head": 2, "n_positions": 12}
-LLAMA = SMALL | {"num_hidden_layers": 3, "num_attention_heads": 4, "intermediate_size": 24}
 KINDS = {
-    "bert": (transformer.bert, "classification", BERT),
-    "gpt_neo": (transformer.gpt_neo, "classification", NEO),
-    "gpt2": (transformer.gpt2, "causal-lm", GPT2),
-    "opt-pre": (transformer.opt, "causal-lm", OPT | {"do_layer_norm_before": True}),
-    "opt-post": (transformer.opt, "causal-lm", OPT | {"do_layer_norm_before": False}),
-    "llama": (transformer.llama, "causal-lm", LLAMA),
-    "llama-grouped": (transformer.llama, "causal-lm", LLAMA | {"num_key_value_heads": 2}),
+    "bert": ("bert", {}),
+    "gpt_neo": ("gpt_neo", {}),
+    "gpt2": ("gpt2", {}),
+    "opt-pre": ("opt", {"do_layer_norm_before": True}),
+    "opt-post": ("opt", {"do_layer_norm_before": False}),
+    "llama": ("llama", {"num_attention_heads": 4}),
+    "llama-grouped": ("llama", {"num_attention_heads": 4, "num_key_value_heads": 2}),
 }
 MODULES = {"bert": bert, "gpt_neo": gpt_neo, "gpt2": gpt2, "opt": opt, "llama": llama}
 NORMS = {"gpt_neo": "ln_f", "gpt2": "ln_f", "opt": "decoder.final_layer_norm", "llama": "norm"}
@@ -52,9 +41,8 @@ kinds = pytest.mark.parametrize("kind", KINDS)
 
 
 def make(kind, **config):
-    torch.set_num_threads(1)
-    factory, head, standard = KINDS[kind]
-    model = factory(head, seed=3, **standard | config)
+    family, changes = KINDS[kind]
+    model = tiny.make(family, seed=3, **changes | config)
     with torch.no_grad():  # initial weights of 0.02 and biases of 0 would hide what attention does
         for parameter in model.base_model.parameters():
             if parameter.ndim == 2:
@@ -68,9 +56,8 @@ def cut(model):
     return MODULES[model.config.model_type].blocks(model)
 
 
-def batch(seed=0):
-    generator = torch.Generator().manual_seed(seed)
-    ids = torch.randint(2, 50, (len(LENGTHS), 12), generator=generator)
+def batch():
+    ids = torch.randint(2, 50, (len(LENGTHS), 12), generator=torch.Generator().manual_seed(0))
     types = (torch.arange(12) > 4).long().expand_as(ids)
     mask = torch.arange(12) < torch.tensor(LENGTHS)[:, None]
     return torch.stack([ids, types], 1), mask
@@ -111,7 +98,7 @@ def test_the_residual_is_not_quantized(kind):
             parameter.zero_()
     for site in block.sites:
         attach.attach_quantizer(site, Mark())
-    x = torch.randn(2, 5, 16, generator=torch.Generator().manual_seed(0))
+    x = randn(2, 5, 16)
     expected, module = x, block.module
     if kind == "opt-post":
         expected = module.final_layer_norm(module.self_attn_layer_norm(x))
@@ -169,7 +156,7 @@ def input_steps(kind, hidden, mask, kept):
 @torch.no_grad()
 def test_padding_counts_in_no_initial_step(kind):
     mask = batch()[1]
-    x = torch.randn(4, 12, 16, generator=torch.Generator().manual_seed(0))
+    x = randn(4, 12, 16)
     wild = torch.where(mask[..., None], x, 100 * x.flip(-1))
     assert torch.equal(input_steps(kind, x, mask, mask), input_steps(kind, wild, mask, mask))
     if kind != "gpt_neo":  # whose norm, as it is initialised, takes the greater size of the padding away
@@ -220,14 +207,14 @@ def test_a_transposed_layer_learns_what_the_linear_with_the_same_weights_learns(
 @pytest.mark.parametrize(
     ("build", "name"),
     [
-        (functools.partial(transformer.bert, "classification", **BERT), "BertForSequenceClassification"),
-        (functools.partial(transformer.bert, "span", **BERT), "BertForQuestionAnswering"),
-        (functools.partial(transformer.bert, "pretraining", **BERT), "BertForPreTraining"),
-        (functools.partial(transformer.gpt_neo, "classification", **NEO), "GPTNeoForSequenceClassification"),
-        (functools.partial(transformer.gpt_neo, "causal-lm", **NEO), "GPTNeoForCausalLM"),
-        (functools.partial(transformer.opt, "causal-lm", **OPT), "OPTForCausalLM"),
-        (functools.partial(transformer.gpt2, "causal-lm", **GPT2), "GPT2LMHeadModel"),
-        (functools.partial(transformer.llama, "causal-lm", **LLAMA), "LlamaForCausalLM"),
+        (functools.partial(tiny.make, "bert", "classification"), "BertForSequenceClassification"),
+        (functools.partial(tiny.make, "bert", "span"), "BertForQuestionAnswering"),
+        (functools.partial(tiny.make, "bert", "pretraining"), "BertForPreTraining"),
+        (functools.partial(tiny.make, "gpt_neo", "classification"), "GPTNeoForSequenceClassification"),
+        (functools.partial(tiny.make, "gpt_neo", "causal-lm"), "GPTNeoForCausalLM"),
+        (functools.partial(tiny.make, "opt", "causal-lm"), "OPTForCausalLM"),
+        (functools.partial(tiny.make, "gpt2", "causal-lm"), "GPT2LMHeadModel"),
+        (functools.partial(tiny.make, "llama", "causal-lm"), "LlamaForCausalLM"),
         (mini.resnet18, "NarrowResNet"),
         (mini.resnet50, "NarrowResNet"),
         (mini.mobilenetv2, "MobileNetV2"),
@@ -254,8 +241,8 @@ def test_factories_build_from_the_seed_alone(build, name):
         (transformer.gpt_neo, "classification", {}, "pad_token_id"),
         (transformer.bert, "span", {"hidden_size": "8"}, "hidden_size.*expected int"),
         (transformer.bert, "span", {"hidden_size": 10, "num_attention_heads": 3}, "10.*multiple"),
-        (transformer.llama, "causal-lm", LLAMA | {"num_attention_heads": 3}, "16.*3"),
-        (transformer.bert, "span", BERT | {"hidden_act": "gulu"}, "gulu"),
+        (transformer.llama, "causal-lm", tiny.SIZES["llama"] | {"num_attention_heads": 3}, "16.*3"),
+        (transformer.bert, "span", tiny.SIZES["bert"] | {"hidden_act": "gulu"}, "gulu"),
         (transformer.gpt_neo, "causal-lm", {"num_layers": 3}, "attention_types"),
     ],
 )
@@ -264,8 +251,8 @@ def test_impossible_settings_are_refused(factory, head, config, message):
         factory(head, **config)
 
 
-PROJECTED = OPT | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}
-UNEVEN = LLAMA | {"num_key_value_heads": 3}
+PROJECTED = tiny.SIZES["opt"] | {"word_embed_proj_dim": 8, "do_layer_norm_before": False}
+UNEVEN = tiny.SIZES["llama"] | {"num_attention_heads": 4, "num_key_value_heads": 3}
 
 
 @pytest.mark.parametrize(
