@@ -36,7 +36,6 @@ from flexround.tasks.text import token_blocks
 
 log = logging.getLogger(__name__)
 COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
-BY_STRUCTURE = "flexround.models.structure:blocks"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -87,7 +86,7 @@ def run(arguments: argparse.Namespace) -> None:
     files = Shards(arguments.model, model)
     first, family = described(model), settings.family(model, samples)
     hyper, sources = settings.resolve(name, recipe, family, len(samples), device, _values(arguments.set))
-    blocks = imports.load(family.blocks or BY_STRUCTURE)(model)
+    blocks = imports.load(family.blocks or "flexround.models.structure:blocks")(model)
     work = Reconstruction(
         model=model,
         blocks=blocks,

@@ -3,7 +3,7 @@
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.groups import EqualizationGroup, Link, groups_between_shortcuts
+from flexround.models.groups import EqualizationGroup, Link, groups_between_shortcuts, links
 
 STEM, HEAD, EPS = 32, 1280, 1e-3
 # Of each stage: outputs, kernel, stride of the first block, factor of the expansion, blocks.
@@ -89,7 +89,7 @@ def blocks(model: EfficientNetLite0) -> list[Block]:
 def equalization_groups(model: EfficientNetLite0) -> list[EqualizationGroup]:
     """Return the groups of convolutions that can be equalized, in forward order (Nagel et al. 2019, section 4.1)."""
     first, last = [Link("_conv_stem", False, True)], [Link("_conv_head", False, True)]
-    inner = [(_links(block, f"_blocks.{i}"), bool(block.shortcut)) for i, block in enumerate(model._blocks)]
+    inner = [(links(block, f"_blocks.{i}"), bool(block.shortcut)) for i, block in enumerate(model._blocks)]
     return groups_between_shortcuts([(first, False), *inner, (last, False)])
 
 
@@ -97,9 +97,3 @@ def _sites(block: nn.Module) -> tuple[Site, ...]:
     """Return the quantized tensors of a block: after each activation, and the output."""
     inside = [module for name, module in block.named_children() if name in ("expanded", "filtered")]
     return tuple(Site(module, "output") for module in (*inside, block))
-
-
-def _links(block: nn.Module, name: str) -> list[Link]:
-    """Return the convolutions of a block; no activation follows the projection."""
-    convs = [inner for inner, module in block.named_children() if isinstance(module, nn.Conv2d)]
-    return [Link(f"{name}.{inner}", inner == "_depthwise_conv", inner != "_project_conv") for inner in convs]

@@ -4,6 +4,8 @@ import dataclasses
 from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
+from torch import nn
+
 
 @dataclasses.dataclass(frozen=True)
 class EqualizationGroup:
@@ -22,6 +24,17 @@ class Link(NamedTuple):
     name: str
     depthwise: bool
     activation: bool
+
+
+def links(unit: nn.Module, name: str) -> list[Link]:
+    """Return the convolutions of a unit in the order of registration; a ReLU6 follows the one before it."""
+    found: list[Link] = []
+    for inner, module in unit.named_modules(prefix=name):
+        if isinstance(module, nn.Conv2d):
+            found.append(Link(inner, depthwise=module.groups == module.in_channels > 1, activation=False))
+        elif isinstance(module, nn.ReLU6):
+            found[-1] = found[-1]._replace(activation=True)
+    return found
 
 
 def split_chain(chain: Sequence[Link]) -> list[EqualizationGroup]:

@@ -4,7 +4,7 @@ import torchvision
 from torch import nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.groups import EqualizationGroup, Link, groups_between_shortcuts
+from flexround.models.groups import EqualizationGroup, groups_between_shortcuts, links
 
 mobilenet_v2 = torchvision.models.mobilenet_v2
 
@@ -25,14 +25,9 @@ def equalization_groups(model: torchvision.models.MobileNetV2) -> list[Equalizat
     Links between neighbouring blocks follow a projection, hence have no activation.
     """
     return groups_between_shortcuts(
-        (_links(module, f"features.{i}"), getattr(module, "use_res_connect", False))
+        (links(module, f"features.{i}"), getattr(module, "use_res_connect", False))
         for i, module in enumerate(model.features)
     )
-
-
-def _units(module: nn.Module) -> list[nn.Sequential]:
-    """Return the (convolution, batch norm, activation) triples in ``module``, itself included."""
-    return [unit for unit in module.modules() if isinstance(unit, torchvision.ops.Conv2dNormActivation)]
 
 
 def _sites(module: nn.Module) -> tuple[Site, ...]:
@@ -40,16 +35,6 @@ def _sites(module: nn.Module) -> tuple[Site, ...]:
 
     After a ReLU6 the activation itself is the site: its parent is a Sequential, which would run whatever is hung on it.
     """
-    units = _units(module)
+    units = [unit for unit in module.modules() if isinstance(unit, torchvision.ops.Conv2dNormActivation)]
     tensors = [unit[-1] for unit in units] + ([] if module in units else [module])
     return tuple(Site(tensor, "output") for tensor in tensors)
-
-
-def _links(module: nn.Module, name: str) -> list[Link]:
-    """Return the convolutions of one entry of ``features``; a block's projection has no activation."""
-    activated = [unit[0] for unit in _units(module)]
-    return [
-        Link(f"{name}.{inner}", depthwise=conv.groups == conv.in_channels > 1, activation=conv in activated)
-        for inner, conv in module.named_modules()
-        if isinstance(conv, nn.Conv2d)
-    ]

@@ -33,8 +33,14 @@ def find(directory: Path) -> tokenizers.Tokenizer:
     It comes from ``tokenizer.json`` or else, through transformers, from ``vocab.txt`` or ``vocab.json`` and
     ``merges.txt``. InputError: there is none, or a damaged one.
     """
-    whole = directory / "tokenizer.json"
-    return load(whole) if whole.is_file() else _convert(directory)
+    if (directory / TOKENIZER).is_file():
+        return load(directory / TOKENIZER)
+    if not any((directory / name).is_file() for name in ("vocab.txt", "vocab.json")):
+        raise InputError(f"{directory}: no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json and merges.txt")
+    try:  # the class of a slow tokenizer is found by the model's config.json
+        return AutoTokenizer.from_pretrained(directory, local_files_only=True).backend_tokenizer
+    except Exception as error:  # whatever the class raises on other people's files
+        raise InputError(f"{directory}: transformers can't read the tokenizer: {error}") from error
 
 
 def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
@@ -74,13 +80,3 @@ def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> Non
             f"{where}: the tokenizer adds the tokens {added} to a text; a LLaMA's adds its begin of text, [{begin}]: "
             "convert it again with add_bos_token"
         )
-
-
-def _convert(directory: Path) -> tokenizers.Tokenizer:
-    """Convert the files of a slow tokenizer; its class is found by the model's ``config.json``."""
-    if not any((directory / name).is_file() for name in ("vocab.txt", "vocab.json")):
-        raise InputError(f"{directory}: no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json and merges.txt")
-    try:
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True).backend_tokenizer
-    except Exception as error:  # whatever the class raises on other people's files
-        raise InputError(f"{directory}: transformers can't read the tokenizer: {error}") from error
