@@ -100,7 +100,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
 
 @torch.no_grad()
 def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
-    """Return the modules of these names as blocks; InputError if one is unknown, or they don't compute the network."""
+    """Return modules by name as blocks; InputError if one is unknown, or if they compute something else together."""
     known = [name for name, _ in model.named_modules()]
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(known[1:13])}, ...")

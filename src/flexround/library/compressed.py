@@ -80,7 +80,7 @@ def _cast(value: Tensor, kind: torch.dtype) -> Tensor:
 
 
 def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Recipe, hyper: Hyper) -> tuple[int, int]:
-    """Return the least code of the weights, whose ranges are given by layer, and their bits; InputError as of write."""
+    """Return the least code of the weights and their bits, given their ranges by layer; InputError as in write."""
     modules = dict(model.named_modules())
     foreign = [name for name in ranges if not isinstance(modules[name], nn.Linear)]
     if foreign:

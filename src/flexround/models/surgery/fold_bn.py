@@ -25,7 +25,7 @@ def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
     """Fold every batch norm of ``model`` into its convolution, in place, and leave ``nn.Identity`` where it was.
 
     Jacob et al. 2018, section 3.2. A convolution and its batch norm are neighbours in registration order. The
-    model is in evaluation mode.
+    model must be in evaluation mode.
 
     Returns:
         The folded gamma and beta by the convolution's name; empty if there is no batch norm.
