@@ -85,6 +85,13 @@ def test_runs_that_exist_keep_what_they_depend_on_and_the_new_row_stands_last(mi
     assert written(after, "tabulate", 3) == written(before, "tabulate", 3)
     assert written(after, "tabulate", 2) != written(before, "tabulate", 2)
 
+    (own,) = after.trials("imagenet", "resnet18-brecq", NUDGE)
+    (_, (_, code)), module = written(after, "reconstruct", own), home / "my_rounding.py"
+    module.write_text(module.read_text().replace("self.v.tanh()", "self.v.sin()"))
+    reach.read_module.cache_clear()
+    changed = set(written(after, "reconstruct", own)[1][1].splitlines()) ^ set(code.splitlines())
+    assert {line.split()[1] for line in changed} == {"my_rounding.py"}, "a run depends on the user's module"
+
 
 def test_it_competes_with_the_rows_of_its_bits_and_every_rendering_shows_it(mini, home):
     """The user's row has 930 of 1000 right, every other one 900, and no published numbers or empty brackets."""
