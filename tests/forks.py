@@ -1,0 +1,32 @@
+"""Work in forked processes, which need not import torch again and whose changes to this process's state are lost."""
+
+import multiprocessing
+
+CONTEXT = multiprocessing.get_context("fork")
+
+
+class Fork:
+    """A forked process that calls ``action(pipe)``; ``pipe`` is the other end of ``self.pipe``."""
+
+    def __init__(self, action):
+        self.pipe, theirs = CONTEXT.Pipe()
+        self.process = CONTEXT.Process(target=action, args=(theirs,), daemon=True)
+        self.process.start()
+        theirs.close()
+
+    def received(self, seconds=60):
+        """Return what the process sends next, None if it sends nothing in that time."""
+        return self.pipe.recv() if self.pipe.poll(seconds) else None
+
+    def ended(self, seconds=60):
+        """Wait for the end; return the exit code."""
+        self.process.join(seconds)
+        return self.process.exitcode
+
+
+def results(*actions):
+    """Return what each of ``actions`` returns, in processes that work at the same time."""
+    forks = [Fork(lambda pipe, action=action: pipe.send(action())) for action in actions]
+    found = [fork.received() for fork in forks]
+    assert [fork.ended() for fork in forks] == [0] * len(forks)
+    return found
