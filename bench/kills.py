@@ -15,7 +15,6 @@ import collections
 import contextlib
 import functools
 import itertools
-import json
 import os
 import random
 import shutil
@@ -31,20 +30,16 @@ from typing import Any, NamedTuple
 
 import published
 import stage_calls
-import test_streaming
+import test_streamed_stages
 import torch
-import yaml
 from result_hashes import differences, hashes
-from safetensors.torch import load_file
 
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
-from flexround.models import build
 from flexround.results import evaluated
-from flexround.settings.load import read_scale
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), ("wikitext2", "gpt-neo-125m")
+IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), test_streamed_stages.NAMES
 CHANGES = ("replace", "fsync", "unlink", "link", "mkdir", "rename")  # of os, at which a stage is killed
 CHAIN = 3  # kills of one run, at most
 PLENTY = 2**31  # bytes of the disk in memory
@@ -77,7 +72,10 @@ def stages(root: Path, wanted: str) -> list[Stage]:
     resume.WORTH_SECONDS = 0.0  # everything is worth being kept
     sources.verify = lambda *_: "0" * 64  # the streamed source is made here
     work = stage_calls.Work(ROOT / "tests/smoke.yaml", root)
-    texts = streamed(root) if any(wanted in name for name in ("reconstruct, streamed", "evaluate texts")) else work
+    texts = work
+    if any(wanted in name for name in ("reconstruct, streamed", "evaluate texts")):
+        test_streamed_stages.write_source(root)
+        texts = test_streamed_stages.streamed(root)
     jobs = [
         ("data", work, "data", IMAGES[:1]),
         ("fine-tune", work, "weights", IMAGES),
@@ -100,24 +98,6 @@ def stages(root: Path, wanted: str) -> list[Stage]:
         outputs = tuple(root / f"results/smoke/table10.{suffix}" for suffix in ("csv", "tex", "html"))
         found.append(Stage("tabulate", table, outputs))
     return found
-
-
-def streamed(root: Path) -> stage_calls.Work:
-    """Return a scale whose network is read piece by piece from a directory of shards, which is made here."""
-    settings = read_scale(str(ROOT / "tests/lm_scale.yaml"))
-    first = stage_calls.Work(ROOT / "tests/lm_scale.yaml", root)
-    trained = first.weights("corpus", TEXTS[1])
-    directory = root / f"results/sources/hub/{TEXTS[1]}"
-    directory.parent.mkdir(parents=True)
-    test_streaming.store(directory, load_file(trained / "model.safetensors"))
-    model = build.architecture(first.params.checkpoint(TEXTS[1]), {"head": "causal-lm"})
-    (directory / "config.json").write_text(json.dumps(model.config.to_dict()))
-    shutil.copy(trained / "tokenizer.json", directory)
-    checkpoint = settings["checkpoints"][TEXTS[1]]
-    checkpoint |= {"source": TEXTS[1], "streamed": True, "loader": "flexround.models.pretrained:import_directory"}
-    del checkpoint["pretrain"]
-    (root / "streamed.yaml").write_text(yaml.safe_dump(settings | {"train": []}))
-    return stage_calls.Work(root / "streamed.yaml", root)
 
 
 output = tempfile.TemporaryFile()  # noqa: SIM115 - of the last fork, open while this runs
