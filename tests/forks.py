@@ -27,6 +27,6 @@ class Fork:
 def results(*actions):
     """Return what each of ``actions`` returns, in processes that work at the same time."""
     forks = [Fork(lambda pipe, action=action: pipe.send(action())) for action in actions]
-    found = [fork.received() for fork in forks]
+    found = [fork.received(600) for fork in forks]
     assert [fork.ended() for fork in forks] == [0] * len(forks)
     return found
