@@ -1,6 +1,7 @@
 """Work in forked processes, which need not import torch again and whose changes to this process's state are lost."""
 
 import multiprocessing
+import warnings
 
 CONTEXT = multiprocessing.get_context("fork")
 
@@ -11,7 +12,9 @@ class Fork:
     def __init__(self, action):
         self.pipe, theirs = CONTEXT.Pipe()
         self.process = CONTEXT.Process(target=action, args=(theirs,), daemon=True)
-        self.process.start()
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore", DeprecationWarning)  # of Python 3.12: there are threads, of tqdm and others
+            self.process.start()
         theirs.close()
 
     def received(self, seconds=60):

@@ -135,6 +135,7 @@ def test_images_go_on_at_their_epoch(tmp_path, small_digits, monkeypatch):
 
 def ranked(directory, rank, port):
     """Train as one of two processes: without dropout, whole with it, and killed and resumed; return what came of it."""
+    torch.set_num_threads(1)  # a fork would wait for ever for the threads of its parent
     AcceleratorState._reset_state(True)
     os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
