@@ -154,7 +154,7 @@ def measured(stage: Stage) -> tuple[float, int]:
         stage.run()
         return next(calls)
 
-    (count,) = forks.results(changes)
+    (count,) = forks.results(changes, seconds=600)
     return time.monotonic() - start, count
 
 

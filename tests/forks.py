@@ -27,9 +27,9 @@ class Fork:
         return self.process.exitcode
 
 
-def results(*actions):
-    """Return what each of ``actions`` returns, in processes that work at the same time."""
+def results(*actions, seconds=120):
+    """Return what each of ``actions`` returns, in processes that work at the same time, for ``seconds`` at most."""
     forks = [Fork(lambda pipe, action=action: pipe.send(action())) for action in actions]
-    found = [fork.received(600) for fork in forks]
+    found = [fork.received(seconds) for fork in forks]
     assert [fork.ended() for fork in forks] == [0] * len(forks)
     return found

@@ -154,24 +154,26 @@ def test_a_job_that_asked_for_more_gpus_than_there_are_refuses(tmp_path, gpus, m
 
 
 def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path, gpus, monkeypatch):
-    """Of four devices one is taken: each job can have its two, but not both at the same time."""
+    """Of four devices two are taken: each job can have its two, but not both at the same time, nor one each."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(devices, "POLL_SECONDS", 0.01)
     stores = [torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
 
-    def rank(store, number):
+    def rank(number, port):
         os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
-        os.environ |= {"MASTER_PORT": str(store.port), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # as torchrun does
+        os.environ |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # as torchrun does
         os.environ |= {"TORCHELASTIC_RESTART_COUNT": "0"}
         with lease(2) as device:
-            time.sleep(0.2)
+            store = torch.distributed.TCPStore("127.0.0.1", port)
+            store.add("there", 1)
+            while store.add("there", 0) < 2:  # as a first collective does
+                time.sleep(0.01)
             return device.index, os.environ["LOCAL_RANK"]
 
-    with lease_one(["GPU-5e1f-1"], tmp_path):
-        taken = results(*(functools.partial(rank, store, number) for store in stores for number in range(2)))
-    for job in (taken[:2], taken[2:]):
-        assert len({index for index, _ in job}) == 2
-        assert all(str(index) == rank and index != 1 for index, rank in job), "accelerate goes by LOCAL_RANK"
+    with lease_one(["GPU-5e1f-1"], tmp_path), lease_one(["GPU-5e1f-3"], tmp_path):
+        taken = results(*(functools.partial(rank, number, store.port) for number in range(2) for store in stores))
+    for job in (taken[::2], taken[1::2]):
+        assert sorted(job) == [(0, "0"), (2, "2")], "accelerate goes by LOCAL_RANK"
 
 
 def repeatable_facts():
