@@ -55,9 +55,7 @@ def test_processes_get_different_devices_and_wait_for_one_whose_holder_ended_or_
 
 def test_the_index_is_that_of_the_name(hold):
     """A job that may use devices 2 and 3 calls the second of them 1, as torch does, but locks it as 3."""
-    assert hold(("3",)).received() == 0
-    assert hold(("2", "3")).received() == 0
-    assert hold(("2", "3", "4")).received() == 2
+    assert [hold(names).received() for names in (("3",), ("2", "3"), ("2", "3", "4"))] == [0, 0, 2]
 
 
 def test_a_lease_ends_with_its_block_also_after_an_error(tmp_path, monkeypatch):

@@ -47,25 +47,20 @@ class Hub(http.server.BaseHTTPRequestHandler):
             return self.answer(json.dumps(facts).encode(), {"Content-Type": "application/json"})
         name = path.rpartition(f"/{COMMIT}/")[2]
         if name in server.lost and self.command == "GET":
-            return self.close_at_once()
+            self.close_connection = True
+            return self.answer(b"", {}, 500)
         if name == server.slow and self.command == "GET":
             time.sleep(30)
         tag = hashlib.sha1(FILES[name]).hexdigest()
         return self.answer(FILES[name], {"ETag": f'"{tag}"', "X-Repo-Commit": COMMIT})
 
-    def answer(self, content, headers):
-        self.send_response(200)
+    def answer(self, content, headers, status=200):
+        self.send_response(status)
         for name, value in {"Content-Length": str(len(content)), **headers}.items():
             self.send_header(name, value)
         self.end_headers()
         if self.command == "GET":
             self.wfile.write(content)
-
-    def close_at_once(self):
-        self.close_connection = True
-        self.send_response(500)
-        self.send_header("Content-Length", "0")
-        self.end_headers()
 
     def log_message(self, *_):
         pass
@@ -76,11 +71,10 @@ def hub(monkeypatch, tmp_path):
     """Stand in for the hub; ``asked`` is what it was asked for, ``lost`` and ``slow`` say which files don't come."""
     with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
         server.asked, server.lost, server.slow, server.daemon_threads = [], set(), "", True
-        monkeypatch.setenv("HF_ENDPOINT", f"http://127.0.0.1:{server.server_port}")
-        monkeypatch.setenv("HF_HOME", str(tmp_path / "home"))
-        monkeypatch.setenv("HF_HUB_OFFLINE", "0")
-        monkeypatch.setenv("HF_HUB_DISABLE_XET", "1")
-        threading.Thread(target=server.serve_forever, daemon=True).start()
+        settings = {"ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HOME": tmp_path / "home"}
+        for name, value in (settings | {"HUB_OFFLINE": "0", "HUB_DISABLE_XET": "1"}).items():
+            monkeypatch.setenv(f"HF_{name}", str(value))
+        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
         yield server
         server.shutdown()
 
