@@ -17,7 +17,7 @@ from forks import Fork
 from stage_calls import Work
 
 from flexround.errors import InputError
-from flexround.io import resume
+from flexround.io import artifacts, resume
 from flexround.jobs import ranks
 from flexround.machine import hardware
 from flexround.tasks.images import task as image_task
@@ -156,8 +156,10 @@ def test_a_process_whose_memory_is_limited_says_which_block_and_goes_on_when_the
 
 def test_stages_without_memory_name_their_settings_and_go_on_where_they_were(tmp_path, monkeypatch):
     scale = tmp_path / "smoke.yaml"
-    text = (TESTS / "smoke.yaml").read_text().replace("epochs: 1,", "epochs: 3,")
+    text = (TESTS / "smoke.yaml").read_text().replace("epochs: 1,", "epochs: 3, shift: 1,")
     scale.write_text(text.replace("train: 640, val: 200", "train: 128, val: 64"))
+    (tmp_path / "whole").mkdir()
+    expected = artifacts.read_manifest(Work(scale, tmp_path / "whole").weights(*IMAGES))
     work, kept = Work(scale, tmp_path), Path("kept")
     monkeypatch.setattr(resume, "WORTH_SECONDS", 0.0)
     epochs, train_epoch = [], training._train_epoch
@@ -173,8 +175,9 @@ def test_stages_without_memory_name_their_settings_and_go_on_where_they_were(tmp
     with pytest.raises(InputError, match=message):
         work.weights(*IMAGES, state=kept)
     assert list(tmp_path.glob("kept/finetune/*/training"))
-    work.weights(*IMAGES, state=kept)
+    found = artifacts.read_manifest(work.weights(*IMAGES, state=kept))
     assert epochs == [0, 1, 1, 2]
+    assert (found["files"], found["train"]) == (expected["files"], expected["train"]), "the same bits, averages too"
     assert not list(tmp_path.glob("kept/*/*")), "it is kept until the result is there"
     monkeypatch.setattr(image_task, "hits_at", lambda *_: torch.empty(PETABYTE))
     message = r"full-precision.*: the host's memory is too small: .* evaluated: bfloat16 \(now float32\)"

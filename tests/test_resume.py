@@ -1,4 +1,7 @@
-"""What a killed job finds again: trainings go on at their epoch, evaluations at their data set, with the same bits."""
+"""What a killed job finds again: trainings go on at their epoch, evaluations at their data set, with the same bits.
+
+Images do so in test_hardware.
+"""
 
 import contextlib
 import functools
@@ -8,11 +11,9 @@ import shutil
 import socket
 from types import SimpleNamespace
 
-import image_sets
 import numpy as np
 import pytest
 import test_commonsense
-import test_image_training
 import test_lora_training
 import torch
 from accelerate.state import AcceleratorState
@@ -25,7 +26,7 @@ from flexround.tasks.commonsense import harness
 from flexround.tasks.text import lora_training
 from flexround.tasks.text import training as text_training
 
-place, prepared, small_digits = test_commonsense.place, test_commonsense.prepared, test_image_training.small_digits
+place, prepared = test_commonsense.place, test_commonsense.prepared
 
 
 class KilledError(BaseException):
@@ -104,33 +105,6 @@ def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, ada
     assert (calls, found) == (0, facts)
     assert same(again, weights)
     assert not (tmp_path / "state").exists()
-
-
-def test_images_go_on_at_their_epoch(tmp_path, small_digits, monkeypatch):
-    from flexround.tasks.images import training
-
-    def train():
-        model = test_image_training.tiny_network()
-        facts = image_sets.digits_task().finetune(model, small_digits, test_image_training.RECIPE, small_digits)
-        return facts, model.state_dict()
-
-    facts, weights = train()
-    epochs, train_epoch = [], training._train_epoch
-
-    def dying(*arguments):
-        epochs.append(arguments[-1])
-        if len(epochs) == 4:
-            raise KilledError
-        return train_epoch(*arguments)
-
-    monkeypatch.setattr(training, "_train_epoch", dying)
-    with pytest.raises(KilledError), resume.kept(tmp_path / "state"):
-        train()
-    with resume.kept(tmp_path / "state"):
-        found, resumed = train()
-    assert epochs == [0, 1, 2, 3, 3, 4, 5]
-    assert found == facts
-    assert same(resumed, weights), "running averages too"
 
 
 def ranked(directory, rank, port):
