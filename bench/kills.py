@@ -15,7 +15,6 @@ import collections
 import contextlib
 import functools
 import itertools
-import json
 import os
 import random
 import shutil
@@ -26,25 +25,23 @@ import tempfile
 import time
 import traceback
 from collections.abc import Callable, Iterator
+from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import forks
 import published
 import stage_calls
-import test_streaming
+import test_streamed_stages
 import torch
-import yaml
 from result_hashes import differences, hashes
-from safetensors.torch import load_file
 
 from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.io import artifacts, resume, sources
-from flexround.models import build
 from flexround.results import evaluated
-from flexround.settings.load import read_scale
 
 ROOT = Path(__file__).resolve().parents[1]
-IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), ("wikitext2", "gpt-neo-125m")
+IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), test_streamed_stages.NAMES
 CHANGES = ("replace", "fsync", "unlink", "link", "mkdir", "rename")  # of os, at which a stage is killed
 CHAIN = 3  # kills of one run, at most
 PLENTY = 2**31  # bytes of the disk in memory
@@ -77,7 +74,10 @@ def stages(root: Path, wanted: str) -> list[Stage]:
     resume.WORTH_SECONDS = 0.0  # everything is worth being kept
     sources.verify = lambda *_: "0" * 64  # the streamed source is made here
     work = stage_calls.Work(ROOT / "tests/smoke.yaml", root)
-    texts = streamed(root) if any(wanted in name for name in ("reconstruct, streamed", "evaluate texts")) else work
+    texts = work
+    if any(wanted in name for name in ("reconstruct, streamed", "evaluate texts")):
+        test_streamed_stages.write_source(root)
+        texts = test_streamed_stages.streamed(root)
     jobs = [
         ("data", work, "data", IMAGES[:1]),
         ("fine-tune", work, "weights", IMAGES),
@@ -102,53 +102,29 @@ def stages(root: Path, wanted: str) -> list[Stage]:
     return found
 
 
-def streamed(root: Path) -> stage_calls.Work:
-    """Return a scale whose network is read piece by piece from a directory of shards, which is made here."""
-    settings = read_scale(str(ROOT / "tests/lm_scale.yaml"))
-    first = stage_calls.Work(ROOT / "tests/lm_scale.yaml", root)
-    trained = first.weights("corpus", TEXTS[1])
-    directory = root / f"results/sources/hub/{TEXTS[1]}"
-    directory.parent.mkdir(parents=True)
-    test_streaming.store(directory, load_file(trained / "model.safetensors"))
-    model = build.architecture(first.params.checkpoint(TEXTS[1]), {"head": "causal-lm"})
-    (directory / "config.json").write_text(json.dumps(model.config.to_dict()))
-    shutil.copy(trained / "tokenizer.json", directory)
-    checkpoint = settings["checkpoints"][TEXTS[1]]
-    checkpoint |= {"source": TEXTS[1], "streamed": True, "loader": "flexround.models.pretrained:import_directory"}
-    del checkpoint["pretrain"]
-    (root / "streamed.yaml").write_text(yaml.safe_dump(settings | {"train": []}))
-    return stage_calls.Work(root / "streamed.yaml", root)
+def started(action: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> forks.Fork:
+    """Start ``action`` in a forked process, which sends its exit code and what went wrong."""
 
-
-output = tempfile.TemporaryFile()  # noqa: SIM115 - of the last fork, open while this runs
-
-
-def forked(action: Callable[[], object], prepare: Callable[[], object] = lambda: None) -> int:
-    """Start ``action`` in a forked process with a group of its own; return its number."""
-    if (pid := os.fork()) == 0:
-        code = 1
+    def attempt(pipe: Connection) -> None:
+        for number in (1, 2):
+            os.dup2(os.open(os.devnull, os.O_WRONLY), number)
         try:
-            os.setsid()
-            output.seek(0), output.truncate()
-            os.dup2(output.fileno(), 1), os.dup2(output.fileno(), 2)
             prepare(), action()
-            code = 0
+            pipe.send((0, ""))
         except FlexRoundError as error:
-            os.write(1, str(error).encode())
-            code = USER_ERROR
+            pipe.send((USER_ERROR, str(error)))
         except BaseException:
-            traceback.print_exc()
-        finally:
-            sys.stderr.flush()
-            os._exit(code)
-    return pid
+            pipe.send((1, traceback.format_exc()))
+
+    return forks.Fork(attempt)
 
 
-def ended(pid: int) -> tuple[int, str]:
-    """Wait for a fork; return its exit code and what it printed."""
-    code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-    output.seek(0)
-    return code, output.read().decode()
+def ended(fork: forks.Fork) -> tuple[int, str]:
+    """Wait for a fork; return its exit code and what went wrong."""
+    try:
+        return fork.pipe.recv()
+    except (EOFError, ConnectionResetError):  # it was killed
+        return fork.ended(), ""
 
 
 def counted(after: int) -> Iterator[int]:
@@ -171,21 +147,20 @@ def counted(after: int) -> Iterator[int]:
 def measured(stage: Stage) -> tuple[float, int]:
     """Return the seconds of an undisturbed run in a fork, and how often it changes the file system."""
     stage.remove()
-    with tempfile.NamedTemporaryFile() as file:
+    start = time.monotonic()
 
-        def run() -> None:
-            calls = counted(0)
-            stage.run()
-            Path(file.name).write_text(str(next(calls)))
+    def changes() -> int:
+        calls = counted(0)
+        stage.run()
+        return next(calls)
 
-        start = time.monotonic()
-        again(stage, run)
-        return time.monotonic() - start, int(Path(file.name).read_text())
+    (count,) = forks.results(changes, seconds=600)
+    return time.monotonic() - start, count
 
 
-def again(stage: Stage, run: Callable[[], object] | None = None) -> None:
+def again(stage: Stage) -> None:
     """Run a stage that must succeed."""
-    code, text = ended(forked(run or stage.run))
+    code, text = ended(started(stage.run))
     if code:
         raise Wrong(f"{stage.name}: fails undisturbed: {text[-4000:]}")
 
@@ -193,19 +168,12 @@ def again(stage: Stage, run: Callable[[], object] | None = None) -> None:
 def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool:
     """Run a stage and kill it at a random moment; return whether it was at work then."""
     if rng.random() < 0.5:
-        pid = forked(stage.run)
+        fork = started(stage.run)
         time.sleep(rng.uniform(0, seconds))
-        slay(pid)
+        fork.process.kill()
     else:
-        pid = forked(stage.run, functools.partial(counted, rng.randint(1, changes)))
-    return ended(pid)[0] == -signal.SIGKILL
-
-
-def slay(*processes: int) -> None:
-    """Kill processes."""
-    for pid in processes:
-        with contextlib.suppress(ProcessLookupError):
-            os.kill(pid, signal.SIGKILL)
+        fork = started(stage.run, functools.partial(counted, rng.randint(1, changes)))
+    return ended(fork)[0] == -signal.SIGKILL
 
 
 def check_whole(stage: Stage) -> None:
@@ -285,7 +253,7 @@ def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str
         stage.remove()
         room = rng.uniform(0, MORE) * (before - used(place)) + os.sysconf("SC_PAGE_SIZE")
         mount("-o", f"remount,size={used(place) + int(room)}", place)
-        code, text = ended(forked(stage.run))
+        code, text = ended(started(stage.run))
         mount("-o", f"remount,size={PLENTY}", place)
         if code not in (0, USER_ERROR) or "Traceback" in text:
             raise Wrong(f"{stage.name}: exit code {code}: {text[-2000:]}")
@@ -318,7 +286,9 @@ def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:
         process = project.start(*SNAKEMAKE, "--rerun-incomplete", *TABLE)
         time.sleep(rng.uniform(0.1, 1) * seconds)
         found = [process.pid] if victim == "Snakemake" else list(servers(root))
-        slay(*found)
+        for pid in found:
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
         process.communicate()
         finished(project.start(*SNAKEMAKE, "--unlock", *TABLE), f"unlock after {victim}")
         finished(project.start(*SNAKEMAKE, "--rerun-incomplete", *TABLE), f"again after {victim}")

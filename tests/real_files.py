@@ -53,6 +53,13 @@ POSED = {  # a question of each data set as the files of the scale real have it
 }
 
 
+def picture(rng, height, width, form="JPEG"):
+    """Return a random image as a file's content."""
+    buffer = io.BytesIO()
+    Image.fromarray(rng.integers(0, 256, (height, width, 3), dtype=np.uint8)).save(buffer, form)
+    return buffer.getvalue()
+
+
 def images(path, folder, count, classes=CLASSES, size=32, seed=0):
     """Write a tar of ``count`` JPEGs of each class, as FOLDER/CLASS/NUMBER.jpg."""
     rng = np.random.default_rng(seed)
@@ -60,9 +67,7 @@ def images(path, folder, count, classes=CLASSES, size=32, seed=0):
     with tarfile.open(path, "w") as tar:
         for number in range(count):  # classes alternate: the order in the tar is not the order of the names
             for name in classes:
-                buffer = io.BytesIO()
-                Image.fromarray(rng.integers(0, 256, (size, size, 3), dtype=np.uint8)).save(buffer, "JPEG")
-                add(tar, f"{folder}/{name}/{number:04}.jpg", buffer.getvalue())
+                add(tar, f"{folder}/{name}/{number:04}.jpg", picture(rng, size, size))
 
 
 def add(tar, name, content):
@@ -79,9 +84,7 @@ def samples(path, names=("n2_b.JPEG", "n1_a.JPEG", "n3_c.JPEG"), more=(), size=(
         for name in ("README.md", *more):
             add(tar, name, b"one image of each class")
         for name in names:
-            buffer = io.BytesIO()
-            Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(buffer, "JPEG")
-            add(tar, name, buffer.getvalue())
+            add(tar, name, picture(rng, *size))
 
 
 def photographs(path, labels=("3", "1"), header="ImageId,URL,TrueLabel,Author", size=(32, 40), left_out=()):
@@ -90,10 +93,9 @@ def photographs(path, labels=("3", "1"), header="ImageId,URL,TrueLabel,Author", 
     path.parent.mkdir(parents=True, exist_ok=True)
     with tarfile.open(path, "w") as tar:
         for number in range(len(labels)):
-            buffer = io.BytesIO()
-            Image.fromarray(rng.integers(0, 256, (*size, 3), dtype=np.uint8)).save(buffer, "PNG")
+            content = picture(rng, *size, "PNG")
             if number not in left_out:
-                add(tar, f"dataset/images/{9 - number}.png", buffer.getvalue())
+                add(tar, f"dataset/images/{9 - number}.png", content)
         rows = [f'{9 - number},https://x,{label},"Zürich, Ann"' for number, label in enumerate(labels)]
         add(tar, "dataset/images.csv", "\n".join([header, *rows, ""]).encode())
 

@@ -1,89 +1,61 @@
 """One device per job: leases in several processes and threads, and what a killed holder leaves behind."""
 
 import ctypes
-import json
+import functools
 import os
-import select
 import subprocess
 import sys
 import tempfile
+import time
 from types import SimpleNamespace
 
 import pytest
 import torch
+from forks import Fork, results
 
 from flexround.errors import InputError
-from flexround.machine import devices, precision
+from flexround.machine import devices, precision, provenance
 from flexround.machine.devices import lease, lease_one
-
-HOLDER = """
-import sys
-from pathlib import Path
-from flexround.machine import devices
-devices.POLL_SECONDS = 0.01
-print("started", flush=True)
-with devices.lease_one(sys.argv[2].split(","), Path(sys.argv[1])) as index:
-    print(index, flush=True)
-    sys.stdin.readline()
-"""
-
-
-class Holder:
-    """A process that leases a device until it is told to end."""
-
-    def __init__(self, directory, names):
-        command = [sys.executable, "-c", HOLDER, str(directory), ",".join(names)]
-        self.process = subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, bufsize=0)
-        assert self.line() == "started"
-
-    def line(self, seconds=30):
-        """Return the next line, or None if there is none in that time."""
-        ready = select.select([self.process.stdout], [], [], seconds)[0]
-        return self.process.stdout.readline().decode().strip() if ready else None  # unbuffered: select sees it all
-
-    def end(self):
-        self.process.stdin.close()
-        assert self.process.wait(30) == 0
-
-    def kill(self):
-        self.process.kill()
-        self.process.wait(30)
 
 
 @pytest.fixture
-def hold(tmp_path):
+def hold(tmp_path, monkeypatch):
+    """Return a function that starts a process which sends the index that it leases and holds it until it is told."""
+    monkeypatch.setattr(devices, "POLL_SECONDS", 0.01)
     holders = []
 
     def start(names=("0", "1")):
-        holders.append(Holder(tmp_path, names))
+        def holding(pipe):
+            pipe.send("started")
+            with lease_one(names, tmp_path) as index:
+                pipe.send(index)
+                pipe.recv()
+
+        holders.append(Fork(holding))
+        assert holders[-1].received() == "started"
         return holders[-1]
 
     yield start
     for holder in holders:
-        if holder.process.poll() is None:
-            holder.kill()
-        holder.process.stdout.close()
+        holder.process.kill()
 
 
 def test_processes_get_different_devices_and_wait_for_one_whose_holder_ended_or_was_killed(hold):
     first, second = hold(), hold()
-    assert (first.line(), second.line()) == ("0", "1")
+    assert (first.received(), second.received()) == (0, 1)
     third = hold()
-    assert third.line(0.3) is None, "both are taken"
-    first.end()
-    assert third.line() == "0"
+    assert third.received(0.3) is None, "both are taken"
+    first.pipe.send("end")
+    assert third.received() == 0
     fourth = hold()
-    assert fourth.line(0.3) is None
-    second.kill()
-    assert fourth.line() == "1"
+    assert fourth.received(0.3) is None
+    second.process.kill()
+    assert fourth.received() == 1
 
 
 def test_the_index_is_that_of_the_name(hold):
     """A job that may use devices 2 and 3 calls the second of them 1, as torch does, but locks it as 3."""
-    assert hold(("3",)).line() == "0"
-    assert hold(("2", "3")).line() == "0"
-    late = hold(("2", "3", "4"))
-    assert late.line() == "2"
+    assert [hold(names).received() for names in (("3",), ("2", "3"), ("2", "3", "4"))] == [0, 0, 2]
 
 
 def test_a_lease_ends_with_its_block_also_after_an_error(tmp_path, monkeypatch):
@@ -179,58 +151,41 @@ def test_a_job_that_asked_for_more_gpus_than_there_are_refuses(tmp_path, gpus, m
         pass
 
 
-RANK = r"""
-import os, sys, time
-from types import SimpleNamespace
-import torch
-from flexround.machine import devices, precision
-devices.POLL_SECONDS = 0.01
-precision.repeatable = lambda: None
-torch.cuda.is_available = lambda: True
-torch.cuda.device_count = lambda: 4
-torch.cuda.set_device = lambda index: None
-torch.cuda.get_device_properties = lambda index: SimpleNamespace(uuid=f"5e1f-{index}")
-with devices.lease(2) as device:
-    os.write(1, f"has {device.index} {os.environ['LOCAL_RANK']}\n".encode())  # at once: two ranks write
-    time.sleep(float(sys.argv[1]))
-"""
+def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path, gpus, monkeypatch):
+    """Of four devices two are taken: each job can have its two, but not both at the same time, nor one each."""
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
+    monkeypatch.setattr(devices, "POLL_SECONDS", 0.01)
+    stores = [torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
+
+    def rank(number, port):
+        os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
+        os.environ |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # as torchrun does
+        os.environ |= {"TORCHELASTIC_RESTART_COUNT": "0"}
+        with lease(2) as device:
+            store = torch.distributed.TCPStore("127.0.0.1", port)
+            store.add("there", 1)
+            while store.add("there", 0) < 2:  # as a first collective does
+                time.sleep(0.01)
+            return device.index, os.environ["LOCAL_RANK"]
+
+    with lease_one(["GPU-5e1f-1"], tmp_path), lease_one(["GPU-5e1f-3"], tmp_path):
+        taken = results(*(functools.partial(rank, number, store.port) for number in range(2) for store in stores))
+    for job in (taken[::2], taken[1::2]):
+        assert sorted(job) == [(0, "0"), (2, "2")], "accelerate goes by LOCAL_RANK"
 
 
-def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path):
-    """Of four devices one is taken: each job can have its two, but not both at the same time."""
-    script = tmp_path / "rank.py"
-    script.write_text(RANK)
-    command = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", script, "0.5"]
-    environment = os.environ | {"TMPDIR": str(tmp_path), "OMP_NUM_THREADS": "1"}
-    with lease_one(["GPU-5e1f-1"], tmp_path):
-        jobs = [
-            subprocess.Popen(command, env=environment, text=True, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL)
-            for _ in range(2)
-        ]
-        for job in jobs:
-            lines = job.communicate(timeout=120)[0].splitlines()
-            assert job.returncode == 0
-            taken = [line.split()[1:] for line in lines if line.startswith("has")]
-            assert len({index for index, _ in taken}) == 2
-            assert all(index == rank and index != "1" for index, rank in taken), "accelerate goes by LOCAL_RANK"
-
-
-REPEATABLE = """
-import json, torch
-from flexround.machine import precision, provenance
-before = precision.facts()
-precision.repeatable()
-torch.backends.cuda.matmul.allow_tf32  # the old switches, which libraries read, can still be read
-torch.cuda.get_device_name = lambda _: "A100"
-print(json.dumps([before, provenance.environment("cuda:0")["gpu"], "gpu" in provenance.environment("cpu")]))
-"""
+def repeatable_facts():
+    """Return how PyTorch computes by default, how after ``repeatable``, and whether that is recorded of a CPU."""
+    os.environ.pop(precision.WORKSPACE, None)
+    before = precision.facts()
+    precision.repeatable()
+    torch.backends.cuda.matmul.allow_tf32  # noqa: B018 - the old switches, which libraries read, can still be read
+    torch.cuda.get_device_name = lambda _: "A100"
+    return before, provenance.environment("cuda:0")["gpu"], "gpu" in provenance.environment("cpu")
 
 
 def test_what_makes_a_gpu_repeat_itself_is_set_and_recorded():
-    command = [sys.executable, "-c", REPEATABLE]
-    environment = {name: value for name, value in os.environ.items() if name != precision.WORKSPACE}
-    found = subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout
-    before, after, on_cpu = json.loads(found)
+    ((before, after, on_cpu),) = results(repeatable_facts)
     assert (before["deterministic"], before["cublas_workspace"], before["tf32"]) == (False, None, True), "of PyTorch"
     assert (after["deterministic"], after["cublas_workspace"], after["tf32"]) == (True, ":4096:8", False)
     assert after["cuda"] == torch.version.cuda

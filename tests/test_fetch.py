@@ -79,49 +79,36 @@ def test_a_wrong_file_is_refused_and_not_kept(url, out, pin):
     assert list(out.rglob("*.*")) == []
 
 
-def test_an_unpinned_hash_is_recorded_then_enforced(url, out, tmp_path):
-    sources.fetch("w", source(url), out)
-    assert (out / "zoo/w.pth.sha256").read_text() == f"{SHA256}  w.pth\n"
-    (out / "zoo/w.pth").unlink()
-    (tmp_path / "remote").write_bytes(CONTENT + b"!")
-    with pytest.raises(InputError, match=r"w\.pth\.sha256 says " + SHA256):
-        sources.fetch("w", source(url), out)
-    assert not (out / "zoo/w.pth").exists()
-
-
-def test_a_file_put_there_by_hand_is_verified(url, out):
+def test_a_file_put_there_by_hand_is_verified_and_a_folder_taken_as_it_is(out):
+    wanted = source("ask the authors: https://example.org", sha256=SHA256)
+    with pytest.raises(InputError) as caught:
+        sources.fetch("w", wanted, out)
+    for part in ("ask the authors", str(out / "zoo/w.pth"), SHA256, "can't be downloaded freely"):
+        assert part in str(caught.value)
     (out / "zoo").mkdir(parents=True)
     (out / "zoo/w.pth").write_bytes(CONTENT[:-1])
     with pytest.raises(InputError, match=r"its sha256 is .* but params/sources.yaml says"):
-        sources.fetch("w", source("ask the authors", sha256=SHA256), out)
+        sources.fetch("w", wanted, out)
     (out / "zoo/w.pth").write_bytes(CONTENT)
-    assert sources.fetch("w", source("ask the authors", sha256=SHA256), out) == SHA256
+    assert sources.fetch("w", wanted, out) == SHA256
+    (out / "folder").mkdir()
+    assert sources.fetch("w", source("ask the authors", file="folder"), out) is None
 
 
-def test_a_source_that_cannot_be_downloaded_says_what_to_put_where(out):
-    with pytest.raises(InputError) as caught:
-        sources.fetch("w", source("ask the authors: https://example.org", sha256=SHA256), out)
-    for part in ("ask the authors", str(out / "zoo/w.pth"), SHA256, "can't be downloaded freely"):
-        assert part in str(caught.value)
-
-
-def test_a_folder_is_taken_as_it_is(out):
-    (out / "zoo/w.pth").mkdir(parents=True)
-    assert sources.fetch("w", source("ask the authors"), out) is None
-
-
-def test_a_wrongly_recorded_hash_has_a_way_back_that_works_literally(url, out, tmp_path):
-    """A server's mistake was recorded, so the true file is refused until its record is deleted, as the message says."""
+def test_an_unpinned_hash_is_recorded_and_enforced_until_its_record_is_deleted(url, out, tmp_path):
+    """A server's mistake was recorded: the way back works literally as the message says."""
     (tmp_path / "remote").write_bytes(b"not the weights")
     stage("w", source(url), out)
     (tmp_path / "remote").write_bytes(CONTENT)
-    (out / "zoo/w.pth").write_bytes(CONTENT)
+    (out / "zoo/w.pth").unlink()
     with pytest.raises(InputError) as caught:
         stage("w", source(url), out)
+    assert not (out / "zoo/w.pth").exists()
     record = re.search(r"but (\S+) says \S+ \(recorded, not pinned: delete it if it is wrong\)", str(caught.value))[1]
     Path(record).unlink()
     stage("w", source(url), out)
     assert json.loads((out / "w.json").read_text())["sha256"] == SHA256
+    assert (out / "zoo/w.pth.sha256").read_text() == f"{SHA256}  w.pth\n"
 
 
 def test_a_damaged_file_is_fetched_again_as_its_message_says(url, out):
@@ -143,96 +130,99 @@ def test_a_source_stays_in_its_directory(path):
             source(**{"location": "ask"} | wrong)
 
 
-def test_no_source_lies_in_the_directory_of_another():
+def test_no_source_lies_in_the_directory_of_another_and_glue_has_every_split():
     """A directory is verified with all that is in it, and one without ``files`` is taken for whole when it exists."""
-    places = [Path(source.file) for source in load_params("paper").sources.values()]
+    known = load_params("mini").sources
+    places = [Path(source.file) for source in known.values()]
     assert len(set(places)) == len(places)
     assert not [place for place in places if set(place.parents) & set(places)]
-
-
-def test_the_table_of_sources_has_every_split_of_glue():
-    known = load_params("mini").sources["glue"].files
-    for split in (f"{name}/{split}" for name, splits in glue_files.SPLITS.items() for split in splits):
-        assert f"{split}-*.parquet" in known
+    splits = {f"{name}/{split}-*.parquet" for name, splits in glue_files.SPLITS.items() for split in splits}
+    assert splits <= set(known["glue"].files)
 
 
 # a server
 
 
-class Quiet(http.server.SimpleHTTPRequestHandler):
+class Handler(http.server.BaseHTTPRequestHandler):
     """Has nothing."""
 
     def do_GET(self):
+        self.server.asked.append(self.path)
+        with contextlib.suppress(ConnectionError):  # the other side may have given up
+            self.reply()
+
+    def reply(self):
         self.send_error(404)
 
     def log_message(self, *_):
         pass
 
 
-def replying(body, length=None, pause=0.0):
-    """Return a handler that answers with these bytes, piece by piece, and closes the connection."""
+def replying(*bodies, length=None, pause=0.0):
+    """Return a handler that answers with each of ``bodies`` in turn, piece by piece, and closes the connection."""
 
-    class Handler(Quiet):
-        def do_GET(self):
+    class Replying(Handler):
+        def reply(self):
+            body = bodies[min(len(self.server.asked), len(bodies)) - 1]
             self.send_response(200)
             if length is not None:
                 self.send_header("Content-Length", str(length))
             self.end_headers()
-            with contextlib.suppress(ConnectionError):  # the other side may have given up
-                for start in range(0, len(body), 100):
-                    self.wfile.write(body[start : start + 100])
-                    time.sleep(pause)
+            for start in range(0, len(body), 100):
+                self.wfile.write(body[start : start + 100])
+                time.sleep(pause)
 
-    return Handler
+    return Replying
 
 
-class Endless(Quiet):
+class Endless(Handler):
     """Sends one header, byte after byte."""
 
-    def do_GET(self):
+    def reply(self):
         self.wfile.write(b"HTTP/1.0 200 OK\r\nX: ")
-        with contextlib.suppress(ConnectionError):
-            for _ in range(100):
-                self.wfile.write(b"x")
-                time.sleep(0.05)
+        for _ in range(100):
+            self.wfile.write(b"x")
+            time.sleep(0.05)
 
 
 @pytest.fixture
-def server():
-    """Return a function that serves with a handler class and returns the address."""
+def serve():
+    """Return a function that serves with a handler class and returns the address and what it is asked for."""
     with contextlib.ExitStack() as running:
 
         def serve(handler):
             found = running.enter_context(http.server.ThreadingHTTPServer(("127.0.0.1", 0), handler))
+            found.asked = []
             threading.Thread(target=found.serve_forever, args=(0.01,), daemon=True).start()
             running.callback(found.shutdown)
-            return f"http://127.0.0.1:{found.server_address[1]}"
+            return f"http://127.0.0.1:{found.server_address[1]}", found.asked
 
         yield serve
 
 
 @pytest.mark.parametrize(
-    ("handler", "limit", "message"),
+    ("handler", "limit", "tries", "message"),
     [
-        (replying(CONTENT[:100], len(CONTENT)), {}, f"100 of {len(CONTENT)} bytes"),
-        (replying(CONTENT, "abc"), {}, "Content-Length: 'abc'"),
-        (replying(CONTENT, "-5"), {}, "Content-Length: '-5'"),
-        (Quiet, {}, r"download failed \(HTTP Error 404.*put it at"),
-        (replying(CONTENT, pause=0.05), {"LIMIT": 0.2}, r"it took longer than 0\.2 s"),
-        (Endless, {"LIMIT": 0.2}, r"it took longer than 0\.2 s"),
-        (replying(CONTENT, pause=3), {"QUIET": 0.2}, r"the download failed \(.*timed out"),
+        (replying(CONTENT[:100], length=len(CONTENT)), {}, 3, f"100 of {len(CONTENT)} bytes"),
+        (replying(CONTENT, length="abc"), {}, 1, "Content-Length: 'abc'"),
+        (replying(CONTENT, length="-5"), {}, 1, "Content-Length: '-5'"),
+        (Handler, {}, 1, r"download failed \(HTTP Error 404.*put it at"),
+        (replying(CONTENT, pause=0.05), {"LIMIT": 0.2}, 1, r"it took longer than 0\.2 s"),
+        (Endless, {"LIMIT": 0.2}, 1, r"it took longer than 0\.2 s"),
+        (replying(CONTENT, pause=3), {"QUIET": 0.2}, 3, r"the download failed \(.*timed out"),
     ],
     ids=["broken off", "no number", "negative", "absent", "slow body", "slow header", "silent"],
 )
 def test_a_server_that_fails_is_one_message_in_time_and_nothing_is_kept(
-    server, out, monkeypatch, handler, limit, message
+    serve, out, monkeypatch, handler, limit, tries, message
 ):
     for name, seconds in limit.items():
         monkeypatch.setattr(download, name, seconds)
-    started = time.monotonic()
+    started, (address, asked) = time.monotonic(), serve(handler)
     with pytest.raises(InputError, match=message):
-        sources.fetch("w", source(server(handler) + "/w.pth"), out)
+        sources.fetch("w", source(f"{address}/w.pth"), out)
     assert not limit or time.monotonic() - started < 2
+    assert len(asked) == tries
     assert not (out / "zoo/w.pth").exists()
 
 
@@ -245,33 +235,13 @@ def test_an_address_that_leads_nowhere_is_one_message(out, address):
         sources.fetch("w", source(address), out)
 
 
-def test_what_the_network_breaks_off_is_tried_again_and_a_wrong_hash_is_final(server, out):
-    asked = []
-
-    class Flaky(Quiet):
-        def do_GET(self):
-            asked.append(self.path)
-            replying(CONTENT if len(asked) > 2 else CONTENT[:100], len(CONTENT)).do_GET(self)
-
-    address = server(Flaky) + "/w.pth"
+def test_what_the_network_breaks_off_is_tried_again_and_a_wrong_hash_is_final(serve, out):
+    half = CONTENT[:100]
+    address, asked = serve(replying(half, half, CONTENT, length=len(CONTENT)))
     with pytest.raises(InputError, match="its sha256 is"):
-        sources.fetch("w", source(address, sha256="0" * 64), out)
+        sources.fetch("w", source(f"{address}/w.pth", sha256="0" * 64), out)
     assert len(asked) == 3
-    sources.fetch("w", source(address), out)
-    assert (out / "zoo/w.pth").read_bytes() == CONTENT
-
-
-def test_what_a_server_does_not_have_is_asked_for_once(server, out):
-    asked = []
-
-    class Counting(Quiet):
-        def do_GET(self):
-            asked.append(self.path)
-            super().do_GET()
-
-    with pytest.raises(InputError, match="404"):
-        sources.fetch("w", source(server(Counting) + "/w.pth"), out)
-    assert len(asked) == 1
+    assert sources.fetch("w", source(f"{address}/w.pth"), out) == SHA256
 
 
 def test_the_files_of_a_directory_are_downloaded_one_by_one(tmp_path, out):
@@ -285,10 +255,8 @@ def test_the_files_of_a_directory_are_downloaded_one_by_one(tmp_path, out):
     (remote / "train.json").unlink()  # what is there already isn't asked for again
     put(remote, {"test.json": b"[2]"})
     assert sources.fetch("set", wanted, out) == sources.digest(out / "set")
-    assert {path.name: path.read_bytes() for path in (out / "set").iterdir()} == {
-        "train.json": b"[1]",
-        "test.json": b"[2]",
-    }
+    files = {path.name: path.read_bytes() for path in (out / "set").iterdir()}
+    assert files == {"train.json": b"[1]", "test.json": b"[2]"}
     put(remote, {"train.json": b"[1]"})
     with pytest.raises(InputError, match=r"its sha256 is .*, but params/sources.yaml says 0000"):
         sources.fetch("other", Source(location=remote.as_uri(), sha256="0" * 64, **rows | {"file": "other"}), out)
@@ -331,9 +299,9 @@ EMPTY, HTML, BROKEN = "it is empty", "it is a page of HTML", r"it is not a whole
     ],
     ids=range(21),
 )
-def test_what_cannot_be_the_file_is_refused_and_no_hash_recorded(server, out, name, body, wrong):
+def test_what_cannot_be_the_file_is_refused_and_no_hash_recorded(serve, out, name, body, wrong):
     """The server says no length, so that nothing but the content tells."""
-    wanted = source(f"{server(replying(body))}/{name}")
+    wanted = source(f"{serve(replying(body))[0]}/{name}")
     if wrong is None:
         assert sources.fetch("w", wanted, out) == hashlib.sha256(body).hexdigest()
         return

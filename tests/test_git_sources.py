@@ -44,20 +44,17 @@ def repository(tmp_path_factory):
     return root.as_uri(), commit(root, FILES), commit(root, {"zoo/w.th": b"changed"})
 
 
-def source(repository, path, commit=1, **given):
-    facts = {"kind": "checkpoint", "file": "place/it", "licence": "MIT", "revision": repository[commit]}
-    return Source(location=f"git:{repository[0]}", path=path, **facts | given)
+def source(repository, path, **given):
+    facts = {"kind": "checkpoint", "file": "place/it", "licence": "MIT", "revision": repository[1]}
+    return Source(path=path, **{"location": f"git:{repository[0]}"} | facts | given)
 
 
-def test_a_file_of_an_earlier_commit_is_fetched_as_it_is(repository, tmp_path):
+def test_a_file_or_files_of_a_directory_of_an_earlier_commit_are_fetched_as_they_are(repository, tmp_path):
     sources.fetch("w", source(repository, "zoo/w.th"), tmp_path)
     assert (tmp_path / "place/it").read_bytes() == FILES["zoo/w.th"]
     assert sorted(path.name for path in (tmp_path / "place").iterdir()) == ["it", "it.sha256"]
-
-
-def test_of_a_directory_the_named_files_are_fetched(repository, tmp_path):
-    sources.fetch("w", source(repository, "zoo", files=["w.th"]), tmp_path)
-    assert [path.name for path in (tmp_path / "place/it").iterdir()] == ["w.th"]
+    sources.fetch("w", source(repository, "zoo", files=["w.th"]), tmp_path / "directory")
+    assert [path.name for path in (tmp_path / "directory/place/it").iterdir()] == ["w.th"]
 
 
 def test_a_packed_directory_has_the_hash_of_its_files_however_it_is_packed(repository, tmp_path):
@@ -88,39 +85,34 @@ def test_a_whole_repository_is_its_files_without_those_of_git(repository, tmp_pa
     assert not (tmp_path / "place/it/.git").exists()
 
 
-def test_a_tar_without_files_is_refused(repository, tmp_path):
+def test_what_is_no_tar_of_files_is_refused(repository, tmp_path):
     tarfile.open(tmp_path / "empty", "w").close()
-    with pytest.raises(InputError, match="it is a tar without files"):
-        sources.verify("w", source(repository, ".", packed=True), tmp_path / "empty")
+    (tmp_path / "broken").write_bytes(b"no tar" * 200)
+    for name, message in (("empty", "it is a tar without files"), ("broken", "it is not a whole tar")):
+        with pytest.raises(InputError, match=message):
+            sources.verify("w", source(repository, "train", packed=True), tmp_path / name)
 
 
-def test_a_broken_tar_is_refused(repository, tmp_path):
-    (tmp_path / "place").mkdir()
-    (tmp_path / "place/it").write_bytes(b"no tar" * 200)
-    with pytest.raises(InputError, match="it is not a whole tar"):
-        sources.fetch("w", source(repository, "train", packed=True), tmp_path)
+ORIGIN = r"Get it from: zoo/w\.th of the git repository file:///nowhere, commit aaaa\w+, and put it at \S+/place/it"
 
 
-def test_a_wrong_file_is_not_kept(repository, tmp_path):
-    with pytest.raises(InputError, match="its sha256 is"):
-        sources.fetch("w", source(repository, "zoo/w.th", commit=2, sha256="0" * 64), tmp_path)
+@pytest.mark.parametrize(
+    ("url", "path", "given", "message"),
+    [
+        (None, "zoo/w.th", {"sha256": "0" * 64}, "its sha256 is"),
+        (None, "zoo/none", {}, "the commit has no zoo/none"),
+        (None, "zoo/w.th", {"revision": "b" * 40}, "it can't be fetched"),
+        ("file:///nowhere", "zoo/w.th", {"revision": "a" * 40}, f"git fetch: fatal.*{ORIGIN}"),
+        (None, "train", {"packed": True, "bytes": 7}, r"packed as a tar of names such as train/\.\.\."),
+    ],
+)
+def test_what_cannot_be_fetched_says_what_to_put_where_and_nothing_is_kept(
+    repository, tmp_path, url, path, given, message
+):
+    wanted = source(repository, path, **given, **({"location": f"git:{url}"} if url else {}))
+    with pytest.raises(InputError, match=message):
+        sources.fetch("w", wanted, tmp_path)
     assert list((tmp_path / "place").iterdir()) == []
-
-
-def test_what_cannot_be_fetched_says_what_to_put_where(repository, tmp_path):
-    lost = source(("file:///nowhere", "a" * 40), "zoo/w.th")
-    with pytest.raises(InputError) as caught:
-        sources.fetch("w", lost, tmp_path)
-    message = str(caught.value)
-    assert "git fetch: fatal" in message
-    assert "Get it from: zoo/w.th of the git repository file:///nowhere, commit aaaa" in message
-    assert f"put it at {tmp_path}/place/it" in message
-    with pytest.raises(InputError, match=r"packed as a tar of names such as train/\.\.\."):
-        sources.verify("w", source(repository, "train", packed=True), tmp_path / "none")
-    with pytest.raises(InputError, match="the commit has no zoo/none"):
-        sources.fetch("w", source(repository, "zoo/none"), tmp_path)
-    with pytest.raises(InputError, match="it can't be fetched"):
-        sources.fetch("w", source((repository[0], "b" * 40), "zoo/w.th"), tmp_path)
 
 
 def test_without_git_the_message_says_so(repository, tmp_path, monkeypatch):

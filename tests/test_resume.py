@@ -1,30 +1,32 @@
-"""What a killed job finds again: trainings go on at their epoch, evaluations at their data set, with the same bits."""
+"""What a killed job finds again: trainings go on at their epoch, evaluations at their data set, with the same bits.
+
+Images do so in test_hardware.
+"""
 
 import contextlib
+import functools
+import os
 import re
 import shutil
-import subprocess
-import sys
+import socket
 from types import SimpleNamespace
 
-import image_sets
 import numpy as np
 import pytest
-import stage_calls
 import test_commonsense
-import test_image_training
 import test_lora_training
 import torch
+from accelerate.state import AcceleratorState
+from forks import results
 from safetensors.torch import load_file
 
 from flexround.errors import InputError
 from flexround.io import resume
-from flexround.models import transformer
 from flexround.tasks.commonsense import harness
 from flexround.tasks.text import lora_training
 from flexround.tasks.text import training as text_training
 
-place, prepared, small_digits = test_commonsense.place, test_commonsense.prepared, test_image_training.small_digits
+place, prepared = test_commonsense.place, test_commonsense.prepared
 
 
 class KilledError(BaseException):
@@ -36,153 +38,103 @@ def everything_is_worth_it(monkeypatch):
     monkeypatch.setattr(resume, "WORTH_SECONDS", 0.0)
 
 
-def text_trainer(**settings):
-    """Return a training of a BERT with dropout, or of adapters; the loss draws from the generator that it is given."""
+def trainer(train, settings, make, batch_loss, rows=11):
+    """Return a training that may die at a step; it gives facts, weights and the number of steps."""
+
+    def training(died_at=None):
+        model, calls = make(), []
+
+        def loss(network, batch, generator):
+            calls.append(None)
+            if len(calls) == died_at:
+                raise KilledError
+            return batch_loss(network, batch, generator)
+
+        facts = train(model, {"ids": test_lora_training.IDS[:rows]}, loss, settings)
+        return facts, model.state_dict(), len(calls)
+
+    return training
+
+
+def llama_trainer(**settings):
+    """Return a training of all weights, or of adapters; the loss draws from the generator that it is given."""
     usual = {"epochs": 4, "batch": 4, "lr": 1e-2, "weight_decay": 0.1, "warmup": 0.2}
+
+    def loss(network, batch, generator):
+        return test_lora_training.loss(network, batch, generator) * (1 + torch.rand((), generator=generator))
+
     checked = lora_training.AdapterTrainSettings.model_validate(usual | settings)
-
-    def train(died_at=None):
-        model, calls = test_lora_training.make(torch.float32), []
-
-        def loss(network, batch, generator):
-            calls.append(None)
-            if len(calls) == died_at:
-                raise KilledError
-            shift = torch.rand((), generator=generator)
-            return test_lora_training.loss(network, batch, generator) * (1 + shift)
-
-        facts = lora_training.train(model, {"ids": test_lora_training.IDS}, loss, checked)
-        return facts, model.state_dict(), len(calls)
-
-    return train
+    return trainer(lora_training.train, checked, lambda: test_lora_training.make(torch.float32), loss)
 
 
-def bert_trainer():
-    settings = text_training.TrainSettings(epochs=4, batch=4, lr=1e-2)
-    sizes = {"vocab_size": 30, "hidden_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2}
+def small_trainer(dropout):
+    """Return a training of a network with dropout, whose seed is another one in each process."""
 
-    def train(died_at=None):
-        model, calls = transformer.bert("classification", labels=3, seed=1, intermediate_size=24, **sizes), []
+    def make():
+        torch.manual_seed(0)
+        model = torch.nn.Sequential(torch.nn.Linear(8, 4), torch.nn.Dropout(dropout), torch.nn.Linear(4, 1))
+        torch.manual_seed(int(os.environ.get("RANK", "0")))
+        return model
 
-        def loss(network, batch, generator):
-            calls.append(None)
-            if len(calls) == died_at:
-                raise KilledError
-            return network(input_ids=batch["ids"]).logits.square().mean()
+    def loss(network, batch, _):
+        return network(batch["ids"] / 30).square().mean()
 
-        facts = text_training.train(model, {"ids": test_lora_training.IDS}, loss, settings)
-        return facts, model.state_dict(), len(calls)
-
-    return train
+    settings = text_training.TrainSettings(epochs=3, batch=2, lr=0.01)
+    return trainer(text_training.train, settings, make, loss, rows=8)
 
 
-@pytest.mark.parametrize(
-    "make",
-    [bert_trainer, text_trainer, lambda: text_trainer(lora={"rank": 2, "dropout": 0.3})],
-    ids=["bert", "llama", "adapters"],
-)
-def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, make):
-    train = make()
+def same(found, expected):
+    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
+
+
+@pytest.mark.parametrize("adapters", [{}, {"lora": {"rank": 2, "dropout": 0.3}}], ids=["all weights", "adapters"])
+def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, adapters):
+    train = llama_trainer(**adapters)
     facts, weights, calls = train()
     assert calls == 12
     with pytest.raises(KilledError), resume.kept(tmp_path / "state"):
         train(died_at=8)  # of 4 epochs of 3 steps: in the third one
     assert (tmp_path / "state/training").is_dir()
-    with resume.kept(tmp_path / "state"):
-        found, resumed, calls = train()
-    assert calls == 6
-    assert found == facts
-    assert all(torch.equal(value, weights[name]) for name, value in resumed.items())
-    assert not (tmp_path / "state").exists()
-
-
-def test_a_training_that_was_killed_after_its_end_is_not_done_again(tmp_path):
-    train = text_trainer()
     with contextlib.suppress(KilledError), resume.kept(tmp_path / "state"):
-        facts, weights, _ = train()
-        raise KilledError
+        found, resumed, calls = train()
+        assert (calls, found) == (6, facts)
+        assert same(resumed, weights)
+        raise KilledError  # after the end of the training
     with resume.kept(tmp_path / "state"):
         found, again, calls = train()
     assert (calls, found) == (0, facts)
-    assert all(torch.equal(value, weights[name]) for name, value in again.items())
+    assert same(again, weights)
+    assert not (tmp_path / "state").exists()
 
 
-def test_images_go_on_at_their_epoch(tmp_path, small_digits, monkeypatch):
-    from flexround.tasks.images import training
-
-    def train():
-        model = test_image_training.tiny_network()
-        facts = image_sets.digits_task().finetune(model, small_digits, test_image_training.RECIPE, small_digits)
-        return facts, model.state_dict()
-
-    facts, weights = train()
-    epochs, train_epoch = [], training._train_epoch
-
-    def dying(*arguments):
-        epochs.append(arguments[-1])
-        if len(epochs) == 4:
-            raise KilledError
-        return train_epoch(*arguments)
-
-    monkeypatch.setattr(training, "_train_epoch", dying)
-    with pytest.raises(KilledError), resume.kept(tmp_path / "state"):
-        train()
-    with resume.kept(tmp_path / "state"):
-        found, resumed = train()
-    assert epochs == [0, 1, 2, 3, 3, 4, 5]
-    assert found == facts
-    assert all(torch.equal(value, weights[name]) for name, value in resumed.items()), "running averages too"
+def ranked(directory, rank, port):
+    """Train as one of two processes: without dropout, whole with it, and killed and resumed; return what came of it."""
+    torch.set_num_threads(1)  # a fork would wait for ever for the threads of its parent
+    AcceleratorState._reset_state(True)
+    os.environ |= {"RANK": str(rank), "LOCAL_RANK": str(rank), "WORLD_SIZE": "2"}
+    os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port)}
+    found = {"plain": small_trainer(0.0)(), "whole": small_trainer(0.5)()}
+    with contextlib.suppress(KilledError), resume.kept(directory / "state"):
+        small_trainer(0.5)(died_at=7)
+    torch.distributed.barrier()
+    with resume.kept(directory / "state"):
+        found["resumed"] = small_trainer(0.5)()
+        torch.distributed.barrier()
+    weights = {name: {key: value.numpy() for key, value in state.items()} for name, (_, state, _) in found.items()}
+    return torch.distributed.get_world_size(), [calls for _, _, calls in found.values()], weights
 
 
-LAUNCHED = """
-import os, sys
-from pathlib import Path
-import numpy as np, torch
-from torch import distributed
-from flexround.io import resume
-from flexround.tasks.text import training as text_training
-resume.WORTH_SECONDS = 0.0
-torch.manual_seed(0)
-model = torch.nn.Sequential(torch.nn.Linear(5, 4), torch.nn.Dropout(float(sys.argv[4])), torch.nn.Linear(4, 1))
-arrays = {"x": np.random.default_rng(0).normal(size=(32, 5)).astype(np.float32)}
-settings = text_training.TrainSettings(epochs=3, batch=8, lr=0.01)
-calls = []
-def loss(network, batch, _):
-    calls.append(None)
-    if len(calls) == int(sys.argv[1]):
-        os._exit(9)
-    return network(batch["x"]).square().mean()
-with resume.kept(Path(sys.argv[2])):
-    text_training.train(model, arrays, loss, settings)
-    processes = distributed.get_world_size() if distributed.is_initialized() else 1
-    if processes == 1 or distributed.get_rank() == 0:
-        torch.save([processes, len(calls), model.state_dict()], sys.argv[3])
-"""
-
-
-def launched(directory, name, processes, died_at=0, dropout=0.5, state="state"):
-    """Train in processes of their own and return their number, the steps of the first one, and its weights."""
-    (directory / "launched.py").write_text(LAUNCHED)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", f"--nproc-per-node={processes}"] * (processes > 1)
-    arguments = [str(died_at), directory / state, directory / name, str(dropout)]
-    command = [sys.executable, *torchrun, directory / "launched.py", *arguments]
-    subprocess.run(command, check=not died_at, capture_output=True)
-    return None if died_at else torch.load(directory / name)
-
-
-def test_two_processes_go_on_each_with_its_own_dropout(tmp_path):
-    whole = launched(tmp_path, "whole", 2, state="other")
-    launched(tmp_path, "died", 2, died_at=7)
-    assert not (tmp_path / "died").exists()
-    resumed = launched(tmp_path, "resumed", 2)
-    assert (whole[:2], resumed[:2]) == ([2, 12], [2, 8])
-    assert all(torch.equal(value, resumed[2][name]) for name, value in whole[2].items())
-
-
-def test_two_processes_train_as_one(tmp_path):
-    one, two = (launched(tmp_path, str(processes), processes, dropout=0.0) for processes in (1, 2))
-    assert (one[:2], two[:2]) == ([1, 12], [2, 12])
-    torch.testing.assert_close(one[2], two[2], rtol=1e-4, atol=1e-5)
+def test_two_processes_train_as_one_and_go_on_each_with_its_own_dropout(tmp_path):
+    _, alone, calls = small_trainer(0.0)()
+    with socket.create_server(("127.0.0.1", 0)) as free:
+        port = free.getsockname()[1]
+    found = results(*(functools.partial(ranked, tmp_path, rank, port) for rank in range(2)))
+    for processes, steps, weights in found:
+        assert (processes, steps, calls) == (2, [12, 12, 8], 12)
+        for name, value in alone.items():
+            np.testing.assert_allclose(weights["plain"][name], value, rtol=1e-4, atol=1e-5)
+            np.testing.assert_array_equal(weights["resumed"][name], weights["whole"][name])
+            assert (weights["whole"][name] != weights["plain"][name]).any()
 
 
 def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatch):
@@ -208,46 +160,25 @@ def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatc
         np.testing.assert_array_equal(resumed.predictions[name], values)
 
 
-def test_stages_keep_their_work_where_they_are_told_until_it_is_done(tmp_path, monkeypatch):
-    work, seen = stage_calls.Work(stage_calls.Path(__file__).with_name("lm_scale.yaml"), tmp_path), []
-    save = resume.save
+def test_the_machine_and_its_threads_decide_where_work_is_kept(tmp_path, monkeypatch):
+    """So do settings, code and inputs, see test_stage_guards."""
+    (tmp_path / "code").write_text("one")
+    job = SimpleNamespace(code=tmp_path / "code", model_dump_json=lambda: "{}")
 
-    def watched(name, groups, **facts):
-        save(name, groups, **facts)
-        seen.append((name, sorted(path.parts[-3:-1] for path in tmp_path.glob("kept/*/*/*"))[0][0]))
-        if len(seen) == 1:
-            raise KilledError
+    def name(device="cpu"):
+        return resume.fingerprint(job, {"data": "1"}, torch.device(device))
 
-    monkeypatch.setattr(resume, "save", watched)
-    with pytest.raises(KilledError):
-        work.weights("corpus", "gpt-neo-125m", state=stage_calls.Path("kept"))
-    assert seen == [("training", "finetune")]
-    work.weights("corpus", "gpt-neo-125m", state=stage_calls.Path("kept"), again=True)
-    assert not list(tmp_path.glob("kept/*/*"))
-
-
-def test_what_decides_the_bits_decides_where_work_is_kept(tmp_path, monkeypatch):
-    code = tmp_path / "code"
-    code.write_text("one")
-    job = SimpleNamespace(code=code, model_dump_json=lambda: "{}")
-    names = [resume.fingerprint(job, {"data": "1"}, torch.device("cpu"))]
-    assert names == [resume.fingerprint(job, {"data": "1"}, torch.device("cpu"))]
-    names.append(resume.fingerprint(job, {"data": "2"}, torch.device("cpu")))
-    code.write_text("two")
-    names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
-    job.model_dump_json = lambda: "{1}"
-    names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
-    threads = torch.get_num_threads()
-    torch.set_num_threads(threads + 1)
-    names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
-    torch.set_num_threads(threads)
+    names = [name()]
+    with monkeypatch.context() as patch:
+        patch.setattr(torch, "get_num_threads", lambda: 77)
+        names.append(name())
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "0.1")
-        names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cpu")))
+        names.append(name())
     for gpu in ("A100", "H100"):
-        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, name=gpu: name)
-        names.append(resume.fingerprint(job, {"data": "1"}, torch.device("cuda", 0)))
-    assert len(set(names)) == 8
+        monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, gpu=gpu: gpu)
+        names.append(name("cuda:0"))
+    assert len(set(names)) == 5
 
 
 def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):
@@ -266,11 +197,6 @@ def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):
         assert resume.load("part")[1] == {"number": 1}
         (tmp_path / "state/part").rename(tmp_path / "state/part.old")
         assert resume.load("part")[1] == {"number": 1}, "killed between two renames"
-        data = (tmp_path / "state/part.old/group.safetensors").read_bytes()
-        (tmp_path / "state/part.old/group.safetensors").write_bytes(data[:-1] + b"x")
-        with pytest.raises(InputError, match=r"group\.safetensors"):
-            resume.load("part")
-        (tmp_path / "state/part.old/group.safetensors").write_bytes(data)
         manifest = tmp_path / "state/part.old/manifest.json"
         manifest.write_text(manifest.read_text().replace('"number": 1', '"number": 3'))
         with pytest.raises(InputError, match=r"manifest\.json: its content has the sha256") as caught:
@@ -299,4 +225,4 @@ def test_little_work_is_not_kept(tmp_path, monkeypatch):
     monkeypatch.setattr(resume, "WORTH_SECONDS", 3600.0)
     monkeypatch.setattr(resume, "save", lambda *_, **__: pytest.fail("it was kept"))
     with resume.kept(tmp_path / "state"):
-        bert_trainer()()
+        small_trainer(0.5)()

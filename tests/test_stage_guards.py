@@ -1,17 +1,22 @@
-"""What a stage reads is what its manifest says, and what it goes on with is of this very job."""
+"""What stages record, refuse and keep: a network of a small scale, from its data to the gate and what is behind it."""
 
+import hashlib
 import json
 import shutil
+from argparse import Namespace
 from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
+from safetensors.numpy import save_file
 from stage_calls import Work, call
 
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.jobs import resolve
-from flexround.stages import evaluate, finetune, reconstruct
+from flexround.stages import evaluate, finetune, reconstruct, select
+from flexround.tasks import protocol
 
 TESTS = Path(__file__).parent
 IMAGES = "imagenet", "mobilenetv2-brecq"
@@ -28,6 +33,20 @@ def _code_is_written_here():
     resolve.code.cache_clear()
 
 
+@pytest.fixture(scope="module")
+def work(tmp_path_factory):
+    """Make what the stages read: data, a network that was trained for a moment, and samples."""
+    root = tmp_path_factory.mktemp("work")
+    text = (TESTS / "smoke.yaml").read_text()
+    (root / "smoke.yaml").write_text(text.replace("train: 640, val: 200", "train: 128, val: 64"))
+    found = Work(root / "smoke.yaml", root)
+    found.weights(*IMAGES), found.samples(IMAGES[0], 64)
+    return found
+
+
+# what a job goes on with
+
+
 @pytest.fixture
 def kept(monkeypatch):
     """Make a stage stop where it begins to compute; return the names of what it would have gone on with."""
@@ -40,17 +59,8 @@ def kept(monkeypatch):
     monkeypatch.setattr(resume, "kept", stop)
     monkeypatch.setattr(reconstruct, "State", stop)
     monkeypatch.setattr(reconstruct, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(finetune.build, "architecture", lambda *_: None)
     return names
-
-
-def inputs_of(job, tmp_path):
-    """Write what a job reads, one small file each, and its code; return the names of its directories."""
-    given = json.loads(Path(job).read_text())
-    directories = [Path(given[name]) for name in ("weights", "samples", "network", "data") if given.get(name)]
-    for directory in directories:
-        shutil.rmtree(directory, ignore_errors=True)
-        filled(directory, b"one", given.get("recipe"))
-    return [*directories, Path(given["code"])]
 
 
 def filled(directory, content, recipe):
@@ -58,73 +68,56 @@ def filled(directory, content, recipe):
     artifacts.write_manifest(directory, ["file.bin"], place=str(directory), recipe=recipe)
 
 
-def ask(stage, job, names):
-    """Return what a job would go on with."""
-    with pytest.raises(Stop):
-        call(stage, {"job": job})
-    return names[-1]
+@pytest.mark.parametrize(
+    ("stage", "scale", "names", "setting"),
+    [
+        ("reconstruct", "smoke", (*IMAGES, "b-flexround-w4"), ("hyper", "iters")),
+        ("evaluate", "smoke", (*IMAGES, "b-flexround-w4"), ("run", "seed")),
+        ("finetune", "lm_scale", TEXTS, ("train", "epochs")),
+    ],
+)
+def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept, stage, scale, names, setting):
+    """Each input, the code or a setting is another one: each time it goes on with something else."""
+    monkeypatch.chdir(tmp_path)
+    work = Work(TESTS / f"{scale}.yaml", tmp_path)
+    job = Path(work.inputs(stage, *([work.run(*names)] if scale == "smoke" else names))["job"])
+    settings = json.loads(job.read_text())
+    directories = [Path(settings[name]) for name in ("weights", "samples", "network", "data") if settings.get(name)]
+    recipe = settings.get("recipe")
+    for directory in directories:
+        filled(directory, b"one", recipe)
 
+    def ask():
+        with pytest.raises(Stop):
+            call(stage, {"job": job})
 
-def check_all_count(stage, job, setting, tmp_path, names):
-    """Change each input of a job, its code and a setting: each time it goes on with something else."""
-    *directories, code = inputs_of(job, tmp_path)
-    recipe = json.loads(Path(job).read_text()).get("recipe")
-    found = {ask(stage, job, names)}
-    assert ask(stage, job, names) in found, "the same job goes on with the same work"
+    ask(), ask()
+    assert len(set(kept)) == 1, "the same job goes on with the same work"
     for directory in directories:
         filled(directory, b"two", recipe)  # as many bytes
-        found.add(ask(stage, job, names))
-    code.write_text("other code")
-    found.add(ask(stage, job, names))
-    given = json.loads(Path(job).read_text())
-    given[setting[0]][setting[1]] = setting[2]
-    Path(job).write_text(json.dumps(given))
-    found.add(ask(stage, job, names))
-    assert len(found) == 1 + len(directories) + 2
+        ask()
+    Path(settings["code"]).write_text("other code")
+    ask()
+    settings[setting[0]][setting[1]] = 7
+    job.write_text(json.dumps(settings))
+    ask()
+    assert len(set(kept)) == len(kept) - 1 == 1 + len(directories) + 2
+    if stage == "evaluate":
+        filled(directories[0], b"two", recipe | {"w_bits": 3})
+        message = f"{directories[0]}: its manifest says recipe = .*'w_bits': 3.*; delete {directories[0]} "
+        with pytest.raises(InputError, match=message):
+            call(stage, {"job": job})
 
 
-def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):
-    work = Work(TESTS / "smoke.yaml", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    run = work.run(*IMAGES, "b-flexround-w4")
-    check_all_count("reconstruct", work.inputs("reconstruct", run)["job"], ("hyper", "iters", 7), tmp_path, kept)
-    check_all_count("evaluate", work.inputs("evaluate", run)["job"], ("run", "seed", 7), tmp_path, kept)
-
-
-def test_what_a_training_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept):
-    work = Work(TESTS / "lm_scale.yaml", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    monkeypatch.setattr(finetune.build, "architecture", lambda *_: None)
-    job = work.inputs("finetune", *TEXTS)["job"]
-    check_all_count("finetune", job, ("train", "epochs", 7), tmp_path, kept)
-    data = Path(json.loads(Path(job).read_text())["data"])
-    (data / "file.bin").write_bytes(b"2wo")
-    with pytest.raises(InputError, match=r"file\.bin: its sha256"):
-        call("finetune", {"job": job})
-
-
-@pytest.fixture(scope="module")
-def work(tmp_path_factory):
-    """Make what the stages read: data, a network and samples."""
-    found = Work(TESTS / "smoke.yaml", tmp_path_factory.mktemp("work"))
-    run = found.run(*IMAGES, "b-rtn-w4")
-    found.weights(*IMAGES), found.samples(IMAGES[0], found.plan.hyper(run)[0].samples)
-    return found
-
-
-def test_a_network_of_another_recipe_of_the_same_name_is_not_evaluated(tmp_path, monkeypatch, kept):
-    work = Work(TESTS / "smoke.yaml", tmp_path)
-    monkeypatch.chdir(tmp_path)
-    job = work.inputs("evaluate", work.run(*IMAGES, "b-flexround-w4"))["job"]
-    network = inputs_of(job, tmp_path)[0]
-    filled(network, b"one", json.loads(Path(job).read_text())["recipe"] | {"w_bits": 3})
-    with pytest.raises(InputError, match=rf"{network}: its manifest says recipe = .*'w_bits': 3.*; delete {network} "):
-        call("evaluate", {"job": job})
+# what is read and written
 
 
 @pytest.mark.parametrize(
     ("stage", "read"),
     [
+        ("finetune", "data"),
+        ("gate", "data"),
+        ("gate", "weights"),
         ("calibrate", "data"),
         ("evaluate", "data"),
         ("evaluate", "network"),
@@ -135,25 +128,47 @@ def test_a_network_of_another_recipe_of_the_same_name_is_not_evaluated(tmp_path,
 def test_what_is_read_is_compared_with_its_hash(work, monkeypatch, stage, read):
     """One bit of the largest file, so that no size tells; and the way out is the whole output of a rule."""
     monkeypatch.chdir(work.root)
-    run = work.run(*IMAGES, "b-rtn-w4")
-    samples = work.plan.hyper(run)[0].samples
-    inputs = {
-        "calibrate": lambda: work.inputs("calibrate", IMAGES[0], samples, 0),
-        "evaluate": lambda: work.inputs("evaluate", work.run(*IMAGES)),
-        "reconstruct": lambda: work.inputs("reconstruct", run),
-    }[stage]()
+    arguments = {
+        "calibrate": (IMAGES[0], 64, 0),
+        "evaluate": (work.run(*IMAGES),),
+        "reconstruct": (work.run(*IMAGES, "b-rtn-w4"),),
+    }
+    inputs = work.inputs(stage, *arguments.get(stage, IMAGES))
     directory = Path(json.loads(Path(inputs["job"]).read_text())[read])
     file = max(directory.iterdir(), key=lambda path: path.stat().st_size)
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+    message = rf"{file.name}: its sha256 is not .*; delete {directory} and run the same"
     try:
-        with pytest.raises(
-            InputError, match=rf"{file.name}: its sha256 is not .*; delete {directory} and run the same"
-        ):
+        with pytest.raises(InputError, match=message):
             call(stage, inputs)
     finally:
         file.write_bytes(content)
     assert str(directory) in inputs.values()
+
+
+@pytest.mark.parametrize("count", [20, 65])
+def test_another_number_of_samples_is_refused(work, tmp_path, monkeypatch, count):
+    shutil.copytree(work.root, tmp_path, dirs_exist_ok=True)
+    monkeypatch.chdir(tmp_path)
+    run = work.run(*IMAGES, "b-rtn-w4")
+    arrays = {"images": np.zeros((count, 32, 32, 3), np.uint8), "indices": np.arange(count)}
+    samples = Path(work.plan.samples_dir(run))
+    save_file(arrays, samples / "samples.safetensors")
+    artifacts.write_manifest(samples, ["samples.safetensors"], place=str(samples))
+    with pytest.raises(InputError, match=f"{count} samples, the settings say 64; delete .* and run the same"):
+        call("reconstruct", work.inputs("reconstruct", run))
+    assert not Path(work.plan.network_dir(run)).exists()
+
+
+def test_samples_and_weights_say_what_they_were_made_of(work):
+    samples, weights = (
+        artifacts.read_manifest(path) for path in (work.samples(IMAGES[0], 20, 3), work.weights(*IMAGES))
+    )
+    assert (samples["seed"], samples["samples"], samples["task"]) == (3, 20, IMAGES[0])
+    expected = protocol.draw_indices(work.params.scale.tasks[IMAGES[0]].options["train"], 20, 3)
+    assert samples["indices_sha256"] == hashlib.sha256(expected.tobytes()).hexdigest()
+    assert weights["train"]["settings"]["epochs"] == 1
 
 
 def test_metrics_are_there_only_when_all_is(tmp_path, monkeypatch):
@@ -171,3 +186,79 @@ def test_metrics_are_there_only_when_all_is(tmp_path, monkeypatch):
     evaluate._write(tmp_path, {"scores/top1": np.zeros(3)}, {"metrics": {"top1": 0.0}})
     predictions = artifacts.read_formatted(tmp_path / "metrics.json")["predictions"]
     assert predictions == {"sha256": artifacts.sha256(tmp_path / "predictions.safetensors")}
+
+
+# the gate
+
+
+@pytest.fixture
+def bounded(work):
+    """Return a function that makes the work under other bounds; what an earlier gate wrote goes."""
+
+    def make(**bounds):
+        gates = tuple(rule.model_copy(update=bounds) for rule in work.params.scale.gates)
+        changed = work.params._replace(scale=work.params.scale.model_copy(update={"gates": gates}))
+        made = Work("", work.root, changed)
+        (made.root / made.plan.gate(made.run(*IMAGES))).unlink(missing_ok=True)
+        return made
+
+    return make
+
+
+def test_a_network_inside_its_bounds_passes_and_the_file_says_what_it_showed(bounded):
+    work = bounded(min=0, max=100)
+    record = artifacts.read_formatted(work.gate(*IMAGES))
+    assert record["metrics"] == work.metrics(*IMAGES)["metrics"]
+    assert record["gate"] == {"metric": "top1", "min": 0, "max": 100}
+    assert record["names"] == ["smoke", *IMAGES]
+    value = record["metrics"]["top1"]
+    assert bounded(min=value, max=value).gate(*IMAGES).exists(), "a bound itself passes"
+
+
+@pytest.mark.parametrize("bounds", [{"min": 100.5, "max": 101.0}, {"min": -2.0, "max": -1.0}, {"metric": "f1"}])
+def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bounds):
+    work = bounded(**bounds)
+    gate, value = work.params.scale.gates[0], work.metrics(*IMAGES)["metrics"].get(bounds.get("metric", "top1"))
+    before = {*work.root.rglob("*")}
+    with pytest.raises(InputError) as caught:
+        work.quantized(*IMAGES, "b-rtn-w4")
+    expected = f"{work.weights(*IMAGES).relative_to(work.root)}: full-precision {gate.metric} is {value}, "
+    expected += f"expected {gate.min} to {gate.max}; nothing is quantized before this holds"
+    assert str(caught.value).startswith(expected)
+    made = {path.relative_to(work.root).parts[0] for path in {*work.root.rglob("*")} - before}
+    assert made <= {".jobs", ".code"}, "nothing is written but how the job would be"
+
+
+# select
+
+
+class Scorer:
+    """A task whose metric is written in the network's file."""
+
+    head = {}
+
+    def evaluate(self, model, data, device, batch, source, split):
+        assert split == "heldout", "never the test set"
+        value = float((source / "weights-000.safetensors").read_text())
+        return protocol.Evaluation(metrics={"ppl": value, "f1": 0.0}, stderr={}, n_examples={}, scores={})
+
+
+def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkeypatch):
+    """A lower perplexity is better, the first of equal ones is taken; test_text_tasks has a metric to be maximised."""
+    monkeypatch.setattr(protocol, "build", lambda _: Scorer())
+    monkeypatch.setattr("flexround.reconstruct.network.quantized", lambda *_: torch.nn.Identity())
+    monkeypatch.chdir(tmp_path)
+    values = {"a": 71.0, "b": 70.0, "c": 70.0}
+    for name, value in values.items():
+        artifacts.write_text(Path(name, "weights-000.safetensors"), str(value))
+        artifacts.write_manifest(Path(name), ["weights-000.safetensors"], place=name, made_of=name)
+    settings = json.loads(Path(work.inputs("evaluate", work.run(*IMAGES, "b-rtn-w4"))["job"]).read_text())
+    artifacts.write_manifest(Path(settings["data"]), [])
+    settings = {key: settings[key] for key in settings.keys() - {"recipe", "network", "code"}}
+    settings |= {"networks": {name: name for name in values}, "out": "out"}
+    Path("select.json").write_text(json.dumps(settings))
+    select.run(Namespace(job=Path("select.json"), gpus=0))
+    manifest = artifacts.read_manifest(Path("out"))
+    assert Path("out/weights-000.safetensors").samefile("b/weights-000.safetensors")
+    assert manifest["made_of"] == "b"
+    assert manifest["selected"] == {"recipe": "b", "metric": "ppl", "heldout": values}

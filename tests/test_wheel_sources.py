@@ -2,13 +2,14 @@
 
 import hashlib
 import io
+import shutil
 import sys
 import zipfile
 
 import pytest
 
 from flexround.errors import InputError
-from flexround.io import sources
+from flexround.io import pypi, sources
 from flexround.settings.schema import Source
 
 NET = b"weights" * 1000
@@ -59,6 +60,10 @@ def test_files_of_a_zip_in_a_wheel_become_a_directory_and_nothing_else_is_writte
     assert (tmp_path / "sources/place/it/sub/net.bin").read_bytes() == NET
 
 
+ORIGIN = r"net/net\.bin of the wheel tiny-net==1\.0 of the package index, sha256 \w{64}, and put it at \S+/place/it"
+OFFLINE = rf"Could not find .*; .*connection broken by .*refused.*Get it from: {ORIGIN}"
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [
@@ -69,22 +74,24 @@ def test_files_of_a_zip_in_a_wheel_become_a_directory_and_nothing_else_is_writte
         ({"files": ["none"]}, r"net/net\.bin: File is not a zip file"),
         ({"bytes": 7001}, r"net/net\.bin: 7000 bytes instead of 7001"),
         ({"sha256": "0" * 64}, r"its sha256 is \w+, but params/sources\.yaml says 0000"),
+        ({}, OFFLINE),
     ],
 )
-def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(wheel, tmp_path, given, message):
+def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(
+    wheel, tmp_path, monkeypatch, given, message
+):
+    if given.keys() & {"path", "files", "bytes", "sha256"}:  # as if pip had found it, as it does above
+        shelf = tmp_path / "shelf"
+        monkeypatch.setattr(
+            pypi, "run", lambda _, __, at, ___: shutil.copytree(shelf, at / "wheels", dirs_exist_ok=True)
+        )
+    if message == OFFLINE:
+        monkeypatch.setenv("PIP_NO_INDEX", "0")
+        monkeypatch.setenv("PIP_FIND_LINKS", "")
     with pytest.raises(InputError, match=message) as caught:
         sources.fetch("w", source(wheel, **given), tmp_path)
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "place").iterdir()) == []
-
-
-def test_offline_the_message_says_what_to_put_where(wheel, tmp_path, monkeypatch):
-    monkeypatch.setenv("PIP_NO_INDEX", "0")
-    monkeypatch.setenv("PIP_FIND_LINKS", "")
-    with pytest.raises(InputError, match=r"Could not find .*; .*connection broken by .*refused") as caught:
-        sources.fetch("w", source(wheel), tmp_path)
-    origin = f"net/net.bin of the wheel tiny-net==1.0 of the package index, sha256 {wheel}"
-    assert f"Get it from: {origin}, and put it at {tmp_path}/place/it" in str(caught.value)
 
 
 def test_without_pip_the_message_says_so(tmp_path, monkeypatch):

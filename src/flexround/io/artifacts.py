@@ -266,9 +266,7 @@ def write_manifest(directory: Path, files: list[str], **facts: Any) -> None:
 def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
     """Read ``directory/manifest.json`` and check that every file in it lies there with the recorded size and sha256.
 
-    Args:
-        directory: holds ``manifest.json`` and the files it lists.
-        verify: hash the files too; without it only their sizes are compared.
+    Without ``verify`` no file is hashed: only the sizes are compared.
 
     Raises:
         InputError: a file is missing, truncated or changed, is a link, pipe or directory, or lies elsewhere.

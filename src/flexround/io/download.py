@@ -68,17 +68,18 @@ def receive(url: str, path: Path, name: str) -> None:
         InputError, OSError: of the disk.
     """
     with _limited():
-        for pause in PAUSES:
+        for pause in (*PAUSES, None):
             try:
-                _write(url, path)
+                with open(path, "wb") as file:
+                    file.writelines(_pieces(url))
                 break
             except NetworkError as error:
+                if pause is None:
+                    raise
                 log.info("%s; another try in %g s", error, pause)
                 time.sleep(pause)
-        else:
-            _write(url, path)
-    with open(path, "rb") as file:
-        _check(file, name)
+    with open(path, "rb") as received:
+        _check(received, name)
 
 
 @contextlib.contextmanager
@@ -95,12 +96,6 @@ def _limited() -> Iterator[None]:
     finally:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, before)
-
-
-def _write(url: str, path: Path) -> None:
-    """Download ``url`` to ``path`` in one try."""
-    with open(path, "wb") as file:
-        file.writelines(_pieces(url))
 
 
 def _pieces(url: str) -> Iterator[bytes]:

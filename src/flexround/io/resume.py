@@ -28,10 +28,7 @@ _directory: contextvars.ContextVar[Path | None] = contextvars.ContextVar("unfini
 def fingerprint(job: Any, inputs: Any, device: torch.device) -> str:
     """Return a hash of all that decides the bits of a job: its settings and code, what it reads and where it runs.
 
-    Args:
-        job: job file with ``code``.
-        inputs: what is known of the files that it reads; JSON can hold it.
-        device: where it computes.
+    ``inputs`` are the files that it reads with their hashes, or anything else that JSON can hold.
     """
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     made_by = (job.code.read_text(), torch.__version__, machine, torch.get_num_threads())

@@ -61,15 +61,7 @@ def measured(
     steps: Sequence[str] = (),
     split: Split = "validation",
 ) -> Evaluation:
-    """Return what the evaluation of a network finds.
-
-    Args:
-        job: says which network, task and data.
-        source: directory of the network.
-        device: where it is computed.
-        quantized: whether ``source`` holds a quantized network.
-        steps: surgery that was done to the network.
-        split: of the data.
+    """Return what the evaluation of the network in ``source`` finds, to which the surgery ``steps`` was done.
 
     Raises:
         InputError: a file of the data or of the network isn't what its manifest says.
