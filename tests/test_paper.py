@@ -111,7 +111,7 @@ def test_what_latex_lacks_is_named(tmp_path, monkeypatch, latex, message):
 def against_adaround(text, name="claims"):
     """Return the comparisons of FlexRound with AdaRound in a ``claims.csv``."""
     claims = judged.read(text, specs.load(PARAMS / f"{name}.yaml").claims)
-    return judged.against_adaround(line for claim in claims for line in claim.lines)
+    return judged.against_adaround(claims)
 
 
 def standings(root: Path) -> list[overview.Standing]:

@@ -41,13 +41,8 @@ def find(root: Path, scale: Scale, name: str) -> Found:
 def find_published(root: Path, scale: Scale, name: str) -> Path | None:
     """Return the published CSV of a scale; None if there is none, or it is another scale's."""
     path = root / DIRECTORY / published_name(scale, name)
-    return path if _is_of(path, scale.name) else None
-
-
-def _is_of(path: Path, scale: str) -> bool:
-    """Whether a CSV is there and of a scale."""
     if not path.exists():
-        return False
+        return None
     with open(path, newline="") as file:
-        first = next(csv.DictReader(file), None)
-    return first is not None and first.get("scale", scale) == scale
+        first = next(csv.DictReader(file), {"scale": ""})
+    return path if first.get("scale", scale.name) == scale.name else None

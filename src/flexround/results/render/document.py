@@ -62,11 +62,11 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     directory = root / "results" / plan.scale.name
     names = [table.name for _, table in sorted(plan.params.tables.items())]
     names += [f"figure{number}" for number in sorted(plan.figures)]
-    made = {table.name: _made(directory / f"{table.name}.tex") for table in plan.params.tables.values()}
-    published = {
-        table.name: _published(root, plan, table) for table in plan.params.tables.values() if not made[table.name]
-    }
-    tables = {name: text for name, text in {**made, **published}.items() if text}
+    made = {table.name: directory / f"{table.name}.tex" for table in plan.params.tables.values()}
+    tables = {name: read_text(path) for name, path in made.items() if path.exists()}
+    others = (table for table in plan.params.tables.values() if table.name not in tables)
+    published = {table.name: text for table in others if (text := _published(root, plan, table))}
+    tables |= published
     missing = [name for name in names if name not in tables and not (directory / f"{name}.pdf").exists()]
     return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
@@ -76,18 +76,13 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         parts=parts([name for name in names if name not in missing]),
         total=len(names),
         tables=tables,
-        published=sum(map(bool, published.values())),
+        published=len(published),
         missing=[name for part in parts(missing) for name in part.items],
         environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
         named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),
         escape=escape,
     )
-
-
-def _made(path: Path) -> str | None:
-    """Return a fragment; None if it isn't there."""
-    return read_text(path) if path.exists() else None
 
 
 def _published(root: Path, plan: Plan, table: Table) -> str | None:
