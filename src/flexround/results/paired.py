@@ -27,7 +27,7 @@ def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
     """Compare the trials of two cells, one for each seed; a cell of one seed meets each seed of the other.
 
     One pair: see ``p_value``. Several: the mean of their differences, whose variance is that over the test set, of the
-    mean over seeds of each example or bootstrap resample, plus that over seeds, which draw the calibration samples, too.
+    mean over seeds of each example or bootstrap resample, plus that over seeds, which draw the calibration samples.
     Its test is Student's, with the degrees of freedom of Welch and Satterthwaite.
 
     Raises:

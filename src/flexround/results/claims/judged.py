@@ -17,6 +17,7 @@ from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Scale
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
+BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "equal", "undecided"  # outcomes
 
 
 class Judgement(NamedTuple):

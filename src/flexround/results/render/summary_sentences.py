@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from flexround.results.claims.judged import FAILS, HOLDS, NOISE, NOT_RUN, Judgement
-from flexround.results.claims.outcomes import BETTER, EQUAL, UNDECIDED, WORSE
+from flexround.results.claims.judged import BETTER, EQUAL, FAILS, HOLDS, NOISE, NOT_RUN, UNDECIDED, WORSE, Judgement
 from flexround.results.render.overview import Standing
 
 NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
