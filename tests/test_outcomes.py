@@ -9,7 +9,7 @@ from scipy import stats
 
 from flexround.errors import SettingsError
 from flexround.results import cells
-from flexround.results.claims import outcomes, specs
+from flexround.results.claims import specs, verdicts
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 
@@ -18,7 +18,7 @@ BOUNDS = specs.Claims(claims={}, examples={}, equal_points=0.5, equal_percent=1)
 
 def add(*values):
     columns = ("margin", "noise", "p_value", "metric")
-    return outcomes.add((dict(zip(columns, each, strict=True)) for each in values), BOUNDS)
+    return verdicts.with_outcomes((dict(zip(columns, each, strict=True)) for each in values), BOUNDS)
 
 
 def test_p_values_are_adjusted_for_all_lines_that_have_one():
@@ -27,7 +27,7 @@ def test_p_values_are_adjusted_for_all_lines_that_have_one():
     assert [each.get("p_adjusted") for each in found] == ["0.0200", "0.0400", None, "0.0400", "0.5000"]
     apart = "undecided, at most 1.1 points apart"
     assert [each.get("outcome") for each in found] == ["better", "better", None, "better", apart]
-    assert outcomes.add([{"margin": ""}], BOUNDS) == [{"margin": ""}]
+    assert verdicts.with_outcomes([{"margin": ""}], BOUNDS) == [{"margin": ""}]
 
 
 @pytest.mark.parametrize(
@@ -49,7 +49,7 @@ def test_outcome(margin, noise, p, metric, outcome):
 @pytest.mark.parametrize(("name", "params"), [("claims.csv", "claims"), ("real-claims.csv", "claims-real")])
 def test_published_outcomes_follow_from_the_file_and_scipy(name, params):
     lines = list(csv.DictReader((ROOT / "results/reference" / name).read_text().splitlines()))
-    assert outcomes.add(lines, specs.load(PARAMS / f"{params}.yaml")) == lines
+    assert verdicts.with_outcomes(lines, specs.load(PARAMS / f"{params}.yaml")) == lines
     p, adjusted = ([float(each[name]) for each in lines if each["p_value"]] for name in ("p_value", "p_adjusted"))
     assert adjusted == pytest.approx(list(stats.false_discovery_control(p)), abs=5.1e-5)
 
