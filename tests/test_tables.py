@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import OF_RUNS, RECIPES, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays
+from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays
 
 from flexround.errors import InputError, SettingsError
 from flexround.results import cells, evaluated, paper_numbers
@@ -177,14 +177,11 @@ def test_permuted_scores_are_refused_by_their_hash(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-def test_seeds_on_different_test_sets_are_refused(tmp_path: Path) -> None:
+def test_seeds_on_different_test_sets_unknown_recipes_and_missing_tolerances_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     write(tmp_path, "weak", hits(70, 100), seed=1)
     with pytest.raises(InputError, match=r"\[100, 1000\] examples"):
         make(tmp_path, seeds=2)
-
-
-def test_unknown_recipe_and_missing_tolerance_are_settings_errors(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="recipe 'bare'"):
         cells.collect(TABLE, Scope("mini", {}, 1, tmp_path))
     bare = TABLE.model_copy(update={"tolerance": {"top1": 0.3}})
@@ -211,8 +208,14 @@ def test_bold_needs_more_than_the_paired_noise(tmp_path: Path, strong: np.ndarra
     runs = {"bare": hits(500), "full": hits(900), "weak": hits(700), "strong": strong, "third": hits(100)}
     for recipe, scores in runs.items():
         write(tmp_path, recipe, scores)
+        if recipe == "strong":
+            names = ("best", "rival", "lead", "lead_stderr", "p_value")
+            assert [entry(make(tmp_path), recipe)[name] for name in names] == ["0", "", "", "", ""], (
+                "a rival is missing"
+            )
     text = make(tmp_path)
     assert entry(text, "strong")["best"] == str(int(bold))
+    assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0", "partial"
     assert {entry(text, other)["best"] for other in runs if other != "strong"} == {"0"}  # also not of the references
 
 
@@ -233,16 +236,6 @@ def test_the_lead_over_seeds_is_the_mean_that_is_tested(tmp_path: Path) -> None:
     strong, weak = entry(found, "strong"), entry(found, "weak")
     assert (strong["value"], strong["lead"], weak["lead"]) == ("73.10", "-3.27", "3.27")
     assert strong["best"] == weak["best"] == "0"
-
-
-def test_no_winner_while_a_rival_is_missing_or_partial(tmp_path: Path) -> None:
-    write(tmp_path, "weak", hits(700))
-    write(tmp_path, "strong", hits(740))
-    found = entry(make(tmp_path), "strong")
-    assert (found["best"], found["rival"], found["lead"], found["lead_stderr"], found["p_value"]) == ("0", *[""] * 4)
-    write(tmp_path, "third", hits(100))
-    assert entry(make(tmp_path), "strong")["best"] == "1"
-    assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0"
 
 
 def test_the_lower_perplexity_wins_in_table_5(tmp_path: Path) -> None:
@@ -268,16 +261,6 @@ def test_each_column_of_table_6_has_its_own_metric(tmp_path: Path) -> None:
     values = {cell.key.column: cell.median for cell in found if cell.key.row == 4}
     assert values == {"Unseen": 1.0, "Seen": 3.0, "All": 2.0}
     assert {cell.key.metric for cell in found} == {"bleu"}
-
-
-def test_the_rival_is_the_best_other_cell(tmp_path: Path) -> None:
-    complete(tmp_path)
-    text = make(tmp_path)
-    significance = {recipe: [entry(text, recipe)[n] for n in ("rival", "lead", "p_value")] for recipe in RECIPES}
-    assert significance["strong"] == ["B + Weak", "4.00", "0.0000"]
-    assert significance["weak"] == ["B + Strong", "-4.00", "0.0000"]
-    assert significance["third"] == ["B + Strong", "-64.00", "0.0000"]
-    assert significance["full"] == ["", "", ""], "not compared"
 
 
 def test_a_section_is_a_contest_of_its_own(tmp_path: Path) -> None:
@@ -307,7 +290,7 @@ def test_status_follows_the_tolerance(tmp_path: Path, count: int, value: float, 
     assert float(found["delta"]) == round(float(found["value"]) - value, 2)
 
 
-def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
+def test_csv_is_byte_stable_with_the_agreed_columns_and_rivals(tmp_path: Path) -> None:
     complete(tmp_path)
     text = make(tmp_path)
     assert text == make(tmp_path)
@@ -319,6 +302,10 @@ def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
         "99,4,,B + Strong,4/32,Net_18,top1,74.00,,1,1000,1.39,1,70.00,,computed,mini,imagenet,net,strong,2,1,"
         "B + Weak,4.00,0.62,0.0000"
     )
+    assert [line.split(",", 20)[-1] for line in text.splitlines()[1::2]] == [
+        *("1,0,,,,", "1,0,,,,", "2,0,B + Strong,-4.00,0.62,0.0000"),  # what is no part of the contest has no rival
+        *("2,1,B + Weak,4.00,0.62,0.0000", "2,0,B + Strong,-64.00,1.52,0.0000"),
+    ]
     assert "\r" not in text
     assert text.endswith("\n")
     assert len(text.splitlines()) == 1 + 10
