@@ -232,7 +232,7 @@ def compare(browser: Browser, **choices: str) -> list[list[str]]:
 def both_values(clone: Path, one: str, other: str) -> list[list[str]]:
     """Return both values of each cell that two methods share, from the CSVs."""
     found: dict[tuple[str, ...], list[str]] = {}
-    for path in sorted((clone.parent / "results/reference").glob("real[1-4].csv")):
+    for path in sorted((clone.parent / "results/reference").glob("real?.csv")):
         lines = list(csv.DictReader(path.read_text().splitlines()))
         names = ("method", "section", "bits", "column", "metric")
         cells = {tuple(line[name] for name in names): line for line in lines}
