@@ -11,9 +11,11 @@ import pytest
 from safetensors.numpy import save_file
 from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays
 
+from flexround import metrics
 from flexround.errors import InputError, SettingsError
 from flexround.results import cells, evaluated, paper_numbers
 from flexround.results.cells import Scope
+from flexround.results.summary import summarise
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
 
@@ -73,8 +75,8 @@ def said(number: int, section: str, column: str) -> tuple[str, str, tuple[str, .
 @pytest.mark.parametrize("number", [4, 5, 6, 7, 12, 15, 16, *range(19, 25)])
 def test_cells_show_what_section_and_column_say(number: int) -> None:
     for cell in OF_RUNS[f"table{number:02d}"].cells():
-        task, checkpoint, metrics = said(number, cell.row.section, cell.column.name)
-        assert (cell.task, cell.checkpoint, cell.metrics) == (task, checkpoint, metrics or cell.metrics)
+        task, checkpoint, names = said(number, cell.row.section, cell.column.name)
+        assert (cell.task, cell.checkpoint, cell.metrics) == (task, checkpoint, names or cell.metrics)
 
 
 def test_every_published_number_is_read_once(tmp_path: Path) -> None:
@@ -86,6 +88,29 @@ def test_every_published_number_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "published.csv").write_text("".join([*lines, last]))
     with pytest.raises(InputError, match=r"published\.csv: entry 1117: Key\(table=24, .* is there twice; restore"):
         paper_numbers.load(tmp_path / "published.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "higher_is_better", "relative"),
+    [
+        ("top1", "%", True, False),
+        ("boolq_5", "%", True, False),
+        ("matthews", "points", True, False),
+        ("perplexity", "", False, True),
+        ("ppl_2048", "", False, True),
+    ],
+)
+def test_unit_and_direction_of_a_metric(name: str, unit: str, higher_is_better: bool, relative: bool) -> None:
+    assert metrics.of(name) == metrics.Metric(name, unit, higher_is_better, relative)
+
+
+def test_every_metric_of_the_tables_and_of_the_paper_is_known_and_no_other() -> None:
+    names = {metric for table in OF_RUNS.values() for cell in table.cells() for metric in cell.metrics}
+    names |= {key.metric for key in paper_numbers.load()} - {paper_numbers.SETTING}
+    assert len(names) > 20
+    assert {metrics.of(name).name for name in names} == names
+    with pytest.raises(SettingsError, match=r"metric 'top_1' \(did you mean 'top1'\?"):
+        metrics.of("top_1")
 
 
 # collecting
@@ -309,3 +334,16 @@ def test_csv_is_byte_stable_with_the_agreed_columns_and_rivals(tmp_path: Path) -
     assert "\r" not in text
     assert text.endswith("\n")
     assert len(text.splitlines()) == 1 + 10
+
+
+def test_the_summary_counts_cells_and_averages_measured_ones(tmp_path: Path) -> None:
+    header, first, second = "table,recipe,metric,value,n_examples,status\n", tmp_path / "table3.csv", tmp_path / "t.csv"
+    first.write_text(
+        f"{header}3,full,top1,70.00,100,computed\n3,full,top1,75.02,100,computed\n3,full,top5,90.00,100,computed\n"
+        "3,rtn,top1,,,missing\n3,rtn,top1,10.00,100,partial\n"
+    )
+    second.write_text(f"{header}13,full,value,1e-3,,computed\n")
+    assert summarise([first, second]) == {
+        "cells": {"computed": 4, "missing": 1, "partial": 1},
+        "table3": {"full": {"top1": 72.51, "top5": 90.0}, "rtn": {"top1": 10.0}},
+    }
