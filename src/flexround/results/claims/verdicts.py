@@ -90,7 +90,7 @@ def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds
     Raises:
         InputError: two cells were evaluated on different numbers of examples.
     """
-    lines = (_identity(each) | _published_side(each) | _ours(each) | _spent(each, budgets) for each in comparisons)
+    lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
     return write(with_outcomes(lines, bounds), COLUMNS)
 
 
@@ -127,9 +127,8 @@ def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
 
 def margin(one: float, other: float, metric: str) -> float:
     """Return how much better a value is than another: in points, of a relative metric in percent of the other."""
-    facts = metrics.of(metric)
-    better = one - other if facts.higher_is_better else other - one
-    return 100.0 * better / other if facts.relative else better
+    better = metrics.of(metric).sign * (one - other)
+    return 100.0 * better / other if metrics.of(metric).relative else better
 
 
 def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | None:
@@ -139,19 +138,14 @@ def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | 
     return round(margin(numbers[one.key], numbers[other.key], one.key.metric), EXACT)
 
 
-def _identity(comparison: Comparison) -> dict[str, str]:
-    """Return what is compared."""
+def _identity(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:
+    """Return what is compared, and the iterations of both sides; full precision has none."""
     one, other = comparison.one, comparison.other
     facts = one.key._asdict() | vars(one.run) | {"claim": comparison.name, "place": comparison.place}
     facts |= {"one": one.key.method, "other": other.key.method, "other_recipe": other.run.recipe}
     facts["criterion"] = comparison.claim.criterion(one.key.metric)
+    facts["iterations"], facts["other_iterations"] = (str(budgets.get(budget_key(c.run), "")) for c in (one, other))
     return {name: value for name, value in facts.items() if name in COLUMNS}
-
-
-def _spent(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:
-    """Return the iterations of both sides; nothing for full precision."""
-    one, other = (budgets.get(budget_key(cell.run), "") for cell in (comparison.one, comparison.other))
-    return {"iterations": str(one), "other_iterations": str(other)}
 
 
 def _published_side(comparison: Comparison) -> dict[str, str]:
@@ -167,9 +161,8 @@ def _ours(comparison: Comparison) -> dict[str, str]:
     lead, metric = comparison.lead, comparison.one.key.metric
     if lead is None:
         return {"verdict": NOT_RUN}
-    better = 1 if metrics.of(metric).higher_is_better else -1
     unit = 100.0 / lead.rival.median if metrics.of(metric).relative else 1.0
-    ours, noise = unit * better * lead.sure.value, unit * lead.sure.noise
+    ours, noise = unit * metrics.of(metric).sign * lead.sure.value, unit * lead.sure.noise
     return {
         "margin": number(ours),
         "noise": number(noise),

@@ -152,7 +152,7 @@ def whole(plan: Plan, recipe: str) -> bool:
 
 def cell_of(line: Entry | Judgement, method: str) -> str:
     """Return where a value stands."""
-    return ", ".join(filter(None, (line.section, line.column, words.of(line.metric), method, line.bits)))
+    return words.listed(line.section, line.column, words.of(line.metric), method, line.bits)
 
 
 def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
@@ -179,8 +179,8 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
     panels: dict[str, list[Entry]] = {}
     for entry in standing.entries:
         if entry.value is not None and entry.metric != SETTING:
-            names = (entry.section, entry.column, words.of(entry.metric))
-            panels.setdefault(", ".join(filter(None, names)), []).append(entry)
+            panel = words.listed(entry.section, entry.column, words.of(entry.metric))
+            panels.setdefault(panel, []).append(entry)
     points = []
     for panel, entries in panels.items():
         widths = {(entry.method, entry.bits) for entry in entries}

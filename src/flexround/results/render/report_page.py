@@ -37,7 +37,10 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     directory = root / "results" / plan.scale.name
     tables = [table for _, table in sorted(plan.params.tables.items())]
     standings = [standing(table, *published_results.find(root, plan.scale, f"{table.name}.csv")) for table in tables]
-    runs = {s.table.number: _table_runs(s, root) for s in standings}
+    runs = {
+        s.table.number: list(dict.fromkeys(run for entry in s.entries for run in origins.evaluated(entry, root)))
+        for s in standings
+    }
     every_run = list(itertools.chain(*runs.values()))
     claims_csv, errata_csv = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
     claims = judged.load(claims_csv.path, plan.scale)
@@ -91,11 +94,11 @@ def _compared(standings: Iterable[Standing], plan: Plan) -> list[dict[str, Any]]
             "sheet": f"{standing.table.number}.{index}",
             "table": standing.table.title,
             "method": re.sub(r"\s*\+\s*", " + ", entry.method),  # the paper writes Q+FlexRound, too
-            "cell": ", ".join(filter(None, (entry.section, entry.column, words.of(entry.metric)))),
+            "cell": words.listed(entry.section, entry.column, words.of(entry.metric)),
             "bits": "" if pictures.whole(plan, entry.recipe) else entry.bits,
             "run": "/".join((entry.task, entry.checkpoint, entry.recipe, entry.metric)),
             "relative": metrics.of(entry.metric).relative,
-            "better": 1 if metrics.of(entry.metric).higher_is_better else -1,
+            "better": metrics.of(entry.metric).sign,
             "value": entry.value,
             "stderr": entry.stderr,
             "published": entry.published,
@@ -109,11 +112,6 @@ def _compared(standings: Iterable[Standing], plan: Plan) -> list[dict[str, Any]]
 def _errata(path: Path) -> list[tuple[object, ...]]:
     """Return the rows of the errata; none if they aren't made."""
     return claims_page.errata(judged.read_errata(artifacts.read_text(path), str(path))) if path.exists() else []
-
-
-def _table_runs(standing: Standing, root: Path) -> list[Run]:
-    """Return the evaluated runs of a table, each once; none of a table of settings."""
-    return list(dict.fromkeys(run for entry in standing.entries for run in origins.evaluated(entry, root)))
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
