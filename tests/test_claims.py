@@ -13,7 +13,7 @@ import pytest
 import yaml
 from scipy import stats
 from stage_calls import call
-from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill, hits, numbers, scope, write
+from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill, hits, loaded, numbers, scope, write
 from visible_text import offline, visible
 
 from flexround.errors import SettingsError
@@ -24,7 +24,6 @@ from flexround.results.cells import Scope
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE
 from flexround.settings.layout import PARAMS, ROOT, Run
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.validation import validate
 
@@ -52,7 +51,7 @@ def judged(root: Path, one: specs.Claim, seeds: int = 1, **budgets: int) -> list
 @functools.cache
 def paper_places() -> dict[str, verdicts.Place]:
     """Return the paper's tables and figure 7 without any run."""
-    printed, params = paper_numbers.load(), load_params("paper")
+    printed, params = paper_numbers.load(), loaded("paper")
     everything = Scope("paper", params.recipes.recipes, 1, Path("nowhere"))
     places = {table.place: verdicts.Place(cells.collect(table, everything), printed) for table in OF_RUNS.values()}
     return places | {"figure 7": verdicts.Place(*figure7(params))}
@@ -128,7 +127,7 @@ def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: 
 
 
 def test_budgets_are_those_of_the_settings() -> None:
-    budgets = planned_budgets(Plan(load_params("paper")))
+    budgets = planned_budgets(Plan(loaded("paper")))
     assert budgets["imagenet/resnet18-brecq/b-flexround-w4"] == 5000
     assert budgets["imagenet/resnet18-brecq/b-adaround-w4"] == 20000
     assert budgets["imagenet/mobilenetv2-torchvision/b-flexround-w4-n32"] == 5000  # of figure 7
@@ -233,7 +232,7 @@ def test_every_part_of_a_shipped_claim_compares_something(name: str) -> None:
 @pytest.mark.parametrize(("scale", "least", "unclaimed"), [("paper", 100, {"table 10"}), ("real", 18, set())])
 def test_flexround_is_compared_with_adaround_wherever_both_stand(scale: str, least: int, unclaimed: set[str]) -> None:
     """But in table 10, whose FlexRound row is compared with itself, equalized."""
-    params, pair = load_params(scale), ("{setting}-flexround-{bits}", "{setting}-adaround-{bits}")
+    params, pair = loaded(scale), ("{setting}-flexround-{bits}", "{setting}-adaround-{bits}")
     facing = specs.Claim(where="", text="", places=(), pairs=(pair,))
     everything = Scope(scale, params.recipes.recipes, 1, Path("nowhere"))
     tables = {t.place: cells.collect(t, everything) for t in params.tables.values() if t.groups}
@@ -269,7 +268,7 @@ def test_published_margins_of_figure_7_and_sizes_that_the_paper_lacks() -> None:
     first = shipped("any-calibration-size")[0]
     assert (first["one"], first["other"]) == ("B + FlexRound, 1024 samples", "B + AdaRound, 1024 samples")
     assert first["published_margin"] == f"{69.65 - 67.77:.2f}"
-    params = load_params("mini")
+    params = loaded("mini")
     figures = params.scale.figures.model_copy(update={"sample_sizes": (16,)})
     found, printed = figure7(params._replace(scale=params.scale.model_copy(update={"figures": figures})))
     recipes = {cell.run.recipe for cell in found if cell.key not in printed}
@@ -364,7 +363,7 @@ def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pyt
     scores = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
     fill(tmp_path / "results", OF_RUNS["table12"], scores)
     with contextlib.chdir(tmp_path):
-        call("claims", resolve.inputs(Plan(load_params("mini")), "claims"))
+        call("claims", resolve.inputs(Plan(loaded("mini")), "claims"))
     names = ("claims.csv", "errata.csv", "claims.html")
     text, mistakes, page = ((tmp_path / "results/mini" / name).read_text() for name in names)
     lines = list(csv.DictReader(text.splitlines()))

@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 import yaml
+from table_runs import loaded
 
 from flexround.results import published_results
 from flexround.results.summary import summarise
-from flexround.settings.load import load_params
 from flexround.settings.plan import CONFIG_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -114,7 +114,7 @@ def test_a_pull_needs_a_remote_and_finds_the_tool_that_is_installed_in_the_clone
 
 def test_the_published_summaries_are_those_of_the_published_tables():
     for scale in ("mini", "real"):
-        params = load_params(scale)
+        params = loaded(scale)
         directory = ROOT / published_results.DIRECTORY
         tables = [directory / f"{table.name}.csv" for _, table in sorted(params.tables.items())]
         tables = [table for table in tables if table.exists()]  # without one of them the summary has other counts

@@ -6,7 +6,7 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS, claims_csv, fill, hits, settings_csv
+from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
 
 from flexround.errors import InputError
 from flexround.results import grid
@@ -15,13 +15,12 @@ from flexround.results.claims.judged import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
 from flexround.results.table_csv import write
 from flexround.results.typed_csv import Printed
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
 
 ROOT = Path(__file__).resolve().parent.parent
 REFERENCE = ROOT / "results/reference"
-PLAN = Plan(load_params("mini"))
+PLAN = Plan(loaded("mini"))
 NAMES = [table.name for table in PLAN.params.tables.values()] + [f"figure{number}" for number in PLAN.figures]
 ITEMS = [item for part in document.parts(NAMES) for item in part.items]
 TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
@@ -76,7 +75,7 @@ def test_tables_that_were_not_computed_are_those_published_and_say_so(root, tmp_
     computed = {label for caption, label in tables if document.PUBLISHED not in caption}
     assert computed == {"tab:glue", "tab:glue-ft"}
     assert f"{len(tables) - 2} tables were not computed here" in text
-    assert document.source(tmp_path / "work", Plan(load_params("paper")), "paper").count(document.PUBLISHED) == 0
+    assert document.source(tmp_path / "work", Plan(loaded("paper")), "paper").count(document.PUBLISHED) == 0
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX")
@@ -123,7 +122,7 @@ def test_the_readme_shows_what_is_published(tmp_path, part, scale):
 def test_the_readme_says_how_often_flexround_beats_adaround():
     files = {"mini": "claims.csv", "real": "real-claims.csv"}
     lines = {
-        scale: judged.against_adaround(judged.load(REFERENCE / name, load_params(scale).scale))
+        scale: judged.against_adaround(judged.load(REFERENCE / name, loaded(scale).scale))
         for scale, name in files.items()
     }
 

@@ -8,7 +8,7 @@ import shutil
 
 import pytest
 import table_runs
-from table_runs import SPECS, hits
+from table_runs import SPECS, hits, loaded
 
 from flexround.errors import InputError, SettingsError
 from flexround.regress import checked_runs, compare
@@ -19,13 +19,12 @@ from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
 from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run, quantized_dir
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tools import reference, regress
 
 KEY = Key(12, 2, "", "Q + AdaRound", "8/8", "BERT-Base", "f1")
 RUN = Run("mini", "squad", "bert-base", "q-adaround-w8a8", 0)
-MINI = load_params("mini")
+MINI = loaded("mini")
 RIGHT = {"full-precision": 900, "q-adaround-w8a8": 700, "q-flexround-w8a8": 740}
 
 
@@ -215,6 +214,6 @@ def test_every_family_has_runs_that_its_tables_show():
         assert bool(family.runs) == (name != "real"), "another scale's"
         assert all(chosen.family(member.task) == name for member in family.runs)
     assert {chosen.family(run.task) for run in set().union(*shown)} == {chosen.family(run.task) for run in runs}
-    assert all(chosen.family(task) for task in load_params("real").scale.tasks), "or a table gets no tolerances"
+    assert all(chosen.family(task) for task in loaded("real").scale.tasks), "or a table gets no tolerances"
     with pytest.raises(SettingsError, match="task 'speech' is in no family"):
         chosen.family("speech")

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 import small
 from report_case import PLAN, RUN, fill_root, table3, write
-from table_runs import hits, write_run
+from table_runs import hits, loaded, write_run
 from visible_text import offline, visible
 
 from flexround.errors import SettingsError
@@ -28,7 +28,6 @@ from flexround.results.render import (
 )
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper, Recipe
 from flexround.tools import report
@@ -240,7 +239,7 @@ def test_what_was_computed_comes_before_what_is_published_and_of_other_scales_no
     assert published_results.find(tmp_path, PLAN.scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
     assert published_results.find(clone, PLAN.scale, "table3.csv").published
     assert not published_results.find(clone, PLAN.scale, "table99.csv").published
-    assert not published_results.find(clone, load_params("paper").scale, "table3.csv").published
+    assert not published_results.find(clone, loaded("paper").scale, "table3.csv").published
 
 
 def test_the_page_opens_with_what_was_found(clone, cloned):

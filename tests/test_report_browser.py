@@ -8,11 +8,11 @@ from pathlib import Path
 import pytest
 from browser import CHROMIUM, DRIVER, Browser
 from report_case import PLAN, fill_root
+from table_runs import loaded
 
 from flexround.results import paper_numbers
 from flexround.results.render import report_page
 from flexround.settings.layout import ROOT
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="Chromium or its chromedriver is not installed")
@@ -41,7 +41,7 @@ def clone(tmp_path_factory) -> Path:
     """The report of a project without results, at a scale with many methods."""
     root = tmp_path_factory.mktemp("clone")
     shutil.copytree(ROOT / "results/reference", root / "results/reference")
-    (root / "report.html").write_text(report_page.render(root, Plan(load_params("real"))))
+    (root / "report.html").write_text(report_page.render(root, Plan(loaded("real"))))
     return root / "report.html"
 
 

@@ -6,14 +6,14 @@ import sys
 from pathlib import Path
 
 import pytest
+from table_runs import loaded
 
 from flexround.results import paper_numbers
 from flexround.results.render import markdown, table_page
-from flexround.settings.load import load_params
 from flexround.settings.schema import Hyper
 
 ROOT = Path(__file__).resolve().parent.parent
-MINI, PAPER, REAL = (load_params(name) for name in ("mini", "paper", "real"))
+MINI, PAPER, REAL = (loaded(name) for name in ("mini", "paper", "real"))
 BOLD = paper_numbers.load_bold()
 
 

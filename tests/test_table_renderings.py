@@ -9,14 +9,13 @@ from pathlib import Path
 
 import pytest
 from stage_calls import call
-from table_runs import OF_RUNS, SPECS, TABLE, complete, fill, hits, make, scale, write, write_run
+from table_runs import OF_RUNS, SPECS, TABLE, complete, fill, hits, loaded, make, scale, write, write_run
 from visible_text import offline, visible
 
 from flexround.errors import InputError, SettingsError
 from flexround.jobs import resolve
 from flexround.results import grid
 from flexround.results.render import html, latex, notes, terminal
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
 from flexround.settings.validation import validate
@@ -162,7 +161,7 @@ def test_sections_stand_in_the_middle_of_their_rows_and_rows_of_fewer_metrics_fi
 
 
 def test_a_section_is_named_again_after_another_one() -> None:
-    lines = rendered((REFERENCE / "real5.csv").read_text(), load_params("real").tables[5])[0].splitlines()
+    lines = rendered((REFERENCE / "real5.csv").read_text(), loaded("real").tables[5])[0].splitlines()
     named = [line.split(" & ")[0] for line in lines if line.startswith("Per ")]
     assert named == ["Per channel", "Per tensor", "Per channel"]
 
@@ -222,7 +221,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
 def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = Plan(load_params("mini"), checkpoints="resnet18-brecq")
+    plan = Plan(loaded("mini"), checkpoints="resnet18-brecq")
     table, made = plan.params.tables[2], tmp_path / "results/mini"
     write_run(tmp_path / "results", plan.table_runs(2)[0], hits(900), ("top1", "top5"))
     with contextlib.chdir(tmp_path):
