@@ -3,14 +3,13 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import small
 from report_case import PLAN, RUN, fill_root, table3, write
 from table_runs import hits, loaded, write_run
-from visible_text import offline, visible
+from visible_text import offline, parsed, visible
 
 from flexround.errors import SettingsError
 from flexround.results import grid, published_results, table_csv, typed_csv
@@ -68,33 +67,6 @@ def cloned(clone: Path) -> str:
     return report_page.render(clone, PLAN)
 
 
-class Tags(HTMLParser):
-    """Gathers every start tag, and checks that tags are closed in order."""
-
-    EMPTY = ("meta", "link", "input", "img", "br")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict]] = []
-        self.stack: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.EMPTY:
-            self.stack.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.stack.pop() == tag
-
-
-@pytest.fixture(scope="module")
-def tags(html: str) -> Tags:
-    parser = Tags()
-    parser.feed(html)
-    assert parser.stack == []
-    return parser
-
-
 def test_the_tool_writes_the_same_page_again_and_takes_a_file_of_ones_own(root, html, tmp_path):
     arguments = ["--root", str(root), "--out", str(tmp_path / "new/report.html")]
     report.run(report.parser().parse_args(arguments))
@@ -104,16 +76,16 @@ def test_the_tool_writes_the_same_page_again_and_takes_a_file_of_ones_own(root, 
         report.run(report.parser().parse_args([*arguments, "--own", str(tmp_path / "gone.yaml")]))
 
 
-def test_nothing_is_loaded_from_elsewhere_and_inner_links_lead_somewhere(tags, html):
+def test_nothing_is_loaded_from_elsewhere_and_inner_links_lead_somewhere(html):
     assert offline(html)
     assert not re.search(r"fetch\(|XMLHttpRequest", html)
-    ids = [a["id"] for _, a in tags.found if "id" in a]
+    ids = [a["id"] for _, a in parsed(html).tags if "id" in a]
     assert len(ids) == len(set(ids))
-    assert {a.get("href", a.get("xlink:href"))[1:] for tag, a in tags.found if tag == "a"} <= set(ids)
+    assert {a.get("href", a.get("xlink:href"))[1:] for tag, a in parsed(html).tags if tag == "a"} <= set(ids)
 
 
-def test_every_cell_has_a_button_and_its_provenance_resolves(tags, data):
-    buttons = [a["id"] for tag, a in tags.found if tag == "button" and a.get("class", "").startswith("cell")]
+def test_every_cell_has_a_button_and_its_provenance_resolves(html, data):
+    buttons = [a["id"] for tag, a in parsed(html).tags if tag == "button" and a.get("class", "").startswith("cell")]
     cells = {f"cell-{table}.{index}": cell for table, of in data["cells"].items() for index, cell in enumerate(of)}
     assert len(buttons) == 9 * 3 * 2 + 5
     assert set(buttons) == set(cells)

@@ -3,7 +3,6 @@
 import contextlib
 import csv
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
@@ -273,19 +272,6 @@ def test_the_lower_perplexity_wins_in_table_5(tmp_path: Path) -> None:
         ("q-flexround-w8a8", "1", "Q+AdaRound", "-10.00"),
     }
     assert {(line["metric"], line["higher_is_better"]) for line in found} == {("perplexity", "0")}
-
-
-def test_each_column_of_table_6_has_its_own_metric(tmp_path: Path) -> None:
-    scores = {"full-precision": hits(900), "q-adaround-w8a8": hits(700), "q-flexround-w8a8": hits(800)}
-    fill(tmp_path, OF_RUNS["table06"], scores)
-    run = Run("mini", "webnlg", "gpt2-large", "full-precision", 0)
-    shutil.rmtree(evaluated.directory(run, tmp_path))
-    three = {name: np.full(10, value) for name, value in (("unseen", 0.01), ("seen", 0.03), ("all", 0.02))}
-    write_arrays(tmp_path, run, three)
-    found = cells.collect(OF_RUNS["table06"], Scope("mini", dict.fromkeys(scores, Recipe()), 1, tmp_path))
-    values = {cell.key.column: cell.median for cell in found if cell.key.row == 4}
-    assert values == {"Unseen": 1.0, "Seen": 3.0, "All": 2.0}
-    assert {cell.key.metric for cell in found} == {"bleu"}
 
 
 def test_a_section_is_a_contest_of_its_own(tmp_path: Path) -> None:
