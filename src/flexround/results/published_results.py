@@ -26,13 +26,7 @@ def published_name(scale: Scale, name: str) -> str:
 
 
 def find(root: Path, scale: Scale, name: str) -> Found:
-    """Return a CSV that was computed here, else the published one of the same scale; it may be neither.
-
-    Args:
-        root: of the project.
-        scale: whose results.
-        name: of the file in ``results/SCALE``.
-    """
+    """Return a CSV of ``results/SCALE`` that was computed here, else the published one; it may be neither."""
     computed = root / "results" / scale.name / name
     published = None if computed.exists() else find_published(root, scale, name)
     return Found(published or computed, published is not None)

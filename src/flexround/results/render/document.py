@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,8 @@ def parts(names: Sequence[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
 def source(root: Path, plan: Plan, figures: str) -> str:
     """Return the LaTeX document of what is in ``root``/results; what isn't there is named on its first page.
 
-    A table that isn't made there is shown as this repository publishes it, and says so.
-
-    Args:
-        root: of the project.
-        plan: of the scale.
-        figures: directory of the figures, seen from where the document is compiled.
+    A table that isn't made there is shown as this repository publishes it, and says so. ``figures`` is their directory,
+    seen from where the document is compiled.
 
     Raises:
         InputError: a published table of another version.
@@ -126,8 +123,6 @@ def _complaint(source: Path, log: str) -> str:
 
 def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
     """Return the different environments in which the scale's numbers were evaluated, and how many runs were in each."""
-    environments: dict[str, dict[str, Any]] = {}
-    for path in sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json")):
-        environment = read_json(path)["environment"]
-        environments.setdefault(json.dumps(environment, sort_keys=True), {"runs": 0, **environment})["runs"] += 1
-    return list(environments.values())
+    evaluated = sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json"))
+    counts = Counter(json.dumps(read_json(path)["environment"], sort_keys=True) for path in evaluated)
+    return [{"runs": count, **json.loads(environment)} for environment, count in counts.items()]

@@ -162,15 +162,14 @@ def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
 
 def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
     """Return the leads of one table with their noise; a row of a figure is named by its number of samples."""
-    methods = [line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0] for line in lines]
-    names = [cell_of(line, method) for line, method in zip(lines, methods, strict=True)]
     part = 100 / leads.REACH
     rows = []
-    for name, line in zip(names, lines, strict=True):
+    for line in lines:
+        method = line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0]
         strip = Strip((part * leads.multiple(line.margin, line.noise),), part, line.verdict)
         margin = as_cell(line.margin)._replace(drawn=strip)
         others = map(as_cell, (line.noise, line.p_value, leads.VERDICTS[line.verdict][0]))
-        rows.append([_linked(name, sheets.of(line, place)), margin, *others])
+        rows.append([_linked(cell_of(line, method), sheets.of(line, place)), margin, *others])
     return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 
 

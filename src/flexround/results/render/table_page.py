@@ -21,13 +21,7 @@ LEFT = 4  # columns of text of a comparison
 
 
 def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Path) -> str:
-    """Return the page of a table.
-
-    Args:
-        number: of the table.
-        scales: all whose tables are of one series, with or without published results.
-        bold: what the paper prints in bold.
-        root: of the project, with ``results/reference``.
+    """Return the page of a table at some scales of one series; the project in ``root`` has what is published of them.
 
     Raises:
         InputError: published results of another version.
