@@ -71,6 +71,7 @@ def shipped(name: str) -> list[dict[str, str]]:
         ({}, 1.0, 0.5, 0.01, HOLDS),
         ({}, -1.0, 0.5, 0.01, FAILS),
         ({}, 0.4, 0.5, 0.01, NOISE),
+        ({}, 0.5, 0.5, 0.01, NOISE),  # not beyond it
         ({}, 1.0, 0.5, 0.06, NOISE),  # the test disagrees
         ({}, 1.0, 0.5, None, HOLDS),  # nothing to test
         ({}, 0.0, 0.0, 1.0, NOISE),  # a tie

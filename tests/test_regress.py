@@ -5,17 +5,19 @@ import json
 import math
 import re
 import shutil
+from pathlib import Path
 
 import pytest
 import table_runs
 from table_runs import SPECS, hits, loaded
 
 from flexround.errors import InputError, SettingsError
-from flexround.regress import checked_runs, compare
+from flexround.regress import checked_runs, compare, tolerances
 from flexround.regress.compare import Number
 from flexround.regress.tolerances import Pool, Spread
 from flexround.results import cells, paper_numbers, table_csv
 from flexround.results.cells import Scope
+from flexround.results.evaluated import Trial
 from flexround.results.paper_numbers import Key
 from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run, quantized_dir
@@ -72,6 +74,10 @@ def test_spreads_are_pooled_over_the_most_alike_cells_that_suffice():
     assert pool.relative(kinds[2]) == (pytest.approx(math.sqrt(14 / 7)), "glue (7 df)")
     assert pool.relative(("squad", "Q", "W8", "f1")) == (pytest.approx(math.sqrt(2)), "all (7 df)")
     assert Pool([Spread(kinds[0], 8.0, 3)]).relative(kinds[0]) is None
+    trials = tuple(Trial(Path(), "f1", value, 1.0, 1000) for value in (70.0, 74.0, 78.0))
+    cell = cells.Cell(KEY, 1, True, RUN, "f1", 3, trials)
+    found = tolerances.allowed(cell, kinds[0], True, pool, Pool([]))
+    assert (found.sd, found.source) == (4.0, "own 3 seeds"), "they are farther apart than those of its kind"
 
 
 def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):

@@ -139,10 +139,13 @@ def test_runs_take_few_bytes_equal_sections_are_there_once_and_settings_say_wher
     assert "<dt>read</dt><dd>train.lr</dd>" in data["sections"][section]
 
 
-def test_the_page_escapes_what_users_wrote_shows_no_difference_and_lists_what_is_not_made(html):
+def test_what_users_wrote_is_escaped(html):
     assert "&lt;b&gt;bold&lt;/b&gt;" in html
     assert "<b>bold" not in html
     assert html.count("</script>") == 2
+
+
+def test_a_scale_of_its_own_shows_no_difference_and_what_is_not_made_is_listed(html):
     assert 'class="delta"' not in html
     shown = visible(html)
     assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in shown
@@ -336,12 +339,15 @@ def test_differences_of_a_comparable_scale_have_marks_and_rows_of_ones_own_say_h
     plan = Plan(PLAN.params._replace(scale=PLAN.scale.model_copy(update={"comparable": True})))
     text = table3(tmp_path).replace(",,computed,", ",-9.00,off,")
     last = text.splitlines()[-2:]
-    own = "\n".join(line.replace("Q + FlexRound (Ours)", "Mine").replace(",q-flexround", ",mine") for line in last)
+    own = "\n".join(
+        line.replace("Q + FlexRound (Ours)", "Mine </script>").replace(",q-flexround", ",mine") for line in last
+    )
     own = re.sub(r",1,[\d.]+,-9.00,off,", ",1,,,computed,", own.replace("3,9,", "3,10,"))  # without published numbers
     write(path, f"{text}{own}\n")
     page = report_page.render(tmp_path, plan, "my files/own.yaml")
     assert page.count('<span class="delta"><span aria-hidden="true">✗</span>\n -9.00</span>') == 9 * 3 * 2
     assert '<span class="badge off">' in page
+    assert page.count("</script>") == 2
     assert "()" not in visible(page)
     runs = dict(embedded(page)["runs"])
     sections = embedded(page)["sections"]

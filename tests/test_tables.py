@@ -1,14 +1,13 @@
 """Tables: what is collected, what is bold, and what the CSV says."""
 
 import contextlib
-import csv
 import re
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays
+from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays, write_run
 
 from flexround import metrics
 from flexround.errors import InputError, SettingsError
@@ -262,16 +261,17 @@ def test_the_lead_over_seeds_is_the_mean_that_is_tested(tmp_path: Path) -> None:
     assert strong["best"] == weak["best"] == "0"
 
 
-def test_the_lower_perplexity_wins_in_table_5(tmp_path: Path) -> None:
-    scores = {"full-precision": hits(100), "q-adaround-w8a8": hits(300), "q-flexround-w8a8": hits(200)}
-    text = fill(tmp_path, OF_RUNS["table05"], scores)
-    found = list(csv.DictReader(text.splitlines()))
-    assert {(line["recipe"], line["best"], line["rival"], line["lead"]) for line in found} == {
-        ("full-precision", "0", "", ""),
-        ("q-adaround-w8a8", "0", "Q+FlexRound (Ours)", "10.00"),
-        ("q-flexround-w8a8", "1", "Q+AdaRound", "-10.00"),
-    }
-    assert {(line["metric"], line["higher_is_better"]) for line in found} == {("perplexity", "0")}
+def test_the_lowest_perplexity_wins_and_is_the_rival_of_all_others(tmp_path: Path) -> None:
+    column = TABLE.columns[0].model_copy(update={"metrics": ("ppl",)})
+    table = TABLE.model_copy(update={"columns": (column,), "tolerance": {"ppl": 1.0}})
+    for recipe, count in (("weak", 300), ("strong", 200), ("third", 400)):
+        write_run(tmp_path, Run("mini", "imagenet", "net", recipe, 0), hits(count), ["ppl"])
+    found = [entry(make(tmp_path, table=table), recipe, "ppl") for recipe in ("strong", "weak", "third")]
+    assert [(line["best"], line["rival"], line["lead"], line["higher_is_better"]) for line in found] == [
+        ("1", "B + Weak", "-10.00", "0"),
+        ("0", "B + Strong", "10.00", "0"),
+        ("0", "B + Strong", "20.00", "0"),
+    ]
 
 
 def test_a_section_is_a_contest_of_its_own(tmp_path: Path) -> None:
