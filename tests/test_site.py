@@ -20,7 +20,9 @@ BOLD = paper_numbers.load_bold()
 @pytest.fixture(scope="module")
 def made():
     sys.path.insert(0, str(ROOT / "docs"))
-    return importlib.import_module("made")
+    module = importlib.import_module("made")
+    module.load_params = loaded
+    return module
 
 
 def test_each_table_has_a_page(made):
