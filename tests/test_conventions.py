@@ -44,8 +44,8 @@ def test_snakemake_has_no_lints_and_its_report_has_a_table_with_its_caption(tmp_
     copied(tmp_path, "src", "params", "workflow", "profiles", "Snakefile")
     lints = run(tmp_path, "snakemake", "--lint")
     assert "Lints for" not in lints.stdout + lints.stderr
-    run(tmp_path, "snakemake", "--cores", "1", "results/table13.csv")
-    run(tmp_path, "snakemake", "results/table13.csv", "--report", "report.html")
+    reported = ("--report", "report.html", "--report-after-run")
+    run(tmp_path, "snakemake", "--cores", "1", "results/table13.csv", *reported)
     page = (tmp_path / "report.html").read_text()
     assert "Tables, figures and claims of" in page
     assert "Table 13 at the scale mini." in page
