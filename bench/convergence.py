@@ -93,7 +93,7 @@ def compare(run: Run, out: Path) -> list[bool]:
     for name, one in before.items():
         moved, error = after[name].value - one.value, one.stderr or 0.0
         within.append(abs(moved) <= error)
-        difference = paired.standard_error(after[name], one)
+        difference = paired.difference([after[name]], [one]).stderr
         print(
             f"{run} {name}: {one.value:.2f} -> {after[name].value:.2f} ({moved:+.2f}, standard error of the cell "
             f"{error:.2f}, of the difference {difference:.2f}){'' if within[-1] else ' MOVED'}",

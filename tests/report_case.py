@@ -4,14 +4,13 @@ import base64
 import json
 from pathlib import Path
 
-from table_runs import OF_RUNS, claims_csv, fill, hits, settings_csv
+from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
 
 from flexround.settings import layout
 from flexround.settings.layout import Run
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
-PLAN = Plan(load_params("mini"))
+PLAN = Plan(loaded("mini"))
 SCORES = {recipe: hits(800) for recipe in ("b-adaround-w4a4", "q-adaround-w4a4", "b-adaround-w3a3", "q-adaround-w3a3")}
 SCORES |= {recipe.replace("adaround", "flexround"): hits(850) for recipe in SCORES} | {"full-precision": hits(990)}
 RUN = Run("mini", "imagenet", "resnet18-brecq", "q-flexround-w4a4", 0)

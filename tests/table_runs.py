@@ -24,39 +24,28 @@ from flexround.settings.schema import Recipe, ScaleFacts, TrainRule
 from flexround.settings.tables import Table
 from flexround.settings.validation import read_yaml, validate
 
+loaded = functools.cache(load_params)  # the settings of a shipped scale, read once for all tests of a process
 FILES = [PARAMS / f"tables/table{number:02d}.yaml" for number in range(1, 25)]  # the paper's
 SPECS = {path.stem: validate(Table, read_yaml(path), str(path)) for path in FILES}
 OF_RUNS = {name: table for name, table in SPECS.items() if table.groups}
 SETTINGS = {table.number: table for table in SPECS.values() if table.settings}
-EXAMPLES = 1000
 METRICS = ("top1", "top5")
 RECIPES = {name: Recipe(setting="B", rounding=name, w_bits=4) for name in ("weak", "strong", "third")}
 RECIPES |= {"bare": Recipe(), "full": Recipe()}
-ROWS = {
-    "bare": "Nothing",
-    "full": "Full-precision",
-    "weak": "B + Weak",
-    "strong": "B + Strong",
-    "third": "B + Third_100%",
-}
-
-
-def _table() -> Table:
-    """Return a table of two reference rows and a group of three, one column with two metrics."""
-    rows = [{"recipe": recipe, "method": method, "bits": "4/32"} for recipe, method in ROWS.items()]
-    value = {
-        "number": 99,
-        "label": "tab:test",
-        "caption": r"Accuracy (\%) of ``X''.",
-        "descriptive": ["Method", r"\# Bits (W/A)"],
-        "columns": [{"name": "Net_18", "task": "imagenet", "checkpoint": "net", "metrics": ["top1", "top5"]}],
-        "groups": [{"compare": False, "rows": rows[:2]}, {"rows": rows[2:]}],
-        "tolerance": {"top1": 0.3, "top5": 0.3},
-    }
-    return validate(Table, value, "test")
-
-
-TABLE = _table()
+METHODS = ("Nothing", "Full-precision", "B + Weak", "B + Strong", "B + Third_100%")
+ROWS = [
+    {"recipe": recipe, "method": method, "bits": "4/32"}
+    for recipe, method in zip(("bare", "full", "weak", "strong", "third"), METHODS, strict=True)
+]
+TABLE = Table(  # two reference rows and a group of three, one column with two metrics
+    number=99,
+    label="tab:test",
+    caption=r"Accuracy (\%) of ``X''.",
+    descriptive=("Method", r"\# Bits (W/A)"),
+    columns=[{"name": "Net_18", "task": "imagenet", "checkpoint": "net", "metrics": METRICS}],
+    groups=[{"compare": False, "rows": ROWS[:2]}, {"rows": ROWS[2:]}],
+    tolerance={"top1": 0.3, "top5": 0.3},
+)
 
 
 def scale(comparable: bool = False) -> ScaleFacts:
@@ -74,7 +63,7 @@ def numbers(table: Table, value: float = 70.0) -> dict[paper_numbers.Key, float]
     return {cell.key: value for cell in cells.collect(table, scope(Path("nowhere")))}
 
 
-def hits(count: int, total: int = EXAMPLES) -> np.ndarray:
+def hits(count: int, total: int = 1000) -> np.ndarray:
     """Return uint8 scores of which the first ``count`` are right."""
     return (np.arange(total) < count).astype(np.uint8)
 
@@ -168,15 +157,8 @@ def settings_params(
     without: str = "",
     comparable: bool = True,
 ) -> Params:
-    """Return the settings of the paper's scale, changed by later rules and other options.
-
-    Args:
-        train: further rules, each with ``when`` and ``set``.
-        options: other options of tasks.
-        without: a task or checkpoint that the scale lacks.
-        comparable: whether the scale's numbers are comparable.
-    """
-    paper = _paper()
+    """Return the settings of the paper's scale with further rules, other options, or without a task or checkpoint."""
+    paper = loaded("paper")
     tasks, checkpoints = dict(paper.scale.tasks), dict(paper.scale.checkpoints)
     for name, given in (options or {}).items():
         tasks[name] = tasks[name].model_copy(update={"options": dict(given)})
@@ -191,9 +173,3 @@ def settings_params(
         "train": (*paper.scale.train, *rules),
     }
     return paper._replace(scale=paper.scale.model_copy(update=changed))
-
-
-@functools.cache
-def _paper() -> Params:
-    """Return the settings of the paper's scale."""
-    return load_params("paper")

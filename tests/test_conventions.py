@@ -11,41 +11,42 @@ from pathlib import Path
 
 import pytest
 import yaml
+from table_runs import loaded
 
 from flexround.results import published_results
 from flexround.results.summary import summarise
-from flexround.settings.load import load_params
 from flexround.settings.plan import CONFIG_KEYS
 
 ROOT = Path(__file__).resolve().parent.parent
-COPIED = ("src", "params", "workflow", "profiles", "Snakefile")
 
 
-@pytest.fixture(scope="module")
-def project(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """A copy in which a table of settings is made, which needs no run."""
-    root = tmp_path_factory.mktemp("project")
-    for name in COPIED:
+def run(root: Path, *command: str, check: bool = True, **variables: str) -> subprocess.CompletedProcess[str]:
+    """Run a command with the programs of this Python; the tests may run in make, whose own variables are left out."""
+    own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}
+    own |= {
+        "PYTHONPATH": f"{root}/src",
+        "PATH": f"{Path(sys.executable).parent}:{own['PATH']}",
+        "FLEXROUND_WORKERS": "0",
+    }
+    done = subprocess.run(command, cwd=root, env=own | variables, capture_output=True, text=True, check=False)
+    assert not check or done.returncode == 0, done.stdout + done.stderr
+    return done
+
+
+def copied(root: Path, *names: str) -> None:
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
         (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
-    run(root, "snakemake", "--cores", "1", "results/table13.csv")
-    return root
 
 
-def run(root: Path, *command: str) -> str:
-    path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path, "FLEXROUND_WORKERS": "0"}
-    done = subprocess.run(command, cwd=root, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-    return done.stdout + done.stderr
-
-
-def test_the_workflow_has_no_lints(project):
-    assert "Lints for" not in run(project, "snakemake", "--lint")
-
-
-def test_snakemakes_report_has_the_table_with_its_caption(project):
-    run(project, "snakemake", "results/table13.csv", "--report", "report.html")
-    page = (project / "report.html").read_text()
+def test_snakemake_has_no_lints_and_its_report_has_a_table_with_its_caption(tmp_path):
+    """The table is one of settings, which needs no run."""
+    copied(tmp_path, "src", "params", "workflow", "profiles", "Snakefile")
+    lints = run(tmp_path, "snakemake", "--lint")
+    assert "Lints for" not in lints.stdout + lints.stderr
+    reported = ("--report", "report.html", "--report-after-run")
+    run(tmp_path, "snakemake", "--cores", "1", "results/table13.csv", *reported)
+    page = (tmp_path / "report.html").read_text()
     assert "Tables, figures and claims of" in page
     assert "Table 13 at the scale mini." in page
     results = json.loads(re.search(r"var results = (\{.*?\});", page, re.DOTALL)[1])
@@ -74,32 +75,46 @@ def test_the_catalog_knows_what_the_workflow_has():
     assert "container:" in (ROOT / "workflow/rules/common.smk").read_text()
 
 
-@pytest.fixture
-def clone(tmp_path: Path) -> Path:
-    """What git has, without any result computed."""
-    for name in ("params", "results/reference", "docs/figures", ".dvc/plots", ".dvc/config", "dvc.yaml", "Makefile"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        copy = shutil.copytree if (ROOT / name).is_dir() else shutil.copy2
-        copy(ROOT / name, tmp_path / name)
-    run(tmp_path, "git", "init", "--quiet")
-    run(tmp_path, "git", "add", ".")
-    run(tmp_path, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "all")
-    return tmp_path
+@pytest.fixture(scope="module")
+def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What git has, without any result computed, and a programs' directory without programs."""
+    root = tmp_path_factory.mktemp("clone")
+    copied(root, "params", "results/reference", "docs/figures", ".dvc/plots", ".dvc/config", "dvc.yaml", "Makefile")
+    run(root, "git", "init", "--quiet")
+    run(root, "git", "add", ".")
+    run(root, "git", "-c", "user.name=a", "-c", "user.email=a@b", "commit", "--quiet", "--message", "all")
+    (root / ".venv/bin").mkdir(parents=True)
+    (root / ".venv/installed").touch()
+    return root
 
 
 def test_dvc_shows_what_is_published_in_a_fresh_clone(clone):
-    shown = json.loads(run(clone, "dvc", "metrics", "show", "--json"))[""]["data"]
+    shown = json.loads(run(clone, "dvc", "metrics", "show", "--json").stdout)[""]["data"]
     assert len(shown) == 2
     assert shown["results/reference/metrics.json"]["data"]["cells"]["computed"] > 1000
-    assert "failed" not in run(clone, "dvc", "plots", "show", "--out", "plots")
+    plots = run(clone, "dvc", "plots", "show", "--out", "plots")
+    assert "failed" not in plots.stdout + plots.stderr
     page = (clone / "plots/index.html").read_text()
     assert page.count("vegaEmbed(") == 26
     assert len(list((clone / "plots/static").glob("*.png"))) == 2
 
 
+def test_a_pull_needs_a_remote_and_finds_the_tool_that_is_installed_in_the_clone(clone):
+    done = run(clone, "make", "-o", ".venv/installed", "pull", check=False)
+    assert done.returncode != 0
+    assert done.stdout == ""
+    assert len(done.stderr.splitlines()) == 1
+    assert "no remote is known to this clone: make pull REMOTE=" in done.stderr
+    (clone / ".venv/bin/dvc").symlink_to(Path(sys.executable).with_name("dvc"))
+    (clone / ".dvc/config.local").write_text("[core]\n    remote = storage\n")
+    assert (
+        "dvc checkout" in run(clone, "make", "--dry-run", "-o", ".venv/installed", "pull", PATH="/usr/bin:/bin").stdout
+    )
+
+
 def test_the_published_summaries_are_those_of_the_published_tables():
     for scale in ("mini", "real"):
-        params = load_params(scale)
+        params = loaded(scale)
         directory = ROOT / published_results.DIRECTORY
         tables = [directory / f"{table.name}.csv" for _, table in sorted(params.tables.items())]
         tables = [table for table in tables if table.exists()]  # without one of them the summary has other counts
@@ -118,30 +133,3 @@ def test_every_published_table_with_measurements_is_plotted():
     ]
     measured = [path for path in tables if any(row["n_examples"] for row in csv.DictReader(path.open()))]
     assert sorted(plots) == sorted(str(path.relative_to(ROOT)) for path in measured)
-
-
-def test_a_pull_without_a_remote_is_one_line(clone):
-    (clone / ".venv").mkdir()
-    (clone / ".venv/installed").touch()
-    ours = {
-        name: value for name, value in os.environ.items() if not name.startswith("MAKE")
-    }  # the tests may run in make
-    ours["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-    command = ["make", "-o", ".venv/installed", "pull"]
-    done = subprocess.run(command, cwd=clone, env=ours, capture_output=True, text=True, check=False)
-    assert done.returncode != 0
-    assert done.stdout == ""
-    assert len(done.stderr.splitlines()) == 1
-    assert "no remote is known to this clone: make pull REMOTE=" in done.stderr
-
-
-def test_a_pull_with_a_remote_finds_the_tool_that_is_installed_in_the_clone(clone):
-    (clone / ".venv/bin").mkdir(parents=True)
-    (clone / ".venv/installed").touch()
-    (clone / ".venv/bin/dvc").symlink_to(Path(sys.executable).with_name("dvc"))
-    (clone / ".dvc/config.local").write_text("[core]\n    remote = storage\n")
-    ours = {"PATH": "/usr/bin:/bin", "HOME": os.environ.get("HOME", "/")}
-    command = ["make", "--dry-run", "-o", ".venv/installed", "pull"]
-    done = subprocess.run(command, cwd=clone, env=ours, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stderr
-    assert "dvc checkout" in done.stdout

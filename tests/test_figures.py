@@ -33,11 +33,10 @@ def texts(figure: Figure) -> str:
     return "\n".join(found)
 
 
-def test_different_layers_are_refused() -> None:
+@pytest.mark.parametrize("sizes", [(3, 3, 2), (0, 0, 0)])
+def test_different_layers_are_refused(sizes: tuple[int, ...]) -> None:
     with pytest.raises(InputError, match="same layer"):
-        Shifts("net", np.zeros(3), np.zeros(3), np.zeros(2))
-    with pytest.raises(InputError, match="same layer"):
-        Shifts("net", np.zeros(0), np.zeros(0), np.zeros(0))
+        Shifts("net", *map(np.zeros, sizes))
 
 
 def test_figure3_counts_small_and_large_weights_apart() -> None:
@@ -84,7 +83,7 @@ def test_figure6_has_a_row_for_each_model_and_one_vertical_axis_in_it() -> None:
         assert [axes.get_title().split(":")[0] for axes in row] == ["AdaRound", "AdaQuant", "FlexRound"]
 
 
-def test_lines_of_sizes_show_mean_and_deviation_beside_the_paper() -> None:
+def test_lines_of_sizes_show_mean_and_deviation_beside_the_paper_and_state_their_seeds() -> None:
     points = [
         curves.of_seeds("ours", "B + X", "32", [60.0, 62.0, 64.0]),
         curves.of_seeds("ours", "B + X", "64", [65.0]),
@@ -96,15 +95,8 @@ def test_lines_of_sizes_show_mean_and_deviation_beside_the_paper() -> None:
     assert bar[:, 1].tolist() == [60.0, 64.0]
     assert paper.lines[0].get_ydata()[0] == 63.93
     assert [text.get_text() for text in figure.legends[0].get_texts()] == ["B + X", "B + Y"]
-
-
-@pytest.mark.parametrize(
-    ("counts", "expected"),
-    [((1, 1), "one seed"), ((2, 3), "n = 2 to 3 seeds"), ((3, 3), "n = 3 seeds")],
-    ids=["one", "unequal", "three"],
-)
-def test_a_panel_states_its_seeds(counts: tuple[int, int], expected: str) -> None:
-    assert curves.seeds([[60.0] * count for count in counts]).endswith(expected)
+    for counts, expected in (((1, 1), "one seed"), ((2, 3), "n = 2 to 3 seeds"), ((3, 3), "n = 3 seeds")):
+        assert curves.seeds([[60.0] * count for count in counts]).endswith(expected)
 
 
 def test_an_svg_links_its_points_follows_the_theme_and_is_the_same_every_time() -> None:

@@ -1,4 +1,4 @@
-"""The document of all tables, and the status table and figure of the README."""
+"""The document of all tables, and the tables and figures of the README."""
 
 import re
 import shutil
@@ -6,21 +6,21 @@ import subprocess
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS, claims_csv, fill, hits, settings_csv
+from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
 
 from flexround.errors import InputError
 from flexround.results import grid
-from flexround.results.claims import judged, specs
+from flexround.results.claims import judged
 from flexround.results.claims.judged import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
-from flexround.results.render.summary_sentences import outcomes
-from flexround.settings.layout import PARAMS
-from flexround.settings.load import load_params
+from flexround.results.table_csv import write
+from flexround.results.typed_csv import Printed
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
 
 ROOT = Path(__file__).resolve().parent.parent
-PLAN = Plan(load_params("mini"))
+REFERENCE = ROOT / "results/reference"
+PLAN = Plan(loaded("mini"))
 NAMES = [table.name for table in PLAN.params.tables.values()] + [f"figure{number}" for number in PLAN.figures]
 ITEMS = [item for part in document.parts(NAMES) for item in part.items]
 TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
@@ -42,14 +42,10 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
-def test_the_order_has_every_table_and_figure_once():
-    expected = [*(f"table{n}" for n in PLAN.params.tables), *(f"figure{n}" for n in PLAN.figures)]
-    assert sorted(ITEMS) == sorted(expected)
+def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
+    assert sorted(ITEMS) == sorted(NAMES)
     tables = [item for item in ITEMS if item.startswith("table")]
     assert tables == sorted(tables, key=lambda name: int(name.removeprefix("table")))
-
-
-def test_the_document_has_everything_in_order_and_names_what_is_missing(root):
     text = document.source(root, PLAN, "mini")
     body = text[text.index(r"\tableofcontents") :]
     captions = re.findall(r"\\label\{(tab:[^}]+)\}|\\includegraphics\{(\w+)\}", body)
@@ -79,7 +75,7 @@ def test_tables_that_were_not_computed_are_those_published_and_say_so(root, tmp_
     computed = {label for caption, label in tables if document.PUBLISHED not in caption}
     assert computed == {"tab:glue", "tab:glue-ft"}
     assert f"{len(tables) - 2} tables were not computed here" in text
-    assert document.source(tmp_path / "work", Plan(load_params("paper")), "paper").count(document.PUBLISHED) == 0
+    assert document.source(tmp_path / "work", Plan(loaded("paper")), "paper").count(document.PUBLISHED) == 0
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="no LaTeX")
@@ -108,55 +104,26 @@ def test_what_latex_lacks_is_named(tmp_path, monkeypatch, latex, message):
         document.compile_pdf(tmp_path / "paper.tex")
 
 
-def against_adaround(text, name="claims"):
-    """Return the comparisons of FlexRound with AdaRound in a ``claims.csv``."""
-    claims = judged.read(text, specs.load(PARAMS / f"{name}.yaml").claims)
-    return judged.against_adaround(line for claim in claims for line in claim.lines)
+def written(part, scale, page, figure, **more):
+    """Write a part of a page and its figure as `make` does, and return the page."""
+    options = {"scale": scale, "tables": REFERENCE, "page": page, "figure": figure} | more
+    stage.run(stage.parser().parse_args([part, *(f"--{name}={value}" for name, value in options.items())]))
+    return page.read_text()
 
 
-def standings(root: Path) -> list[overview.Standing]:
-    return [
-        overview.standing(table, root / "results/mini" / f"{table.name}.csv") for table in PLAN.params.tables.values()
-    ]
-
-
-def test_the_status_table_has_a_line_for_every_table(root):
-    text = readme_tables.status(standings(root), PLAN.scale)
-    lines = [line for line in text.splitlines() if line.startswith("| ")]
-    assert len(lines) == 2 + len(PLAN.params.tables)
-    assert lines[0] == "| table | about | status | cells | FlexRound best |"
-    assert "| 4 | GLUE | computed | 75 | 25 of 25 |" in lines
-    assert "| 3 | ImageNet | not run | -- | -- |" in lines
-
-
-def test_a_comparable_scale_has_the_farthest_cell(root):
-    text = readme_tables.status(standings(root), PLAN.scale.model_copy(update={"comparable": True}))
-    assert "| farthest from the paper |" in text
-
-
-def test_only_what_is_between_the_markers_is_replaced():
-    begin, end = readme_tables.MARKERS["status"]
-    page = f"above\n{begin}\nold\n{end}\nbelow\n"
-    assert readme_tables.replaced(page, "status", r"\1 new" + "\n") == page.replace("old", r"\1 new")
-    with pytest.raises(InputError, match="0 places"):
-        readme_tables.replaced("nothing", "status", "new\n")
-
-
-def test_the_readme_shows_the_status_of_the_reference_results():
-    reference = ROOT / "results/reference"
-    found = [
-        overview.standing(table, reference / f"{table.name}.csv") for _, table in sorted(PLAN.params.tables.items())
-    ]
-    readme = (ROOT / "README.md").read_text()
-    assert readme_tables.replaced(readme, "status", readme_tables.status(found, PLAN.scale)) == readme, (
-        "run: make status"
-    )
+@pytest.mark.parametrize(("part", "scale"), [("status", "mini"), ("evidence", "real")])
+def test_the_readme_shows_what_is_published(tmp_path, part, scale):
+    page, figure = tmp_path / "README.md", tmp_path / "docs/figures/bits.png"
+    shutil.copy(ROOT / "README.md", page)
+    again = written(part, scale, page, figure, drawn=ROOT / "docs/figures/bits.png")
+    assert again == (ROOT / "README.md").read_text(), f"run: make {part}"
 
 
 def test_the_readme_says_how_often_flexround_beats_adaround():
+    files = {"mini": "claims.csv", "real": "real-claims.csv"}
     lines = {
-        scale: against_adaround((ROOT / f"results/reference/{name}").read_text(), params)
-        for scale, name, params in (("mini", "claims.csv", "claims"), ("real", "real-claims.csv", "claims-real"))
+        scale: judged.against_adaround(judged.load(REFERENCE / name, loaded(scale).scale))
+        for scale, name in files.items()
     }
 
     def better(*places):
@@ -175,7 +142,6 @@ def test_the_readme_says_how_often_flexround_beats_adaround():
     assert form.format(*(corrected.count(kind) for kind in kinds), len(corrected)) in readme
     found = better("table 5", "table 23", "table 24")
     assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in readme
-    assert outcomes(lines["real"]) in readme, "run: make evidence"
     of_20 = [line.outcome for line in lines["real"] if (line.place, line.column) == ("real 2", "ResNet-20")]
     found = f"ResNet-20 with activations of 3 and 4 bit, in {of_20.count('better')} of {len(of_20)} cells"
     assert found in readme
@@ -201,38 +167,85 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 """)
 
 
-def test_leads_are_those_over_adaround_each_cell_once_in_a_line_for_each_table():
-    lines = against_adaround(CLAIMS)
-    assert [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in lines] == [
+def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn_each_cell_once(root, tmp_path):
+    page, claims, figure = tmp_path / "README.md", tmp_path / "claims.csv", tmp_path / "f/leads.png"
+    begin, end = readme_tables.MARKERS["status"]
+    page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
+    claims.write_text(CLAIMS)
+    shown = written("status", "mini", page, figure, tables=root / "results/mini", claims=claims)
+    assert (shown.split(begin)[0], shown.split(end)[1]) == ("above\n", "\nbelow\n")
+    lines = [line for line in shown.splitlines() if line.startswith("| ")]
+    assert len(lines) == 2 + len(PLAN.params.tables)
+    assert lines[0] == "| table | about | status | cells | FlexRound best |"
+    assert "| 4 | GLUE | computed | 75 | 25 of 25 |" in lines
+    assert "| 3 | ImageNet | not run | -- | -- |" in lines
+    assert figure.read_bytes().startswith(b"\x89PNG")
+    found = judged.against_adaround(judged.load(claims, PLAN.scale))
+    assert [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in found] == [
         ("table 2", 3.0, "holds"),
         ("table 10", -0.5, "inside the noise"),
         ("table 10", -leads.REACH, "does not hold"),
     ]
-    axes = leads.draw(lines, "title", "mini").axes[0]
+    axes = leads.draw(found, "title", "mini").axes[0]
     assert [label.get_text() for label in axes.get_yticklabels()] == ["Table 2", "Table 10"]
     points = [(x, round(y)) for collection in axes.collections for x, y in collection.get_offsets()]
     assert sorted(points) == [(-leads.REACH, 1), (-0.5, 1), (3.0, 0)]
     assert "  0    1    1" in [text.get_text() for text in axes.texts]
     with pytest.raises(InputError, match="nowhere"):
         leads.draw([], "title", "mini")
-
-
-def test_the_stage_writes_the_page_and_the_figure(root, tmp_path):
-    page, claims = tmp_path / "README.md", tmp_path / "claims.csv"
-    begin, end = readme_tables.MARKERS["status"]
-    page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
-    claims.write_text(CLAIMS)
-    options = ["status", "--tables", root / "results/mini", "--page", page, "--claims", claims]
-    options += ["--figure", tmp_path / "f/leads.png"]
-    stage.run(stage.parser().parse_args(list(map(str, options))))
-    shown = page.read_text()
-    assert shown.startswith(f"above\n{begin}\n")
-    assert shown.endswith(f"{end}\nbelow\n")
-    assert "| 4 | GLUE | computed |" in shown
-    assert "before" not in shown
-    assert (tmp_path / "f/leads.png").read_bytes().startswith(b"\x89PNG")
     claims.unlink()
     with pytest.raises(InputError, match="make results/claims"):
-        stage.run(stage.parser().parse_args(list(map(str, options))))
+        written("status", "mini", page, figure, claims=claims)
+    page.write_text("nothing")
     with pytest.raises(InputError, match="0 places"):
-        readme_tables.replaced("nothing", "status", "new\n")
+        written("status", "mini", page, figure)
+
+
+def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
+    standing = overview.Standing(PLAN.params.tables[3], "ImageNet", "", worst=Printed("-9.00"))
+    text = readme_tables.status([standing], PLAN.scale.model_copy(update={"comparable": True}))
+    assert "| FlexRound best | farthest from the paper |" in text
+    assert "| -- | -9.00 |" in text
+
+
+def evidence_line(row, method, bits, column, value, **more):
+    facts = {"table": 1, "row": row, "method": method, "bits": bits, "column": column, "metric": "top1", "best": 0}
+    facts |= {"value": f"{value:.2f}", "n_seeds": 3, "status": "computed", "scale": "real", "group": row}
+    return facts | more
+
+
+def test_evidence_has_methods_as_rows_and_bits_of_networks_as_columns(tmp_path):
+    page, table, drawn = tmp_path / "README.md", tmp_path / "real1.csv", tmp_path / "figure8.png"
+    begin, end = readme_tables.MARKERS["evidence"]
+    page.write_text(f"a\n{begin}\nold\n{end}\nb\n")
+
+    def shown():
+        return written("evidence", "real", page, tmp_path / "docs/bits.png", tables=tmp_path, drawn=drawn)
+
+    with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
+        shown()
+    lines = [evidence_line(1, "Full-precision", "32/32", column, value) for column, value in (("A", 81.0), ("B", 83.0))]
+    for row, bits, rtn, best, wins in ((2, "4/32", 76.5, 80.0, 0), (5, "3/32", 54.0, 79.5, 1)):
+        for column in ("A", "B"):
+            lines.append(evidence_line(row, "RTN", bits, column, rtn, rival="other"))
+            lines.append(evidence_line(row + 1, "B + X", bits, column, best, rival="other", best=wins))
+            lines.append(evidence_line(row + 2, "Ablation", bits, column, 70.0 + wins))
+    text = write(sorted(lines, key=lambda each: each["row"]))
+    table.write_text(text.replace(",1,other", ",0,other"))
+    assert "No value is the best of its column" in shown()
+    assert "![" not in shown()
+    table.write_text(text)
+    drawn.write_bytes(b"figure")
+    first, _, *rows, _, picture, last, below, _ = shown().removeprefix(f"a\n{begin}\n").split("\n")
+    for words in ("ResNets on CIFAR-10 as lossy JPEGs", "Median of 3 seeds", "Bold: best of its column"):
+        assert words in first
+    assert rows == [
+        "| top-1 (%) | A, 4/32 | A, 3/32 | B, 4/32 | B, 3/32 |",
+        "| --- | --: | --: | --: | --: |",
+        "| Full-precision | 81.00 | 81.00 | 83.00 | 83.00 |",
+        "| RTN | 76.50 | 54.00 | 76.50 | 54.00 |",
+        "| B + X | 80.00 | **79.50** | 80.00 | **79.50** |",
+        "| Ablation | 70.00 | 71.00 | 70.00 | 71.00 |",
+    ]
+    assert (picture, last, below) == ("![Accuracy against bits](docs/bits.png)", end, "b")
+    assert (tmp_path / "docs/bits.png").read_bytes() == b"figure"

@@ -126,7 +126,7 @@ def by_bits(values):
 
 def test_figure_8_shows_mean_and_deviation_of_each_method():
     lines = [(name, str(bits), (70.0 + bits, 72.0 + bits)) for name in ("A", "B") for bits in (4, 2)]
-    axes = by_bits([("Full-precision", None, (80.0,)), *lines])
+    axes = by_bits([("Full-precision", "", (80.0,)), *lines])
     assert axes.lines[0].get_ydata()[0] == 80.0
     first, second = (container.lines[0] for container in axes.containers)
     assert first.get_ydata().tolist() == [73.0, 75.0]

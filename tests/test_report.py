@@ -3,18 +3,17 @@
 import json
 import re
 import shutil
-from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
 import small
 from report_case import PLAN, RUN, fill_root, table3, write
-from table_runs import hits, write_run
-from visible_text import offline, visible
+from table_runs import hits, loaded, write_run
+from visible_text import offline, parsed, visible
 
 from flexround.errors import SettingsError
 from flexround.results import grid, published_results, table_csv, typed_csv
-from flexround.results.claims import judged, specs
+from flexround.results.claims import judged
 from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import (
     job_costs,
@@ -28,7 +27,6 @@ from flexround.results.render import (
 )
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper, Recipe
 from flexround.tools import report
@@ -66,72 +64,37 @@ def clone(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="module")
 def cloned(clone: Path) -> str:
-    return report_page.render(clone, Plan(load_params("mini")))
+    return report_page.render(clone, PLAN)
 
 
-class Tags(HTMLParser):
-    """Gathers every start tag, and checks that tags are closed in order."""
-
-    EMPTY = ("meta", "link", "input", "img", "br")
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.found: list[tuple[str, dict]] = []
-        self.stack: list[str] = []
-
-    def handle_starttag(self, tag, attrs):
-        self.found.append((tag, dict(attrs)))
-        if tag not in self.EMPTY:
-            self.stack.append(tag)
-
-    def handle_endtag(self, tag):
-        assert self.stack.pop() == tag
-
-
-@pytest.fixture(scope="module")
-def tags(html: str) -> Tags:
-    parser = Tags()
-    parser.feed(html)
-    assert parser.stack == []
-    return parser
-
-
-def test_the_same_results_give_the_same_page(root, html):
-    assert report_page.render(root, PLAN) == html
-    assert str(root) not in html
-
-
-def test_the_stage_writes_the_page(root, html, tmp_path):
-    report.run(report.parser().parse_args(["--root", str(root), "--out", str(tmp_path / "new/report.html")]))
+def test_the_tool_writes_the_same_page_again_and_takes_a_file_of_ones_own(root, html, tmp_path):
+    arguments = ["--root", str(root), "--out", str(tmp_path / "new/report.html")]
+    report.run(report.parser().parse_args(arguments))
     assert (tmp_path / "new/report.html").read_text() == html
+    assert str(root) not in html
+    with pytest.raises(SettingsError, match=r"gone\.yaml"):
+        report.run(report.parser().parse_args([*arguments, "--own", str(tmp_path / "gone.yaml")]))
 
 
-def test_nothing_is_loaded_from_elsewhere(tags, html):
-    addresses = [a[name] for tag, a in tags.found for name in ("src", "href") if name in a]
-    assert addresses
+def test_nothing_is_loaded_from_elsewhere_and_inner_links_lead_somewhere(html):
     assert offline(html)
     assert not re.search(r"fetch\(|XMLHttpRequest", html)
-
-
-def test_identifiers_are_unique_and_inner_links_lead_somewhere(tags):
-    ids = [a["id"] for _, a in tags.found if "id" in a]
+    ids = [a["id"] for _, a in parsed(html).tags if "id" in a]
     assert len(ids) == len(set(ids))
-    assert {a.get("href", a.get("xlink:href"))[1:] for tag, a in tags.found if tag == "a"} <= set(ids)
+    assert {a.get("href", a.get("xlink:href"))[1:] for tag, a in parsed(html).tags if tag == "a"} <= set(ids)
 
 
-def test_every_cell_has_a_button_and_its_provenance_resolves(tags, data):
-    buttons = [a["id"] for tag, a in tags.found if tag == "button" and a.get("class", "").startswith("cell")]
+def test_every_cell_has_a_button_and_its_provenance_resolves(html, data):
+    buttons = [a["id"] for tag, a in parsed(html).tags if tag == "button" and a.get("class", "").startswith("cell")]
     cells = {f"cell-{table}.{index}": cell for table, of in data["cells"].items() for index, cell in enumerate(of)}
     assert len(buttons) == 9 * 3 * 2 + 5
     assert set(buttons) == set(cells)
-    for title, values, numbers in cells.values():
+    for title, values, (first, *_) in cells.values():
         assert title.startswith("Table ")
         assert len(values) == len(data["columns"])
-        assert numbers
-        for number in numbers:
-            name, sections = data["runs"][number]
-            assert name
-            assert all(data["sections"][section] for _, section in sections)
+        name, sections = data["runs"][first]
+        assert name
+        assert all(data["sections"][section] for _, section in sections)
 
 
 def test_provenance_holds_what_is_recorded(root):
@@ -166,17 +129,11 @@ def test_a_cell_names_the_seeds_it_is_the_median_of(tmp_path):
     assert origins.evaluated(none, tmp_path) == []
 
 
-def test_a_run_takes_few_bytes_so_that_a_thousand_fit(data):
+def test_runs_take_few_bytes_equal_sections_are_there_once_and_settings_say_where_they_are_read(data):
     sections = [data["sections"][number] for _, number in dict(data["runs"])[str(RUN)]]
     assert len(json.dumps(sections)) < 7000
-
-
-def test_equal_sections_are_there_once(data):
     assert len(data["sections"]) == len(set(data["sections"]))
     assert len(data["runs"]) == 9 * 3 + 5
-
-
-def test_a_setting_says_where_it_is_read(data):
     *_, numbers = data["cells"]["13"][0]
     _, [[_, section]] = data["runs"][numbers[0]]
     assert "<dt>read</dt><dd>train.lr</dd>" in data["sections"][section]
@@ -188,56 +145,26 @@ def test_what_users_wrote_is_escaped(html):
     assert html.count("</script>") == 2
 
 
-def judged_claims(path: Path) -> list[judged.JudgedClaim]:
-    return judged.read(path.read_text(), specs.load().claims)
-
-
-def test_claims_are_counted_claim_by_claim(root, html):
-    found = judged_claims(root / "results/mini/claims.csv")
-    assert [claim.name for claim in found] == ["joint-s1-beats-adaround", "s1-learnable"]
-    assert found[1].counts == {"holds": 1, "does not hold": 0, "inside the noise": 0, "not run": 1}
-    assert [line.margin for line in found[1].lines] == [None, 2.0]
-    assert judged.total(found) == {"holds": 2, "inside the noise": 0, "does not hold": 0, "not run": 1}
-    assert "FlexRound is better with s1 learned than with s1 fixed." in visible(html)
-
-
-def test_what_is_not_made_is_listed_as_not_run(html):
+def test_a_scale_of_its_own_shows_no_difference_and_what_is_not_made_is_listed(html):
+    assert 'class="delta"' not in html
+    shown = visible(html)
+    assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in shown
+    assert "numbers. Handwritten digits, " in shown
+    assert "FlexRound is better with s1 learned than with s1 fixed." in shown
     assert re.search(r"<td[^>]*>ImageNet</td>\s*<td[^>]*><span class=\"badge not-run\">", html)
     assert "Table 7: " in html[html.index('id="not-run"') :]
     assert "Figure 4: not run" in html
     assert "make results/errata.csv" in html
 
 
-def test_an_empty_directory_gives_a_page_too(tmp_path):
-    text = report_page.render(tmp_path, PLAN)
-    assert text.count('<span class="badge not-run">') == len(PLAN.params.tables)
-
-
-def test_a_scale_of_its_own_shows_no_difference(html):
-    assert 'class="delta"' not in html
-    shown = visible(html)
-    assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in shown
-    assert "numbers. Handwritten digits, " in shown
-
-
-def test_a_comparable_scale_shows_differences_with_marks(tmp_path):
-    plan = Plan(PLAN.params._replace(scale=PLAN.scale.model_copy(update={"comparable": True})))
-    write(tmp_path / "results/mini/table3.csv", table3(tmp_path).replace(",,computed,", ",-9.00,off,"))
-    shown = report_page.render(tmp_path, plan)
-    assert shown.count('<span class="delta"><span aria-hidden="true">✗</span>\n -9.00</span>') == 9 * 3 * 2
-    assert '<span class="badge off">' in shown
-
-
 @pytest.mark.parametrize(
     ("counts", "expected"),
     [
-        ({"reproduced": 3}, "reproduced"),
         ({"reproduced": 3, "close": 1}, "close"),
         ({"reproduced": 3, "close": 1, "off": 1}, "off"),
         ({"off": 1, "missing": 1}, "partial"),
         ({"missing": 2}, "missing"),
         ({"computed": 2, "partial": 1}, "partial"),
-        ({"computed": 2}, "computed"),
     ],
 )
 def test_a_table_stands_like_its_worst_cell(counts, expected):
@@ -253,16 +180,13 @@ def test_every_table_of_the_paper_has_a_family():
     assert "Other" not in found.values()
 
 
-def test_jobs_behind_a_run():
+def test_jobs_behind_runs_of_which_a_shared_one_counts_once(root):
     full = job_costs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "full-precision", 0))
     assert [job_costs.stage(directory) for directory in full] == ["data", "fine-tune", "evaluate"]
     tuned = job_costs.directories(PLAN, Run("mini", "glue-mrpc", "bert-base", "q-flexround-w8a8-tuned", 0))
     candidates = PLAN.params.recipe("q-flexround-w8a8-tuned").select
     assert [job_costs.stage(directory) for directory in tuned].count("reconstruct") == len(candidates) + 1
     assert tuned[-2:] == [tuned[-1].replace("evaluated", "quantized"), tuned[-1]]
-
-
-def test_a_shared_job_counts_once(root):
     other = Run("mini", "imagenet", "resnet18-brecq", "q-adaround-w4a4", 0)
     assert job_costs.seconds_by_stage(root, PLAN, [RUN, RUN])["reconstruct"] == 3.0
     both = job_costs.seconds_by_stage(root, PLAN, [RUN, other])
@@ -283,13 +207,18 @@ def test_a_fresh_clone_shows_what_is_published(clone, cloned):
     assert visible(cloned).count("◇ published") == 2 * 24 + 1
     assert visible(cloned).count("● computed") == 1, "in the legend alone"
     assert "Published with this repository, not judged here." in visible(cloned)
-    real = report_page.render(clone, Plan(load_params("paper")))
-    assert "tables were not computed here" not in real, "mini's numbers are not those of another scale"
-    assert summary_sentences.NOTHING in visible(real)
+
+
+def test_what_was_computed_comes_before_what_is_published_and_of_other_scales_nothing_is(clone, tmp_path):
+    write(tmp_path / "results/mini/table3.csv", "")
+    assert published_results.find(tmp_path, PLAN.scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
+    assert published_results.find(clone, PLAN.scale, "table3.csv").published
+    assert not published_results.find(clone, PLAN.scale, "table99.csv").published
+    assert not published_results.find(clone, loaded("paper").scale, "table3.csv").published
 
 
 def test_the_page_opens_with_what_was_found(clone, cloned):
-    counts = judged.total(judged_claims(clone / "results/reference/claims.csv"))
+    counts = judged.total(judged.load(clone / "results/reference/claims.csv", PLAN.scale))
     text = visible(cloned)
     holds, fails, noise = (counts[name] for name in ("holds", "does not hold", "inside the noise"))
     sentence = f"{holds} hold, {fails} do not, and {noise} are inside the noise."
@@ -370,12 +299,9 @@ def test_plots_tell_what_the_tables_have(clone, cloned):
             header, *rows = numbers(cloned, plot, choice)
             told = [cell for row in rows for title, cell in zip(header, row, strict=True) if title != "p"]
             assert decimals(" ".join(told)) <= DECIMALS
-
-
-def test_every_point_is_a_link_to_a_cell_of_the_page(cloned):
     linked = set(re.findall(r'xlink:href="#(cell-[\d.]+)"', cloned))
     assert len(linked) > 300
-    assert linked <= set(re.findall(r'id="(cell-[\d.]+)"', cloned))
+    assert linked <= set(re.findall(r'id="(cell-[\d.]+)"', cloned)), "every point is a link to a cell"
 
 
 def test_seeds_and_sizes_are_those_of_the_runs(tmp_path):
@@ -400,25 +326,28 @@ def test_seeds_and_sizes_are_those_of_the_runs(tmp_path):
     assert list(map(str, spread.rows[0])) == ["B + FlexRound, 64 samples", "82.00", "80.00", "84.00"]
 
 
-def test_every_setting_has_words():
+def test_keys_are_words_in_tables(cloned):
     assert {*Hyper.model_fields, *Recipe.model_fields} <= words.WORDS.keys()
     assert words.of("label_smoothing") == "label smoothing"
-    assert words.of("acc_matched/acc_mismatched") == "matched/mismatched"
-
-
-def test_keys_are_words_in_tables(cloned):
     text = visible(cloned)
     assert "matched/mismatched" in text
     assert not re.search(r"\b(top1|top5|acc_matched|ppl)\b", text)
 
 
-def test_rows_of_ones_own_have_no_empty_brackets_and_say_how_to_make_them(tmp_path):
+def test_differences_of_a_comparable_scale_have_marks_and_rows_of_ones_own_say_how_to_make_them(tmp_path):
     path = tmp_path / "results/mini/table3.csv"
-    text = table3(tmp_path).replace(",70.00,", ",,")
+    plan = Plan(PLAN.params._replace(scale=PLAN.scale.model_copy(update={"comparable": True})))
+    text = table3(tmp_path).replace(",,computed,", ",-9.00,off,")
     last = text.splitlines()[-2:]
-    own = "\n".join(line.replace("Q + FlexRound (Ours)", "Mine").replace(",q-flexround", ",mine") for line in last)
-    write(path, text + own.replace("3,9,", "3,10,") + "\n")
-    page = report_page.render(tmp_path, PLAN, "my files/own.yaml")
+    own = "\n".join(
+        line.replace("Q + FlexRound (Ours)", "Mine </script>").replace(",q-flexround", ",mine") for line in last
+    )
+    own = re.sub(r",1,[\d.]+,-9.00,off,", ",1,,,computed,", own.replace("3,9,", "3,10,"))  # without published numbers
+    write(path, f"{text}{own}\n")
+    page = report_page.render(tmp_path, plan, "my files/own.yaml")
+    assert page.count('<span class="delta"><span aria-hidden="true">✗</span>\n -9.00</span>') == 9 * 3 * 2
+    assert '<span class="badge off">' in page
+    assert page.count("</script>") == 2
     assert "()" not in visible(page)
     runs = dict(embedded(page)["runs"])
     sections = embedded(page)["sections"]
@@ -427,16 +356,12 @@ def test_rows_of_ones_own_have_no_empty_brackets_and_say_how_to_make_them(tmp_pa
     assert all(command.endswith("--config scale=mini 'own=my files/own.yaml'") for command in making)
 
 
-def test_the_tool_takes_a_file_of_ones_own(tmp_path):
-    arguments = ["--root", str(tmp_path), "--out", str(tmp_path / "report.html"), "--own", str(tmp_path / "gone.yaml")]
-    with pytest.raises(SettingsError, match=r"gone\.yaml"):
-        report.run(report.parser().parse_args(arguments))
-
-
 def test_tables_without_a_value_are_folded(tmp_path):
-    empty = re.sub(r",\d+\.\d\d,,1,1000,[\d.]*,1,(.*?),computed,", r",,,0,,,,\1,missing,", table3(tmp_path))
+    empty = re.sub(r",\d+\.\d\d,,1,1000,[\d.]*,1,(.*?),computed,", r",,,0,,,,\1,missing,", table3(tmp_path / "runs"))
     write(tmp_path / "results/mini/table3.csv", empty)
     page = report_page.render(tmp_path, PLAN)
+    assert page.count('<span class="badge not-run">') == len(PLAN.params.tables) - 1
+    assert summary_sentences.NOTHING in visible(page)
     assert "<details><summary>Top-1/Top-5 accuracy (%) on ImageNet when both weights and activations" in page
     assert "23 tables were not run" in visible(page)
 
@@ -452,13 +377,3 @@ def test_runs_of_no_table_are_named_and_tables_that_a_scale_cannot_make_are_not_
     assert "seed4, 1 more." in text
     assert "24 tables show networks or tasks that this scale lacks." in text
     assert "make results/table2.csv" not in text
-
-
-def test_what_was_computed_comes_before_what_is_published(tmp_path):
-    scale = load_params("mini").scale
-    shutil.copytree(ROOT / "results/reference", tmp_path / "results/reference")
-    assert published_results.find(tmp_path, scale, "table3.csv").published
-    (tmp_path / "results/mini").mkdir()
-    (tmp_path / "results/mini/table3.csv").touch()
-    assert published_results.find(tmp_path, scale, "table3.csv") == (tmp_path / "results/mini/table3.csv", False)
-    assert not published_results.find(tmp_path, scale, "table99.csv").published

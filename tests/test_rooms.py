@@ -93,12 +93,9 @@ def tops(path: Path) -> set[str]:
     return {name.split(".")[0] for name in IMPORTED[path]}
 
 
-def test_the_generator_of_minis_files_is_no_part_of_the_package() -> None:
+def test_every_part_has_a_place_in_the_order_and_the_generator_of_minis_files_is_none() -> None:
     own = {path.stem for path in (ROOT / "worlds").iterdir()}
     assert not [path for path in MODULES if tops(path) & own]
-
-
-def test_every_part_has_a_place_in_the_order() -> None:
     assert {part(path) for path in MODULES} - {"__init__"} <= BASE | set(PARTS)
 
 

@@ -6,21 +6,23 @@ import sys
 from pathlib import Path
 
 import pytest
+from table_runs import loaded
 
 from flexround.results import paper_numbers
 from flexround.results.render import markdown, table_page
-from flexround.settings.load import load_params
 from flexround.settings.schema import Hyper
 
 ROOT = Path(__file__).resolve().parent.parent
-MINI, PAPER, REAL = (load_params(name) for name in ("mini", "paper", "real"))
+MINI, PAPER, REAL = (loaded(name) for name in ("mini", "paper", "real"))
 BOLD = paper_numbers.load_bold()
 
 
 @pytest.fixture(scope="module")
 def made():
     sys.path.insert(0, str(ROOT / "docs"))
-    return importlib.import_module("made")
+    module = importlib.import_module("made")
+    module.load_params = loaded
+    return module
 
 
 def test_each_table_has_a_page(made):
@@ -60,19 +62,12 @@ def test_a_page_has_the_papers_numbers_ours_the_claims_and_the_commands():
     assert "    make results/table3.csv SCALE=paper\n" in big
 
 
-def test_a_table_of_another_series_says_nothing_of_the_paper():
+def test_errata_stand_below_the_papers_numbers_and_another_series_says_nothing_of_the_paper():
+    assert "(a)" in table_page.page(20, [MINI], BOLD, ROOT).split("## Scale")[0]
     text = table_page.page(1, [REAL], BOLD, ROOT)
     assert "## In the paper" not in text
     assert "    make results/real1.csv\n" in text
     assert re.search(r"^\| B \+ FlexRound \(Ours\) .*\d\d\.\d\d", text, re.MULTILINE)
-
-
-def test_errata_stand_below_the_papers_numbers():
-    text = table_page.page(20, [MINI], BOLD, ROOT)
-    assert "(a)" in text.split("## Scale")[0]
-
-
-def test_marks_of_markdown_in_a_name_are_text():
     assert markdown.escape("[s1=*a*;\n|b_c|]") == r"\[s1=\*a\*; \|b\_c\|\]"
 
 

@@ -1,19 +1,19 @@
 """Tables: what is collected, what is bold, and what the CSV says."""
 
 import contextlib
-import csv
 import re
-import shutil
 from pathlib import Path
 
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import OF_RUNS, RECIPES, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays
+from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays, write_run
 
+from flexround import metrics
 from flexround.errors import InputError, SettingsError
 from flexround.results import cells, evaluated, paper_numbers
 from flexround.results.cells import Scope
+from flexround.results.summary import summarise
 from flexround.settings.layout import Run
 from flexround.settings.schema import Recipe
 
@@ -73,8 +73,8 @@ def said(number: int, section: str, column: str) -> tuple[str, str, tuple[str, .
 @pytest.mark.parametrize("number", [4, 5, 6, 7, 12, 15, 16, *range(19, 25)])
 def test_cells_show_what_section_and_column_say(number: int) -> None:
     for cell in OF_RUNS[f"table{number:02d}"].cells():
-        task, checkpoint, metrics = said(number, cell.row.section, cell.column.name)
-        assert (cell.task, cell.checkpoint, cell.metrics) == (task, checkpoint, metrics or cell.metrics)
+        task, checkpoint, names = said(number, cell.row.section, cell.column.name)
+        assert (cell.task, cell.checkpoint, cell.metrics) == (task, checkpoint, names or cell.metrics)
 
 
 def test_every_published_number_is_read_once(tmp_path: Path) -> None:
@@ -86,6 +86,29 @@ def test_every_published_number_is_read_once(tmp_path: Path) -> None:
     (tmp_path / "published.csv").write_text("".join([*lines, last]))
     with pytest.raises(InputError, match=r"published\.csv: entry 1117: Key\(table=24, .* is there twice; restore"):
         paper_numbers.load(tmp_path / "published.csv")
+
+
+@pytest.mark.parametrize(
+    ("name", "unit", "higher_is_better", "relative"),
+    [
+        ("top1", "%", True, False),
+        ("boolq_5", "%", True, False),
+        ("matthews", "points", True, False),
+        ("perplexity", "", False, True),
+        ("ppl_2048", "", False, True),
+    ],
+)
+def test_unit_and_direction_of_a_metric(name: str, unit: str, higher_is_better: bool, relative: bool) -> None:
+    assert metrics.of(name) == metrics.Metric(name, unit, higher_is_better, relative)
+
+
+def test_every_metric_of_the_tables_and_of_the_paper_is_known_and_no_other() -> None:
+    names = {metric for table in OF_RUNS.values() for cell in table.cells() for metric in cell.metrics}
+    names |= {key.metric for key in paper_numbers.load()} - {paper_numbers.SETTING}
+    assert len(names) > 20
+    assert {metrics.of(name).name for name in names} == names
+    with pytest.raises(SettingsError, match=r"metric 'top_1' \(did you mean 'top1'\?"):
+        metrics.of("top_1")
 
 
 # collecting
@@ -177,14 +200,11 @@ def test_permuted_scores_are_refused_by_their_hash(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-def test_seeds_on_different_test_sets_are_refused(tmp_path: Path) -> None:
+def test_seeds_on_different_test_sets_unknown_recipes_and_missing_tolerances_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     write(tmp_path, "weak", hits(70, 100), seed=1)
     with pytest.raises(InputError, match=r"\[100, 1000\] examples"):
         make(tmp_path, seeds=2)
-
-
-def test_unknown_recipe_and_missing_tolerance_are_settings_errors(tmp_path: Path) -> None:
     with pytest.raises(SettingsError, match="recipe 'bare'"):
         cells.collect(TABLE, Scope("mini", {}, 1, tmp_path))
     bare = TABLE.model_copy(update={"tolerance": {"top1": 0.3}})
@@ -211,8 +231,14 @@ def test_bold_needs_more_than_the_paired_noise(tmp_path: Path, strong: np.ndarra
     runs = {"bare": hits(500), "full": hits(900), "weak": hits(700), "strong": strong, "third": hits(100)}
     for recipe, scores in runs.items():
         write(tmp_path, recipe, scores)
+        if recipe == "strong":
+            names = ("best", "rival", "lead", "lead_stderr", "p_value")
+            assert [entry(make(tmp_path), recipe)[name] for name in names] == ["0", "", "", "", ""], (
+                "a rival is missing"
+            )
     text = make(tmp_path)
     assert entry(text, "strong")["best"] == str(int(bold))
+    assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0", "partial"
     assert {entry(text, other)["best"] for other in runs if other != "strong"} == {"0"}  # also not of the references
 
 
@@ -235,49 +261,17 @@ def test_the_lead_over_seeds_is_the_mean_that_is_tested(tmp_path: Path) -> None:
     assert strong["best"] == weak["best"] == "0"
 
 
-def test_no_winner_while_a_rival_is_missing_or_partial(tmp_path: Path) -> None:
-    write(tmp_path, "weak", hits(700))
-    write(tmp_path, "strong", hits(740))
-    found = entry(make(tmp_path), "strong")
-    assert (found["best"], found["rival"], found["lead"], found["lead_stderr"], found["p_value"]) == ("0", *[""] * 4)
-    write(tmp_path, "third", hits(100))
-    assert entry(make(tmp_path), "strong")["best"] == "1"
-    assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0"
-
-
-def test_the_lower_perplexity_wins_in_table_5(tmp_path: Path) -> None:
-    scores = {"full-precision": hits(100), "q-adaround-w8a8": hits(300), "q-flexround-w8a8": hits(200)}
-    text = fill(tmp_path, OF_RUNS["table05"], scores)
-    found = list(csv.DictReader(text.splitlines()))
-    assert {(line["recipe"], line["best"], line["rival"], line["lead"]) for line in found} == {
-        ("full-precision", "0", "", ""),
-        ("q-adaround-w8a8", "0", "Q+FlexRound (Ours)", "10.00"),
-        ("q-flexround-w8a8", "1", "Q+AdaRound", "-10.00"),
-    }
-    assert {(line["metric"], line["higher_is_better"]) for line in found} == {("perplexity", "0")}
-
-
-def test_each_column_of_table_6_has_its_own_metric(tmp_path: Path) -> None:
-    scores = {"full-precision": hits(900), "q-adaround-w8a8": hits(700), "q-flexround-w8a8": hits(800)}
-    fill(tmp_path, OF_RUNS["table06"], scores)
-    run = Run("mini", "webnlg", "gpt2-large", "full-precision", 0)
-    shutil.rmtree(evaluated.directory(run, tmp_path))
-    three = {name: np.full(10, value) for name, value in (("unseen", 0.01), ("seen", 0.03), ("all", 0.02))}
-    write_arrays(tmp_path, run, three)
-    found = cells.collect(OF_RUNS["table06"], Scope("mini", dict.fromkeys(scores, Recipe()), 1, tmp_path))
-    values = {cell.key.column: cell.median for cell in found if cell.key.row == 4}
-    assert values == {"Unseen": 1.0, "Seen": 3.0, "All": 2.0}
-    assert {cell.key.metric for cell in found} == {"bleu"}
-
-
-def test_the_rival_is_the_best_other_cell(tmp_path: Path) -> None:
-    complete(tmp_path)
-    text = make(tmp_path)
-    significance = {recipe: [entry(text, recipe)[n] for n in ("rival", "lead", "p_value")] for recipe in RECIPES}
-    assert significance["strong"] == ["B + Weak", "4.00", "0.0000"]
-    assert significance["weak"] == ["B + Strong", "-4.00", "0.0000"]
-    assert significance["third"] == ["B + Strong", "-64.00", "0.0000"]
-    assert significance["full"] == ["", "", ""], "not compared"
+def test_the_lowest_perplexity_wins_and_is_the_rival_of_all_others(tmp_path: Path) -> None:
+    column = TABLE.columns[0].model_copy(update={"metrics": ("ppl",)})
+    table = TABLE.model_copy(update={"columns": (column,), "tolerance": {"ppl": 1.0}})
+    for recipe, count in (("weak", 300), ("strong", 200), ("third", 400)):
+        write_run(tmp_path, Run("mini", "imagenet", "net", recipe, 0), hits(count), ["ppl"])
+    found = [entry(make(tmp_path, table=table), recipe, "ppl") for recipe in ("strong", "weak", "third")]
+    assert [(line["best"], line["rival"], line["lead"], line["higher_is_better"]) for line in found] == [
+        ("1", "B + Weak", "-10.00", "0"),
+        ("0", "B + Strong", "10.00", "0"),
+        ("0", "B + Strong", "20.00", "0"),
+    ]
 
 
 def test_a_section_is_a_contest_of_its_own(tmp_path: Path) -> None:
@@ -307,7 +301,7 @@ def test_status_follows_the_tolerance(tmp_path: Path, count: int, value: float, 
     assert float(found["delta"]) == round(float(found["value"]) - value, 2)
 
 
-def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
+def test_csv_is_byte_stable_with_the_agreed_columns_and_rivals(tmp_path: Path) -> None:
     complete(tmp_path)
     text = make(tmp_path)
     assert text == make(tmp_path)
@@ -319,6 +313,23 @@ def test_csv_is_byte_stable_with_the_agreed_columns(tmp_path: Path) -> None:
         "99,4,,B + Strong,4/32,Net_18,top1,74.00,,1,1000,1.39,1,70.00,,computed,mini,imagenet,net,strong,2,1,"
         "B + Weak,4.00,0.62,0.0000"
     )
+    assert [line.split(",", 20)[-1] for line in text.splitlines()[1::2]] == [
+        *("1,0,,,,", "1,0,,,,", "2,0,B + Strong,-4.00,0.62,0.0000"),  # what is no part of the contest has no rival
+        *("2,1,B + Weak,4.00,0.62,0.0000", "2,0,B + Strong,-64.00,1.52,0.0000"),
+    ]
     assert "\r" not in text
     assert text.endswith("\n")
     assert len(text.splitlines()) == 1 + 10
+
+
+def test_the_summary_counts_cells_and_averages_measured_ones(tmp_path: Path) -> None:
+    header, first, second = "table,recipe,metric,value,n_examples,status\n", tmp_path / "table3.csv", tmp_path / "t.csv"
+    first.write_text(
+        f"{header}3,full,top1,70.00,100,computed\n3,full,top1,75.02,100,computed\n3,full,top5,90.00,100,computed\n"
+        "3,rtn,top1,,,missing\n3,rtn,top1,10.00,100,partial\n"
+    )
+    second.write_text(f"{header}13,full,value,1e-3,,computed\n")
+    assert summarise([first, second]) == {
+        "cells": {"computed": 4, "missing": 1, "partial": 1},
+        "table3": {"full": {"top1": 72.51, "top5": 90.0}, "rtn": {"top1": 10.0}},
+    }

@@ -1,31 +1,46 @@
 """What a reader sees of an HTML page: tests of words look here, not at templates."""
 
+import functools
 import re
 from html.parser import HTMLParser
 
 
-class _Text(HTMLParser):
+class Page(HTMLParser):
+    """The visible parts and the start tags of a page or a part of one, whose tags are closed in order."""
+
+    EMPTY = ("meta", "link", "input", "img", "br", "wbr")
+    HIDDEN = {"style", "script", "title"}
+
     def __init__(self) -> None:
         super().__init__()
         self.parts: list[str] = []
-        self._hidden = 0
+        self.tags: list[tuple[str, dict[str, str]]] = []
+        self.stack: list[str] = []
 
     def handle_starttag(self, tag, attrs):
-        self._hidden += tag in ("style", "script", "title")
+        self.tags.append((tag, dict(attrs)))
+        self.stack += [] if tag in self.EMPTY else [tag]
 
     def handle_endtag(self, tag):
-        self._hidden -= tag in ("style", "script", "title")
+        assert self.stack.pop() == tag
 
     def handle_data(self, data):
-        if not self._hidden:
+        if not self.HIDDEN.intersection(self.stack):
             self.parts.append(data)
+
+
+@functools.cache
+def parsed(page: str) -> Page:
+    """Return what is found in a page."""
+    parser = Page()
+    parser.feed(page)
+    assert parser.stack == []
+    return parser
 
 
 def visible(page: str) -> str:
     """Return the text of a page with single blanks; nothing that Jinja or Python left over may be in it."""
-    parser = _Text()
-    parser.feed(page)
-    text = " ".join("".join(parser.parts).split())
+    text = " ".join("".join(parsed(page).parts).split())
     for left_over in ("<Macro", "{{", "{%", "Undefined", "None"):
         assert left_over not in text, text[max(0, text.index(left_over) - 50) :][:120]
     return text

@@ -25,6 +25,11 @@ class Metric:
     higher_is_better: bool = True
     relative: bool = False
 
+    @property
+    def sign(self) -> int:
+        """What a value is multiplied by so that the larger one is better."""
+        return 1 if self.higher_is_better else -1
+
 
 def of(name: str) -> Metric:
     """Return a metric; ``arc_easy_5`` and ``ppl_2048`` are variants of ``arc_easy`` and ``ppl``.

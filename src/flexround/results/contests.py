@@ -23,7 +23,7 @@ class Lead(NamedTuple):
     @property
     def wins(self) -> bool:
         """Whether the cell is better by more than the noise, and p agrees."""
-        margin = self.value if metrics.of(self.cell.metric).higher_is_better else -self.value
+        margin = metrics.of(self.cell.metric).sign * self.value
         return round(margin - self.sure.noise, EXACT) > 0 and (self.sure.p_value is None or self.sure.p_value < LEVEL)
 
 
@@ -42,10 +42,9 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
     found = {}
     for contest in contests.values():
         if len(contest) > 1 and all(cell.complete for cell in contest):
-            better = max if metrics.of(contest[0].metric).higher_is_better else min
+            ranked = sorted(contest, key=lambda cell: -metrics.of(cell.metric).sign * cell.median)
             for cell in contest:
-                rival = better((other for other in contest if other is not cell), key=lambda other: other.median)
-                found[cell.key] = between(cell, rival)
+                found[cell.key] = between(cell, next(other for other in ranked if other is not cell))
     return found
 
 

@@ -78,14 +78,8 @@ def read_run(run: Run, root: Path, wanted: Iterable[str]) -> dict[str, Trial]:
         if metric not in facts.metrics:
             raise _error(path, f"metrics.{metric}: missing")
     return {
-        metric: Trial(
-            directory=path.parent,
-            metric=metric,
-            value=facts.metrics[metric],
-            stderr=facts.stderr.get(metric),
-            n_examples=facts.n_examples[metric],
-        )
-        for metric in wanted
+        name: Trial(path.parent, name, facts.metrics[name], facts.stderr.get(name), facts.n_examples[name])
+        for name in wanted
     }
 
 

@@ -26,22 +26,21 @@ class Difference(NamedTuple):
 def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
     """Compare the trials of two cells, one for each seed; a cell of one seed meets each seed of the other.
 
-    One pair: see ``standard_error`` and ``p_value``. Several: the mean of their differences, whose variance is that
-    over the test set, of the mean over seeds of each example or bootstrap resample, plus that over seeds, which also
-    draw the calibration samples. Its test is Student's, with the degrees of freedom of Welch and Satterthwaite.
+    One pair: see ``p_value``. Several: the mean of their differences, whose variance is that over the test set, of the
+    mean over seeds of each example or bootstrap resample, plus that over seeds, which draw the calibration samples.
+    Its test is Student's, with the degrees of freedom of Welch and Satterthwaite.
 
     Raises:
         InputError: trials of different numbers of examples, or stale per-example scores.
     """
     count = max(len(ones), len(others))
     pairs = [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
+    of_examples, paired = _over_examples(pairs)
     if count == 1:
-        error = standard_error(*pairs[0])
-        return Difference(pairs[0][0].value - pairs[0][1].value, error, Z * error, p_value(*pairs[0]))
+        return Difference(pairs[0][0].value - pairs[0][1].value, of_examples, Z * of_examples, p_value(*pairs[0]))
     leads = np.array([one.value - other.value for one, other in pairs])
     mean = float(leads.mean())
     of_seeds = float(leads.std(ddof=1)) / math.sqrt(count)
-    of_examples, paired = _over_examples(pairs)
     error = math.hypot(of_examples, of_seeds)
     if not 0 < error < math.inf:
         return Difference(mean, error, error, float(mean == 0) if paired and error == 0 else None)
@@ -51,47 +50,32 @@ def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
 
 
 def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:
-    """Return the standard error of the mean difference of some pairs on their test set, and whether it is paired."""
+    """Return the standard error of the mean difference of some pairs on their test set, and whether it is paired.
+
+    Paired over the examples where all trials have scores: most examples are right or wrong in both trials and tell
+    nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
+    otherwise; infinite where the metric has no standard error at all.
+
+    Raises:
+        InputError: trials of different numbers of examples.
+    """
     for one, other in pairs:
-        _check_sizes(one, other)
+        if one.n_examples != other.n_examples:
+            raise InputError(
+                f"{one.directory}: {one.n_examples} examples, but {other.directory} has {other.n_examples}; "
+                "evaluate both on the same test set"
+            )
     for kind in ("scores", "replicates"):
         arrays = [(getattr(one, kind)(), getattr(other, kind)()) for one, other in pairs]
         if all(values is not None for pair in arrays for values in pair):
             mean = np.mean([one - other for one, other in arrays], axis=0)
             root = math.sqrt(len(mean)) if kind == "scores" else 1.0
             return float(mean.std(ddof=1)) / root if len(mean) > 1 else math.inf, True
-    return max(standard_error(*pair) for pair in pairs), False  # seeds share the test set: more of them don't help
-
-
-def _check_sizes(one: Trial, other: Trial) -> None:
-    """Raise InputError if two trials have different numbers of examples."""
-    if one.n_examples != other.n_examples:
-        raise InputError(
-            f"{one.directory}: {one.n_examples} examples, but {other.directory} has {other.n_examples}; "
-            "evaluate both on the same test set"
-        )
-
-
-def standard_error(one: Trial, other: Trial) -> float:
-    """Return the standard error of the difference of two trials, in their unit.
-
-    Paired over the examples where both have scores: most examples are right or wrong in both trials and tell
-    nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
-    otherwise; infinite where the metric has no standard error at all.
-
-    Raises:
-        InputError: the trials have different numbers of examples.
-    """
-    _check_sizes(one, other)
-    scores, others = one.scores(), other.scores()
-    if scores is not None and others is not None and one.n_examples > 1:
-        return float(np.std(scores - others, ddof=1)) / math.sqrt(one.n_examples)
-    replicates, rivals = one.replicates(), other.replicates()
-    if replicates is not None and rivals is not None:
-        return float(np.std(replicates - rivals, ddof=1))
-    if one.stderr is None or other.stderr is None:
-        return math.inf
-    return math.hypot(one.stderr, other.stderr)
+    errors = [
+        math.inf if one.stderr is None or other.stderr is None else math.hypot(one.stderr, other.stderr)
+        for one, other in pairs
+    ]
+    return max(errors), False  # seeds share the test set: more of them don't help
 
 
 def p_value(one: Trial, other: Trial) -> float | None:

@@ -50,7 +50,7 @@ def load(path: Path = TABLES) -> dict[Key, float]:
         InputError: the file is missing, a line isn't what it should be, or a key is there twice.
     """
     found: dict[Key, float] = {}
-    for number, line in enumerate(_published(path), start=1):
+    for number, line in enumerate(typed_csv.load(path, Published, RESTORE), start=1):
         if line.key in found:
             raise InputError(f"{path}: entry {number}: {line.key} is there twice; {RESTORE}")
         found[line.key] = line.value
@@ -59,7 +59,7 @@ def load(path: Path = TABLES) -> dict[Key, float]:
 
 def load_bold(path: Path = TABLES) -> frozenset[Key]:
     """Read which numbers the paper prints in bold; errors are those of :func:`load`, but for keys that are twice."""
-    return frozenset(line.key for line in _published(path) if line.bold)
+    return frozenset(line.key for line in typed_csv.load(path, Published, RESTORE) if line.bold)
 
 
 def load_figure7(path: Path = FIGURE7) -> list[Point]:
@@ -69,8 +69,3 @@ def load_figure7(path: Path = FIGURE7) -> list[Point]:
         InputError: the file is missing or a line isn't what it should be.
     """
     return typed_csv.load(path, Point, RESTORE)
-
-
-def _published(path: Path) -> list[Published]:
-    """Return the lines of ``params/published.csv``."""
-    return typed_csv.load(path, Published, RESTORE)

@@ -26,13 +26,7 @@ def published_name(scale: Scale, name: str) -> str:
 
 
 def find(root: Path, scale: Scale, name: str) -> Found:
-    """Return a CSV that was computed here, else the published one of the same scale; it may be neither.
-
-    Args:
-        root: of the project.
-        scale: whose results.
-        name: of the file in ``results/SCALE``.
-    """
+    """Return a CSV of ``results/SCALE`` that was computed here, else the published one; it may be neither."""
     computed = root / "results" / scale.name / name
     published = None if computed.exists() else find_published(root, scale, name)
     return Found(published or computed, published is not None)
@@ -41,13 +35,8 @@ def find(root: Path, scale: Scale, name: str) -> Found:
 def find_published(root: Path, scale: Scale, name: str) -> Path | None:
     """Return the published CSV of a scale; None if there is none, or it is another scale's."""
     path = root / DIRECTORY / published_name(scale, name)
-    return path if _is_of(path, scale.name) else None
-
-
-def _is_of(path: Path, scale: str) -> bool:
-    """Whether a CSV is there and of a scale."""
     if not path.exists():
-        return False
+        return None
     with open(path, newline="") as file:
-        first = next(csv.DictReader(file), None)
-    return first is not None and first.get("scale", scale) == scale
+        first = next(csv.DictReader(file), {"scale": ""})
+    return path if first.get("scale", scale.name) == scale.name else None

@@ -10,10 +10,9 @@ from flexround.results.paper_numbers import DECIMALS
 
 
 def summarise(tables: Iterable[Path]) -> dict[str, Any]:
-    """Return the number of cells by status, and for each table, recipe and metric the mean over its cells.
+    """Return the number of cells by status, and for each table's CSV, recipe and metric the mean over its cells.
 
-    Args:
-        tables: the CSV of each table; of settings, which have no mean, only the cells are counted.
+    Settings have no mean: only their cells are counted.
     """
     cells = pd.concat([pd.read_csv(path, dtype={"value": str}).assign(table=path.stem) for path in tables])
     summary: dict[str, Any] = {"cells": {status: int(n) for status, n in cells["status"].value_counts().items()}}

@@ -1,6 +1,7 @@
 """A CSV as typed lines: it is read once, and what works with its numbers does not parse them again."""
 
 import csv
+import functools
 import typing
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
@@ -30,6 +31,7 @@ class Printed(float):
         return True
 
 
+kinds_of = functools.cache(typing.get_type_hints)  # of the fields of a line; slow, and asked for each line
 KINDS: Mapping[object, Callable[[str], object]] = {
     str: str,
     int: int,
@@ -91,14 +93,14 @@ def read(text: str, line: type[L], name: str, remedy: str = "make it again") -> 
 def columns(line: type[L]) -> dict[str, object]:
     """Return the columns of a line in order, with their types; a field that is a NamedTuple stands for its own."""
     found: dict[str, object] = {}
-    for name, kind in typing.get_type_hints(line).items():
+    for name, kind in kinds_of(line).items():
         found |= columns(kind) if hasattr(kind, "_fields") else {name: kind}
     return found
 
 
 def _filled(line: type[L], values: Iterator[object]) -> L:
     """Return a line with the values of its columns."""
-    kinds = typing.get_type_hints(line).values()
+    kinds = kinds_of(line).values()
     filled = (_filled(kind, values) if hasattr(kind, "_fields") else next(values) for kind in kinds)
     made: Callable[..., L] = line
     return made(*filled)

@@ -57,9 +57,7 @@ def _by_bits(shown: Bits, number: int, scale: str) -> list[CurvePoint]:
         raise InputError(f"figure {number}: a row without an evaluated run; evaluate all runs of its table first")
     seeds = curves.seeds([values for *_, bits, values in found if bits is not None])
     return [
-        curves.of_seeds(
-            f"{network} (dashed: full precision)\n{seeds}", method, None if bits is None else str(bits), values
-        )
+        curves.of_seeds(f"{network} (dashed: full precision)\n{seeds}", method, str(bits or ""), values)
         for network, method, bits, values in found
     ]
 

@@ -8,14 +8,11 @@ from pathlib import Path
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_bytes, write_text
 from flexround.results import grid, published_results
-from flexround.results.claims import judged, specs
-from flexround.results.claims.judged import Judgement
+from flexround.results.claims import judged
 from flexround.results.render import leads, readme_tables, summary_sentences
 from flexround.results.render.figure_style import save_png
 from flexround.results.render.overview import standing
-from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params
-from flexround.settings.params import Params
 from flexround.tools import cli
 
 log = logging.getLogger(__name__)
@@ -52,7 +49,7 @@ def status(arguments: argparse.Namespace) -> str:
     if arguments.claims:
         if not arguments.claims.exists():
             raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
-        lines = _against_adaround(arguments.claims, params)
+        lines = judged.against_adaround(judged.load(arguments.claims, params.scale))
         drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
         save_png(drawn, arguments.figure)
         log.info("%s", arguments.figure)
@@ -68,19 +65,14 @@ def evidence(arguments: argparse.Namespace) -> str:
     text = readme_tables.evidence(grid.read(read_text(path), str(path)), params.tables[1], params.scale)
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
     if claims.exists():
-        text += f"\n{summary_sentences.outcomes(_against_adaround(claims, params))}\n"
+        lines = judged.against_adaround(judged.load(claims, params.scale))
+        text += f"\n{summary_sentences.outcomes(lines)}\n"
     if arguments.drawn and arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)
     if arguments.figure.exists():
         text += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
     return text
-
-
-def _against_adaround(path: Path, params: Params) -> list[Judgement]:
-    """Return the comparisons of FlexRound with AdaRound in a ``claims.csv``."""
-    claims = judged.read(read_text(path), specs.load(PARAMS / params.scale.shows.claims).claims, str(path))
-    return judged.against_adaround(line for claim in claims for line in claim.lines)
 
 
 if __name__ == "__main__":

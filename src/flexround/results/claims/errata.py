@@ -31,6 +31,10 @@ class Paper(NamedTuple):
         """Return the published number of a cell."""
         return self.numbers[cell.key]
 
+    def rank(self, cell: Cell) -> float:
+        """Return the published number of a cell, negated where lower is better."""
+        return metrics.of(cell.key.metric).sign * self.value(cell)
+
     def erratum(self, kind: str, cell: Cell, text: str) -> Erratum:
         """Return what is wrong with the number of a cell."""
         return Erratum(kind, cell.key, Printed(number(self.value(cell))), text)
@@ -78,7 +82,7 @@ def bold_marks(paper: Paper, examples: Mapping[str, Mapping[str, int]]) -> Itera
         rivals = [cell for cell in contest if cell.key not in paper.bold]
         for cell in contest:
             if cell.key in paper.bold and rivals:
-                yield from _bold_mark(cell, max(rivals, key=lambda rival: _oriented(rival, paper)), paper, examples)
+                yield from _bold_mark(cell, max(rivals, key=paper.rank), paper, examples)
 
 
 def contradictions(comparisons: Iterable[Comparison], paper: Paper) -> Iterator[Erratum]:
@@ -109,7 +113,7 @@ def to_csv(errata: Iterable[Erratum]) -> str:
 
 def _bold_mark(cell: Cell, rival: Cell, paper: Paper, examples: Mapping[str, Mapping[str, int]]) -> Iterator[Erratum]:
     """Yield what is wrong with a bold number, given the best of those that are not bold."""
-    ahead = round(_oriented(cell, paper) - _oriented(rival, paper), DECIMALS)
+    ahead = round(paper.rank(cell) - paper.rank(rival), DECIMALS)
     against = f"{rival.key.method} (row {rival.key.row}) has {paper.value(rival):.2f}"
     if ahead < 0:
         yield paper.erratum(NOT_BEST, cell, f"{against}, which is better and not bold.")
@@ -132,11 +136,6 @@ def _copies(row: Sequence[Cell], other: Sequence[Cell], paper: Paper) -> bool:
 def _identity(cell: Cell) -> tuple[object, ...]:
     """Return what a cell's number is of: cells that share it show the same runs."""
     return cell.run, cell.metric
-
-
-def _oriented(cell: Cell, paper: Paper) -> float:
-    """Return a published number, negated where lower is better."""
-    return paper.value(cell) if metrics.of(cell.key.metric).higher_is_better else -paper.value(cell)
 
 
 def _grouped(cells: Iterable[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, list[Cell]]:

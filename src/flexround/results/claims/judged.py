@@ -3,15 +3,21 @@
 import itertools
 from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError, suggest
+from flexround.io import artifacts
 from flexround.results import typed_csv
+from flexround.results.claims import specs
 from flexround.results.claims.specs import Claim
 from flexround.results.paper_numbers import Key
 from flexround.results.typed_csv import Printed
+from flexround.settings.layout import PARAMS
+from flexround.settings.schema import Scale
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
+BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "equal", "undecided"  # outcomes
 
 
 class Judgement(NamedTuple):
@@ -71,6 +77,13 @@ class JudgedClaim(NamedTuple):
         return Counter(line.published for line in self.lines if line.published)
 
 
+def load(path: Path, scale: Scale) -> list[JudgedClaim]:
+    """Read the ``claims.csv`` of a scale, see :func:`read`; no claims if it isn't made."""
+    if not path.exists():
+        return []
+    return read(artifacts.read_text(path), specs.load(PARAMS / scale.shows.claims).claims, str(path))
+
+
 def read(text: str, claims: Mapping[str, Claim], name: str = "claims CSV") -> list[JudgedClaim]:
     """Return all claims of ``claims.csv`` in its order.
 
@@ -100,13 +113,13 @@ def total(judged: Iterable[JudgedClaim]) -> dict[str, int]:
     return {verdict: counts[verdict] for verdict in VERDICTS}
 
 
-def against_adaround(lines: Iterable[Judgement]) -> list[Judgement]:
-    """Return the comparisons of FlexRound with AdaRound that were run, each cell once.
+def against_adaround(claims: Iterable[JudgedClaim]) -> list[Judgement]:
+    """Return the comparisons of FlexRound with AdaRound that were run, in rows that differ in the rounding alone.
 
-    A comparison is one of rows that differ in the rounding alone.
+    Each cell is there once.
     """
     found = {}
-    for line in lines:
+    for line in (line for claim in claims for line in claim.lines):
         rival = line.recipe.removesuffix("-tuned").replace("flexround", "adaround")
         if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin is not None:
             found[line.place, line.section, line.column, line.metric, line.bits, line.recipe] = line

@@ -1,13 +1,19 @@
-"""The paper's claims: each comparison with its published margin, ours, and whether it holds beyond the noise."""
+"""The paper's claims: each comparison with its published margin, ours, its verdict and its outcome.
 
+A verdict says whether the claim holds beyond the noise, an outcome which side is better after correction for the number
+of comparisons of a scale.
+"""
+
+import math
 from collections.abc import Iterable, Mapping
 from typing import NamedTuple
+
+from scipy import stats
 
 from flexround import metrics
 from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
-from flexround.results.claims import outcomes
-from flexround.results.claims.judged import FAILS, HOLDS, NOISE, NOT_RUN, Judgement
+from flexround.results.claims.judged import BETTER, EQUAL, FAILS, HOLDS, NOISE, NOT_RUN, UNDECIDED, WORSE, Judgement
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
 from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL
@@ -84,15 +90,45 @@ def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds
     Raises:
         InputError: two cells were evaluated on different numbers of examples.
     """
-    lines = (_identity(each) | _published_side(each) | _ours(each) | _spent(each, budgets) for each in comparisons)
-    return write(outcomes.add(lines, bounds), COLUMNS)
+    lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
+    return write(with_outcomes(lines, bounds), COLUMNS)
+
+
+def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[dict[str, str]]:
+    """Return the lines of a ``claims.csv``, text by column, with ``p_adjusted`` and ``outcome`` if they have a p-value.
+
+    Benjamini and Hochberg's method adjusts the p-values for all lines, which are those of one scale. Both columns
+    follow from the other columns as printed, so a reader can compute them again from the file alone.
+    """
+    found = [dict(line) for line in lines]
+    tested = [line for line in found if line.get("p_value")]
+    adjusted = stats.false_discovery_control([float(line["p_value"]) for line in tested])
+    for line, p in zip(tested, adjusted, strict=True):
+        line |= {"p_adjusted": number(p, P_DECIMALS), "outcome": _outcome(line, p, bounds)}
+    return found
+
+
+def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
+    """Return how the first method stands: ahead if adjusted p and 95 % interval, margin ± noise, both say so.
+
+    It is equal to the second one if the interval lies within the bound: two one-sided tests at 2.5 %. Else the end of
+    the interval, rounded up, says how far apart the two may be.
+    """
+    margin, noise = float(line["margin"]), float(line["noise"] or math.inf)
+    if p < LEVEL and abs(margin) > noise:
+        return BETTER if margin > 0 else WORSE
+    relative = metrics.of(line["metric"]).relative
+    limit, unit = (bounds.equal_percent, "%") if relative else (bounds.equal_points, "points")
+    apart = round(abs(margin) + noise, 6)  # printed decimals, whose sum is not one of float's
+    if apart <= limit:
+        return f"{EQUAL} within {limit:g} {unit}"
+    return UNDECIDED if math.isinf(apart) else f"{UNDECIDED}, at most {math.ceil(10 * apart) / 10:g} {unit} apart"
 
 
 def margin(one: float, other: float, metric: str) -> float:
     """Return how much better a value is than another: in points, of a relative metric in percent of the other."""
-    facts = metrics.of(metric)
-    better = one - other if facts.higher_is_better else other - one
-    return 100.0 * better / other if facts.relative else better
+    better = metrics.of(metric).sign * (one - other)
+    return 100.0 * better / other if metrics.of(metric).relative else better
 
 
 def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | None:
@@ -102,19 +138,14 @@ def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | 
     return round(margin(numbers[one.key], numbers[other.key], one.key.metric), EXACT)
 
 
-def _identity(comparison: Comparison) -> dict[str, str]:
-    """Return what is compared."""
+def _identity(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:
+    """Return what is compared, and the iterations of both sides; full precision has none."""
     one, other = comparison.one, comparison.other
     facts = one.key._asdict() | vars(one.run) | {"claim": comparison.name, "place": comparison.place}
     facts |= {"one": one.key.method, "other": other.key.method, "other_recipe": other.run.recipe}
     facts["criterion"] = comparison.claim.criterion(one.key.metric)
+    facts["iterations"], facts["other_iterations"] = (str(budgets.get(budget_key(c.run), "")) for c in (one, other))
     return {name: value for name, value in facts.items() if name in COLUMNS}
-
-
-def _spent(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:
-    """Return the iterations of both sides; nothing for full precision."""
-    one, other = (budgets.get(budget_key(cell.run), "") for cell in (comparison.one, comparison.other))
-    return {"iterations": str(one), "other_iterations": str(other)}
 
 
 def _published_side(comparison: Comparison) -> dict[str, str]:
@@ -130,9 +161,8 @@ def _ours(comparison: Comparison) -> dict[str, str]:
     lead, metric = comparison.lead, comparison.one.key.metric
     if lead is None:
         return {"verdict": NOT_RUN}
-    better = 1 if metrics.of(metric).higher_is_better else -1
     unit = 100.0 / lead.rival.median if metrics.of(metric).relative else 1.0
-    ours, noise = unit * better * lead.sure.value, unit * lead.sure.noise
+    ours, noise = unit * metrics.of(metric).sign * lead.sure.value, unit * lead.sure.noise
     return {
         "margin": number(ours),
         "noise": number(noise),

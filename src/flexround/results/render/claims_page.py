@@ -67,7 +67,7 @@ def errata(mistakes: list[Erratum]) -> list[tuple[object, ...]]:
 
 def _cell(line: Judgement | Key) -> str:
     """Return where in its table a number stands."""
-    return ", ".join(filter(None, (line.section, line.column, line.bits, words.of(line.metric))))
+    return words.listed(line.section, line.column, line.bits, words.of(line.metric))
 
 
 def _signed(margin: Printed | None, metric: str) -> str:

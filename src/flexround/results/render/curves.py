@@ -19,11 +19,11 @@ IN_A_ROW = 3
 
 @dataclasses.dataclass(frozen=True)
 class CurvePoint:
-    """The value of a method at a place of the horizontal axis, and how long its bar is; None there: full precision."""
+    """The value of a method at a place of the horizontal axis, and how long its bar is; full precision has no place."""
 
     panel: str
     method: str
-    at: str | None
+    at: str
     value: float
     bar: float = 0.0
     sheet: str = ""
@@ -39,11 +39,10 @@ class Axis:
     window: float | None = WINDOW
 
 
-def of_seeds(panel: str, method: str, at: str | None, values: Sequence[float]) -> CurvePoint:
+def of_seeds(panel: str, method: str, at: str, values: Sequence[float]) -> CurvePoint:
     """Return the mean over seeds with a bar of one standard deviation; the bar of one seed has no length."""
-    return CurvePoint(
-        panel, method, at, float(np.mean(values)), float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
-    )
+    bar = float(np.std(values, ddof=1)) if len(values) > 1 else 0.0
+    return CurvePoint(panel, method, at, float(np.mean(values)), bar)
 
 
 def seeds(found: Sequence[Sequence[float]]) -> str:
@@ -80,21 +79,18 @@ def draw(points: Sequence[CurvePoint], axis: Axis, title: str, scale: str) -> Fi
 
 def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> None:
     """Draw one network."""
-    whole = [point.value for point in points if point.at is None]
+    whole = [point.value for point in points if not point.at]
     for value in whole:
         guide(axes, y=value)
-    drawn = [(point.at, point) for point in points if point.at is not None]
-    ticks = places(points)
-    methods = list(dict.fromkeys(point.method for _, point in drawn))
+    drawn, ticks = [point for point in points if point.at], places(points)
+    methods = list(dict.fromkeys(point.method for point in drawn))
     for index, method in enumerate(methods):
-        own = sorted(
-            ((at, point) for at, point in drawn if point.method == method), key=lambda each: ticks.index(each[0])
-        )
+        own = sorted((point for point in drawn if point.method == method), key=lambda point: ticks.index(point.at))
         shift = STAGGER * (index - (len(methods) - 1) / 2)
-        x = [float(at) if axis.sizes else ticks.index(at) + shift for at, _ in own]
-        y = [point.value for _, point in own]
-        method_line(axes, index, method, x, y, [point.bar for _, point in own])
-        link(axes, x, y, [point.sheet for _, point in own])
+        x = [float(point.at) if axis.sizes else ticks.index(point.at) + shift for point in own]
+        y = [point.value for point in own]
+        method_line(axes, index, method, x, y, [point.bar for point in own])
+        link(axes, x, y, [point.sheet for point in own])
     if axis.sizes:
         axes.set_xscale("log", base=2)
         axes.set_xticks([int(tick) for tick in ticks], ticks, minor=False)
@@ -103,7 +99,7 @@ def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> 
     axes.set(title=panel, xlabel=axis.x, ylabel=axis.y)
     axes.grid(axis="y")
     if whole:
-        _leave_out(axes, [point for _, point in drawn], whole[0], axis.window)
+        _leave_out(axes, drawn, whole[0], axis.window)
 
 
 def _leave_out(axes: Axes, points: Sequence[CurvePoint], best: float, window: float | None) -> None:

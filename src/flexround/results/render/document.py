@@ -6,6 +6,7 @@ import re
 import shutil
 import subprocess
 import tempfile
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -49,12 +50,8 @@ def parts(names: Sequence[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
 def source(root: Path, plan: Plan, figures: str) -> str:
     """Return the LaTeX document of what is in ``root``/results; what isn't there is named on its first page.
 
-    A table that isn't made there is shown as this repository publishes it, and says so.
-
-    Args:
-        root: of the project.
-        plan: of the scale.
-        figures: directory of the figures, seen from where the document is compiled.
+    A table that isn't made there is shown as this repository publishes it, and says so. ``figures`` is their directory,
+    seen from where the document is compiled.
 
     Raises:
         InputError: a published table of another version.
@@ -62,11 +59,11 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     directory = root / "results" / plan.scale.name
     names = [table.name for _, table in sorted(plan.params.tables.items())]
     names += [f"figure{number}" for number in sorted(plan.figures)]
-    made = {table.name: _made(directory / f"{table.name}.tex") for table in plan.params.tables.values()}
-    published = {
-        table.name: _published(root, plan, table) for table in plan.params.tables.values() if not made[table.name]
-    }
-    tables = {name: text for name, text in {**made, **published}.items() if text}
+    made = {table.name: directory / f"{table.name}.tex" for table in plan.params.tables.values()}
+    tables = {name: read_text(path) for name, path in made.items() if path.exists()}
+    others = (table for table in plan.params.tables.values() if table.name not in tables)
+    published = {table.name: text for table in others if (text := _published(root, plan, table))}
+    tables |= published
     missing = [name for name in names if name not in tables and not (directory / f"{name}.pdf").exists()]
     return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
@@ -76,18 +73,13 @@ def source(root: Path, plan: Plan, figures: str) -> str:
         parts=parts([name for name in names if name not in missing]),
         total=len(names),
         tables=tables,
-        published=sum(map(bool, published.values())),
+        published=len(published),
         missing=[name for part in parts(missing) for name in part.items],
         environments=_environments(root, plan),
         number=lambda name: int(re.sub(r"\D", "", name)),
         named=lambda name: re.sub(r"(\D+)(\d+)", r"\1~\2", name).capitalize(),
         escape=escape,
     )
-
-
-def _made(path: Path) -> str | None:
-    """Return a fragment; None if it isn't there."""
-    return read_text(path) if path.exists() else None
 
 
 def _published(root: Path, plan: Plan, table: Table) -> str | None:
@@ -131,8 +123,6 @@ def _complaint(source: Path, log: str) -> str:
 
 def _environments(root: Path, plan: Plan) -> list[dict[str, Any]]:
     """Return the different environments in which the scale's numbers were evaluated, and how many runs were in each."""
-    environments: dict[str, dict[str, Any]] = {}
-    for path in sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json")):
-        environment = read_json(path)["environment"]
-        environments.setdefault(json.dumps(environment, sort_keys=True), {"runs": 0, **environment})["runs"] += 1
-    return list(environments.values())
+    evaluated = sorted((root / "results" / plan.scale.name / "evaluated").glob("*/*/*/seed*/metrics.json"))
+    counts = Counter(json.dumps(read_json(path)["environment"], sort_keys=True) for path in evaluated)
+    return [{"runs": count, **json.loads(environment)} for environment, count in counts.items()]

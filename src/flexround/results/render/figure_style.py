@@ -98,12 +98,9 @@ def link(axes: Axes, x: Sequence[float], y: Sequence[float], sheets: Sequence[st
 
 
 def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
-    """Return a figure as an SVG element for a page, equal for equal figures.
+    """Return a figure without background as an SVG element for a page, equal for equal figures.
 
-    Args:
-        figure: to be drawn, without a background.
-        name: of the figure, unlike all others of the page.
-        said: what is said of the sheet that a point links to, by its name.
+    ``name`` is unlike all others of the page; ``said`` has what is said of the sheets that points link to.
     """
     text = io.StringIO()
     with style(), matplotlib.rc_context({"svg.hashsalt": name}):

@@ -15,7 +15,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
         table=table,
         caption=plain(table.caption),
         note=scale_note(scale),
-        legend=legend(grid, best="Bold", partial="†", missing="—"),
+        legend=legend(grid),
         deltas=any(entry.delta for entry in grid.entries),
         hover=hover,
     )

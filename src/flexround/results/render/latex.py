@@ -27,7 +27,7 @@ def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     Raises:
         SettingsError: the spec's rows or descriptive columns don't fit the CSV.
     """
-    marks = legend(grid, best="Bold", partial=_superscript(DAGGER), missing="---")
+    marks = legend(grid, partial=_superscript(DAGGER), missing="---")
     return jinja.LATEX.get_template("table.tex").render(
         grid=grid,
         fit=FIT,

@@ -26,11 +26,7 @@ GOLDEN = 0.618
 def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[str] = ()) -> Figure:
     """Draw one line of points for each table, with how many are better, inside the noise and worse.
 
-    Args:
-        lines: the comparisons of FlexRound with AdaRound.
-        title: of the figure, which names the ``scale``; without a title there is none.
-        scale: that the numbers are of.
-        sheets: of the report, that the points link to.
+    ``lines`` compare FlexRound with AdaRound; the points link to ``sheets`` of the report, if there are any.
 
     Raises:
         InputError: there are no comparisons.

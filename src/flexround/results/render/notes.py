@@ -34,8 +34,8 @@ def absent(entry: Entry, missing: str) -> str:
     return NOT_RUN if entry.status == NOT_RUN else missing
 
 
-def legend(grid: TableGrid, best: str, partial: str, missing: str) -> str:
-    """Return what the marks mean, naming only those the table has: e.g. "Bold", "†" and "—"."""
+def legend(grid: TableGrid, best: str = "Bold", partial: str = "†", missing: str = "—") -> str:
+    """Return what the marks mean, naming only those the table has."""
     entries = grid.entries
     contest = " and ".join(name for name in ("section", "bits") if any(getattr(e, name) for e in entries)) or "column"
     marks = (

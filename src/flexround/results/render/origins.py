@@ -82,7 +82,7 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str |
     columns = [name for name in Entry._fields if name not in (*NAMES, *LAYOUT)]
     cells = {
         s.table.number: [
-            [_title(s.table, entry), _told(entry, columns), catalogue.cell(s.table, entry, place)]
+            [f"{s.table.title}: {_name(entry)}", _told(entry, columns), catalogue.cell(s.table, entry, place)]
             for place, entry in enumerate(s.entries)
         ]
         for s in standings
@@ -91,10 +91,9 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str |
     return {"columns": told, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
 
 
-def _title(table: Table, entry: Entry) -> str:
+def _name(entry: Entry) -> str:
     """Return what a cell of a table is."""
-    names = (entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
-    return f"{table.title}: {', '.join(filter(None, names))}"
+    return words.listed(entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
 
 
 def _told(entry: Entry, columns: Sequence[str]) -> list[str]:

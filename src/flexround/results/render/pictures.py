@@ -14,7 +14,7 @@ from flexround.results.claims.judged import Judgement
 from flexround.results.evaluated import read_run
 from flexround.results.grid import Entry
 from flexround.results.paired import Z
-from flexround.results.paper_numbers import SETTING, load_figure7
+from flexround.results.paper_numbers import SETTING
 from flexround.results.render import curves, leads, origins, words
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import svg
@@ -112,12 +112,9 @@ def sizes(plan: Plan, root: Path) -> Values:
 
 def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
     """Return accuracy against calibration size: of what :func:`sizes` found, and the paper's."""
-    spec = plan.params.figures.sample_size
+    spec, paper = plan.params.figures.sample_size, sample_sizes.of(plan).points
     ours = [curves.of_seeds("computed here", method, str(size), values) for (method, size), values in found.items()]
-    theirs = [
-        CurvePoint("the paper's", point.method, str(point.size), point.value, point.spread)
-        for point in (load_figure7() if plan.scale.shows.published else [])
-    ]
+    theirs = [CurvePoint("the paper's", one.method, str(one.size), one.value, one.spread) for one in paper]
     title, axis = "Accuracy against calibration size", Axis("calibration samples", "top-1", sizes=True)
     several = [points for points in (ours, theirs) if len({point.at for point in points}) > 1]
     pictures = [_of_curves(title, points[0].panel, points, axis, sheets) for points in several]
@@ -155,7 +152,7 @@ def whole(plan: Plan, recipe: str) -> bool:
 
 def cell_of(line: Entry | Judgement, method: str) -> str:
     """Return where a value stands."""
-    return ", ".join(filter(None, (line.section, line.column, words.of(line.metric), method, line.bits)))
+    return words.listed(line.section, line.column, words.of(line.metric), method, line.bits)
 
 
 def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
@@ -165,15 +162,14 @@ def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
 
 def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
     """Return the leads of one table with their noise; a row of a figure is named by its number of samples."""
-    methods = [line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0] for line in lines]
-    names = [cell_of(line, method) for line, method in zip(lines, methods, strict=True)]
     part = 100 / leads.REACH
     rows = []
-    for name, line in zip(names, lines, strict=True):
+    for line in lines:
+        method = line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0]
         strip = Strip((part * leads.multiple(line.margin, line.noise),), part, line.verdict)
         margin = as_cell(line.margin)._replace(drawn=strip)
         others = map(as_cell, (line.noise, line.p_value, leads.VERDICTS[line.verdict][0]))
-        rows.append([_linked(name, sheets.of(line, place)), margin, *others])
+        rows.append([_linked(cell_of(line, method), sheets.of(line, place)), margin, *others])
     return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 
 
@@ -182,8 +178,8 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
     panels: dict[str, list[Entry]] = {}
     for entry in standing.entries:
         if entry.value is not None and entry.metric != SETTING:
-            names = (entry.section, entry.column, words.of(entry.metric))
-            panels.setdefault(", ".join(filter(None, names)), []).append(entry)
+            panel = words.listed(entry.section, entry.column, words.of(entry.metric))
+            panels.setdefault(panel, []).append(entry)
     points = []
     for panel, entries in panels.items():
         widths = {(entry.method, entry.bits) for entry in entries}
@@ -195,7 +191,7 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
             if entry.method in several and not whole(plan, entry.recipe)
         ]
         best = [entry for entry in entries if of_panel and whole(plan, entry.recipe)]
-        points += [*of_panel, *(CurvePoint(panel, entry.method, None, entry.value or 0.0) for entry in best)]
+        points += [*of_panel, *(CurvePoint(panel, entry.method, "", entry.value or 0.0) for entry in best)]
     axis = Axis("bits, weights/activations", "", window=None)
     return _of_curves(title, standing.table.title, points, axis, sheets) if points else None
 
@@ -205,7 +201,7 @@ def _of_curves(title: str, label: str, points: Sequence[CurvePoint], axis: Axis,
     places = curves.places(points)
     rows: dict[tuple[str, str], dict[str, Cell]] = {}
     for point in points:
-        if point.at is not None:
+        if point.at:
             spread = f" ± {number(point.bar)}" if axis.sizes and point.bar else ""
             row = rows.setdefault((point.panel, point.method), {})
             row[point.at] = _linked(number(point.value) + spread, point.sheet)
@@ -236,6 +232,6 @@ def _over_seeds(label: str, lines: list[tuple[str, str, list[float]]]) -> Pictur
     return Picture(label, header, rows)
 
 
-def _linked(text: str, sheet: str, drawn: Strip | None = None) -> Cell:
+def _linked(text: str, sheet: str) -> Cell:
     """Return a cell that links to a sheet, if there is one."""
-    return Cell(text, f"cell-{sheet}" if sheet else "", drawn)
+    return Cell(text, f"cell-{sheet}" if sheet else "")

@@ -3,31 +3,23 @@
 import base64
 import itertools
 import json
+import re
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
 from markupsafe import Markup
 
+from flexround import metrics
 from flexround.io import artifacts
 from flexround.results import published_results
-from flexround.results.claims import judged, specs
+from flexround.results.claims import judged
 from flexround.results.paired import Z
-from flexround.results.paper_numbers import DECIMALS
-from flexround.results.published_results import Found
-from flexround.results.render import (
-    claims_page,
-    compared,
-    jinja,
-    job_costs,
-    notes,
-    origins,
-    pictures,
-    summary_sentences,
-)
+from flexround.results.paper_numbers import DECIMALS, SETTING
+from flexround.results.render import claims_page, jinja, job_costs, notes, origins, pictures, summary_sentences, words
 from flexround.results.render.listing import Cell
 from flexround.results.render.overview import Standing, standing
-from flexround.settings.layout import PARAMS, Run
+from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
 STAGES = (*job_costs.STAGES.values(), "together")
@@ -45,17 +37,20 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     directory = root / "results" / plan.scale.name
     tables = [table for _, table in sorted(plan.params.tables.items())]
     standings = [standing(table, *published_results.find(root, plan.scale, f"{table.name}.csv")) for table in tables]
-    runs = {s.table.number: _table_runs(s, root) for s in standings}
+    runs = {
+        s.table.number: list(dict.fromkeys(run for entry in s.entries for run in origins.evaluated(entry, root)))
+        for s in standings
+    }
     every_run = list(itertools.chain(*runs.values()))
     claims_csv, errata_csv = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
-    claims = _claims(claims_csv, plan)
+    claims = judged.load(claims_csv.path, plan.scale)
     verdicts = judged.total(claims)
-    leads = judged.against_adaround(line for claim in claims for line in claim.lines)
+    leads = judged.against_adaround(claims)
     costs = {number: _seconds(root, plan, f"Table {number}", of_table) for number, of_table in runs.items() if of_table}
     sheets = pictures.Sheets(standings)
     sizes = pictures.sizes(plan, root)
     data = origins.provenance(root, plan, standings, own) | {
-        "compared": compared.numbers(standings, plan),
+        "compared": _compared(standings, plan),
         "decimals": DECIMALS,
         "z": Z,
     }
@@ -65,7 +60,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         standings=standings,
         complete=plan.complete_tables(),
         families=list(dict.fromkeys(s.family for s in standings)),
-        legend=lambda grid: notes.legend(grid, best="Bold", partial="†", missing="—"),
+        legend=notes.legend,
         figures={number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)},
         published=sum(s.published for s in standings),
         claims=claims,
@@ -89,22 +84,34 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     )
 
 
-def _claims(found: Found, plan: Plan) -> list[judged.JudgedClaim]:
-    """Return the judged claims; none if they aren't made."""
-    if not found.path.exists():
-        return []
-    claims = specs.load(PARAMS / plan.scale.shows.claims).claims
-    return judged.read(artifacts.read_text(found.path), claims, str(found.path))
+def _compared(standings: Iterable[Standing], plan: Plan) -> list[dict[str, Any]]:
+    """Return every number that two methods can be compared in: of what it is, with which value and standard error.
+
+    ``bits`` are empty for full precision, which stands beside all bits. ``run`` tells which numbers are of one run.
+    """
+    return [
+        {
+            "sheet": f"{standing.table.number}.{index}",
+            "table": standing.table.title,
+            "method": re.sub(r"\s*\+\s*", " + ", entry.method),  # the paper writes Q+FlexRound, too
+            "cell": words.listed(entry.section, entry.column, words.of(entry.metric)),
+            "bits": "" if pictures.whole(plan, entry.recipe) else entry.bits,
+            "run": "/".join((entry.task, entry.checkpoint, entry.recipe, entry.metric)),
+            "relative": metrics.of(entry.metric).relative,
+            "better": metrics.of(entry.metric).sign,
+            "value": entry.value,
+            "stderr": entry.stderr,
+            "published": entry.published,
+        }
+        for standing in standings
+        for index, entry in enumerate(standing.entries)
+        if entry.metric != SETTING and entry.method
+    ]
 
 
 def _errata(path: Path) -> list[tuple[object, ...]]:
     """Return the rows of the errata; none if they aren't made."""
     return claims_page.errata(judged.read_errata(artifacts.read_text(path), str(path))) if path.exists() else []
-
-
-def _table_runs(standing: Standing, root: Path) -> list[Run]:
-    """Return the evaluated runs of a table, each once; none of a table of settings."""
-    return list(dict.fromkeys(run for entry in standing.entries for run in origins.evaluated(entry, root)))
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:

@@ -50,13 +50,9 @@ def share(steps: np.ndarray) -> float:
 
 
 def draw(panels: Sequence[Shifts], title: str, scale: str, large_weight: float | None = None) -> Figure:
-    """Draw the shifts of one layer: alone, or a row for each model with its methods side by side.
+    """Draw the shifts of one layer: alone, or a row for each model with its methods side by side on equal axes.
 
-    Args:
-        panels: of a layer in each model and by each method; those of a model share their axes.
-        title: of the figure.
-        scale: that the numbers are of.
-        large_weight: if given, each model has histograms for weights up to it and above it, too.
+    With ``large_weight`` each model has histograms for weights up to it and above it, too.
     """
     if len(panels) == 1 and large_weight is None:
         return _single(panels[0], title, scale)

@@ -3,8 +3,7 @@
 from collections import Counter
 from collections.abc import Mapping, Sequence
 
-from flexround.results.claims.judged import FAILS, HOLDS, NOISE, NOT_RUN, Judgement
-from flexround.results.claims.outcomes import BETTER, EQUAL, UNDECIDED, WORSE
+from flexround.results.claims.judged import BETTER, EQUAL, FAILS, HOLDS, NOISE, NOT_RUN, UNDECIDED, WORSE, Judgement
 from flexround.results.render.overview import Standing
 
 NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
@@ -16,11 +15,8 @@ def sentences(
 ) -> list[str]:
     """Return the sentences that the page begins with.
 
-    Args:
-        verdicts: how many comparisons of all claims have which.
-        leads: the lines of ``claims.csv`` that compare FlexRound with AdaRound.
-        standings: of all tables.
-        others: the evaluated runs that none of the tables shows.
+    ``verdicts`` count the comparisons of all claims, ``leads`` are those of FlexRound with AdaRound, ``others`` the
+    evaluated runs that none of the tables shows.
     """
     found = []
     if judged := sum(verdicts.values()) - verdicts.get(NOT_RUN, 0):

@@ -5,7 +5,7 @@ from pathlib import Path
 
 from flexround.io import artifacts
 from flexround.results import grid, published_results
-from flexround.results.claims import judged, specs
+from flexround.results.claims import judged
 from flexround.results.claims.judged import JudgedClaim
 from flexround.results.grid import Entry, TableGrid
 from flexround.results.paper_numbers import Key
@@ -13,7 +13,6 @@ from flexround.results.render import claims_page, markdown, words
 from flexround.results.render.markdown import escape, strong
 from flexround.results.render.notes import absent, labels, legend, plain, scale_note
 from flexround.results.render.overview import family
-from flexround.settings.layout import PARAMS
 from flexround.settings.params import Params
 from flexround.settings.schema import Scale
 from flexround.settings.tables import Table
@@ -22,13 +21,7 @@ LEFT = 4  # columns of text of a comparison
 
 
 def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Path) -> str:
-    """Return the page of a table.
-
-    Args:
-        number: of the table.
-        scales: all whose tables are of one series, with or without published results.
-        bold: what the paper prints in bold.
-        root: of the project, with ``results/reference``.
+    """Return the page of a table at some scales of one series; the project in ``root`` has what is published of them.
 
     Raises:
         InputError: published results of another version.
@@ -71,7 +64,7 @@ def _ours(grid: TableGrid | None, table: Table, scale: Scale) -> list[str]:
     def shown(entry: Entry) -> str:
         return strong(str(entry.value or absent(entry, "—")), entry.best)
 
-    notes = [escape(scale_note(scale)), legend(grid, best="Bold", partial="†", missing="—")]
+    notes = [escape(scale_note(scale)), legend(grid)]
     return [" ".join(filter(None, notes)), _rows(grid, table, shown), "This makes the table:", made]
 
 
@@ -97,7 +90,7 @@ def _claims(table: Table, scale: Scale, root: Path) -> list[str]:
     if path is None:
         return []
     parts = []
-    for claim in judged.read(artifacts.read_text(path), specs.load(PARAMS / scale.shows.claims).claims, str(path)):
+    for claim in judged.load(path, scale):
         of_table = claim._replace(lines=[line for line in claim.lines if line.place == table.place])
         if of_table.lines:
             found = ", ".join(f"{count} {verdict}" for verdict, count in of_table.counts.items() if count)

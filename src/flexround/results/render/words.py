@@ -53,3 +53,8 @@ WORDS = METRICS | RUN | CHOICE | SETTINGS
 def of(key: str) -> str:
     """Return the words for a key, or for several joined by slashes; one that has none is read as words itself."""
     return "/".join(WORDS.get(part) or part.replace("_", " ") for part in key.split("/"))
+
+
+def listed(*parts: str) -> str:
+    """Return the parts of a text that are there, with commas between them."""
+    return ", ".join(filter(None, parts))
