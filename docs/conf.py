@@ -49,6 +49,7 @@ CONTENTS = """
 
 docs/quick-start
 docs/tutorial
+docs/results
 docs/made/tables
 ```
 
