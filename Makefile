@@ -97,7 +97,7 @@ pretrain: $(INSTALLED) ## make mini's pretrained networks (params/networks) and 
 	python worlds/networks.py $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
 rehearse: SCALE = paper
-rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/rehearsal.md)
+rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/run-at-scale.md)
 	python -m flexround.tools.rehearse --scale $(call quoted,$(SCALE)) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
 		$(if $(CORES),--cores $(CORES)) $(if $(GPU),--gpu $(GPU)) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
 
@@ -136,7 +136,7 @@ push: remote verify ## publish results that are complete, current and whole; the
 verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
-rehearse-slurm: $(INSTALLED) ## a small table under a private Slurm, with faults (docs/cluster.md); EXTRAS=slurm first
+rehearse-slurm: $(INSTALLED) ## a small table under a private Slurm, with faults (docs/run-at-scale.md); EXTRAS=slurm first
 	python bench/rehearse_slurm.py $(TARGETS) $(if $(PROJECT),--project $(PROJECT)) \
 		$(if $(SLURM_SCALE),--scale $(SLURM_SCALE)) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(CONFIG),--config $(CONFIG))
 
@@ -146,11 +146,11 @@ report: $(INSTALLED) ## one HTML page of every table and figure that is there, r
 paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
 	python -m flexround.tools.paper --scale $(call quoted,$(SCALE)) --out results/paper.pdf
 
-status: $(INSTALLED) ## the README's status table from results/reference, and its figure from results/SCALE/claims.csv
+status: $(INSTALLED) ## the status of all tables in docs/results.md from results/reference, and its figure from results/SCALE/claims.csv
 	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png \
 		$(addprefix --claims ,$(wildcard results/$(SCALE)/claims.csv))
 
-evidence: $(INSTALLED) ## the README's first table from results/reference/real1.csv, its figure from results/real/figure8.png
+evidence: $(INSTALLED) ## the first table of docs/results.md from results/reference/real1.csv, its figure from results/real/figure8.png
 	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png --drawn results/real/figure8.png
 
 clean: ## remove everything computed here, downloads included; .venv stays

@@ -48,7 +48,7 @@ CONTENTS = """
 :caption: Begin
 
 docs/quick-start
-docs/tutorial
+docs/results
 docs/made/tables
 ```
 
@@ -57,8 +57,7 @@ docs/made/tables
 :caption: Yours beside the paper's
 
 docs/library
-docs/own-rounding
-docs/own-model
+docs/own
 docs/made/reference
 ```
 
@@ -66,12 +65,10 @@ docs/made/reference
 :hidden:
 :caption: Run it
 
-docs/real
-docs/paper-scale
-docs/cluster
-docs/rehearsal
+config/README
+docs/made/hyper-parameters
+docs/run-at-scale
 docs/storage
-docs/workers
 docs/security
 ```
 
@@ -79,15 +76,10 @@ docs/security
 :hidden:
 :caption: Read more
 
-docs/footguns
-docs/comparing
-docs/determinism
+docs/trust
 docs/differences
 docs/specification
-docs/settings
-docs/made/hyper-parameters
-config/README
-docs/decisions
+docs/developers
 worlds/README
 bench/RESULTS
 CONTRIBUTING

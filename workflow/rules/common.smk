@@ -6,7 +6,7 @@ from pathlib import Path
 from flexround.regress import checked_runs
 
 
-# Used with --sdm apptainer alone (docs/cluster.md).
+# Used with --sdm apptainer alone (docs/run-at-scale.md).
 container: "container/flexround.sif"
 
 
