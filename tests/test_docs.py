@@ -35,7 +35,7 @@ def test_make_targets_in_the_readme_exist():
 
 
 def test_the_shown_rounding_is_the_one_that_is_tested():
-    shown = re.findall(r"```\w+\n(.*?)```", (ROOT / "docs/own-rounding.md").read_text(), re.DOTALL)
+    shown = re.findall(r"```\w+\n(.*?)```", (ROOT / "docs/own.md").read_text(), re.DOTALL)
     examples = ROOT / "examples/own_rounding"
     assert shown == [(examples / f"my_rounding.{suffix}").read_text() for suffix in ("py", "yaml")]
 

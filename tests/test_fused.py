@@ -142,7 +142,7 @@ def test_compiled_activations_of_half_precision_are_quantized_in_float32():
     ],
 )
 def test_a_short_reconstruction_finds_the_same_codes_and_steps(tmp_path, recipe, settings):
-    """In a long one last digits grow, as they do from inputs changed by 1e-7 (docs/decisions.md)."""
+    """In a long one last digits grow, as they do from inputs changed by 1e-7 (docs/developers.md)."""
     start, *_ = toy.run(toy.job(recipe, iters=0), tmp_path / "start")
     plain, *_ = toy.run(toy.job(recipe, **settings), tmp_path / "plain")
     compiled, records, _ = toy.run(toy.job(recipe, fused=True, **settings), tmp_path / "fused")

@@ -109,7 +109,7 @@ def test_a_directory_is_verified_as_a_whole(hub, out):
 def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
     put(tmp_path / "net/b", {"a b": b"1", "B": b"2", "\xe4": b"3"})
     put(tmp_path / "net", FILES)
-    (command,) = re.findall(r"^ +(find .*sha256sum)$", (ROOT / "docs/paper-scale.md").read_text(), re.MULTILINE)
+    (command,) = re.findall(r"^ +(find .*sha256sum)$", (ROOT / "docs/run-at-scale.md").read_text(), re.MULTILINE)
     told = subprocess.run(command, shell=True, cwd=tmp_path / "net", capture_output=True, text=True, check=True).stdout
     assert told.split()[0] == sources.digest(tmp_path / "net")
 
@@ -139,7 +139,7 @@ def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out,
 def test_a_missing_directory_says_what_to_put_where(out):
     with pytest.raises(InputError) as caught:
         sources.verify("net", hub_source(), out / "hub/net")
-    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", "paper-scale.md")
+    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", "run-at-scale.md")
     for part in (*parts, f"{out}/hub/net/"):
         assert part in str(caught.value)
     assert "\n" not in str(caught.value)

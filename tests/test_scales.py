@@ -28,7 +28,7 @@ def write(tmp_path):
     return written
 
 
-SHOWN = (ROOT / "docs/settings.md").read_text().rpartition("lie:\n\n")[2]
+SHOWN = (ROOT / "config/README.md").read_text().rpartition("lie:\n\n")[2]
 FIVE_LINES = textwrap.dedent(SHOWN)
 
 

@@ -55,7 +55,7 @@ def verify(name: str, source: Source, path: Path) -> str | None:
 def digest(directory: Path) -> str:
     """Return the sha256 of the lines ``SHA256  PATH`` of a directory's files in the order of their paths.
 
-    Hidden files, where downloaders keep their notes, don't count. A shell computes it as docs/paper-scale.md says.
+    Hidden files, where downloaders keep their notes, don't count. A shell computes it as docs/run-at-scale.md says.
     """
     return _digest({name: sha256(directory / name) for name in _members(directory)})
 
@@ -247,7 +247,7 @@ class _Wanted:
             f"its sha256 must begin with {known}" if known else "no sha256 is pinned, the one found will be recorded"
         )
         if source.files or source.packed:
-            pinned += " (docs/paper-scale.md has the command for that of a folder)"
+            pinned += " (docs/run-at-scale.md has the command for that of a folder)"
         origin, what, place = source.location, "it", f"it at {path}"
         if source.files:
             what, place = ", ".join(source.files), f"them into {path}/"

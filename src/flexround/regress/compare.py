@@ -16,7 +16,7 @@ from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run
 
 TOLERANCES = "tolerances.csv"
-REMEDY = "make the reference first, see docs/comparing.md"
+REMEDY = "make the reference first, see docs/trust.md"
 
 
 class Number(NamedTuple):
@@ -63,7 +63,7 @@ def moved(found: Mapping[Key, Number], reference: Mapping[Key, Number], toleranc
     if unknown := [key for key in found if key not in reference] + [key for key in reference if key not in tolerances]:
         raise InputError(
             f"the reference lacks number or tolerance of {len(unknown)} cells, first {unknown[0]}; make it again, see "
-            "docs/comparing.md"
+            "docs/trust.md"
         )
     every = [
         Moved(key, found.get(key, Number(None, None, expected.run)), expected, tolerances[key])
