@@ -335,13 +335,13 @@ def test_targets_and_carried_activations_have_the_precision_of_the_block(tmp_pat
     """All that runs rows through a block, before and after learning, not only the iterations."""
     seen = []
 
-    def watched(module, x, *rest):
-        if isinstance(module, Block):  # the glue in front multiplies nothing
+    def watched(phase, call, x):
+        if isinstance(call, Block):  # the glue in front multiplies nothing
             seen.append(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
-        return forward(module, x, *rest)
+        return through(phase, call, x)
 
-    forward = phases.forward
-    monkeypatch.setattr(phases, "forward", watched)
+    through = phases.Phase.through
+    monkeypatch.setattr(phases.Phase, "through", watched)
     runs = {}
     for kind in ("bfloat16", "float32", "tf32"):
         seen.clear()
@@ -352,10 +352,10 @@ def test_targets_and_carried_activations_have_the_precision_of_the_block(tmp_pat
 
 def test_tf32_is_on_while_a_block_is_learned_and_at_no_other_time(tmp_path, monkeypatch):
     learned, cached, flags = [], [], torch.backends.cuda.matmul
-    optimise, forward = phases.optimise, phases.forward
+    optimise, through = phases.optimise, phases.Phase.through
     monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
     monkeypatch.setattr(phases, "optimise", lambda *a: [learned.append(flags.allow_tf32), optimise(*a)][1])
-    monkeypatch.setattr(phases, "forward", lambda *a: [cached.append(flags.allow_tf32), forward(*a)][1])
+    monkeypatch.setattr(phases.Phase, "through", lambda *a: [cached.append(flags.allow_tf32), through(*a)][1])
     for kind in ("tf32", "float32"):
         toy.run(toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind), tmp_path / kind)
         assert set(learned) == {kind == "tf32"}

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -119,13 +119,10 @@ def plan(
     The choice follows from the sizes of the job and of the memories, not from what else happens to lie there.
 
     Args:
-        row: elements of the largest cache, one sample.
-        rows: samples.
-        device: where blocks run.
-        dtype: of the caches.
+        row, rows: elements of a sample in the largest cache; samples.
+        device, dtype: where blocks run; the type of the caches.
         directory: for files, and for the state that lets a killed job go on; may not exist yet. None: all is in memory.
-        host_bytes: of the host's memory that caches may take; None for half of it.
-        gpu_bytes: of the GPU's memory likewise.
+        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
 
     Raises:
         InputError: too little room on the disk.
@@ -163,25 +160,9 @@ def _check_room(directory: Path, needed: int) -> None:
     log.info("resume state: %.3g GB of %.3g GB free", needed / GB, free / GB)
 
 
-@torch.no_grad()
-def forward(
-    module: Callable[[Tensor, Tensor | None], Tensor],
-    x: Tensor,
-    mask: Tensor | None,
-    batch: int,
-    device: torch.device,
-    store: Store,
-) -> Tensor:
-    """Run all rows of ``x`` (N, ...) and ``mask`` through ``module`` in batches; return the outputs in ``store``."""
-    output = None
-    for start in range(0, len(x), batch):
-        rows = slice(start, start + batch)
-        part = module(on(device, x[rows]), None if mask is None else mask[rows].to(device))
-        if output is None:  # one allocation: collecting parts and joining them would need the memory twice
-            output = store.empty(torch.Size((len(x), *part.shape[1:])), part.dtype)
-        output[rows] = part
-    assert output is not None
-    return output
+def slices(count: int, size: int) -> list[slice]:
+    """Return slices of ``size`` rows, the last perhaps of fewer, which cover ``count`` rows."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def on(device: torch.device, rows: Tensor) -> Tensor:
@@ -194,12 +175,7 @@ def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device)
     """Return rows of a cache (N, ...) in the host's memory, cut to ``length`` tokens, laid out as they are there.
 
     A GPU gets them from page-locked memory and isn't waited for: PyTorch reuses that memory when they have arrived.
-
-    Args:
-        x: images lie channels last.
-        index: int64 (n,) on the CPU.
-        length: tokens that are kept, None for all.
-        device: of the result.
+    ``index`` is int64 (n,) on the CPU; images ``x`` lie channels last.
     """
     rows = x.permute(0, 2, 3, 1) if x.ndim == 4 else x[:, :length] if length is not None else x
     buffer = torch.empty((len(index), *rows.shape[1:]), dtype=x.dtype, pin_memory=device.type == "cuda")

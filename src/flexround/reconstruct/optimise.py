@@ -104,17 +104,13 @@ def optimise(
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
 ) -> tuple[Tensor, list[nn.Parameter]]:
-    """Minimise the reconstruction error of one block.
+    """Minimise the reconstruction error of one block, with its quantizers, over ``groups``.
 
     Args:
-        block: with its quantizers.
-        batches: source of (input, target).
-        groups: what is learned.
-        iterations: steps of the optimizer.
-        error: what is minimised.
+        block, name: what is learned; its name stands in the progress and in errors.
+        batches, groups, iterations, error: see their classes.
         regularizers: called with β; their sum is weighted by ``annealing.weight``.
         annealing: schedule of β.
-        name: the block's, for progress and errors.
         precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
 

@@ -62,8 +62,7 @@ def preflight(
         job: model and settings; a model in memory is of no use afterwards.
         samples: (N, ...) inputs of the first block.
         directory: of the job's state.
-        host_bytes: of the host's memory that caches may take; None for half of it.
-        gpu_bytes: of the GPU's memory likewise.
+        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
 
     Raises:
         InputError: too little room on the disk.
@@ -79,8 +78,7 @@ def preflight(
     rehearsal = dataclasses.replace(job, hyper=short, mask=mask)
     store = cache.Store(job.device, getattr(torch, hyper.cache_dtype))
     x = store.copy(_inputs(job, samples, index, rows))
-    names = {module: name for name, module in job.model.named_modules()}
-    phase = _Rehearsal(rehearsal, names, x, store)
+    phase = _Rehearsal(rehearsal, x, store)
     with job.weights.block(index, again=False):
         start = time.perf_counter()
         carry = phase.start()

@@ -123,6 +123,10 @@ class Reconstruction:
         special = {"stem": self.hyper.stem_output_bits, "head": self.hyper.head_input_bits, None: "low"}[end]
         return self.recipe.a_bits or 0 if special == "low" else int(special)
 
+    def mask_of(self, rows: slice) -> Tensor | None:
+        """Return the mask of some rows, bool (n, T), on the device."""
+        return None if self.mask is None else self.mask[rows].to(self.device)
+
     def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Return the generator of one purpose in one block."""
         return torch.Generator(device).manual_seed(derive(*self.seed_parts, purpose, name))
