@@ -233,11 +233,14 @@ class Batches:
         return x, target, None if self.mask is None else self._rows(self.mask, *batch)
 
     def _drawn_ahead(self) -> Iterator[tuple[Tensor, Tensor, int | None]]:
-        """Draw row numbers of many batches; yield those of each on the CPU and on the device, and its length."""
+        """Draw row numbers of many batches; return those of each on the CPU and on the device, and its length.
+
+        No generator: it would refer to this object, which would keep its caches until cycles are searched for.
+        """
         host = torch.stack([self._draw_rows() for _ in range(AHEAD)])
         lengths = [None] * AHEAD if self._row_lengths is None else self._row_lengths[host].amax(1).tolist()
         pinned = host.pin_memory() if self.masks.device.type == "cuda" else host
-        yield from zip(host, pinned.to(self.masks.device, non_blocking=True), lengths, strict=True)
+        return zip(host, pinned.to(self.masks.device, non_blocking=True), lengths, strict=True)
 
     def _draw_rows(self) -> Tensor:
         """Return the row numbers of a batch, int64 (B,)."""
