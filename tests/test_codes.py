@@ -82,18 +82,11 @@ def test_planes_that_do_not_fit_are_refused(tmp_path):
 
 def quantized(directory, recipe, net=None, **hyper):
     """Return the directory of the result of a short reconstruction and the network it left in memory."""
-    job = toy.job(recipe, net=net, **{"iters": 8, "a_iters": 8} | hyper)
+    job = toy.job(recipe, net=net, **{"iters": 4, "a_iters": 4} | hyper)
     with State(directory / "state", "f" * 16).opened() as state:
         reconstruct(job, toy.samples(), state)
         state.publish(directory / "out", note=1)
     return directory / "out", job.model
-
-
-def contents(directory):
-    """Return all tensors of a result, and the quantized ones."""
-    parts = [codes.read(path) for path in codes.files(directory)]
-    tensors = {key: value for part in parts for key, value in part.tensors().items()}
-    return tensors, {key: stored for part in parts for key, stored in part.quantized.items()}
 
 
 def blank(**size):
@@ -104,31 +97,17 @@ def blank(**size):
     return model
 
 
-def check_stored(tensors, key, stored, scheme, granularity, bits):
-    """Codes in their range, with steps and zero points of their granularity, and no full-precision weight."""
-    name = key.removeprefix("weight/")
-    weight, low = toy.model().get_submodule(name).weight, -(2 ** (bits - 1)) if scheme == "symmetric" else 0
-    assert (stored.grid.qmin, stored.grid.qmax) == (low, low + 2**bits - 1)
-    assert stored.codes.dtype == (torch.int8 if scheme == "symmetric" else torch.uint8)
-    assert stored.codes.shape == weight.shape
-    assert low <= stored.codes.min() < stored.codes.max() <= low + 2**bits - 1
-    step, zero_point = stored.grid.step, stored.grid.zero_point
-    shape = (len(weight), *[1] * (weight.ndim - 1)) if granularity == "channel" else ()
-    assert step.shape == zero_point.shape == stored.initial_step.shape == shape
-    assert step.dtype == torch.float32
-    assert (step > 0).all()
-    assert torch.equal(zero_point, zero_point.round())
-    assert bool((zero_point == 0).all()) == (scheme == "symmetric")
-    assert f"parameter/{name}.weight" not in tensors
-
-
-@pytest.mark.parametrize("granularity", ["tensor", "channel"])
-@pytest.mark.parametrize("scheme", ["symmetric", "asymmetric"])
 @pytest.mark.parametrize(
-    ("setting", "rounding", "iters"), [("B", "flexround", 8), ("Q", "flexround", 8), ("B", "rtn", 0)]
+    ("setting", "rounding", "scheme", "granularity"),
+    [
+        ("B", "flexround", "symmetric", "channel"),
+        ("B", "rtn", "asymmetric", "channel"),
+        ("Q", "flexround", "asymmetric", "tensor"),
+        ("Q", "rtn", "symmetric", "tensor"),
+    ],
 )
-def test_a_stored_network_gives_the_same_bits(tmp_path, setting, rounding, iters, scheme, granularity):
-    options = {"w_scheme": scheme, "a_scheme": scheme, "w_granularity": granularity, "iters": iters}
+def test_a_stored_network_gives_the_same_bits(tmp_path, setting, rounding, scheme, granularity):
+    options = {"w_scheme": scheme, "a_scheme": scheme, "w_granularity": granularity}
     out, model = quantized(tmp_path, toy.recipe(setting, rounding, 3, 4), **options)
     fresh = blank()
     codes.load(out, fresh, toy.blocks(fresh))
@@ -136,17 +115,32 @@ def test_a_stored_network_gives_the_same_bits(tmp_path, setting, rounding, iters
     with torch.no_grad():
         assert not torch.equal(model(x), toy.model()(x))
         assert torch.equal(model(x), fresh(x))
-    tensors, loaded = contents(out)
-    weights = {key: stored for key, stored in loaded.items() if key.startswith("weight/")}
+    parts = [codes.read(path) for path in codes.files(out)]
+    loaded = {key: stored for part in parts for key, stored in part.quantized.items()}
+    weights = {key.removeprefix("weight/"): stored for key, stored in loaded.items() if key.startswith("weight/")}
     assert (len(weights), len(loaded)) == (6, 11)
-    for key, stored in weights.items():
-        name = key.removeprefix("weight/")
-        check_stored(tensors, key, stored, scheme, granularity, 8 if name in ("stem", "head") else 3)
+    assert {name for part in parts for name in part.parameters} == {f"{name}.bias" for name in weights}
+    for name, stored in weights.items():
+        check_range(stored, toy.model().get_submodule(name).weight, scheme, granularity, name in ("stem", "head"))
         assert torch.equal(model.get_submodule(name).weight, fresh.get_submodule(name).weight), name
         assert torch.equal(model.get_submodule(name).weight, stored.values()), name
-    biases = {f"parameter/{key.removeprefix('weight/')}.bias" for key in weights}
-    assert {key for key in tensors if key.startswith("parameter/")} == biases
     assert read_manifest(out)["note"] == 1
+
+
+def check_range(stored, weight, scheme, granularity, end):
+    """Codes in their range, with steps and zero points of their granularity."""
+    bits, step, zero_point = 8 if end else 3, stored.grid.step, stored.grid.zero_point
+    low = -(2 ** (bits - 1)) if scheme == "symmetric" else 0
+    assert (stored.grid.qmin, stored.grid.qmax) == (low, low + 2**bits - 1)
+    assert stored.codes.dtype == (torch.int8 if scheme == "symmetric" else torch.uint8)
+    assert stored.codes.shape == weight.shape
+    assert low <= stored.codes.min() < stored.codes.max() <= low + 2**bits - 1
+    shape = (len(weight), *[1] * (weight.ndim - 1)) if granularity == "channel" else ()
+    assert step.shape == zero_point.shape == stored.initial_step.shape == shape
+    assert step.dtype == torch.float32
+    assert (step > 0).all()
+    assert torch.equal(zero_point, zero_point.round())
+    assert bool((zero_point == 0).all()) == (scheme == "symmetric")
 
 
 @pytest.mark.parametrize("granularity", ["tensor", "channel"])
@@ -211,25 +205,9 @@ def moved(value, _):
 def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes, named, late):
     job = toy.job(toy.recipe("B", "rtn", 3, late=late), iters=0, stem_bits="low", head_bits="low")
     job = dataclasses.replace(job, rounding=type("Own", (Own,), {"changes": changes}))
-    with (
-        pytest.raises(NumericalError, match=f"stem: .* are {named} after learning")
-        if named
-        else contextlib.nullcontext()
-    ):
+    refused = pytest.raises(NumericalError, match=f"stem: .* are {named} after learning")
+    with refused if named else contextlib.nullcontext():
         toy.run(job, tmp_path)
-
-
-@pytest.fixture(scope="module")
-def stored(tmp_path_factory):
-    """Return the directory of a stored result of the two-block network, weights and activations."""
-    return quantized(tmp_path_factory.mktemp("stored"), toy.recipe("Q", "flexround", 3, 4))[0]
-
-
-def test_storing_twice_gives_the_same_bytes(stored, tmp_path):
-    again, _ = quantized(tmp_path, toy.recipe("Q", "flexround", 3, 4))
-    files = {path.name: path.read_bytes() for path in stored.iterdir()}
-    assert files == {path.name: path.read_bytes() for path in again.iterdir()}
-    assert files.keys() == {"manifest.json", "rest.safetensors", *(f"weights-00{i}.safetensors" for i in range(4))}
 
 
 def without_sites(model):
@@ -251,7 +229,8 @@ def without_a_layer(model):
         ({}, without_sites, "(act|body)"),
     ],
 )
-def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, cut, named):
+def test_the_result_of_another_network_is_refused_by_its_tensors(tmp_path, size, cut, named):
+    stored, _ = quantized(tmp_path, toy.recipe("Q", "rtn", 3, 4), iters=0)
     model = blank(**size)
     blocks = cut(model)
     with pytest.raises(InputError, match=f"another model; first differing tensors: .*{named}") as caught:
@@ -260,18 +239,15 @@ def test_the_result_of_another_network_is_refused_by_its_tensors(stored, size, c
 
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf")])
-def test_a_network_with_a_value_that_is_not_finite_is_not_stored(tmp_path, bad):
+def test_a_value_that_is_not_finite_is_not_stored(bad):
     net = toy.model()
     net.head.bias.data[1] = bad
-    with pytest.raises(NumericalError, match=r"block head: its full-precision output holds NaN or Inf"):
-        quantized(tmp_path, toy.recipe("B", "rtn", 3), net=net, iters=0)
-    assert not (tmp_path / "out").exists()
     with pytest.raises(InputError, match=r"parameter/head\.bias holds NaN or Inf"):
         codes.part({}, net, ["head.bias"])
 
 
 def test_a_result_replaces_an_older_one_and_is_linked_not_written(tmp_path):
-    out, _ = quantized(tmp_path, toy.recipe("B", "flexround", 3, 4))
+    out, _ = quantized(tmp_path, toy.recipe("B", "rtn", 3, 4))
     assert len(list(out.glob("steps-*"))) == 4
     with State(tmp_path / "state", "e" * 16).opened() as state:
         reconstruct(toy.job(toy.recipe("B", "rtn", 3), iters=0), toy.samples(), state)
