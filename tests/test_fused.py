@@ -47,12 +47,7 @@ def values(made, weight, on, kind):
 @needs_compiler
 @pytest.mark.parametrize(
     ("rounding_class", "kind"),
-    [
-        (FlexRound, torch.float32),
-        (FlexRound, torch.bfloat16),
-        (AdaQuant, torch.float32),
-        (AdaRound, torch.bfloat16),
-    ],
+    [(FlexRound, torch.float32), (FlexRound, torch.bfloat16), (AdaQuant, torch.float32), (AdaRound, torch.bfloat16)],
 )
 def test_compiled_values_and_gradients_are_those_of_the_operations_one_by_one(rounding_class, kind):
     """Somewhere in learning, some weights clipped; the value in the type of the products, the rest in float32."""
@@ -75,11 +70,7 @@ def test_compiled_values_and_gradients_are_those_of_the_operations_one_by_one(ro
 @needs_compiler
 @pytest.mark.parametrize(
     ("shape", "kept", "kind"),
-    [
-        ((6, 40, 24), None, torch.float32),
-        ((5, 8, 7, 7), 0.5, torch.float32),
-        ((6, 40, 24), None, torch.bfloat16),
-    ],
+    [((6, 40, 24), None, torch.float32), ((5, 8, 7, 7), 0.5, torch.float32), ((6, 40, 24), None, torch.bfloat16)],
 )
 def test_compiled_activations_and_gradients_are_those_of_the_operations_one_by_one(shape, kept, kind):
     """5 % of them clipped; of half precision they are quantized in float32."""

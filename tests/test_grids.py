@@ -12,7 +12,7 @@ from flexround.quant.grid import Scheme, clip, grid_from_range, nearest_codes
 from flexround.quant.search import initial_grid, mean_error
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("bits", [2, 5, 8])
 def test_symmetric_step_and_range_follow_the_formula(bits):
     grid = grid_from_range(torch.tensor(-3.0), torch.tensor(2.0), Scheme(bits), has_negatives=True)
     assert (grid.qmin, grid.qmax) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -79,7 +79,7 @@ def brute_force(x, bits, symmetric, p):
 
 @pytest.mark.parametrize("p", [2.0, 2.4])
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("bits", [2, 4])
 @pytest.mark.parametrize("shape", ["normal", "one-sided", "heavy"])
 def test_exact_search_equals_brute_force_and_the_fast_one_is_within_a_percent(bits, symmetric, p, shape):
     x = randn(600, seed=bits)
@@ -93,15 +93,14 @@ def test_exact_search_equals_brute_force_and_the_fast_one_is_within_a_percent(bi
 
 
 def test_fast_search_is_within_a_percent_at_eight_bits():
-    x = randn(1000) + 0.3
-    scheme = Scheme(8, symmetric=False)
+    x, scheme = randn(200) + 0.3, Scheme(8, symmetric=False)
     exact = mean_error(x, initial_grid(x, scheme, "mse-exact"), None, 2.4)
     assert mean_error(x, initial_grid(x, scheme), None, 2.4) <= 1.01 * exact
 
 
 @pytest.mark.parametrize("p", [2.0, 2.4])
 def test_a_large_tensor_compared_in_pieces_has_the_same_grid(monkeypatch, p):
-    x = torch.randn(50, 7, 30, generator=torch.Generator().manual_seed(0))
+    x = randn(50, 7, 30)
     whole = initial_grid(x, Scheme(4), "mse", p)
     expected = mean_error(x, whole, None, p)
     monkeypatch.setattr(search, "PIECE", 1000)

@@ -22,42 +22,14 @@ from flexround.settings.validation import read_yaml
 ROUNDINGS = read_yaml(PARAMS / "recipes.yaml")["roundings"]
 
 HYPER = {
-    "w_scheme": "symmetric",
-    "w_granularity": "tensor",
-    "group_size": 8,
-    "a_granularity": "tensor",
-    "w_init": "mse",
-    "w_init_p": 2.4,
-    "a_scheme": "symmetric",
-    "a_init": "mse",
-    "a_init_p": 2.4,
-    "a_init_samples": 32,
-    "stem_bits": 8,
-    "head_bits": 8,
-    "stem_output_bits": "low",
-    "head_input_bits": 8,
-    "reconstruct_stem": True,
-    "samples": 64,
-    "batch": 16,
-    "replacement": False,
-    "mask_padding": True,
-    "precision": "float32",
-    "cache_dtype": "float32",
-    "fused": False,
-    "iters": 20,
-    "lr": 1e-2,
-    "schedule": "cosine",
-    "optimizer": "adam",
-    "loss_p": 2.0,
-    "reg_weight": 0.0,
-    "reg_warmup": 0.2,
-    "reg_beta_start": 20.0,
-    "reg_beta_end": 2.0,
-    "a_iters": 10,
-    "a_lr": 3e-3,
-    "a_loss_p": 2.4,
-    "keep_probability": 0.5,
-    "input_keep_probability": 0.5,
+    **{"w_scheme": "symmetric", "w_granularity": "tensor", "group_size": 8, "w_init": "mse", "w_init_p": 2.4},
+    **{"a_scheme": "symmetric", "a_granularity": "tensor", "a_init": "mse", "a_init_p": 2.4, "a_init_samples": 32},
+    **{"stem_bits": 8, "head_bits": 8, "stem_output_bits": "low", "head_input_bits": 8, "reconstruct_stem": True},
+    **{"samples": 64, "batch": 16, "replacement": False, "mask_padding": True},
+    **{"precision": "float32", "cache_dtype": "float32", "fused": False},
+    **{"iters": 20, "lr": 1e-2, "schedule": "cosine", "optimizer": "adam", "loss_p": 2.0},
+    **{"reg_weight": 0.0, "reg_warmup": 0.2, "reg_beta_start": 20.0, "reg_beta_end": 2.0},
+    **{"a_iters": 10, "a_lr": 3e-3, "a_loss_p": 2.4, "keep_probability": 0.5, "input_keep_probability": 0.5},
 }
 
 
@@ -95,11 +67,11 @@ def pool(x):
 
 
 def blocks(model):
+    stem = Block("stem", nn.Sequential(model.stem, model.act), (Site(model.act, "output"),))
     body = [
         Block(f"body.{i}", block, (Site(block.conv2, "input"), Site(block, "output")))
         for i, block in enumerate(model.body)
     ]
-    stem = Block("stem", nn.Sequential(model.stem, model.act), (Site(model.act, "output"),))
     return [stem, *body, Block("head", model.head, (), before=pool)]
 
 
