@@ -239,9 +239,3 @@ def test_dead_channels_are_reported_and_quantized_to_zero(tmp_path, caplog):
     found = reconstruct(tmp_path, toy.recipe(), net=net, w_granularity="channel")[0]
     assert "body.0.conv1.weight: 1 all-zero channels" in caplog.text
     assert (found["weight/body.0.conv1:codes"][2] == 0).all()
-
-
-def test_a_rounding_outside_the_package_is_used(tmp_path):
-    found = reconstruct(tmp_path, toy.recipe("B", "own_rounding:AlwaysDown", 3))[0]
-    weight, step = toy.model().body[0].conv1.weight, found["weight/body.0.conv1:step"]
-    assert torch.equal(found["weight/body.0.conv1:codes"].float(), (weight / step).floor().clamp(-4, 3))
