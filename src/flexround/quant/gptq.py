@@ -59,7 +59,6 @@ class GPTQ(Rounding):
         return self.found * self.grid.step
 
     def codes(self, weight: Tensor) -> Tensor:
-        """Return the codes found, whole numbers, shape of ``weight``."""
         return self.found
 
 

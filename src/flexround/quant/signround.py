@@ -56,7 +56,6 @@ class SignRound(Rounding):
         return step, zero + (zero.round() - zero).detach()
 
     def step(self) -> Tensor:
-        """Return the learned s, shape of ``grid.step``."""
         return self._range()[0].detach()
 
     def final_grid(self) -> Grid:

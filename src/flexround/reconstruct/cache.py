@@ -184,10 +184,11 @@ def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device)
     return moved.permute(0, 3, 1, 2) if x.ndim == 4 else moved
 
 
+@dataclasses.dataclass(eq=False)
 class Batches:
     """Draws batches of (input, target, mask) rows for one block; a GPU is never waited for.
 
-    Args:
+    Attributes:
         quantized: (N, ...) input from the quantized predecessors.
         full: (N, ...) full-precision input, mixed in element by element with probability 1 - ``keep`` (QDrop).
         target: (N, ...) full-precision output.
@@ -200,24 +201,20 @@ class Batches:
         masks: generator of the mixing masks, on the device of the block.
     """
 
-    def __init__(
-        self,
-        quantized: Tensor,
-        full: Tensor,
-        target: Tensor,
-        mask: Tensor | None,
-        trim: bool,
-        size: int,
-        keep: float,
-        replacement: bool,
-        rows: torch.Generator,
-        masks: torch.Generator,
-    ) -> None:
-        self.quantized, self.full, self.target = quantized, full, target
-        self.size, self.keep, self.replacement = size, keep, replacement
-        self.rows, self.masks = rows, masks
-        self.mask = None if mask is None else mask.to(masks.device)
-        self._row_lengths = mask.sum(1).cpu() if trim and mask is not None else None
+    quantized: Tensor
+    full: Tensor
+    target: Tensor
+    mask: Tensor | None
+    trim: bool
+    size: int
+    keep: float
+    replacement: bool
+    rows: torch.Generator
+    masks: torch.Generator
+
+    def __post_init__(self) -> None:
+        self._row_lengths = self.mask.sum(1).cpu() if self.trim and self.mask is not None else None
+        self.mask = None if self.mask is None else self.mask.to(self.masks.device)
         self._batches: Iterator[tuple[Tensor, Tensor, int | None]] = iter(())
 
     def draw(self) -> tuple[Tensor, Tensor, Tensor | None]:

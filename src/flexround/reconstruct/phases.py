@@ -9,6 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import NumericalError, SettingsError
+from flexround.machine.precision import tensor_float
 from flexround.models.blocks import Block, identity
 from flexround.models.surgery import attach
 from flexround.models.tensors import Largest
@@ -179,7 +180,7 @@ class Phase:
         parts: list[Rounding | ActivationQuantizer] = [*roundings, *attach.quantizers(block)]
         for part in parts:
             part.fuse(fused)
-        with job.learning():
+        with tensor_float(hyper.precision == "tf32"):
             losses, idle = optimise(
                 block,
                 batches,

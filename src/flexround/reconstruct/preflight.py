@@ -2,15 +2,12 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flexround.models.blocks import Block
-from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, engine
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -43,12 +40,10 @@ class _Rehearsal(WeightPhase):
 
     seconds = 0.0
 
-    def _learn(
-        self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
-    ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        super()._learn(block, roundings, full, quantized, target)
+    def _learn(self, *arguments: Any) -> tuple[dict[str, Any], set[nn.Parameter]]:
+        super()._learn(*arguments)
         start = time.perf_counter()
-        found = super()._learn(block, roundings, full, quantized, target)
+        found = super()._learn(*arguments)
         self.seconds = time.perf_counter() - start  # the losses have been fetched: a GPU is done
         return found
 

@@ -1,6 +1,5 @@
 """What is reconstructed and how: the model, its blocks, the resolved settings, the generators."""
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError, SettingsError
-from flexround.machine.precision import autocast, tensor_float
+from flexround.machine.precision import autocast
 from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
@@ -108,10 +107,6 @@ class Reconstruction:
     def products(self) -> torch.autocast:
         """Return the context in which cached rows run through a block: half precision, but never TF32."""
         return autocast(self.precision, self.device)
-
-    def learning(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which a block is learned."""
-        return tensor_float(self.hyper.precision == "tf32")
 
     def weight_bits(self, end: End | None) -> int:
         """Return the bits of a layer's weight; the network's first and last layer may have their own."""

@@ -243,12 +243,10 @@ class MemoryState(State):
         yield self
 
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
-        """Keep what was found for a finished block; arguments as of ``State.commit``."""
         self.entries.append(_entry(position, record))
         self._parts[position] = part
 
     def part(self, entry: dict[str, Any]) -> Part:
-        """Return what was found for a finished block."""
         return self._parts[entry["position"]]
 
 
