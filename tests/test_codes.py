@@ -1,6 +1,5 @@
 """Codes on disk: packed without loss, described by the file itself; a stored network gives the very same outputs."""
 
-import contextlib
 import dataclasses
 import json
 
@@ -24,22 +23,14 @@ from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.state import State
 
 
-@given(
-    bits=st.integers(2, 7),
-    signed=st.booleans(),
-    shape=st.lists(st.integers(0, 9), max_size=4),
-    seed=st.integers(0, 2**31),
-)
+@given(st.integers(2, 7), st.booleans(), st.lists(st.integers(0, 9), max_size=4), st.integers(0, 2**31))
 def test_codes_come_back_as_they_were(bits, signed, shape, seed):
-    qmin = -(2 ** (bits - 1)) if signed else 0
-    generator = torch.Generator().manual_seed(seed)
-    kind = torch.int8 if signed else torch.uint8
-    drawn = torch.randint(qmin, qmin + 2**bits, shape, generator=generator).to(kind)
+    qmin, kind = (-(2 ** (bits - 1)), torch.int8) if signed else (0, torch.uint8)
+    drawn = torch.randint(qmin, qmin + 2**bits, shape, generator=torch.Generator().manual_seed(seed)).to(kind)
     planes = codes.pack(drawn, qmin, bits)
     assert planes.shape == (bits, -(-drawn.numel() // 8))
     found = codes.unpack(planes, qmin, shape)
     assert found.dtype == kind
-    assert found.shape == drawn.shape
     assert torch.equal(found, drawn)
 
 
@@ -58,8 +49,7 @@ def test_a_file_takes_bits_of_a_byte_for_each_code_and_says_so(tmp_path, bits, p
     assert path.stat().st_size < part * tensors["weight/a:codes"].numel() + 800, "tensors and header"
     assert codes.encode(stored) == path.read_bytes()
     found = codes.read(path).tensors()
-    assert found.keys() == tensors.keys()
-    assert all(torch.equal(found[key], tensors[key]) for key in tensors)
+    assert toy.same(found, tensors)
     assert codes.shapes(path) == ({"a.bias": (3,), "a.weight": (64, 33, 3, 3)}, ["weight/a"])
     with safe_open(path, framework="pt") as file:
         told = json.loads(file.metadata()["grids"])["weight/a"]
@@ -155,43 +145,36 @@ def test_codes_that_are_no_integers_of_the_grid_are_not_stored(symmetric, change
         codes.store_codes("layer.1", nearest, grid, grid)
 
 
-class Own(RTN):
-    """A rounding that ends on a grid of its own, learned or put in the place of the recipe's."""
-
-    changes = {}
-
-    def __init__(self, weight, grid, axes, late=True):
-        own = {name: change(getattr(grid, name), weight) for name, change in self.changes.items()}
-        self.late = dataclasses.replace(grid, **own)
-        super().__init__(weight, grid if late else self.late, axes)
-
-    def codes(self, weight):
-        return torch.zeros_like(weight)
-
-    def final_grid(self):
-        return self.late
+WEIGHT = torch.zeros(8, 3, 3, 3)
 
 
-def moved(value, _):
-    return value + 1
-
-
-@pytest.mark.parametrize("late", [True, False])
 @pytest.mark.parametrize(
     ("changes", "named"),
     [
-        ({"step": moved, "zero_point": moved}, ""),
-        ({"qmax": moved}, r"\[-4, 4, \[\], \[\]\]"),
-        ({"qmin": lambda *_: -5}, r"\[-5, 3, \[\], \[\]\]"),
-        ({"step": lambda step, weight: step.expand_as(weight)}, r"\[-4, 3, \[8, 3, 3, 3\], \[\]\]"),
-        ({"zero_point": lambda zero, weight: zero.expand_as(weight)}, r"\[-4, 3, \[\], \[8, 3, 3, 3\]\]"),
+        ({"qmax": 4}, r"\[-4, 4, \[\], \[\]\]"),
+        ({"qmin": -5}, r"\[-5, 3, \[\], \[\]\]"),
+        ({"step": WEIGHT + 1}, r"\[-4, 3, \[8, 3, 3, 3\], \[\]\]"),
+        ({"zero_point": WEIGHT}, r"\[-4, 3, \[\], \[8, 3, 3, 3\]\]"),
     ],
 )
-def test_a_rounding_can_not_choose_its_bits_or_its_granularity(tmp_path, changes, named, late):
-    job = toy.job(toy.recipe("B", "rtn", 3, late=late), iters=0, stem_bits="low", head_bits="low")
-    job = dataclasses.replace(job, rounding=type("Own", (Own,), {"changes": changes}))
-    refused = pytest.raises(NumericalError, match=f"stem: .* are {named} after learning")
-    with refused if named else contextlib.nullcontext():
+def test_a_rounding_chooses_values_of_step_and_zero_point_not_bits_or_granularity(changes, named):
+    grid = Grid(torch.ones(()), torch.zeros(()), -4, 3)
+    with pytest.raises(NumericalError, match=f"layer: .* are {named} after learning"):
+        codes.store_codes("layer", WEIGHT, dataclasses.replace(grid, **changes), grid)
+    free = dataclasses.replace(grid, step=grid.step + 1, zero_point=grid.zero_point + 1)
+    assert (codes.store_codes("layer", WEIGHT, free, grid) == 1).all()
+
+
+class Own(RTN):
+    """A rounding that puts a grid with more codes in the place of the recipe's."""
+
+    def __init__(self, weight, grid, axes):
+        super().__init__(weight, dataclasses.replace(grid, qmax=grid.qmax + 1), axes)
+
+
+def test_what_a_rounding_was_given_counts_not_what_it_has(tmp_path):
+    job = dataclasses.replace(toy.job(toy.recipe("B", "rtn", 3), iters=0), rounding=Own)
+    with pytest.raises(NumericalError, match=r"stem: .* are \[-128, 128, .* the recipe's are \[-128, 127,"):
         toy.run(job, tmp_path)
 
 

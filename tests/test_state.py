@@ -27,21 +27,11 @@ B = toy.recipe("B", "flexround", 3, 4)
 FEW = {"iters": 2, "a_iters": 2}
 
 
-def in_child(action):
-    """Run ``action`` in a forked process (which need not import torch again); return its exit code."""
-    pid = os.fork()
-    if pid == 0:
-        try:
-            action()
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-        os._exit(0)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-
-
 def killed_after(count, action):
-    """Run ``action`` in a child that kills itself at its ``count``-th rename, hash or optimiser step."""
+    """Run ``action`` in a forked process (which need not import torch again); return its exit code.
+
+    It kills itself at its ``count``-th rename, encoding of codes or optimiser step.
+    """
     calls = itertools.count(1)
 
     def counted(function):
@@ -52,13 +42,18 @@ def killed_after(count, action):
 
         return wrapper
 
-    def patched():
+    pid = os.fork()
+    if pid == 0:
         os.replace = counted(os.replace)
         state.codes.encode = counted(state.codes.encode)
         torch.optim.Adam.step = counted(torch.optim.Adam.step)
-        action()
-
-    return in_child(patched)
+        try:
+            action()
+            os._exit(0)
+        except BaseException:
+            traceback.print_exc()
+            os._exit(1)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.mark.parametrize(("setting", "budget"), [("B", math.inf), ("B", 2.9 * CARRIED), ("Q", math.inf)])
