@@ -5,16 +5,13 @@ import torch
 import toy
 from test_text_blocks import batch, cut, make
 
-from flexround import imports
 from flexround.errors import SettingsError
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, keep_mask, of_grid
 from flexround.quant.grid import MIN_STEP, Grid, Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct.codes import apply
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper
 
 ASYMMETRIC = Scheme(8, symmetric=False)
@@ -110,10 +107,8 @@ def test_a_network_learns_with_it_and_is_the_same_when_it_is_read_again(tmp_path
     settings = {"a_granularity": "token", "a_scheme": "asymmetric", "samples": len(x), "batch": 2, "iters": 3}
     settings |= {"a_init_samples": 2, "a_iters": 3, "head_input_bits": "low"}
     hyper, recipe = Hyper.model_validate(toy.HYPER | settings), toy.recipe(setting, a_bits=8)
-    rounding = imports.load(toy.ROUNDINGS["flexround"])
-    job = Reconstruction(model, blocks, Resident(blocks), recipe, hyper, rounding, ("t",), torch.device("cpu"), mask)
     with State(tmp_path / "run", "f" * 16).opened() as state:
-        records = reconstruct(job, x, state)
+        records = reconstruct(toy.job_of(model, blocks, recipe, hyper, mask=mask), x, state)
         for entry in state.entries:
             apply(state.part(entry).quantized, fresh, again, torch.device("cpu"))
     assert all("loss_before" not in record for record in records if record["phase"] == "steps"), "nothing is learned"

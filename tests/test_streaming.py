@@ -15,7 +15,6 @@ import toy
 from safetensors.torch import save_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.models import gpt_neo, opt
 from flexround.models import shards as shards_module
@@ -25,9 +24,8 @@ from flexround.models.tensors import places, weightless
 from flexround.reconstruct import cache, codes, engine, phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
-from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Resident, Streamed
+from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
 
 CPU = torch.device("cpu")
@@ -67,16 +65,12 @@ def files(tmp_path):
 
 def job(source, recipe, **hyper):
     """Return a job on a model in memory, or streamed from a directory."""
-    if isinstance(source, Path):
-        shards = Shards(source, shells())
-        blocks = gpt_neo.blocks(shards.model)
-        whole, weights = shards.model, Streamed(shards, blocks, CPU)
-    else:
-        whole, blocks = source, gpt_neo.blocks(source)
-        weights = Resident(blocks)
     settings = Hyper.model_validate(HYPER | hyper)
-    rounding = imports.load(toy.ROUNDINGS[recipe.rounding])
-    return Reconstruction(whole, blocks, weights, recipe, settings, rounding, ("gpt", 0), CPU)
+    if not isinstance(source, Path):
+        return toy.job_of(source, gpt_neo.blocks(source), recipe, settings)
+    shards = Shards(source, shells())
+    blocks = gpt_neo.blocks(shards.model)
+    return toy.job_of(shards.model, blocks, recipe, settings, Streamed(shards, blocks, CPU))
 
 
 def published(made, directory, **limits):

@@ -86,12 +86,16 @@ def samples(count=64, size=8):
 
 
 def job(recipe, seed=0, net=None, **hyper):
-    net = net or model()
-    own = copy.deepcopy(net)
+    own = copy.deepcopy(net or model())
     settings = Hyper.model_validate(HYPER).model_copy(update=hyper)  # also beyond what a scale may set
+    return job_of(own, blocks(own), recipe, settings, seed=seed)
+
+
+def job_of(net, cut, recipe, hyper, weights=None, mask=None, seed=0):
+    """Return the job of quantizing a network in place, which is ``cut`` into blocks."""
     rounding = imports.load(ROUNDINGS.get(recipe.rounding, recipe.rounding))
-    cut = blocks(own)
-    return Reconstruction(own, cut, Resident(cut), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
+    parts, device = ("toy", seed), torch.device("cpu")
+    return Reconstruction(net, cut, weights or Resident(cut), recipe, hyper, rounding, parts, device, mask)
 
 
 def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):
