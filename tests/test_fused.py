@@ -30,18 +30,7 @@ def compiler():
         pytest.skip("no C++ compiler")
 
 
-def learned(rounding_class, shape, axis=0):
-    """Return a rounding somewhere in its learning, some weights clipped, and its weight."""
-    weight = tensors.randn(*shape) * 0.1
-    low, high = channel_range(weight, axis)
-    grid = grid_from_range(0.7 * low, 0.7 * high, Scheme(4, symmetric=False, axis=axis), has_negatives=True)
-    made = rounding_class(weight, grid, Axes(0, 1 if weight.ndim == 4 else None))
-    for number, parameter in enumerate(made.parameters()):
-        parameter.data += 0.05 * tensors.randn(*parameter.shape, seed=number)
-    return made, weight
-
-
-def values(made, weight, on, kind=torch.float32):
+def values(made, weight, on, kind):
     """Return Ŵ, the regulariser and all gradients, as a block in autocast to ``kind`` would get them."""
     made.fuse(on)
     made.zero_grad()
@@ -52,66 +41,54 @@ def values(made, weight, on, kind=torch.float32):
     regularizer = made.regularizer(7.3)
     total = product.float().mul(tensors.randn(*product.shape, seed=9)).sum()
     (total if regularizer is None else total + regularizer).backward()
-    gradients = [parameter.grad for parameter in made.parameters()]
-    return [quantized.detach(), regularizer, weight.grad, *gradients]
+    return [quantized.detach(), regularizer, weight.grad, *(parameter.grad for parameter in made.parameters())]
 
 
 @needs_compiler
 @pytest.mark.parametrize(
-    ("rounding_class", "shape", "axis"),
-    [
-        (FlexRound, (48, 40), 0),
-        (FlexRound, (40, 72), None),
-        (FlexRound, (8, 6, 3, 3), 0),
-        (AdaQuant, (48, 40), 0),
-        (AdaRound, (48, 40), 0),
-    ],
+    ("rounding_class", "kind"),
+    [(FlexRound, torch.float32), (FlexRound, torch.bfloat16), (AdaQuant, torch.float32), (AdaRound, torch.bfloat16)],
 )
-def test_compiled_values_and_gradients_are_those_of_the_operations_one_by_one(rounding_class, shape, axis):
-    made, weight = learned(rounding_class, shape, axis)
+def test_compiled_values_and_gradients_are_those_of_the_operations_one_by_one(rounding_class, kind):
+    """Somewhere in learning, some weights clipped; the value in the type of the products, the rest in float32."""
+    weight = tensors.randn(48, 40) * 0.1
+    low, high = channel_range(weight, 0)
+    grid = grid_from_range(0.7 * low, 0.7 * high, Scheme(4, symmetric=False, axis=0), has_negatives=True)
+    made = rounding_class(weight, grid, Axes(0))
+    for number, parameter in enumerate(made.parameters()):
+        parameter.data += 0.05 * tensors.randn(*parameter.shape, seed=number)
     weight.requires_grad_()
-    for plain, compiled in zip(values(made, weight, False), values(made, weight, True), strict=True):
-        assert (compiled is None) == (plain is None)
-        if plain is not None:
-            torch.testing.assert_close(compiled, plain, **DIGITS)
-
-
-@needs_compiler
-@pytest.mark.parametrize("rounding_class", [FlexRound, AdaRound])
-def test_under_autocast_the_weight_comes_in_the_type_of_the_products_and_gradients_in_float32(rounding_class):
-    made, weight = learned(rounding_class, (48, 40))
-    (plain, *others), (compiled, *same) = (values(made, weight, on, torch.bfloat16) for on in (False, True))
-    assert (plain.dtype, compiled.dtype) == (torch.float32, torch.bfloat16)
-    torch.testing.assert_close(compiled, plain.bfloat16())
-    for gradient, expected in zip(same, others, strict=True):
+    (plain, *others), (compiled, *same) = (values(made, weight, on, kind) for on in (False, True))
+    assert (plain.dtype, compiled.dtype) == (torch.float32, kind)
+    torch.testing.assert_close(compiled, plain.to(kind), **(DIGITS if kind == torch.float32 else {}))
+    for found, expected in zip(same, others, strict=True):
+        assert (found is None) == (expected is None)
         if expected is not None:
-            assert gradient.dtype == torch.float32
-            torch.testing.assert_close(gradient, expected, **DIGITS)
-
-
-def steps(x, kept, on):
-    """Return x̂ of a quantizer of activations, 5 % of them clipped, and the gradients of x and the step."""
-    low, high = (x.quantile(q).reshape(()) for q in (0.02, 0.97))
-    quantizer = ActivationQuantizer(grid_from_range(low, high, Scheme(4, symmetric=False, axis=None), True))
-    quantizer.raw_step.requires_grad_()
-    quantizer.fuse(on)
-    if kept is not None:
-        quantizer.keep_probability, quantizer.generator = kept, torch.Generator().manual_seed(0)
-    return quantizer, x.clone().requires_grad_()
+            torch.testing.assert_close(found, expected, **DIGITS)
 
 
 @needs_compiler
-@pytest.mark.parametrize("kept", [None, 0.5])
-@pytest.mark.parametrize("shape", [(6, 40, 24), (5, 8, 7, 7)])
-def test_compiled_activations_and_gradients_are_those_of_the_operations_one_by_one(shape, kept):
+@pytest.mark.parametrize(
+    ("shape", "kept", "kind"),
+    [((6, 40, 24), None, torch.float32), ((5, 8, 7, 7), 0.5, torch.float32), ((6, 40, 24), None, torch.bfloat16)],
+)
+def test_compiled_activations_and_gradients_are_those_of_the_operations_one_by_one(shape, kept, kind):
+    """5 % of them clipped; of half precision they are quantized in float32."""
     found = []
     for on in (False, True):
-        quantizer, x = steps(tensors.randn(*shape), kept, on)
-        quantized = quantizer(x)
-        quantized.mul(tensors.randn(*shape, seed=9)).sum().backward()
+        x = tensors.randn(*shape).to(kind)
+        low, high = (x.float().quantile(q).reshape(()) for q in (0.02, 0.97))
+        quantizer = ActivationQuantizer(grid_from_range(low, high, Scheme(4, symmetric=False, axis=None), True))
+        quantizer.raw_step.requires_grad_()
+        quantizer.fuse(on)
+        if kept is not None:
+            quantizer.keep_probability, quantizer.generator = kept, torch.Generator().manual_seed(0)
+        quantized = quantizer(x.requires_grad_())
+        quantized.float().mul(tensors.randn(*shape, seed=9).to(kind)).sum().backward()
         found.append((quantized.detach(), x.grad, quantizer.raw_step.grad))
     (plain, plain_x, plain_step), (compiled, compiled_x, compiled_step) = found
-    torch.testing.assert_close(compiled, plain, **DIGITS)
+    assert compiled.dtype == torch.float32
+    torch.testing.assert_close(compiled.to(kind), plain, **DIGITS)
     assert torch.equal(compiled_x, plain_x)
     torch.testing.assert_close(compiled_step, plain_step, rtol=1e-4, atol=1e-3)
     assert plain_step.abs() > 0.1
@@ -119,26 +96,11 @@ def test_compiled_activations_and_gradients_are_those_of_the_operations_one_by_o
 
 
 @needs_compiler
-def test_compiled_activations_of_half_precision_are_quantized_in_float32():
-    x = tensors.randn(6, 40, 24).bfloat16()
-    (plain, one), (compiled, two) = (steps(x.float(), None, False), steps(x.float(), None, True))
-    expected, found = (
-        plain(one.detach().bfloat16().requires_grad_()),
-        compiled(half := two.detach().bfloat16().requires_grad_()),
-    )
-    assert found.dtype == torch.float32
-    assert torch.equal(found.bfloat16(), expected)
-    found.sum().backward()
-    assert half.grad.dtype == torch.bfloat16
-
-
-@needs_compiler
 @pytest.mark.parametrize(
     ("recipe", "settings"),
     [
-        (toy.recipe("B", "flexround", 4), {"iters": 20}),
-        (toy.recipe("B", "adaround", 4), {"iters": 40, "lr": 0.03, "reg_weight": 0.01}),
-        (toy.recipe("Q", "flexround", 4, 4), {"iters": 20}),
+        (toy.recipe("B", "adaround", 4), {"lr": 0.05, "reg_weight": 0.01}),
+        (toy.recipe("Q", "flexround", 4, 4), {"iters": 15}),
     ],
 )
 def test_a_short_reconstruction_finds_the_same_codes_and_steps(tmp_path, recipe, settings):
@@ -148,13 +110,10 @@ def test_a_short_reconstruction_finds_the_same_codes_and_steps(tmp_path, recipe,
     compiled, records, _ = toy.run(toy.job(recipe, fused=True, **settings), tmp_path / "fused")
     assert all(record["fused"] is True for record in records)
     assert plain.keys() == compiled.keys()
-    assert any(key.startswith("activation/") for key in plain) == (recipe.a_bits is not None)
     assert any(not torch.equal(start[key], plain[key]) for key in plain if key.endswith(":codes")), "nothing learned"
     for key, value in plain.items():
-        if key.endswith(":codes"):
-            assert torch.equal(compiled[key], value), key
-        else:
-            torch.testing.assert_close(compiled[key], value, rtol=1e-4, atol=1e-6)
+        exact = key.endswith(":codes")
+        torch.testing.assert_close(compiled[key], value, rtol=0 if exact else 1e-4, atol=0 if exact else 1e-6)
 
 
 def test_without_a_compiler_a_line_says_so_and_nothing_changes(tmp_path, monkeypatch, caplog):
@@ -167,7 +126,7 @@ def test_without_a_compiler_a_line_says_so_and_nothing_changes(tmp_path, monkeyp
     monkeypatch.setattr(phases, "compiler_works", formula.compiler_works.__wrapped__)
     again, records, _ = toy.run(toy.job(recipe, iters=5, fused=True), tmp_path / "again")
     assert "nothing can be compiled for cpu (no g++ here)" in caplog.text
-    assert all(torch.equal(again[key], plain[key]) for key in plain)
+    assert toy.same(again, plain)
     assert all(record["fused"] is False for record in records)
 
 
@@ -183,11 +142,11 @@ def test_a_rounding_that_can_not_be_compiled_is_an_error_before_anything_runs():
 
 
 def test_a_network_may_have_activations_of_many_kinds(monkeypatch):
+    """More than torch's limit, which is eight."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # not to wait for C++
     formula._compiled.cache_clear()
     step, low, high = torch.tensor(0.1), torch.tensor(-8.0), torch.tensor(7.0)
-    for rank in range(1, 13):
-        x = tensors.randn(*[2] * rank).requires_grad_()
-        StepQuantize.apply(x, step, low, high, None, True).sum().backward()
-        assert x.grad.shape == x.shape
+    for rank in range(1, 11):
+        x = tensors.randn(*[2] * rank)
+        assert StepQuantize.apply(x, step, low, high, None, True).shape == x.shape
     formula._compiled.cache_clear()

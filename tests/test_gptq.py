@@ -5,21 +5,27 @@ import torch
 from rounding_cases import SHAPES
 from tensors import randn
 
+from flexround.models.surgery import attach
 from flexround.quant import gptq
 from flexround.quant.gptq import GPTQ
-from flexround.quant.grid import Scheme, nearest_codes
+from flexround.quant.grid import Scheme, in_groups, nearest_codes
+from flexround.quant.rounding import Axes
 from flexround.quant.search import initial_grid
 
 GROUPS = {"grouped": 2, "depthwise": 8}
 
 
-def case(kind, axis=None, symmetric=True, bits=3, rows=200, **options):
+def case(kind, axis=None, symmetric=True, **options):
     """Return a weight, a rounding of it and correlated inputs of its layer (groups, rows, features)."""
-    shape, axes = SHAPES[kind]
+    shape, axes = SHAPES.get(kind, ((6, 24), Axes(0)))
     weight = randn(*shape, seed=3) * 0.2 + (0.1 if not symmetric else 0)
-    grid = initial_grid(weight, Scheme(bits, symmetric, axis and axes.output))
     features, groups = axes.matrix(weight).shape[1], GROUPS.get(kind, 1)
-    mixed = randn(groups, rows, features, seed=5) @ randn(groups, features, features, seed=6)
+    if kind in SHAPES:
+        grid = initial_grid(weight, Scheme(3, symmetric, axis and axes.output))
+    else:
+        grid = attach.weight_grid("layer", weight, Scheme(3, symmetric, 0), "mse", 2.4, 8)
+        weight = in_groups(weight, grid.step)
+    mixed = randn(groups, 200, features, seed=5) @ randn(groups, features, features, seed=6)
     return weight, GPTQ(weight, grid, axes, **options), mixed
 
 
@@ -50,7 +56,7 @@ def plain_codes(weight, rounding, inputs, act_order=False):
     return codes.reshape(shape).transpose(0, axes.output).float()
 
 
-@pytest.mark.parametrize("kind", SHAPES)
+@pytest.mark.parametrize("kind", [*SHAPES, "in groups"])
 @pytest.mark.parametrize("axis", [None, True])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("act_order", [False, True])
@@ -75,13 +81,9 @@ def test_features_that_are_always_zero_get_zeros_and_nothing_of_others_errors(ac
     assert torch.equal(rounding.codes(weight)[:, alive], smaller.codes(part))
 
 
-def test_inputs_of_zeros_alone_give_zeros():
+def test_inputs_of_zeros_alone_give_zeros_and_a_layer_that_is_never_called_stays_at_round_to_nearest():
     weight, rounding, inputs = case("depthwise")
-    rounding.fit(weight, [inputs * 0])
-    assert (rounding(weight) == 0).all()
-
-
-def test_a_layer_that_is_never_called_stays_at_round_to_nearest():
-    weight, rounding, _ = case("linear")
     rounding.fit(weight, iter([]))
     assert torch.equal(rounding.codes(weight), nearest_codes(weight, rounding.grid))
+    rounding.fit(weight, [inputs * 0])
+    assert (rounding(weight) == 0).all()

@@ -12,7 +12,7 @@ from flexround.quant.grid import Scheme, clip, grid_from_range, nearest_codes
 from flexround.quant.search import initial_grid, mean_error
 
 
-@pytest.mark.parametrize("bits", range(2, 9))
+@pytest.mark.parametrize("bits", [2, 5, 8])
 def test_symmetric_step_and_range_follow_the_formula(bits):
     grid = grid_from_range(torch.tensor(-3.0), torch.tensor(2.0), Scheme(bits), has_negatives=True)
     assert (grid.qmin, grid.qmax) == (-(2 ** (bits - 1)), 2 ** (bits - 1) - 1)
@@ -57,51 +57,38 @@ def test_constant_tensors_are_represented_exactly_or_to_half_a_step(symmetric, v
 
 
 def brute_force(x, bits, symmetric, p):
-    """Independent oracle: plain loops over ranges and zero points, in float64."""
-    x = x.double()
+    """Independent oracle: the least error of all ranges and zero points, in float64."""
+    x, levels, best = x.double(), 2**bits - 1, math.inf
     low, high = min(x.min().item(), 0), max(x.max().item(), 0)
-    best = float("inf")
-    levels = 2**bits - 1
     for i in range(1, 101):
         if symmetric and low < 0:
-            step = max(-low, high) * i / 100 / (levels / 2)
-            options = [(step, -(2 ** (bits - 1)), 2 ** (bits - 1) - 1)]
+            step, zero = max(-low, high) * i / 100 / (levels / 2), torch.tensor([[2 ** (bits - 1)]])
         elif symmetric or low == 0:
-            options = [(high * i / 100 / levels, 0, levels)]
+            step, zero = high * i / 100 / levels, torch.tensor([[0]])
         else:
-            step = (high - low) * i / 100 / levels
-            options = [(step, -zero, levels - zero) for zero in range(levels + 1)]
-        for step, a, b in options:
-            error = (((x / step).round().clamp(a, b) * step - x).abs() ** p).mean().item()
-            best = min(best, error)
+            step, zero = (high - low) * i / 100 / levels, torch.arange(levels + 1).unsqueeze(1)
+        codes = (x / step).round().clamp(-zero, levels - zero)
+        best = min(best, ((codes * step - x).abs() ** p).mean(1).min().item())
     return best
 
 
 @pytest.mark.parametrize("p", [2.0, 2.4])
 @pytest.mark.parametrize("symmetric", [True, False])
-@pytest.mark.parametrize("bits", [2, 3, 4])
+@pytest.mark.parametrize("bits", [2, 4, 8])
 @pytest.mark.parametrize("shape", ["normal", "one-sided", "heavy"])
 def test_exact_search_equals_brute_force_and_the_fast_one_is_within_a_percent(bits, symmetric, p, shape):
     x = randn(600, seed=bits)
     x = {"normal": x, "one-sided": x.abs(), "heavy": x**3 + 0.5}[shape]
-    oracle = brute_force(x, bits, symmetric, p)
-    scheme = Scheme(bits, symmetric)
-    exact = mean_error(x, initial_grid(x, scheme, "mse-exact", p), None, p).item()
-    fast = mean_error(x, initial_grid(x, scheme, "mse", p), None, p).item()
-    assert exact == pytest.approx(oracle, rel=1e-4)
-    assert fast <= 1.01 * oracle
-
-
-def test_fast_search_is_within_a_percent_at_eight_bits():
-    x = randn(1000) + 0.3
-    scheme = Scheme(8, symmetric=False)
-    exact = mean_error(x, initial_grid(x, scheme, "mse-exact"), None, 2.4)
-    assert mean_error(x, initial_grid(x, scheme), None, 2.4) <= 1.01 * exact
+    oracle, scheme = brute_force(x, bits, symmetric, p), Scheme(bits, symmetric)
+    assert mean_error(x, initial_grid(x, scheme, "mse", p), None, p).item() <= 1.01 * oracle
+    if bits < 8:  # which would take seconds
+        exact = mean_error(x, initial_grid(x, scheme, "mse-exact", p), None, p).item()
+        assert exact == pytest.approx(oracle, rel=1e-4)
 
 
 @pytest.mark.parametrize("p", [2.0, 2.4])
 def test_a_large_tensor_compared_in_pieces_has_the_same_grid(monkeypatch, p):
-    x = torch.randn(50, 7, 30, generator=torch.Generator().manual_seed(0))
+    x = randn(50, 7, 30)
     whole = initial_grid(x, Scheme(4), "mse", p)
     expected = mean_error(x, whole, None, p)
     monkeypatch.setattr(search, "PIECE", 1000)

@@ -39,14 +39,12 @@ def test_rows_times_weight_are_the_layers_output(kind):
 
 
 def test_padded_tokens_are_left_out_if_they_are_masked():
-    layer = nn.Linear(6, 5)
-    net = nn.Sequential(layer)
-    job = toy.job(toy.recipe())
-    block = dataclasses.replace(job.blocks[-1], module=net, call=lambda module, x, mask: module(x))
+    layer, job = nn.Linear(6, 5), toy.job(toy.recipe())
+    block = dataclasses.replace(job.blocks[-1], module=nn.Sequential(layer), call=lambda module, x, mask: module(x))
     x, mask = randn(20, 3, 6), torch.arange(3) < torch.arange(20).remainder(3).unsqueeze(1) + 1
     for masked in (True, False):
-        hyper = job.hyper.model_copy(update={"mask_padding": masked})
-        shown = torch.cat(list(layer_inputs(dataclasses.replace(job, mask=mask, hyper=hyper), block, layer, x)), 1)[0]
+        own = dataclasses.replace(job, mask=mask, hyper=job.hyper.model_copy(update={"mask_padding": masked}))
+        shown = torch.cat(list(layer_inputs(own, block, layer, x)), 1)[0]
         assert torch.equal(shown, x[mask] if masked else x.flatten(0, 1))
     assert not layer._forward_pre_hooks
 
@@ -73,8 +71,7 @@ class Watching(RTN):
         return weight * 0 if hasattr(self, "fitted") else super().forward(weight)
 
 
-@pytest.mark.parametrize("iters", [0, 2])
-@pytest.mark.parametrize("stem", [True, False])
+@pytest.mark.parametrize(("iters", "stem"), [(0, True), (2, False)])
 def test_layers_are_shown_one_after_the_other_those_before_them_fitted(tmp_path, iters, stem):
     Watching.calls = []
     recipe = toy.recipe("B", "test_layer_inputs:Watching", 3)

@@ -1,5 +1,6 @@
 """Outlier channels: what the linears read changes, what the network computes doesn't."""
 
+import contextlib
 import copy
 from types import SimpleNamespace
 
@@ -39,22 +40,20 @@ def ids():
     return torch.randint(1, 50, (4, 12), generator=torch.Generator().manual_seed(1))
 
 
+@torch.no_grad()
 def reads(model, kind):
     """Largest activation / median of what each quantized tensor's linear reads, by the name of the module."""
-    found, handles = {}, []
-    for block in imports.load(f"flexround.models.{kind}:blocks")(model):
-        for name, module in block.module.named_modules():
-            if any(site.module is module for site in block.sites):
+    names, found = {module: name for name, module in model.named_modules()}, {}
 
-                def look(_, arguments, keywords, name=f"{block.name}.{name}"):
-                    sizes = next(iter((*arguments, *keywords.values()))).abs().flatten(0, -2).mean(0)
-                    found[name] = float(sizes.max() / sizes.median())
+    def look(module, arguments, keywords):
+        sizes = next(iter((*arguments, *keywords.values()))).abs().flatten(0, -2).mean(0)
+        found[names[module]] = float(sizes.max() / sizes.median())
 
-                handles.append(module.register_forward_pre_hook(look, with_kwargs=True))
-    with torch.no_grad():
+    with contextlib.ExitStack() as hooks:
+        for block in imports.load(f"flexround.models.{kind}:blocks")(model):
+            for site in block.sites:
+                hooks.enter_context(site.module.register_forward_pre_hook(look, with_kwargs=True))
         model(ids())
-    for handle in handles:
-        handle.remove()
     return found
 
 

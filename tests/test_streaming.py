@@ -15,7 +15,6 @@ import toy
 from safetensors.torch import save_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
-from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.models import gpt_neo, opt
 from flexround.models import shards as shards_module
@@ -25,9 +24,8 @@ from flexround.models.tensors import places, weightless
 from flexround.reconstruct import cache, codes, engine, phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
-from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
-from flexround.reconstruct.weights import Resident, Streamed
+from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
 
 CPU = torch.device("cpu")
@@ -50,14 +48,12 @@ def tokens():
     return torch.cat([ids, torch.zeros_like(ids)], 1)
 
 
-def store(directory, state, shards=3):
+def store(directory, state):
     """Write tensors as the hub does: shards and an index."""
-    names = sorted(state)
-    files = {name: f"model-{number % shards:05d}.safetensors" for number, name in enumerate(names)}
+    files = {name: f"model-{number % 3:05d}.safetensors" for number, name in enumerate(sorted(state))}
     directory.mkdir(exist_ok=True)
     for file in set(files.values()):
-        part = {name: state[name].contiguous().clone() for name in names if files[name] == file}
-        save_file(part, directory / file)
+        save_file({name: state[name].clone() for name in files if files[name] == file}, directory / file)
     (directory / INDEX).write_text(json.dumps({"weight_map": files}))
     return directory
 
@@ -69,16 +65,12 @@ def files(tmp_path):
 
 def job(source, recipe, **hyper):
     """Return a job on a model in memory, or streamed from a directory."""
-    if isinstance(source, Path):
-        shards = Shards(source, shells())
-        blocks = gpt_neo.blocks(shards.model)
-        whole, weights = shards.model, Streamed(shards, blocks, CPU)
-    else:
-        whole, blocks = source, gpt_neo.blocks(source)
-        weights = Resident(blocks)
     settings = Hyper.model_validate(HYPER | hyper)
-    rounding = imports.load(toy.ROUNDINGS[recipe.rounding])
-    return Reconstruction(whole, blocks, weights, recipe, settings, rounding, ("gpt", 0), CPU)
+    if not isinstance(source, Path):
+        return toy.job_of(source, gpt_neo.blocks(source), recipe, settings)
+    shards = Shards(source, shells())
+    blocks = gpt_neo.blocks(shards.model)
+    return toy.job_of(shards.model, blocks, recipe, settings, Streamed(shards, blocks, CPU))
 
 
 def published(made, directory, **limits):
@@ -98,43 +90,34 @@ RECIPES = [
 
 
 @pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B", "GPTQ"])
-def test_streamed_and_resident_give_the_same_files(tmp_path, files, recipe):
-    expected = published(job(model(), recipe), tmp_path / "resident")
+def test_streamed_and_resident_give_the_same_files_which_fill_a_model_without_weights(tmp_path, files, recipe):
+    whole, ids = model(), tokens()[:, 0]
+    expected = published(job(whole, recipe), tmp_path / "resident")
     assert published(job(files, recipe), tmp_path / "streamed") == expected
     assert len(expected) == 2 + 4 * (1 if recipe.setting == "Q" or not recipe.a_bits else 2)
+    loaded = shells()
+    codes.load(tmp_path / "streamed/out", loaded, gpt_neo.blocks(loaded))
+    with torch.no_grad():
+        assert torch.equal(loaded(ids).logits, whole(ids).logits)
+        assert not torch.equal(loaded(ids).logits, model()(ids).logits)
 
 
 def test_one_block_has_weights_at_a_time(tmp_path, files, monkeypatch):
-    made = job(files, RECIPES[0])
-    seen = []
-    timed = engine._timed
+    made, seen, timed = job(files, RECIPES[0], iters=1), [], engine._timed
 
     def filled():
         found = places(made.model).items()
         return [name for name, place in found if not (getattr(*place).is_meta or name.endswith("raw_step"))]
 
     def looking(phase, index, *rest):
-        held = filled()
-        seen.append((index, {name.split(".")[2] for name in held}, len(held)))
+        seen.append((index, filled()))
         return timed(phase, index, *rest)
 
     monkeypatch.setattr(engine, "_timed", looking)
     published(made, tmp_path)
-    assert [index for index, _, _ in seen] == [0, 1, 2, 3]
-    each = len([name for name in model().state_dict() if ".h.0." in name])
-    assert all(found == {str(index)} and count == each for index, found, count in seen)
+    names = model().state_dict()
+    assert seen == [(index, [name for name in names if f".h.{index}." in name]) for index in range(4)]
     assert not filled()
-
-
-def test_a_stored_result_fills_a_model_without_weights(tmp_path, files):
-    whole = model()
-    published(job(whole, RECIPES[0]), tmp_path)
-    loaded = shells()
-    codes.load(tmp_path / "out", loaded, gpt_neo.blocks(loaded))
-    ids = tokens()[:, 0]
-    with torch.no_grad():
-        assert torch.equal(loaded(ids).logits, whole(ids).logits)
-        assert not torch.equal(loaded(ids).logits, model()(ids).logits)
 
 
 # files
@@ -159,8 +142,7 @@ BIAS = "transformer.h.1.ln_1.bias"
 def moved(directory):
     """Let the index name another file for a tensor than the one that holds it."""
     content = json.loads((directory / INDEX).read_text())
-    files = sorted(set(content["weight_map"].values()) - {content["weight_map"][BIAS]})
-    content["weight_map"][BIAS] = files[0]
+    content["weight_map"][BIAS] = next(f for f in content["weight_map"].values() if f != content["weight_map"][BIAS])
     (directory / INDEX).write_text(json.dumps(content))
 
 
@@ -208,9 +190,7 @@ def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, rec
 
     def steps(directory):
         made = dataclasses.replace(job(model(), recipe, iters=0, a_iters=0), mask=mask)
-        with State(directory, "f" * 16).opened() as state:
-            engine.reconstruct(made, tokens(), state)
-            found = {key: value for entry in state.entries for key, value in state.part(entry).tensors().items()}
+        found = toy.run(made, directory, x=tokens())[0]
         return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
 
     whole = steps(tmp_path / "whole")
@@ -229,7 +209,7 @@ def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, rec
 )
 def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, files, recipe, limits):
     expected = published(job(files, recipe), tmp_path / "straight")
-    for moment in (3, 17, 9, 16):
+    for moment in (3, 17, 9):
         code = test_state.killed_after(moment, lambda: published(job(files, recipe), tmp_path / "killed", **limits))
         assert code == -signal.SIGKILL
     assert published(job(files, recipe), tmp_path / "killed", **limits) == expected
@@ -245,31 +225,36 @@ def test_what_memory_began_files_may_end(tmp_path, monkeypatch):
 # caches
 
 
-def test_the_place_of_caches_follows_from_their_bytes(tmp_path, caplog, monkeypatch):
+NEEDED = cache.HELD * 10 * 100 * 4  # bytes
+
+
+@pytest.mark.parametrize(
+    ("kind", "host_bytes", "gpu", "gpu_bytes", "place"),
+    [
+        (torch.float32, NEEDED, None, None, "in memory"),
+        (torch.float32, NEEDED - 1, None, None, "in files"),
+        (torch.bfloat16, NEEDED // 2, None, None, "in memory"),
+        (torch.float32, None, None, None, "in memory"),
+        (torch.float32, NEEDED, 2 * NEEDED, None, "on the GPU"),
+        (torch.float32, NEEDED, 2 * NEEDED - 1, None, "in page-locked memory"),
+        (torch.float32, NEEDED, 2 * NEEDED - 1, NEEDED, "on the GPU"),
+        (torch.float32, NEEDED, 2 * NEEDED, 0, "in page-locked memory"),
+        (torch.float32, NEEDED - 1, 2 * NEEDED - 1, None, "in files"),
+    ],
+)
+def test_the_place_of_caches_follows_from_their_bytes(
+    tmp_path, caplog, monkeypatch, kind, host_bytes, gpu, gpu_bytes, place
+):
+    """Not from what lies in a memory already."""
     caplog.set_level("INFO")
-    needed = cache.HELD * 10 * 100 * 4
-    assert cache.plan(100, 10, CPU, torch.float32, tmp_path, needed).directory is None
-    assert "3 x 4e-06 GB in memory" in caplog.text
-    assert cache.plan(100, 10, CPU, torch.float32, tmp_path, needed - 1).directory == tmp_path
-    assert cache.plan(100, 10, CPU, torch.bfloat16, tmp_path, needed // 2).directory is None
-    assert cache.plan(100, 10, CPU, torch.float32, tmp_path, None).directory is None
-    gpu = torch.device("cuda")
-
-    def on_gpu(total, host_bytes=needed, gpu_bytes=None):
-        monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=total))
-        return cache.plan(100, 10, gpu, torch.float32, tmp_path, host_bytes, gpu_bytes)
-
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))  # what lies on the card doesn't count
-    assert str(on_gpu(2 * needed)) == "on the GPU"
-    host = on_gpu(2 * needed - 1)
-    assert (str(host), host.device, host.pinned) == ("in page-locked memory", CPU, True)
-    assert str(on_gpu(2 * needed - 1, gpu_bytes=needed)) == "on the GPU"
-    assert str(on_gpu(2 * needed, gpu_bytes=0)) == "in page-locked memory"
-    assert str(on_gpu(2 * needed - 1, needed - 1)) == "in files"
-    assert {on_gpu(total).largest for total in (0, 2 * needed)} == {10 * 100 * 4}
-    huge = 10**15
-    with pytest.raises(InputError, match=rf"need {20 * huge} bytes, \d+ are free"):
-        cache.plan(huge, 1, CPU, torch.float32, tmp_path, None)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gpu))
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
+    found = cache.plan(100, 10, torch.device("cuda") if gpu else CPU, kind, tmp_path, host_bytes, gpu_bytes)
+    assert str(found) == place
+    assert found.directory == (tmp_path if place == "in files" else None)
+    assert found.device.type == ("cuda" if place == "on the GPU" else "cpu")
+    assert found.largest == 10 * 100 * kind.itemsize
+    assert f"3 x {found.largest / 1e9:.3g} GB {place}" in caplog.text
 
 
 def test_a_full_disk_is_told_not_a_crash(tmp_path, monkeypatch):
@@ -281,15 +266,15 @@ def test_a_full_disk_is_told_not_a_crash(tmp_path, monkeypatch):
         Store(CPU, directory=tmp_path).empty(torch.Size((2, 3)), torch.float32)
 
 
-@pytest.mark.parametrize("kind", ["float16", "bfloat16"])
-def test_half_precision_caches_change_little(tmp_path, kind):
-    recipe = toy.recipe("Q", "flexround", 4, 8)
-    full, records, _ = toy.run(toy.job(recipe), tmp_path / "full")
-    half, other, _ = toy.run(toy.job(recipe, cache_dtype=kind), tmp_path / "half")
-    codes = [key for key in full if key.endswith(":codes")]
-    changed = sum((full[key] != half[key]).sum().item() for key in codes)
-    assert 0 < changed < 0.2 * sum(full[key].numel() for key in codes)
-    assert other[1]["error_hard"] == pytest.approx(records[1]["error_hard"], rel=0.2)
+def test_half_precision_caches_change_little(tmp_path):
+    full, halves = (
+        toy.run(toy.job(toy.recipe("Q", "flexround", 4, 8), cache_dtype=kind), tmp_path / kind)[:2]
+        for kind in ("float32", "bfloat16")
+    )
+    keys = [key for key in full[0] if key.endswith(":codes")]
+    changed = sum((full[0][key] != halves[0][key]).sum().item() for key in keys)
+    assert 0 < changed < 0.2 * sum(full[0][key].numel() for key in keys)
+    assert halves[1][1]["error_hard"] == pytest.approx(full[1][1]["error_hard"], rel=0.2)
 
 
 # writing and reading in other types
@@ -314,59 +299,51 @@ def test_what_is_saved_in_shards_is_read_again(tmp_path):
 
 @pytest.mark.parametrize("kind", ["bfloat16", "float16"])
 def test_autocast_learns_as_well_and_keeps_masters_in_float32(tmp_path, kind):
-    recipe = toy.recipe("Q", "flexround", 3, 8)
-    nearest = toy.run(toy.job(toy.recipe("Q", "rtn", 3, 8), iters=0), tmp_path / "rtn")[1]
-    full = toy.run(toy.job(recipe, iters=150), tmp_path / "full")[1]
+    recipe, settings = toy.recipe("B", "flexround", 3), {"iters": 50}
+    full = toy.run(toy.job(recipe, **settings), tmp_path / "full")[1]
     seen = set()
     hook = register_optimizer_step_pre_hook(
         lambda adam, *_: seen.update(p.grad.dtype for group in adam.param_groups for p in group["params"])
     )
-    tensors, half, _ = toy.run(toy.job(recipe, iters=150, precision=kind), tmp_path / kind)
+    found, half, _ = toy.run(toy.job(recipe, precision=kind, **settings), tmp_path / kind)
     hook.remove()
     assert seen == {torch.float32}
-    assert all(value.dtype == torch.float32 for key, value in tensors.items() if key.endswith("step"))
-    for mine, other, rtn in list(zip(half, full, nearest, strict=True))[1:3]:
+    assert all(value.dtype == torch.float32 for key, value in found.items() if key.endswith("step"))
+    for mine, other in list(zip(half, full, strict=True))[1:3]:
         assert mine["loss_after"] != other["loss_after"]
-        assert mine["error_hard"] < 0.9 * rtn["error_hard"]
+        assert mine["error_hard"] < 0.95 * mine["error_rtn"]
         assert mine["error_hard"] == pytest.approx(other["error_hard"], rel=0.25)
 
 
-def test_targets_and_carried_activations_have_the_precision_of_the_block(tmp_path, monkeypatch):
-    """All that runs rows through a block, before and after learning, not only the iterations."""
-    seen = []
+def test_all_rows_have_the_precision_of_the_block_and_learning_alone_has_tf32(tmp_path, monkeypatch):
+    """Targets and carried activations too, and the initial steps, not only the iterations."""
+    rows, learned, flags = set(), set(), torch.backends.cuda.matmul
+    through, optimise = phases.Phase.through, phases.optimise
 
-    def watched(module, x, *rest):
-        if isinstance(module, Block):  # the glue in front multiplies nothing
-            seen.append(torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu"))
-        return forward(module, x, *rest)
+    def watched(phase, call, x):
+        if isinstance(call, Block):  # the glue in front multiplies nothing
+            half = torch.is_autocast_enabled("cpu") and torch.get_autocast_dtype("cpu")
+            rows.add((half, flags.allow_tf32))
+        return through(phase, call, x)
 
-    forward = phases.forward
-    monkeypatch.setattr(phases, "forward", watched)
+    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
+    monkeypatch.setattr(phases.Phase, "through", watched)
+    monkeypatch.setattr(phases, "optimise", lambda *a: [learned.add(flags.allow_tf32), optimise(*a)][1])
     runs = {}
     for kind in ("bfloat16", "float32", "tf32"):
-        seen.clear()
-        runs[kind] = toy.run(toy.job(toy.recipe("Q", "flexround", 4, 8), precision=kind), tmp_path / kind)[0]
-        assert set(seen) == {torch.bfloat16 if kind == "bfloat16" else False}
-    assert toy.same(runs["tf32"], runs["float32"]), "no GPU, no TF32"
-
-
-def test_tf32_is_on_while_a_block_is_learned_and_at_no_other_time(tmp_path, monkeypatch):
-    learned, cached, flags = [], [], torch.backends.cuda.matmul
-    optimise, forward = phases.optimise, phases.forward
-    monkeypatch.setattr(torch.backends.cudnn, "allow_tf32", False)
-    monkeypatch.setattr(phases, "optimise", lambda *a: [learned.append(flags.allow_tf32), optimise(*a)][1])
-    monkeypatch.setattr(phases, "forward", lambda *a: [cached.append(flags.allow_tf32), forward(*a)][1])
-    for kind in ("tf32", "float32"):
-        toy.run(toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind), tmp_path / kind)
-        assert set(learned) == {kind == "tf32"}
-        assert set(cached) == {False}
+        rows.clear()
         learned.clear()
+        made = toy.job(toy.recipe("B", "flexround", 4, 8), precision=kind, iters=2, a_iters=2)
+        runs[kind] = toy.run(made, tmp_path / kind)[0]
+        assert rows == {(torch.bfloat16 if kind == "bfloat16" else False, False)}
+        assert learned == {kind == "tf32"}
+    assert toy.same(runs["tf32"], runs["float32"]), "no GPU, no TF32"
 
 
 # preflight
 
 
-@pytest.mark.parametrize("recipe", RECIPES, ids=["Q", "B weights", "B", "GPTQ"])
+@pytest.mark.parametrize("recipe", RECIPES[1:], ids=["weights", "B", "GPTQ"])
 def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     made = job(files, recipe)
     found = preflight(made, tokens(), tmp_path / "state")
@@ -377,9 +354,9 @@ def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     assert [path.name for path in tmp_path.iterdir()] == ["files"]
 
 
-def test_preflight_tells_of_a_disk_without_room(tmp_path, files, monkeypatch):
+def test_too_little_room_on_the_disk_is_told_by_preflight(tmp_path, files, monkeypatch):
     monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
-    with pytest.raises(InputError, match="10 are free"):
+    with pytest.raises(InputError, match=f"need {5 * 12 * 12 * 16 * 4} bytes, 10 are free"):
         preflight(job(files, RECIPES[0]), tokens(), tmp_path / "state")
 
 

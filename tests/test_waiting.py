@@ -49,8 +49,7 @@ def stop(*_):
 def copies(monkeypatch, caches, rounding="flexround", mask=None):
     """Learn a block on ``meta`` from caches on a device; return how many tensors were copied between devices."""
     made = toy.job(toy.recipe("Q", rounding, 3, 4), reg_warmup=0.0, batch=16)
-    names = {module: name for name, module in made.model.named_modules()}
-    phase = phases.WeightPhase(made, names, toy.samples(), Store(CPU))
+    phase = phases.WeightPhase(made, toy.samples(), Store(CPU))
     carry = phase.start()
     phase.full_precision(0, carry)
     with monkeypatch.context() as patch:

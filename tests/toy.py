@@ -1,9 +1,8 @@
-"""A four-block network small enough for tests of the engine, its settings, and a process to kill."""
+"""A four-block network small enough for tests of the engine, and its settings."""
 
 import copy
 import functools
 import math
-import sys
 import tempfile
 from pathlib import Path
 
@@ -23,42 +22,14 @@ from flexround.settings.validation import read_yaml
 ROUNDINGS = read_yaml(PARAMS / "recipes.yaml")["roundings"]
 
 HYPER = {
-    "w_scheme": "symmetric",
-    "w_granularity": "tensor",
-    "group_size": 8,
-    "a_granularity": "tensor",
-    "w_init": "mse",
-    "w_init_p": 2.4,
-    "a_scheme": "symmetric",
-    "a_init": "mse",
-    "a_init_p": 2.4,
-    "a_init_samples": 32,
-    "stem_bits": 8,
-    "head_bits": 8,
-    "stem_output_bits": "low",
-    "head_input_bits": 8,
-    "reconstruct_stem": True,
-    "samples": 64,
-    "batch": 16,
-    "replacement": False,
-    "mask_padding": True,
-    "precision": "float32",
-    "cache_dtype": "float32",
-    "fused": False,
-    "iters": 60,
-    "lr": 3e-3,
-    "schedule": "cosine",
-    "optimizer": "adam",
-    "loss_p": 2.0,
-    "reg_weight": 0.0,
-    "reg_warmup": 0.2,
-    "reg_beta_start": 20.0,
-    "reg_beta_end": 2.0,
-    "a_iters": 40,
-    "a_lr": 1e-3,
-    "a_loss_p": 2.4,
-    "keep_probability": 0.5,
-    "input_keep_probability": 0.5,
+    **{"w_scheme": "symmetric", "w_granularity": "tensor", "group_size": 8, "w_init": "mse", "w_init_p": 2.4},
+    **{"a_scheme": "symmetric", "a_granularity": "tensor", "a_init": "mse", "a_init_p": 2.4, "a_init_samples": 32},
+    **{"stem_bits": 8, "head_bits": 8, "stem_output_bits": "low", "head_input_bits": 8, "reconstruct_stem": True},
+    **{"samples": 64, "batch": 16, "replacement": False, "mask_padding": True},
+    **{"precision": "float32", "cache_dtype": "float32", "fused": False},
+    **{"iters": 20, "lr": 1e-2, "schedule": "cosine", "optimizer": "adam", "loss_p": 2.0},
+    **{"reg_weight": 0.0, "reg_warmup": 0.2, "reg_beta_start": 20.0, "reg_beta_end": 2.0},
+    **{"a_iters": 10, "a_lr": 3e-3, "a_loss_p": 2.4, "keep_probability": 0.5, "input_keep_probability": 0.5},
 }
 
 
@@ -96,11 +67,11 @@ def pool(x):
 
 
 def blocks(model):
+    stem = Block("stem", nn.Sequential(model.stem, model.act), (Site(model.act, "output"),))
     body = [
         Block(f"body.{i}", block, (Site(block.conv2, "input"), Site(block, "output")))
         for i, block in enumerate(model.body)
     ]
-    stem = Block("stem", nn.Sequential(model.stem, model.act), (Site(model.act, "output"),))
     return [stem, *body, Block("head", model.head, (), before=pool)]
 
 
@@ -115,12 +86,16 @@ def samples(count=64, size=8):
 
 
 def job(recipe, seed=0, net=None, **hyper):
-    net = net or model()
-    own = copy.deepcopy(net)
+    own = copy.deepcopy(net or model())
     settings = Hyper.model_validate(HYPER).model_copy(update=hyper)  # also beyond what a scale may set
+    return job_of(own, blocks(own), recipe, settings, seed=seed)
+
+
+def job_of(net, cut, recipe, hyper, weights=None, mask=None, seed=0):
+    """Return the job of quantizing a network in place, which is ``cut`` into blocks."""
     rounding = imports.load(ROUNDINGS.get(recipe.rounding, recipe.rounding))
-    cut = blocks(own)
-    return Reconstruction(own, cut, Resident(cut), recipe, settings, rounding, ("toy", seed), torch.device("cpu"))
+    parts, device = ("toy", seed), torch.device("cpu")
+    return Reconstruction(net, cut, weights or Resident(cut), recipe, hyper, rounding, parts, device, mask)
 
 
 def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):
@@ -145,9 +120,3 @@ def straight(setting="B", rounding="flexround", w_bits=3, a_bits=None):
 def same(found, expected):
     """Whether two results have the same tensors, bit for bit."""
     return found.keys() == expected.keys() and all(torch.equal(found[key], expected[key]) for key in expected)
-
-
-if __name__ == "__main__":  # killed by tests/test_state.py
-    torch.set_num_threads(1)
-    tensors, records, _ = run(job(recipe(sys.argv[2], "flexround", 3, 4)), sys.argv[1])
-    torch.save(tensors, sys.argv[3])

@@ -25,7 +25,6 @@ class AdaQuant(Rounding):
         return DivideRound.apply(weight + self.v, *scales, *self.bounds, bool(self.fused))
 
     def step(self) -> Tensor:
-        """Return the learned s1, shape of ``grid.step``."""
         return self.grid.step * self.d1.detach().exp()
 
     def groups(self) -> dict[str, list[nn.Parameter]]:

@@ -59,5 +59,4 @@ class FlexRound(Rounding):
         return (self.d1 / self.grid.step).clamp_min(SMALLEST).log(), self.d2.clamp_min(SMALLEST).log(), d3, d4
 
     def step(self) -> Tensor:
-        """Return the learned s1, shape of ``grid.step``."""
         return self.grid.step * self.logs()[0].detach().exp()

@@ -59,7 +59,6 @@ class GPTQ(Rounding):
         return self.found * self.grid.step
 
     def codes(self, weight: Tensor) -> Tensor:
-        """Return the codes found, whole numbers, shape of ``weight``."""
         return self.found
 
 
@@ -97,7 +96,9 @@ def eliminated(
     mean = torch.where(mean == 0, 1.0, mean)
     weight = weight.masked_fill(dead.unsqueeze(1), 0)
     damped = moments + torch.diag_embed(damping * mean + dead * mean)
-    order = diagonal.argsort(stable=True, dim=1, descending=True) if act_order else _as_they_lie(diagonal)
+    order = torch.arange(diagonal.shape[1], device=diagonal.device).expand_as(diagonal)  # as they lie
+    if act_order:
+        order = diagonal.argsort(stable=True, dim=1, descending=True)
     weight = weight.take_along_dim(order.unsqueeze(1), 2)
     damped = damped.take_along_dim(order.unsqueeze(1), 2).take_along_dim(order.unsqueeze(2), 1)
     grid = [each.take_along_dim(order.unsqueeze(1), 2) if each.shape[2] > 1 else each for each in (step, low, high)]
@@ -111,11 +112,6 @@ def inverse_root(moments: Tensor) -> Tensor:
     Row i of U is, but for a factor, that of the inverse of H without its first i columns (Cholesky reformulation).
     """
     return torch.linalg.cholesky(torch.cholesky_inverse(torch.linalg.cholesky(moments)), upper=True)
-
-
-def _as_they_lie(diagonal: Tensor) -> Tensor:
-    """Return 0, 1, ... for each group of ``diagonal`` (groups, features)."""
-    return torch.arange(diagonal.shape[1], device=diagonal.device).expand_as(diagonal)
 
 
 def _by_columns(weight: Tensor, root: Tensor, step: Tensor, low: Tensor, high: Tensor) -> Tensor:

@@ -47,5 +47,4 @@ class LRQ(Rounding):
         return DivideRound.apply(weight, *scales, *self.bounds, bool(self.fused))
 
     def step(self) -> Tensor:
-        """Return the learned s1, shape of ``grid.step``."""
         return self.grid.step * self.d1.detach().exp()

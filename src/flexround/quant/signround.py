@@ -1,12 +1,12 @@
 """SignRound (Cheng et al. 2024): Ŵ = s ⌊W / s + V⌉ with V and the range learned by signed descent."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
-from torch.autograd import Function
-from torch.autograd.function import once_differentiable
 
+from flexround.quant.formula import Formula, Gradients
 from flexround.quant.grid import MIN_STEP, Grid, clip, range_as
 from flexround.quant.rounding import Axes, Rounding
 
@@ -41,7 +41,7 @@ class SignRound(Rounding):
         with torch.no_grad():  # signed descent steps over the bounds, which are no part of the formula
             self.v.clamp_(-LARGEST, LARGEST)
         step, zero_point = self._range()
-        return AddRound.apply(weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point)
+        return AddRound.apply(weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point, False)
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the learned step and zero point, shapes of the grid's, differentiable in ``ends``."""
@@ -56,7 +56,6 @@ class SignRound(Rounding):
         return step, zero + (zero.round() - zero).detach()
 
     def step(self) -> Tensor:
-        """Return the learned s, shape of ``grid.step``."""
         return self._range()[0].detach()
 
     def final_grid(self) -> Grid:
@@ -69,30 +68,31 @@ class SignRound(Rounding):
         return {"v": [self.v], "range": [self.ends]}
 
 
-class AddRound(Function):
+class AddRound(Formula):
     """Ŵ = s · clamp(⌊W / s + V⌉).
 
     With u = W / s the gradients are, inside the bounds [outside]: ∂Ŵ/∂V = s [0], ∂Ŵ/∂s = ⌊u + V⌉ - u [bound],
     ∂Ŵ/∂bound = 0 [s, of the bound that clips].
     """
 
+    shaped = True
+
     @staticmethod
-    def forward(ctx: Any, weight: Tensor, v: Tensor, step: Tensor, low: Tensor, high: Tensor) -> Tensor:
+    def value(
+        needs: Sequence[bool], weight: Tensor, v: Tensor, step: Tensor, low: Tensor, high: Tensor
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
         """Return Ŵ, shape of ``weight`` and ``v``; ``step`` and the bounds are () or per channel."""
         u = weight / step
         rounded = (u + v).round_()
         code = clip(rounded, low, high)
         inside = torch.eq(rounded, code)
-        ctx.save_for_backward(step, inside, code - u.mul_(inside), code == low)
-        ctx.shapes = step.shape, low.shape
-        return code * step
+        return code * step, step, inside, code - u.mul_(inside), code == low
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor | None, ...]:
+    def gradients(grad: Tensor, needs: object, shapes: Sequence[Any], compiled: bool, *kept: Tensor) -> Gradients:
         """Return the gradients of v, step, low and high, each of its own shape; the weight has none."""
-        step, inside, slope, lower = ctx.saved_tensors
-        of_step, of_bound = ctx.shapes
+        step, inside, slope, lower = kept
+        _, _, of_step, of_bound, _ = shapes
         scaled = grad * step
         outside = scaled * ~inside
         grad_low, grad_high = ((outside * side).sum_to_size(of_bound) for side in (lower, ~lower))

@@ -6,7 +6,7 @@ import math
 import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import torch
@@ -119,13 +119,10 @@ def plan(
     The choice follows from the sizes of the job and of the memories, not from what else happens to lie there.
 
     Args:
-        row: elements of the largest cache, one sample.
-        rows: samples.
-        device: where blocks run.
-        dtype: of the caches.
+        row, rows: elements of a sample in the largest cache; samples.
+        device, dtype: where blocks run; the type of the caches.
         directory: for files, and for the state that lets a killed job go on; may not exist yet. None: all is in memory.
-        host_bytes: of the host's memory that caches may take; None for half of it.
-        gpu_bytes: of the GPU's memory likewise.
+        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
 
     Raises:
         InputError: too little room on the disk.
@@ -163,25 +160,9 @@ def _check_room(directory: Path, needed: int) -> None:
     log.info("resume state: %.3g GB of %.3g GB free", needed / GB, free / GB)
 
 
-@torch.no_grad()
-def forward(
-    module: Callable[[Tensor, Tensor | None], Tensor],
-    x: Tensor,
-    mask: Tensor | None,
-    batch: int,
-    device: torch.device,
-    store: Store,
-) -> Tensor:
-    """Run all rows of ``x`` (N, ...) and ``mask`` through ``module`` in batches; return the outputs in ``store``."""
-    output = None
-    for start in range(0, len(x), batch):
-        rows = slice(start, start + batch)
-        part = module(on(device, x[rows]), None if mask is None else mask[rows].to(device))
-        if output is None:  # one allocation: collecting parts and joining them would need the memory twice
-            output = store.empty(torch.Size((len(x), *part.shape[1:])), part.dtype)
-        output[rows] = part
-    assert output is not None
-    return output
+def slices(count: int, size: int) -> list[slice]:
+    """Return slices of ``size`` rows, the last perhaps of fewer, which cover ``count`` rows."""
+    return [slice(start, min(start + size, count)) for start in range(0, count, size)]
 
 
 def on(device: torch.device, rows: Tensor) -> Tensor:
@@ -194,12 +175,7 @@ def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device)
     """Return rows of a cache (N, ...) in the host's memory, cut to ``length`` tokens, laid out as they are there.
 
     A GPU gets them from page-locked memory and isn't waited for: PyTorch reuses that memory when they have arrived.
-
-    Args:
-        x: images lie channels last.
-        index: int64 (n,) on the CPU.
-        length: tokens that are kept, None for all.
-        device: of the result.
+    ``index`` is int64 (n,) on the CPU; images ``x`` lie channels last.
     """
     rows = x.permute(0, 2, 3, 1) if x.ndim == 4 else x[:, :length] if length is not None else x
     buffer = torch.empty((len(index), *rows.shape[1:]), dtype=x.dtype, pin_memory=device.type == "cuda")
@@ -208,10 +184,11 @@ def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device)
     return moved.permute(0, 3, 1, 2) if x.ndim == 4 else moved
 
 
+@dataclasses.dataclass(eq=False)
 class Batches:
     """Draws batches of (input, target, mask) rows for one block; a GPU is never waited for.
 
-    Args:
+    Attributes:
         quantized: (N, ...) input from the quantized predecessors.
         full: (N, ...) full-precision input, mixed in element by element with probability 1 - ``keep`` (QDrop).
         target: (N, ...) full-precision output.
@@ -224,24 +201,20 @@ class Batches:
         masks: generator of the mixing masks, on the device of the block.
     """
 
-    def __init__(
-        self,
-        quantized: Tensor,
-        full: Tensor,
-        target: Tensor,
-        mask: Tensor | None,
-        trim: bool,
-        size: int,
-        keep: float,
-        replacement: bool,
-        rows: torch.Generator,
-        masks: torch.Generator,
-    ) -> None:
-        self.quantized, self.full, self.target = quantized, full, target
-        self.size, self.keep, self.replacement = size, keep, replacement
-        self.rows, self.masks = rows, masks
-        self.mask = None if mask is None else mask.to(masks.device)
-        self._row_lengths = mask.sum(1).cpu() if trim and mask is not None else None
+    quantized: Tensor
+    full: Tensor
+    target: Tensor
+    mask: Tensor | None
+    trim: bool
+    size: int
+    keep: float
+    replacement: bool
+    rows: torch.Generator
+    masks: torch.Generator
+
+    def __post_init__(self) -> None:
+        self._row_lengths = self.mask.sum(1).cpu() if self.trim and self.mask is not None else None
+        self.mask = None if self.mask is None else self.mask.to(self.masks.device)
         self._batches: Iterator[tuple[Tensor, Tensor, int | None]] = iter(())
 
     def draw(self) -> tuple[Tensor, Tensor, Tensor | None]:
@@ -257,11 +230,14 @@ class Batches:
         return x, target, None if self.mask is None else self._rows(self.mask, *batch)
 
     def _drawn_ahead(self) -> Iterator[tuple[Tensor, Tensor, int | None]]:
-        """Draw row numbers of many batches; yield those of each on the CPU and on the device, and its length."""
+        """Draw row numbers of many batches; return those of each on the CPU and on the device, and its length.
+
+        No generator: it would refer to this object, which would keep its caches until cycles are searched for.
+        """
         host = torch.stack([self._draw_rows() for _ in range(AHEAD)])
         lengths = [None] * AHEAD if self._row_lengths is None else self._row_lengths[host].amax(1).tolist()
         pinned = host.pin_memory() if self.masks.device.type == "cuda" else host
-        yield from zip(host, pinned.to(self.masks.device, non_blocking=True), lengths, strict=True)
+        return zip(host, pinned.to(self.masks.device, non_blocking=True), lengths, strict=True)
 
     def _draw_rows(self) -> Tensor:
         """Return the row numbers of a batch, int64 (B,)."""

@@ -126,11 +126,6 @@ def _on_cpu(value: Tensor) -> Tensor:
     return value.detach().cpu().contiguous().clone()
 
 
-def weight_key(name: str) -> str:
-    """Return the key of a module's weight."""
-    return f"{WEIGHT}{name}"
-
-
 def site_key(names: dict[nn.Module, str], site: Site) -> str:
     """Return the key of an activation site."""
     return f"{ACTIVATION}{names[site.module]}/{site.where}"
@@ -191,16 +186,16 @@ def encode(content: Part) -> bytes:
     return save(tensors, {GRIDS: json.dumps(grids, sort_keys=True)})
 
 
-def read(path: Path, only: str | None = None) -> Part:
-    """Return what a file holds, or ``only`` the quantized tensor of this key.
+def read(path: Path) -> Part:
+    """Return what a file holds.
 
     Raises:
         InputError: the file is damaged, a tensor is missing or no quantizer's: steps are positive, codes and zero
             points integers in range.
     """
     with _opened(path) as (file, grids):
-        quantized = {key: _stored(file, key, grids[key]) for key in ([only] if only else grids)}
-        names = [] if only else [key for key in file.keys() if key.startswith(PARAMETER)]  # noqa: SIM118 (no dict)
+        quantized = {key: _stored(file, key, facts) for key, facts in grids.items()}
+        names = [key for key in file.keys() if key.startswith(PARAMETER)]  # noqa: SIM118 (it is no dict)
         found = Part(quantized, {name.removeprefix(PARAMETER): file.get_tensor(name) for name in names})
     try:
         found.check_finite()
@@ -320,12 +315,8 @@ def load(
 ) -> None:
     """Read a stored network into ``model``, whose weights may be anything or nothing, whose structure must be the same.
 
-    Args:
-        directory: of the network; one of its files at a time is in the host's memory.
-        model: what is read is put onto ``device``, the rest stays where it is.
-        blocks: of the model.
-        device: of what is read.
-        kind: type of parameters; None for the types that the model's tensors have.
+    One file at a time is in the host's memory. What is read is put onto ``device``, the rest stays where it is; its
+    parameters get the type ``kind``, or with None the types that the model's tensors have.
 
     Raises:
         InputError: damaged files, tensors that don't fit the model, or values that no reconstruction stores.
@@ -361,20 +352,17 @@ def _differing(paths: Iterable[Path], model: nn.Module, blocks: Iterable[Block])
 def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:
     """Return the codes of a weight after learning, and those of round-to-nearest with its *initial* step.
 
-    Args:
-        directory: of the quantized network.
-        module: name of the module in the network.
-        weight: its folded full-precision weight, any shape, which is that of the codes.
+    Both have the shape of ``weight``, the folded full-precision weight of a ``module`` of the stored network.
 
     Raises:
         InputError: no such quantized weight, or another shape.
     """
     of_files = {key: path for path in files(directory) for key in shapes(path)[1] if key.startswith(WEIGHT)}
-    key = weight_key(module)
+    key = f"{WEIGHT}{module}"
     if key not in of_files:
         known = [name.removeprefix(WEIGHT) for name in of_files]
         raise InputError(f"{directory}: quantized weight {suggest(module, known)}")
-    stored = read(of_files[key], key).quantized[key]
+    stored = read(of_files[key]).quantized[key]
     assert stored.codes is not None
     assert stored.initial_step is not None
     if stored.codes.shape != weight.shape:

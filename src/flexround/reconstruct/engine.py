@@ -18,7 +18,7 @@ from flexround.errors import SHOWN
 from flexround.machine import hardware, memory
 from flexround.models.tensors import matrices, places, within
 from flexround.reconstruct import cache, codes
-from flexround.reconstruct.codes import Result, weight_key
+from flexround.reconstruct.codes import WEIGHT, Result
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -38,11 +38,9 @@ def reconstruct(
     """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
 
     Args:
-        job: model and settings.
-        samples: (N, ...) inputs of the first block.
+        job, samples: model and settings; (N, ...) inputs of the first block.
         state: opened state directory; finished blocks in it are not computed again.
-        host_bytes: of the host's memory that caches may take; None for half of it.
-        gpu_bytes: of the GPU's memory likewise.
+        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
         done_block: called with the record of each block when it is done.
 
     Returns:
@@ -56,15 +54,14 @@ def reconstruct(
             block, or a GPU that is lost.
     """
     job.model.requires_grad_(False)
-    names = {module: name for name, module in job.model.named_modules()}
     inside = [within(block.module, places(job.model)) for block in job.blocks]
     store = place_caches(job, samples, state.room, host_bytes, gpu_bytes)
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
-    phases: list[Phase] = [WeightPhase(job, names, samples, store)]
+    phases: list[Phase] = [WeightPhase(job, samples, store)]
     if job.recipe.a_bits and not job.joint:
-        phases.append(StepPhase(job, names, samples, store))
+        phases.append(StepPhase(job, samples, store))
     state.spread(len(phases) * len(job.blocks), cache.CARRIED * store.largest)
     for phase in phases:
         done = sum(entry["position"].startswith(f"{phase.name}/") for entry in state.entries)
@@ -78,7 +75,7 @@ def reconstruct(
                     learned, carry, record = _timed(phase, index, carry, state)
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
-                    plain = [name for name in inside[index] if weight_key(name.removesuffix(".weight")) not in learned]
+                    plain = [name for name in inside[index] if f"{WEIGHT}{name.removesuffix('.weight')}" not in learned]
                     record["floating"] = matrices(job.model, plain)
                 part = codes.part(learned, job.model, plain)
             if index + 1 == len(job.blocks):
@@ -93,9 +90,7 @@ def reconstruct(
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     """Return a clause on the layers that stay at round-to-nearest unasked, and one on the matrices in floating point.
 
-    Args:
-        job: after the reconstruction, its model with or without values.
-        report: of the reconstruction.
+    ``report`` is what the reconstruction returned, whose model may have lost its values.
     """
     nearest = [name for record in report for name in record.get("nearest", ())]
     owners = places(job.model)
@@ -122,7 +117,7 @@ def place_caches(
 @torch.no_grad()
 def boundaries(job: Reconstruction, samples: Tensor) -> list[torch.Size]:
     """Return the shapes of a row of activations: before and after the glue of each block, and at last the output."""
-    x, mask = cache.on(job.device, samples[:1]), None if job.mask is None else job.mask[:1].to(job.device)
+    x, mask = cache.on(job.device, samples[:1]), job.mask_of(slice(1))
     shapes = [x.shape]
     for block in job.blocks:
         with job.weights.surroundings():

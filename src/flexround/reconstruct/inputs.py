@@ -1,4 +1,4 @@
-"""What the layers of a block multiply their weights with: for roundings that look before they learn."""
+"""What the layers of a block are given: shown to roundings that look before they learn, and how its ends are found."""
 
 import contextlib
 from collections.abc import Iterator
@@ -6,21 +6,46 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor, nn
 
-from flexround.models.blocks import Block
+from flexround.models.blocks import Block, Site
 from flexround.models.surgery import attach
-from flexround.reconstruct.cache import on
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.cache import on, slices
+from flexround.reconstruct.reconstruction import End, Reconstruction
 
 
 class _Reached(Exception):
     """The layer has got its input: the rest of the block need not run."""
 
 
+def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, End]:
+    """Return the network's first and last layer, and the sites of what the first gives and the last reads.
+
+    These may have bits of their own. Blocks quantize outputs or the inputs of layers: then what the first layer gives
+    is what the second reads. Looked at are the layers and sites of the block ``index``, whose input is ``x`` (N, ...).
+    """
+    blocks, block, last = job.blocks, job.blocks[index], len(job.blocks) - 1
+    found: dict[nn.Module | Site, End] = {}
+    outputs = [site for site in block.sites[-1:] if site.where == "output"]
+    if index in (0, last - 1):
+        found |= dict.fromkeys(outputs, "stem" if index == 0 else "head")
+    calls = called(job, block, x, slice(1)) if index in (0, 1, last) else []
+    stem = head = None
+    if calls and index == last:
+        found[calls[-1][0]], head = "head", calls[-1][1]
+    if calls and index == 0:
+        found[calls[0][0]], stem = "stem", calls[1][1] if len(calls) > 1 else None
+    elif calls and index == 1 and len(attach.weight_layers(blocks[0])) == 1:
+        stem = calls[0][1] if all(site.where == "input" for site in blocks[0].sites) else None
+    for layer, seen in calls:
+        if seen is head or seen is stem:
+            found[Site(layer, "input")] = "head" if seen is head else "stem"
+    return found
+
+
 def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor) -> Iterator[Tensor]:
     """Yield the inputs of a layer, batch by batch, while the block is as it is; none if the block doesn't call it.
 
     Args:
-        job: settings; its mask, bool (N, T), says which tokens count if ``mask_padding`` is set.
+        job: settings; its mask says which tokens count if ``mask_padding`` is set.
         block: which calls the layer once at most.
         layer: linear, ``Conv1D`` or convolution.
         x: (N, ...) cached input of the block.
@@ -29,54 +54,37 @@ def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor)
         float32 (groups, n, features): output channels of a group are sums over the features, which lie as the weight's
         other axes do; groups is 1 but for grouped convolutions.
     """
-    for start in range(0, len(x), job.hyper.batch):
-        rows = slice(start, start + job.hyper.batch)
-        mask = None if job.mask is None else job.mask[rows].to(job.device)
-        seen = _input(job, block, layer, on(job.device, x[rows]), mask)
-        if seen is None:
+    for rows in slices(len(x), job.hyper.batch):
+        calls = called(job, block, x, rows, layer)
+        if not calls:
             return
-        inputs = unfolded(layer, seen.float())
+        inputs, mask = unfolded(layer, calls[0][1].float()), job.mask_of(rows)
         if mask is not None and job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
             inputs = inputs[:, mask.flatten()]
         yield inputs
 
 
 @torch.no_grad()
-def called(job: Reconstruction, block: Block, x: Tensor) -> list[tuple[nn.Module, Tensor]]:
-    """Return the layers of a block in the order of their calls, each with its input, for the first row of ``x``.
+def called(
+    job: Reconstruction, block: Block, x: Tensor, rows: slice, only: nn.Module | None = None
+) -> list[tuple[nn.Module, Tensor]]:
+    """Run a block on ``rows`` of ``x`` (N, ...); return its layers in the order of their calls, each with its input.
 
-    Layers that read one tensor have the same object.
-
-    Args:
-        job: settings.
-        block: on the job's device.
-        x: (N, ...) cached input of the block.
+    Layers that read one tensor have the same object. The block stops at its call of ``only`` that layer, if given.
     """
     calls: list[tuple[nn.Module, Tensor]] = []
 
     def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
         calls.append((layer, next(iter([*arguments, *keywords.values()]))))
+        if layer is only:
+            raise _Reached
 
     with contextlib.ExitStack() as hooks:
-        for layer in attach.weight_layers(block):
+        for layer in [only] if only is not None else attach.weight_layers(block):
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
-        with job.products():
-            block(on(job.device, x[:1]), None if job.mask is None else job.mask[:1].to(job.device))
+        with job.products(), contextlib.suppress(_Reached):
+            block(on(job.device, x[rows]), job.mask_of(rows))
     return calls
-
-
-@torch.no_grad()
-def _input(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor | None:
-    """Run a block on rows (n, ...) and their mask until it calls a layer; return what that is given, or None."""
-    seen: list[Tensor] = []
-
-    def look(_: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
-        seen.extend([*arguments, *keywords.values()][:1])
-        raise _Reached
-
-    with layer.register_forward_pre_hook(look, with_kwargs=True), job.products(), contextlib.suppress(_Reached):
-        block(x, mask)
-    return seen[0] if seen else None
 
 
 def unfolded(layer: nn.Module, x: Tensor) -> Tensor:

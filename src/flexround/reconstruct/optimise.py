@@ -104,17 +104,13 @@ def optimise(
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
 ) -> tuple[Tensor, list[nn.Parameter]]:
-    """Minimise the reconstruction error of one block.
+    """Minimise the reconstruction error of one block, with its quantizers, over ``groups``.
 
     Args:
-        block: with its quantizers.
-        batches: source of (input, target).
-        groups: what is learned.
-        iterations: steps of the optimizer.
-        error: what is minimised.
+        block, name: what is learned; its name stands in the progress and in errors.
+        batches, groups, iterations, error: see their classes.
         regularizers: called with β; their sum is weighted by ``annealing.weight``.
         annealing: schedule of β.
-        name: the block's, for progress and errors.
         precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
 
@@ -133,7 +129,8 @@ def optimise(
     idle = [parameter for group in groups for parameter in group.parameters]
     progress = tqdm(range(iterations), desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
     for iteration in progress:
-        _set_rates(descent, groups, iteration / iterations)
+        for settings, group in zip(groups, descent.param_groups, strict=True):
+            group["lr"] = settings.lr * SCHEDULES[settings.schedule](iteration / iterations)
         x, target, mask = batches.draw()
         with torch.autocast(kind, precision, enabled=precision != torch.float32):
             prediction = block(x, mask)
@@ -163,12 +160,6 @@ def _total(
         return loss
     terms = [term for regularizer in regularizers if (term := regularizer(beta)) is not None]
     return loss + weight * sum(terms) if terms else loss
-
-
-def _set_rates(descent: torch.optim.Optimizer, groups: Sequence[ParameterGroup], progress: float) -> None:
-    """Set the learning rates of an iteration."""
-    for settings, group in zip(groups, descent.param_groups, strict=True):
-        group["lr"] = settings.lr * SCHEDULES[settings.schedule](progress)
 
 
 def _check_finite(losses: list[Tensor], name: str) -> None:

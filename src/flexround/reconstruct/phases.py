@@ -2,13 +2,14 @@
 
 import contextlib
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flexround.errors import NumericalError, SettingsError
+from flexround.machine.precision import tensor_float
 from flexround.models.blocks import Block, identity
 from flexround.models.surgery import attach
 from flexround.models.tensors import Largest
@@ -16,10 +17,9 @@ from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
 from flexround.quant.formula import compiler_works
 from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
 from flexround.quant.rounding import Rounding
-from flexround.reconstruct import ends
-from flexround.reconstruct.cache import Batches, Store, forward, on
-from flexround.reconstruct.codes import Result, Stored, site_key, store_codes, weight_key
-from flexround.reconstruct.inputs import layer_inputs
+from flexround.reconstruct.cache import Batches, Store, on, slices
+from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
+from flexround.reconstruct.inputs import ends, layer_inputs
 from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
@@ -35,8 +35,9 @@ class Phase:
     name = ""
     steps_alone = False  # activation steps are learned, and no weights
 
-    def __init__(self, job: Reconstruction, names: dict[nn.Module, str], samples: Tensor, store: Store) -> None:
-        self.job, self.names, self.samples, self.store = job, names, samples, store
+    def __init__(self, job: Reconstruction, samples: Tensor, store: Store) -> None:
+        self.job, self.samples, self.store = job, samples, store
+        self.names = {module: name for name, module in job.model.named_modules()}
         self.given: dict[nn.Module, Grid] = {}
 
     def start(self) -> dict[str, Tensor]:
@@ -67,14 +68,25 @@ class Phase:
         """Run the glue before a block over cached rows (N, ...)."""
         if block.before is identity:
             return x
-        hyper = self.job.hyper
         with self.job.weights.surroundings():
-            return forward(lambda rows, _: block.before(rows), x, None, hyper.batch, self.job.device, self.store)
+            return self.through(lambda rows, _: block.before(rows), x)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Run a block over all cached rows (N, ...)."""
         with self.job.products():
-            return forward(block, x, self.job.mask, self.job.hyper.batch, self.job.device, self.store)
+            return self.through(block, x)
+
+    @torch.no_grad()
+    def through(self, call: Callable[[Tensor, Tensor | None], Tensor], x: Tensor) -> Tensor:
+        """Return the cache of what ``call`` gives for all cached rows (N, ...) and their mask, batch by batch."""
+        output = None
+        for rows in slices(len(x), self.job.hyper.batch):
+            part = call(on(self.job.device, x[rows]), self.job.mask_of(rows))
+            if output is None:  # one allocation: collecting parts and joining them would need the memory twice
+                output = self.store.empty(torch.Size((len(x), *part.shape[1:])), part.dtype)
+            output[rows] = part
+        assert output is not None
+        return output
 
     def loss(self, p: float) -> ReconstructionError:
         """Return the error that is minimised and reported."""
@@ -83,9 +95,8 @@ class Phase:
     def error(self, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
         """Return the error of the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T)."""
         job, total, count = self.job, 0.0, min(ERROR_SAMPLES, len(target))
-        for start in range(0, count, job.hyper.batch):
-            rows = slice(start, min(start + job.hyper.batch, count))
-            mask = None if job.mask is None else job.mask[rows].to(job.device)
+        for rows in slices(count, job.hyper.batch):
+            mask = job.mask_of(rows)
             with torch.no_grad(), job.products():
                 part = predict(rows, mask)
             total += self.loss(job.hyper.loss_p)(part.float(), on(job.device, target[rows]), mask).item() * len(part)
@@ -104,17 +115,16 @@ class Phase:
         hyper, block, device = self.job.hyper, self.job.blocks[index], self.job.device
         if hyper.a_granularity == "token" and x.ndim == IMAGES:
             raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
-        masks = None if self.job.mask is None else self.job.mask[: len(x)].to(device)
-        parts, special = self._parts(block, x, masks), ends.of(self.job, index, x)
-        of_parts = [None if masks is None else masks[rows] for rows in parts]
+        parts, special = self._parts(block, x), ends(self.job, index, x)
+        masks = [self.job.mask_of(rows) for rows in parts]
         for site in block.sites:
             scheme = Scheme(self.job.activation_bits(special.get(site)), hyper.a_scheme == "symmetric")
-            kept = of_parts if hyper.mask_padding else [None] * len(parts)
+            kept = masks if hyper.mask_padding else [None] * len(parts)
             observer = attach.Observer(scheme, hyper.a_init, hyper.a_init_p, kept)
             attach.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
         outputs: list[Tensor] = []
         while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
-            for rows, mask in zip(parts, of_parts, strict=True):
+            for rows, mask in zip(parts, masks, strict=True):
                 with torch.no_grad(), self.job.products(), contextlib.suppress(attach.Observed):
                     outputs.append(block(on(device, x[rows]), mask))
         for site in block.sites:
@@ -122,12 +132,11 @@ class Phase:
                 attach.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
         return outputs[0] if len(parts) == 1 else torch.cat(outputs)
 
-    def _parts(self, block: Block, x: Tensor, masks: Tensor | None) -> list[slice]:
+    def _parts(self, block: Block, x: Tensor) -> list[slice]:
         """Return the rows of ``x`` (n, ...) that go through a block at once: all, or batches if they are too large."""
         with torch.no_grad(), self.job.products(), Largest(block.module) as found:
-            block(on(self.job.device, x[:1]), None if masks is None else masks[:1])
-        size = self.job.hyper.batch if len(x) * found.bytes > AT_ONCE else len(x)
-        return [slice(start, start + size) for start in range(0, len(x), size)]
+            block(on(self.job.device, x[:1]), self.job.mask_of(slice(1)))
+        return slices(len(x), self.job.hyper.batch if len(x) * found.bytes > AT_ONCE else len(x))
 
     def steps(self, block: Block) -> Result:
         """Return the grids of a block's activation quantizers as they are now."""
@@ -145,21 +154,18 @@ class Phase:
         block: Block,
         caches: tuple[Tensor, Tensor, Tensor],
         groups: Sequence[ParameterGroup],
-        iterations: int,
-        p: float,
         roundings: Sequence[Rounding] = (),
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
         """Minimise the error of a block; return the losses before and after, and the parameters without a gradient.
 
         Args:
-            block: with its quantizers.
+            block: with its quantizers, which afterwards drop nothing and have fixed steps.
             caches: quantized input, full-precision input and target, (N, ...) each.
             groups: what is learned.
-            iterations: steps of the optimizer.
-            p: exponent of the error.
             roundings: of the block's weights, if they are learned.
         """
         job, hyper, what = self.job, self.job.hyper, "step " if self.steps_alone else ""
+        iterations, p = (hyper.a_iters, hyper.a_loss_p) if self.steps_alone else (hyper.iters, hyper.loss_p)
         batches = Batches(
             *caches,
             job.mask,
@@ -170,7 +176,11 @@ class Phase:
             job.generator(f"{what}rows", block.name),
             job.generator(f"{what}mix", block.name, job.device),
         )
-        with job.learning(), self.fused([*roundings, *attach.quantizers(block)]) as fused:
+        fused = hyper.fused and compiler_works(job.device)
+        parts: list[Rounding | ActivationQuantizer] = [*roundings, *attach.quantizers(block)]
+        for part in parts:
+            part.fuse(fused)
+        with tensor_float(hyper.precision == "tf32"):
             losses, idle = optimise(
                 block,
                 batches,
@@ -183,30 +193,16 @@ class Phase:
                 job.precision,
                 "adam" if self.steps_alone else hyper.optimizer,
             )
-        self.freeze_steps(block)
-        facts = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
-        facts |= {"iterations": len(losses)} | ({"fused": fused} if hyper.fused and not self.steps_alone else {})
-        return facts, set(idle)
-
-    @contextlib.contextmanager
-    def fused(self, parts: Sequence[Rounding | ActivationQuantizer]) -> Iterator[bool]:
-        """Have ``parts`` run compiled inside, if that is asked for and can be; yield whether they do."""
-        on = self.job.hyper.fused and compiler_works(self.job.device)
         for part in parts:
-            part.fuse(on)
-        try:
-            yield on
-        finally:
-            for part in parts:
-                part.fuse(False)
-
-    def freeze_steps(self, block: Block) -> None:
-        """End the learning of a block's steps and the dropping."""
+            part.fuse(False)
         for quantizer in attach.quantizers(block):
+            quantizer.generator = None
             for step in quantizer.parameters():
                 step.requires_grad_(False)
                 step.grad = None
-            quantizer.generator = None
+        facts = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
+        facts |= {"iterations": len(losses)} | ({"fused": fused} if hyper.fused and not self.steps_alone else {})
+        return facts, set(idle)
 
     def learns(self, index: int) -> bool:
         """Whether a block is learned; ``reconstruct_stem: false`` leaves out a first block of one layer, the stem."""
@@ -227,7 +223,7 @@ class WeightPhase(Phase):
         full, target = carry.pop("full"), carry.pop("target")
         quantized = self.before(block, carry.pop("quantized"))
         layers = attach.weight_layers(block)
-        special = ends.of(job, index, quantized)
+        special = ends(job, index, quantized)
         roundings = [self._rounding(layer, special.get(layer)) for layer in layers]
         originals = self._bake_nearest(layers, roundings)
         if job.joint:
@@ -305,7 +301,7 @@ class WeightPhase(Phase):
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
         """Optimise a block; return the losses before and after, and the parameters without a gradient."""
         job, hyper = self.job, self.job.hyper
-        groups = _merge([group for rounding in roundings for group in _weight_groups(rounding, job)])
+        groups = _weight_groups(roundings, job)
         if job.joint:
             groups += self.step_group(block)
             for number, quantizer in enumerate(attach.quantizers(block)):
@@ -313,7 +309,7 @@ class WeightPhase(Phase):
                 quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
         if not any(group.parameters for group in groups):
             return {}, set()
-        return self.minimise(block, (quantized, full, target), groups, hyper.iters, hyper.loss_p, roundings)
+        return self.minimise(block, (quantized, full, target), groups, roundings)
 
     def _harden(self, layers: Sequence[nn.Module]) -> Result:
         """Replace each rounding by its codes times its step, in float32."""
@@ -324,7 +320,7 @@ class WeightPhase(Phase):
             codes = rounding.codes(in_groups(weight, grid.step))
             given = self.given.pop(layer)
             attach.bake(layer, codes * grid.step)
-            learned[weight_key(name)] = Stored(
+            learned[f"{WEIGHT}{name}"] = Stored(
                 grid, store_codes(name, codes, grid, given).reshape(weight.shape), given.step
             )
         return learned
@@ -347,7 +343,7 @@ class StepPhase(Phase):
         record["error_initial"] = self.block_error(block, full, target)
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
-            facts, idle = self.minimise(block, (full, full, target), groups, hyper.a_iters, hyper.a_loss_p)
+            facts, idle = self.minimise(block, (full, full, target), groups)
             record |= facts | {"learned": len(idle) < sum(len(group.parameters) for group in groups)}
         record["error_hard"] = self.block_error(block, full, target)
         return self.steps(block), {"full": target, "initial": initial}, record
@@ -358,12 +354,14 @@ def _moved(rounding: Rounding, idle: set[nn.Parameter]) -> bool:
     return rounding.needs_inputs or not idle.issuperset(itertools.chain(*rounding.groups().values()))
 
 
-def _weight_groups(rounding: Rounding, job: Reconstruction) -> list[ParameterGroup]:
-    """Give each of a rounding's groups its learning rate and schedule."""
-    return [
-        ParameterGroup(parameters, *(_of_group(key, name, rounding, job) for key in ("lr", "schedule")))
-        for name, parameters in rounding.groups().items()
-    ]
+def _weight_groups(roundings: Sequence[Rounding], job: Reconstruction) -> list[ParameterGroup]:
+    """Return what roundings learn, by learning rate and schedule: one fused optimiser call instead of one per layer."""
+    merged: dict[tuple[float, str], list[nn.Parameter]] = {}
+    for rounding in roundings:
+        for name, parameters in rounding.groups().items():
+            lr, schedule = (_of_group(key, name, rounding, job) for key in ("lr", "schedule"))
+            merged.setdefault((lr, schedule), []).extend(parameters)
+    return [ParameterGroup(parameters, lr, schedule) for (lr, schedule), parameters in merged.items() if parameters]
 
 
 def _of_group(key: str, name: str, rounding: Rounding, job: Reconstruction) -> Any:
@@ -381,11 +379,3 @@ def _of_group(key: str, name: str, rounding: Rounding, job: Reconstruction) -> A
             f"{type(rounding).__name__}, only for {', '.join(map(repr, values))}; add it, or give one value for all"
         )
     return values[name]
-
-
-def _merge(groups: Sequence[ParameterGroup]) -> list[ParameterGroup]:
-    """Join groups of equal settings: one fused optimiser call instead of one per layer."""
-    merged: dict[tuple[float, str], list[nn.Parameter]] = {}
-    for group in groups:
-        merged.setdefault((group.lr, group.schedule), []).extend(group.parameters)
-    return [ParameterGroup(parameters, lr, schedule) for (lr, schedule), parameters in merged.items() if parameters]

@@ -2,15 +2,12 @@
 
 import dataclasses
 import time
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from flexround.models.blocks import Block
-from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, engine
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -43,12 +40,10 @@ class _Rehearsal(WeightPhase):
 
     seconds = 0.0
 
-    def _learn(
-        self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
-    ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        super()._learn(block, roundings, full, quantized, target)
+    def _learn(self, *arguments: Any) -> tuple[dict[str, Any], set[nn.Parameter]]:
+        super()._learn(*arguments)
         start = time.perf_counter()
-        found = super()._learn(block, roundings, full, quantized, target)
+        found = super()._learn(*arguments)
         self.seconds = time.perf_counter() - start  # the losses have been fetched: a GPU is done
         return found
 
@@ -62,8 +57,7 @@ def preflight(
         job: model and settings; a model in memory is of no use afterwards.
         samples: (N, ...) inputs of the first block.
         directory: of the job's state.
-        host_bytes: of the host's memory that caches may take; None for half of it.
-        gpu_bytes: of the GPU's memory likewise.
+        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
 
     Raises:
         InputError: too little room on the disk.
@@ -79,8 +73,7 @@ def preflight(
     rehearsal = dataclasses.replace(job, hyper=short, mask=mask)
     store = cache.Store(job.device, getattr(torch, hyper.cache_dtype))
     x = store.copy(_inputs(job, samples, index, rows))
-    names = {module: name for name, module in job.model.named_modules()}
-    phase = _Rehearsal(rehearsal, names, x, store)
+    phase = _Rehearsal(rehearsal, x, store)
     with job.weights.block(index, again=False):
         start = time.perf_counter()
         carry = phase.start()

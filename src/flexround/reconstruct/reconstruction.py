@@ -1,6 +1,5 @@
 """What is reconstructed and how: the model, its blocks, the resolved settings, the generators."""
 
-import contextlib
 import dataclasses
 import math
 from collections.abc import Callable, Sequence
@@ -10,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError, SettingsError
-from flexround.machine.precision import autocast, tensor_float
+from flexround.machine.precision import autocast
 from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
@@ -109,10 +108,6 @@ class Reconstruction:
         """Return the context in which cached rows run through a block: half precision, but never TF32."""
         return autocast(self.precision, self.device)
 
-    def learning(self) -> contextlib.AbstractContextManager[None]:
-        """Return the context in which a block is learned."""
-        return tensor_float(self.hyper.precision == "tf32")
-
     def weight_bits(self, end: End | None) -> int:
         """Return the bits of a layer's weight; the network's first and last layer may have their own."""
         special = {"stem": self.hyper.stem_bits, "head": self.hyper.head_bits, None: "low"}[end]
@@ -122,6 +117,10 @@ class Reconstruction:
         """Return the bits of an activation; the first layer's output and the last layer's input may have their own."""
         special = {"stem": self.hyper.stem_output_bits, "head": self.hyper.head_input_bits, None: "low"}[end]
         return self.recipe.a_bits or 0 if special == "low" else int(special)
+
+    def mask_of(self, rows: slice) -> Tensor | None:
+        """Return the mask of some rows, bool (n, T), on the device."""
+        return None if self.mask is None else self.mask[rows].to(self.device)
 
     def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Return the generator of one purpose in one block."""

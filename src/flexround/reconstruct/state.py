@@ -46,6 +46,7 @@ class State:
         pace: bytes of activations that may be written in a second.
 
     Attributes:
+        room: directory for caches that don't fit in memory; None where no disk may be used.
         entries: one dict per finished block: ``position`` (phase/block), ``file``, ``record`` of a block's work, and
             ``sha256`` once it is written.
         carried: one dict per carried cache on disk: ``file``, its ``sha256``, ``shape``, ``dtype``.
@@ -53,17 +54,13 @@ class State:
 
     def __init__(self, directory: Path, fingerprint: str, budget: float = math.inf, pace: float = math.inf) -> None:
         self.directory = directory / fingerprint[:16]
+        self.room: Path | None = self.directory
         self.fingerprint = fingerprint
         self.budget, self.pace = budget, pace
         self.entries: list[dict[str, Any]] = []
         self.carried: dict[str, dict[str, Any]] = {}
         self._every, self._since, self._last = 1, 0, time.monotonic()
         self._pending: Future[None] | None = None
-
-    @property
-    def room(self) -> Path | None:
-        """Directory for caches that don't fit in memory; None where no disk may be used."""
-        return self.directory
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["State"]:
@@ -138,13 +135,13 @@ class State:
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
         """Record a finished block: its results and, when it is time, the activations that replace those carried so far.
 
-        What is not written yet when a job is killed is computed again.
+        What is not written yet when a job is killed is computed again. Nobody will change ``part`` or ``carry``.
 
         Args:
             position: ``phase/block``, or another word.
-            part: what was found; nobody will change it.
-            carry: caches (N, ...) that nobody will change; what is a file in this directory stays that file. None after
-                the last block of a phase.
+            part: what was found.
+            carry: caches (N, ...); what is a file in this directory stays that file. None after the last block of a
+                phase.
             record: of the block's work; None for what is in no block.
 
         Raises:
@@ -158,12 +155,12 @@ class State:
         in_files = any(path is not None and path.parent.samefile(self.directory) for path in kept.values())
         size = sum(value.numel() * value.itemsize for value in carry.values())
         rested = time.monotonic() - self._last >= size / self.pace
+        activations: tuple[Any, ...] = ()
         if in_files or not carry or (rested and self._since >= self._every):
             self._since, self._last = 0, time.monotonic()
             old = self._caches(kept.values())  # found now: the next block makes caches of its own while this is written
-            self._pending = self._writer.submit(self._write, entry, part, dict(carry), old)
-        else:
-            self._pending = self._writer.submit(self._write_part, entry, part)
+            activations = dict(carry), old
+        self._pending = self._writer.submit(self._write, entry, part, *activations)
 
     def join(self) -> None:
         """Wait until everything is on disk; raise what went wrong there."""
@@ -176,12 +173,13 @@ class State:
         names = {path.name for path in kept if path is not None}
         return [path for path in self.directory.glob(f"*{SUFFIX}") if path.name not in names]
 
-    def _write_part(self, entry: dict[str, Any], part: Part) -> None:
+    def _write(
+        self, entry: dict[str, Any], part: Part, carry: dict[str, Tensor] | None = None, old: Sequence[Path] = ()
+    ) -> None:
+        """Write a block's results; with the activations that it carries on, the list of all that is there, too."""
         entry["sha256"] = _write(self.directory / entry["file"], [codes.encode(part)])
-
-    def _write(self, entry: dict[str, Any], part: Part, carry: dict[str, Tensor], old: list[Path]) -> None:
-        """Write a block's results and the carried activations, then the list of all that is there; drop old caches."""
-        self._write_part(entry, part)
+        if carry is None:
+            return
         stem = entry["position"].replace("/", "-")
         self.carried = {name: self._keep(f"{stem}.{name}{SUFFIX}", value) for name, value in carry.items()}
         progress = {"fingerprint": self.fingerprint, "entries": self.entries, "carried": self.carried}
@@ -217,12 +215,8 @@ class State:
     def publish(self, directory: Path, companions: Sequence[str] = (), **facts: Any) -> None:
         """Make the files of this finished state a stored network: one of every block and phase, and ``manifest.json``.
 
-        They are linked, not written again, and what a kill leaves behind can be published again.
-
-        Args:
-            directory: of the network.
-            companions: other files of the directory that belong to it.
-            **facts: for the manifest.
+        They are linked, not written again, and what a kill leaves behind can be published again. ``companions`` are
+        other files of the directory that belong to the network, ``facts`` go into the manifest.
 
         Raises:
             InputError: the directory can't be written.
@@ -240,11 +234,8 @@ class MemoryState(State):
 
     def __init__(self) -> None:
         super().__init__(Path(), "")
+        self.room = None
         self._parts: dict[str, Part] = {}
-
-    @property
-    def room(self) -> None:
-        """No disk is used."""
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["State"]:
@@ -252,12 +243,10 @@ class MemoryState(State):
         yield self
 
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
-        """Keep what was found for a finished block; arguments as of ``State.commit``."""
         self.entries.append(_entry(position, record))
         self._parts[position] = part
 
     def part(self, entry: dict[str, Any]) -> Part:
-        """Return what was found for a finished block."""
         return self._parts[entry["position"]]
 
 
