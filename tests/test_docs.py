@@ -28,6 +28,12 @@ def test_links_and_scripts_exist_and_programs_that_make_installs_are_found(page)
     assert page.name == "RESULTS.md" or not bare or ".venv/bin" in text[: bare.start()], "not on the PATH there"
 
 
+def test_the_readme_is_read_in_five_minutes():
+    text = (ROOT / "README.md").read_text()
+    assert len(text.split()) <= 900
+    assert len(text.splitlines()) <= 120
+
+
 def test_make_targets_in_the_readme_exist():
     makefile = (ROOT / "Makefile").read_text()
     for target in re.findall(r"^ *make ([a-z]+)", (ROOT / "README.md").read_text(), re.MULTILINE):
@@ -37,7 +43,7 @@ def test_make_targets_in_the_readme_exist():
 def test_the_shown_rounding_is_the_one_that_is_tested():
     shown = re.findall(r"```\w+\n(.*?)```", (ROOT / "docs/own.md").read_text(), re.DOTALL)
     examples = ROOT / "examples/own_rounding"
-    assert shown == [(examples / f"my_rounding.{suffix}").read_text() for suffix in ("py", "yaml")]
+    assert shown[:2] == [(examples / f"my_rounding.{suffix}").read_text() for suffix in ("py", "yaml")]
 
 
 def test_each_section_that_sources_cite_is_there():

@@ -1,4 +1,4 @@
-"""The document of all tables, and the tables and figures of the README."""
+"""The document of all tables; the tables, figures and counts of the README and of docs/results.md."""
 
 import re
 import shutil
@@ -112,11 +112,11 @@ def written(part, scale, page, figure, **more):
 
 
 @pytest.mark.parametrize(("part", "scale"), [("status", "mini"), ("evidence", "real")])
-def test_the_readme_shows_what_is_published(tmp_path, part, scale):
-    page, figure = tmp_path / "README.md", tmp_path / "docs/figures/bits.png"
-    shutil.copy(ROOT / "README.md", page)
+def test_the_page_of_results_shows_what_is_published(tmp_path, part, scale):
+    page, figure = tmp_path / "results.md", tmp_path / "figures/bits.png"
+    shutil.copy(ROOT / "docs/results.md", page)
     again = written(part, scale, page, figure, drawn=ROOT / "docs/figures/bits.png")
-    assert again == (ROOT / "README.md").read_text(), f"run: make {part}"
+    assert again == (ROOT / "docs/results.md").read_text(), f"run: make {part}"
 
 
 def test_the_readme_says_how_often_flexround_beats_adaround():
@@ -129,10 +129,12 @@ def test_the_readme_says_how_often_flexround_beats_adaround():
     def better(*places):
         return [line.verdict for line in lines["mini"] if not places or line.place in places]
 
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    readme, results = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/results.md"))
     found = better()
     form = "better in {0} of {3} comparisons, worse in {1} and inside the noise in {2}"
-    assert form.format(*(found.count(verdict) for verdict in VERDICTS[:3]), len(found)) in readme
+    sentence = form.format(*(found.count(verdict) for verdict in VERDICTS[:3]), len(found))
+    assert sentence in readme
+    assert sentence in results
     corrected = [line.outcome.partition(" ")[0].rstrip(",") for line in lines["real"]]
     form = (
         "Of {4} comparisons on released networks, corrected for their number, FlexRound is better in {0}, "
@@ -140,11 +142,22 @@ def test_the_readme_says_how_often_flexround_beats_adaround():
     )
     kinds = ("better", "worse", "equal", "undecided")
     assert form.format(*(corrected.count(kind) for kind in kinds), len(corrected)) in readme
+    assert f"makes {len(corrected)} comparisons of FlexRound with AdaRound" in results
     found = better("table 5", "table 23", "table 24")
-    assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in readme
+    assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in results
     of_20 = [line.outcome for line in lines["real"] if (line.place, line.column) == ("real 2", "ResNet-20")]
     found = f"ResNet-20 with activations of 3 and 4 bit, in {of_20.count('better')} of {len(of_20)} cells"
-    assert found in readme
+    assert found in results
+
+
+def test_the_photographs_of_the_readme_are_those_of_the_table():
+    cells = grid.read((REFERENCE / "real5.csv").read_text()).entries
+    of = {entry.recipe: f"{entry.value:.1f}" for entry in cells}
+    readme = " ".join((ROOT / "README.md").read_text().split())
+    assert (
+        f"recognises {of['b-flexround-w4-tensor']} % of 1,000 photographs with FlexRound, {of['b-adaround-w4-tensor']} "
+        f"with AdaRound and {of['b-rtn-w4-tensor']} with round-to-nearest; in full precision {of['full-precision']} "
+    ) in readme
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():
@@ -152,7 +165,7 @@ def test_the_readme_shows_what_a_run_prints_at_its_end():
     printed = terminal.render(found, PLAN.params.tables[3], PLAN.scale)
     shown = re.search(r"what to open:\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())[1]
     lines = [line.strip() for line in shown.splitlines()]
-    assert len(lines) == 6
+    assert len(lines) == 4
     assert set(lines) <= set(printed.splitlines()), "copy its last lines into README.md"
 
 

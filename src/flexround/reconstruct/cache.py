@@ -119,8 +119,10 @@ def plan(
     The choice follows from the sizes of the job and of the memories, not from what else happens to lie there.
 
     Args:
-        row, rows: elements of a sample in the largest cache; samples.
-        device, dtype: where blocks run; the type of the caches.
+        row: elements of a sample in the largest cache.
+        rows: samples.
+        device: where blocks run.
+        dtype: of the caches.
         directory: for files, and for the state that lets a killed job go on; may not exist yet. None: all is in memory.
         host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
 

@@ -104,13 +104,17 @@ def optimise(
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
 ) -> tuple[Tensor, list[nn.Parameter]]:
-    """Minimise the reconstruction error of one block, with its quantizers, over ``groups``.
+    """Minimise the reconstruction error of one block.
 
     Args:
-        block, name: what is learned; its name stands in the progress and in errors.
-        batches, groups, iterations, error: see their classes.
+        block: with its quantizers.
+        batches: source of (input, target, mask).
+        groups: what is learned.
+        iterations: steps of the optimizer.
+        error: what is minimised.
         regularizers: called with β; their sum is weighted by ``annealing.weight``.
         annealing: schedule of β.
+        name: the block's, for progress and errors.
         precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
 

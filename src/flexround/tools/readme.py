@@ -1,4 +1,4 @@
-"""Write a table and a figure of the README: the status of all tables, or the evidence of the scale real."""
+"""Write a table and a figure of docs/results.md: the status of all tables, or the evidence of the scale real."""
 
 import argparse
 import logging
@@ -25,7 +25,7 @@ def parser() -> argparse.ArgumentParser:
     arguments.add_argument(
         "--tables", type=Path, default=published_results.DIRECTORY, help="directory of the tables' CSV files"
     )
-    arguments.add_argument("--page", type=Path, default=Path("README.md"), help="page whose table is replaced")
+    arguments.add_argument("--page", type=Path, default=Path("docs/results.md"), help="page whose table is replaced")
     arguments.add_argument("--claims", type=Path, help="claims.csv that the figure of the status is drawn from")
     arguments.add_argument("--drawn", type=Path, help="figure of the evidence, which is copied if it is there")
     arguments.add_argument("--figure", type=Path, required=True, help="where the figure is written")

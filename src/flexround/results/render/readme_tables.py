@@ -1,4 +1,4 @@
-"""The two tables of the README, the status of all tables and the evidence of the scale real, and putting them there."""
+"""The two tables of docs/results.md: the status of all tables and the evidence of the scale real."""
 
 import re
 import statistics
@@ -12,7 +12,7 @@ from flexround.results.render.overview import Standing
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
-MARKERS = {  # the lines before and after a table in the README
+MARKERS = {  # the lines before and after a table in docs/results.md
     "status": ("<!-- status: made by `make status` -->", "<!-- end of status -->"),
     "evidence": ("<!-- evidence: made by `make evidence` -->", "<!-- end of evidence -->"),
 }
