@@ -9,7 +9,7 @@ import toy
 import yaml
 
 from flexround.errors import SettingsError
-from flexround.settings import load
+from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params, scale_path
 from flexround.settings.plan import Plan
@@ -30,6 +30,7 @@ loaded = functools.cache(load_params)
         (lambda name: loaded("mini").rounding_target(name), "adarond", "adaround"),
         (lambda name: protocol.named(loaded("mini").scale, name), "imagnet", "imagenet"),
         (lambda name: Plan(loaded("mini")).trials("imagenet", name, "b-rtn-w4"), "resnet18-breck", "resnet18-brecq"),
+        (lambda name: Plan(loaded("mini"), config=["scale", name]), "seed", "seeds"),
         (scale_path, "papr", "paper"),
     ],
 )
@@ -269,6 +270,8 @@ def test_merge_keys_work(edit):
 
 
 def test_a_file_of_another_kind_and_a_missing_one_are_named(edit, tmp_path):
+    with pytest.raises(SettingsError, match=r"none\.yaml: missing"):
+        user_rows.configured("mini", str(tmp_path / "none.yaml"))
     (load.PARAMS / "recipes.yaml").write_text("- 1\n")
     (load.PARAMS / "sources.yaml").write_text("just text\n")
     lines = complaints(str(tmp_path / "mine.yaml"))
