@@ -18,7 +18,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.io import sources
 from flexround.models import build, tokenizer_files
 from flexround.models.checkpoints import read_foreign
-from flexround.rehearsal import data, project, scale, workflow
+from flexround.rehearsal import data, project, scale
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
@@ -170,7 +170,7 @@ def test_failures_are_told_with_the_reason_in_the_log(tmp_path):
         usage = {"seconds": 60.0, "cpu_seconds": 1.0, "max_rss_mb": 1.0, "exit": code}
         log.with_name(f"{log.stem}.usage.json").write_text(json.dumps(usage))
     (tmp_path / "logs/rehearsal/quantized/a.log").write_text("12:00:00 begins\n12:00:01 error: no disk\n\n")
-    lines, whole = workflow.outcome(tmp_path, ["results/table3.csv"])
+    lines, whole = rehearse.outcome(tmp_path, ["results/table3.csv"])
     assert not whole
     assert [line.split()[:2] for line in lines[:3]] == [["quantized", "2"], ["shown", "1"], ["sources", "1"]]
     text = "\n".join(lines)
@@ -197,7 +197,7 @@ tables:
 
 
 def test_two_rehearsals_in_one_directory_are_refused(tmp_path):
-    with workflow.alone(tmp_path), pytest.raises(InputError, match=f"{tmp_path}: a rehearsal is at work there"):
+    with rehearse.alone(tmp_path), pytest.raises(InputError, match=f"{tmp_path}: a rehearsal is at work there"):
         rehearse.run(rehearse.parser().parse_args(["--directory", str(tmp_path)]))
     assert not list(tmp_path.iterdir())
 

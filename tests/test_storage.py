@@ -17,7 +17,6 @@ from published import TABLE, Clone, cloned, publish, remote, stages
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -263,7 +262,7 @@ def test_every_output_of_the_mini_scale_is_stored_once(published):
     files = ("metrics.json", "predictions.safetensors")
     kinds = [output for output in outputs if Path(output).parts[2] in (*verify.KINDS, "gates")]
     made = {str(Path(output).parent) if output.endswith(files) else output for output in kinds}
-    assert made == set(served(Plan(load_params("mini"))))
+    assert made == set(verify.served(Plan(load_params("mini"))))
 
 
 def test_every_table_and_figure_is_a_stage_and_a_task_s_stage_makes_what_reads_it():
@@ -272,7 +271,7 @@ def test_every_table_and_figure_is_a_stage_and_a_task_s_stage_makes_what_reads_i
     expected = [f"table@{n}" for n in plan.complete_tables()] + [f"figure@{n}" for n in plan.complete_figures()]
     assert sorted(name for name in found if not name.startswith(("task@", "shared"))) == sorted(expected)
     readers = {}
-    for directory, names in served(plan).items():
+    for directory, names in verify.served(plan).items():
         readers.setdefault(Path(directory).parts[3].removesuffix(".json"), set()).update(names)
     made = {n.removeprefix("task@"): {*re.findall(r"(?:table|figure)\d+", found[n][0])} for n in found if "task@" in n}
     assert made == readers
