@@ -106,18 +106,18 @@ class Workers:
 
     def run(self, code, *options, **environment):
         """Do a job; return exit code, standard output, standard error."""
-        return ended(self.begin(code, *options, **environment))
+        return self.ended(self.begin(code, *options, **environment))
+
+    @staticmethod
+    def ended(client):
+        output, errors = client.communicate(timeout=60)
+        return client.returncode, output, errors
 
     def end(self):
         self.holder.kill()
         self.holder.communicate()
         until(lambda: not alive(self.pid))
         shutil.rmtree(Path(self.address).parent, ignore_errors=True)  # of a server that was killed
-
-
-def ended(client):
-    output, errors = client.communicate(timeout=60)
-    return client.returncode, output, errors
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_signal_reaches_the_job_and_is_its_exit_code(workers, to, number, code
     client = workers.begin(WAIT, "--usage", str(usage))
     job = int(client.stdout.readline())
     os.kill({"client": client.pid, "job": job}[to], number)
-    result, _, errors = ended(client)
+    result, _, errors = workers.ended(client)
     assert result == json.loads(usage.read_text())["exit"] == code
     assert re.search(said, errors)
     assert not alive(job)
@@ -218,7 +218,7 @@ def test_without_a_server_the_client_does_the_job(workers, environment, said):
     options = ("--usage", str(usage))
     code = "import os, sys; print(os.getpid(), end=''); sys.exit(5)"
     client = workers.begin(code, *options, **environment)
-    result, output, errors = ended(client)
+    result, output, errors = workers.ended(client)
     assert (result, int(output)) == (5, client.pid)
     assert json.loads(usage.read_text())["exit"] == 5
     assert ("runs in this process" in errors) == bool(said)
@@ -238,7 +238,7 @@ print(subprocess.Popen(["sleep", "100"], stdout=-3, stderr=-3).pid, flush=True)
     os.kill(workers.holder.pid if victim == "snakemake" else workers.pid, signal.SIGKILL)
     until(lambda: not any(map(alive, [*jobs, workers.pid])), seconds=10)
     assert Path(workers.address).parent.exists() == (victim == "server")
-    for code, _, errors in map(ended, clients):
+    for code, _, errors in map(workers.ended, clients):
         assert code == 1
         assert errors.endswith("worker server ended while this job ran; run again: what is finished is kept\n")
 
