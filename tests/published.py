@@ -20,10 +20,10 @@ from flexround.rehearsal.project import copy
 from flexround.results import cells, table_csv
 from flexround.results.cells import Scope
 from flexround.settings import layout
-from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.tools.verify import served
 
 COPIED = ("Makefile", ".dvcignore", ".dvc/config", ".dvc/.gitignore", ".dvc/plots")  # beside what a run needs
 MAKE = ("make", "-o", ".venv/installed", "SCALE=smoke.yaml")

@@ -2,7 +2,11 @@
 
 import importlib
 import json
+import os
+import re
+import subprocess
 import sys
+import time
 from argparse import Namespace
 from pathlib import Path
 
@@ -26,6 +30,7 @@ from flexround.settings.layout import ROOT
 @pytest.fixture
 def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
+    resolve.code.cache_clear()  # what it wrote is in the directory of another test
     return Work(ROOT / "tests/smoke.yaml", tmp_path)
 
 
@@ -85,6 +90,31 @@ def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monke
     path.write_text("what another process has planned")
     work.inputs("data", "imagenet")
     assert path.read_text() == "what another process has planned"
+
+
+def test_a_clock_that_was_set_back_is_noticed_and_the_advice_helps(work):
+    """Snakemake would take what was made before a change for current."""
+    work.inputs("data", "imagenet"), Path("results").mkdir(), Path("results/made").touch()
+    tomorrow = time.time() + 86400
+    for path in (path for root in (".jobs", ".code", "results") for path in (Path(root), *Path(root).rglob("*"))):
+        os.utime(path, (tomorrow, tomorrow))
+    with pytest.raises(InputError, match=r"\.jobs/.*/job\.json: was written later than this machine's clock") as caught:
+        work.inputs("data", "imagenet")
+    subprocess.run(re.search(r"run: (find .*)", str(caught.value))[1], shell=True, check=True)
+    assert max(path.stat().st_mtime for path in Path().rglob("*")) < time.time() + 2
+    work.inputs("data", "imagenet")
+
+
+def test_claims_are_made_of_evaluations_alone(work):
+    reads = [path for name, path in work.inputs("claims").items() if name.startswith("read_")]
+    evaluated = [path for path in reads if path.startswith("results/")]
+    assert len(evaluated) > 10
+    assert all(path.startswith("results/smoke/evaluated/") for path in evaluated)
+
+
+def test_a_missing_data_set_is_named(tmp_path):
+    with pytest.raises(InputError, match="results/sources/imagenet"):
+        Work("paper", tmp_path).data("imagenet")
 
 
 def test_every_job_of_a_network_survives_its_file(work):

@@ -1,4 +1,4 @@
-"""The example notebook runs as it stands."""
+"""The example notebook runs: all of its cells, with one number of bits and few iterations where no claim needs more."""
 
 import nbclient
 import nbformat
@@ -6,10 +6,17 @@ import pytest
 
 from flexround.settings.layout import ROOT
 
+SHORTER = {"(4, 3, 2)": "(2,)", "(3, 2)": "(2,)", '{"iters": 500, "lr": more': '{"iters": 20, "lr": more'}
+SHORTER |= {"iters=200": "iters=20", "iters=300": "iters=20"}
+
 
 @pytest.mark.filterwarnings("ignore")
 def test_the_notebook_runs_and_its_claims_hold():
     notebook = nbformat.read(ROOT / "examples/library.ipynb", 4)
+    for old, new in SHORTER.items():
+        assert any(old in cell.source for cell in notebook.cells), old
+        for cell in notebook.cells:
+            cell.source = cell.source.replace(old, new)
     nbclient.NotebookClient(notebook, timeout=600, kernel_name="python3").execute()
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     text = "".join(output.get("text", "") for output in outputs if output.get("name") == "stdout")

@@ -135,10 +135,10 @@ def test_a_table_that_a_scale_cannot_make_says_what_it_can(tmp_path):
         own.table_runs(2)
 
 
-@pytest.mark.parametrize("arguments", [("--figure", "99"), ("--table", "99")])
-def test_what_there_is_not_is_refused(report, arguments):
-    with pytest.raises(SettingsError, match=f"{arguments[0]} '{arguments[1]}' .*known: "):
-        report(*arguments)
+@pytest.mark.parametrize("kind", ["--figure", "--table"])
+def test_what_there_is_not_is_refused(report, kind):
+    with pytest.raises(SettingsError, match=f"{kind} '99' .*known: "):
+        report(kind, "99")
 
 
 def test_tables_1_2_and_11_share_their_runs(paper):
@@ -226,15 +226,13 @@ def test_what_a_scale_has_everything_for_is_made_by_default(paper):
     smoke = Plan(load_params(str(Path(__file__).with_name("smoke.yaml"))))
     assert paper.complete_tables() == sorted(paper.params.tables)
     assert paper.complete_figures() == [3, 4, 5, 6, 7]
+    assert {task: paper.seeds(task) for task in paper.scale.tasks} == dict.fromkeys(paper.scale.tasks, 1) | {
+        "imagenet": 5
+    }
+    assert {Plan(paper.params, 3).seeds(task) for task in paper.scale.tasks} == {3}
     assert (smoke.complete_tables(), smoke.complete_figures()) == ([10], [4, 7]), "it has MobileNetV2 alone"
     with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
         smoke.table_runs(4)
-
-
-def test_seeds_are_those_of_the_task(paper):
-    assert {paper.seeds(task) for task in paper.scale.tasks if task != "imagenet"} == {1}
-    assert paper.seeds("imagenet") == 5
-    assert {Plan(paper.params, 3).seeds(task) for task in paper.scale.tasks} == {3}
 
 
 def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):

@@ -154,6 +154,15 @@ def test_an_evaluation_depends_on_its_own_task_and_not_on_how_networks_are_made(
     assert "tasks/commonsense/harness.py" in of(plan, "evaluate", "commonsense", "llama-7b")
 
 
+def test_what_both_stages_use_moves_networks_and_evaluations_but_nothing_in_full_precision(plan):
+    using = {
+        s
+        for s in ("finetune", "reconstruct", "evaluate")
+        if "quant/grid.py" in of(plan, s, "imagenet", "resnet18-brecq")
+    }
+    assert using == {"reconstruct", "evaluate"}
+
+
 ROUNDINGS = ("rtn", "adaround", "flexround", "adaquant", "gptq", "signround", "lrq")
 
 

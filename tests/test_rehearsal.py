@@ -14,16 +14,17 @@ from PIL import Image
 from pyarrow import parquet
 
 from flexround import imports
-from flexround.errors import USER_ERROR, InputError, SettingsError
+from flexround.errors import InputError, SettingsError
 from flexround.io import sources
 from flexround.models import build, tokenizer_files
 from flexround.models.checkpoints import read_foreign
-from flexround.rehearsal import data, project, scale, workflow
+from flexround.rehearsal import data, project, scale
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.tasks import protocol
+from flexround.tools import rehearse
 
 PAPER = load_params("paper")
 
@@ -169,7 +170,7 @@ def test_failures_are_told_with_the_reason_in_the_log(tmp_path):
         usage = {"seconds": 60.0, "cpu_seconds": 1.0, "max_rss_mb": 1.0, "exit": code}
         log.with_name(f"{log.stem}.usage.json").write_text(json.dumps(usage))
     (tmp_path / "logs/rehearsal/quantized/a.log").write_text("12:00:00 begins\n12:00:01 error: no disk\n\n")
-    lines, whole = workflow.outcome(tmp_path, ["results/table3.csv"])
+    lines, whole = rehearse.outcome(tmp_path, ["results/table3.csv"])
     assert not whole
     assert [line.split()[:2] for line in lines[:3]] == [["quantized", "2"], ["shown", "1"], ["sources", "1"]]
     text = "\n".join(lines)
@@ -179,25 +180,39 @@ def test_failures_are_told_with_the_reason_in_the_log(tmp_path):
     assert "4.0 minutes" in text
 
 
-REHEARSE = [sys.executable, "-m", "flexround.tools.rehearse", "--table", "12", "--seeds", "1", "--cores", "2"]
+REHEARSE = [sys.executable, "-m", "flexround.tools.rehearse", "--table", "1", "--seeds", "1", "--cores", "2"]
+BRIEF = """
+name: brief
+extends: paper
+shows: {tables: brief, published: false}
+tables:
+  - caption: One network of the paper.
+    descriptive: [Method, Bits]
+    columns: [{name: BERT-Base, task: squad, checkpoint: bert-base, metrics: [f1]}]
+    groups:
+      - {compare: false, rows: [{recipe: full-precision, method: Full-precision, bits: 32/32}]}
+      - {rows: [{recipe: q-flexround-w8a8, method: Q + FlexRound, bits: 8/8}]}
+    tolerance: {f1: 0.5}
+"""
 
 
 def test_two_rehearsals_in_one_directory_are_refused(tmp_path):
-    with workflow.alone(tmp_path):
-        done = subprocess.run([*REHEARSE, "--directory", tmp_path], capture_output=True, text=True, check=False)
-    assert done.returncode == USER_ERROR
-    assert f"{tmp_path}: a rehearsal is at work there" in done.stderr
+    with rehearse.alone(tmp_path), pytest.raises(InputError, match=f"{tmp_path}: a rehearsal is at work there"):
+        rehearse.run(rehearse.parser().parse_args(["--directory", str(tmp_path)]))
     assert not list(tmp_path.iterdir())
 
 
-def test_a_table_is_rehearsed(tmp_path):
-    project.build(tmp_path / "r", "paper")
-    locks = tmp_path / "r/.snakemake/locks"  # as Snakemake leaves them when the power is cut
+def test_a_table_is_rehearsed_where_an_earlier_rehearsal_was_ended(built, tmp_path):
+    directory = built[0]
+    locks = directory / ".snakemake/locks"  # as Snakemake leaves them when the power is cut
     locks.mkdir(parents=True)
-    (locks / "0.output.lock").write_text("results/table12.csv\n")
-    done = subprocess.run([*REHEARSE, "--directory", tmp_path / "r"], capture_output=True, text=True, check=False)
+    (locks / "0.output.lock").write_text("results/brief1.csv\n")
+    (tmp_path / "brief.yaml").write_text(BRIEF)
+    command = [*REHEARSE, "--scale", tmp_path / "brief.yaml", "--directory", directory]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
     assert "everything ran" in done.stdout
-    rows = list(csv.DictReader((tmp_path / "r/results/table12.csv").open()))
+    rows = list(csv.DictReader((directory / "results/brief1.csv").open()))
+    assert len(rows) == 2
     assert {row["scale"] for row in rows} == {scale.NAME}
     assert all(row["value"] for row in rows)

@@ -248,16 +248,26 @@ def test_what_no_rule_gives_a_network_is_reported_before_anything_runs():
     assert all(line.endswith(": this key is required and missing") for line in lines), lines
 
 
-def test_settings_of_all_tasks_are_declared_and_nothing_slow_is_imported():
+PLANNING = """
+import sys
+from flexround.jobs import resolve
+from flexround.settings import options
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
+tasks = [task for scale in SCALES for task in load_params(scale).scale.tasks.values()]
+assert tasks and all(options.of(task.module).training for task in tasks)
+plan = Plan(load_params("mini"))
+resolve.inputs(plan, "claims"), resolve.inputs(plan, "tabulate", 3)
+[resolve.inputs(plan, "evaluate", run) for run in plan.table_runs(3)]
+assert not {"torch", "torchvision", "transformers", "datasets", "pyarrow", "pandas", "scipy"} & {*sys.modules}
+"""
+
+
+def test_settings_of_all_tasks_are_declared_and_planning_imports_nothing_slow(tmp_path):
     scales = ("mini", "paper", "real", str(ROOT / "worlds/pretraining.yaml"))
-    text = (
-        "import sys; from flexround.settings import options; from flexround.settings.load import load_params\n"
-        f"tasks = [task for scale in {scales!r} for task in load_params(scale).scale.tasks.values()]\n"
-        "assert tasks and all(options.of(task.module).training for task in tasks)\n"
-        "assert not {'torch', 'transformers', 'datasets', 'pyarrow'} & {*sys.modules}"
-    )
+    text = PLANNING.replace("SCALES", repr(scales))
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(sys.path)}
-    subprocess.run([sys.executable, "-c", text], check=True, env=environment)
+    subprocess.run([sys.executable, "-c", text], check=True, env=environment, cwd=tmp_path)
 
 
 def test_options_of_ones_own_task_in_a_single_file_are_its_class_attributes(tmp_path, monkeypatch):

@@ -15,14 +15,12 @@ import pytest
 import yaml
 from published import TABLE, Clone, cloned, publish, remote, stages
 
-from flexround.errors import InputError
+from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.settings.dependents import served
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.tools import snakemake_records
-from flexround.tools.verify import KINDS
+from flexround.tools import dvc_cache, snakemake_records, verify
 
 RUN = "results/smoke/quantized/imagenet/mobilenetv2-brecq/b-flexround-w4/seed0"
 HEAVY = f"{RUN}/model.safetensors"
@@ -57,23 +55,43 @@ EDIT = ") -> str:\n", ") -> str | None:\n"
 
 @pytest.fixture(scope="module")
 def published(tmp_path_factory):
-    """Publish a made-up smoke scale to a directory beside the project."""
-    return publish(tmp_path_factory.mktemp("published") / "project")
-
-
-@pytest.fixture
-def clone(published, tmp_path):
-    """Clone the published project; its results are still in the remote."""
-    return cloned(published, tmp_path)
+    """Publish a made-up smoke scale to a directory beside the project; no job of it needs the worker server."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("FLEXROUND_WORKERS", "0")
+        return publish(tmp_path_factory.mktemp("published") / "project")
 
 
 @pytest.fixture(scope="module")
 def pulled(published, tmp_path_factory):
     """Clone the published project, edit a recipe, then pull: results of other settings than the clone's."""
-    clone = cloned(published, tmp_path_factory.mktemp("pulled"))
+    clone = clone_of(published, tmp_path_factory.mktemp("pulled"))
     clone.edit("params/recipes.yaml", *RECIPE)
     clone.output = clone.make("pull", f"REMOTE={remote(published)}").stdout
     return clone
+
+
+def clone_of(project, parent):
+    """Clone a published project; its results are still in the remote, which the clone knows."""
+    clone = cloned(project, parent)
+    clone.environment = project.environment | clone.environment | {"FLEXROUND_WORKERS": "0"}
+    name_remote(clone, remote(project))
+    return clone
+
+
+def name_remote(project, directory):
+    """Do what dvc remote add --local --default does."""
+    text = f"[core]\n    remote = storage\n['remote \"storage\"']\n    url = {directory}\n"
+    (project.root / ".dvc/config.local").write_text(text)
+
+
+def ran(tool, capsys, *arguments):
+    """Run a tool in this process; return its exit code and the lines that it prints."""
+    code = 0
+    try:
+        tool.run(tool.parser().parse_args(arguments))
+    except SystemExit as ended:
+        code = ended.code
+    return code, capsys.readouterr().out.splitlines()
 
 
 def names(directory):
@@ -102,9 +120,6 @@ def test_pulled_results_are_current_and_what_has_changed_since_is_not(pulled):
     assert (planned["reconstruct"], planned["evaluate"], planned["tabulate"]) == (2, 2, 1)
     pulled.edit("params/recipes.yaml", *reversed(RECIPE))
     assert pulled.planned() == {}
-    pulled.edit("src/flexround/results/render/latex.py", *EDIT)
-    assert pulled.planned() == {"tabulate": 1, "publish_table": 1, "summary": 1}
-    pulled.edit("src/flexround/results/render/latex.py", *reversed(EDIT))
 
 
 def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
@@ -119,7 +134,13 @@ def test_tables_are_made_of_pulled_results_without_computing_them(pulled):
     assert [float(c["value"]) for c in cells if (c["recipe"], c["metric"], c["checkpoint"]) == CELL] == [expected]
 
 
-def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(published, clone):
+def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(published, tmp_path):
+    """Also where fetches were killed, while they copied and while they collected: the next pull misses nothing."""
+    clone, whole = clone_of(published, tmp_path), names(published.root / ".dvc/cache/files")
+    for killed in (KILLED_COPYING, KILLED_COLLECTING):
+        shutil.rmtree(clone.environment["DVC_SITE_CACHE_DIR"], ignore_errors=True)  # else nothing is collected again
+        assert clone.run(sys.executable, "-c", killed, "fetch", check=False).returncode == -signal.SIGKILL
+        assert 0 < len(names(clone.root / ".dvc/cache/files")) < len(whole)
     with damaged(stored(published, HEAVY)):
         done = clone.make("pull", f"REMOTE={remote(published)}", check=False)
     assert done.returncode != 0
@@ -127,14 +148,17 @@ def test_a_wrong_byte_in_the_remote_is_named_before_anything_is_checked_out(publ
     assert not (clone.root / "results").exists()
     clone.make("pull")
     assert (clone.root / HEAVY).read_bytes() == (published.root / HEAVY).read_bytes()
+    assert (clone.root / "results/smoke/metrics.json").exists()
+    assert whole <= names(clone.root / ".dvc/cache/files")
 
 
-def test_a_wrong_byte_in_the_cache_is_named(published, pulled):
+def test_a_wrong_byte_in_the_cache_is_named(published, pulled, monkeypatch, capsys):
+    monkeypatch.chdir(pulled.root)
     copy = pulled.root / ".dvc/cache" / stored(published, HEAVY).relative_to(remote(published))
     with damaged(copy):
-        done = pulled.stage("dvc_cache", check=False)
-    assert done.returncode == 1
-    assert [line for line in done.stdout.splitlines() if ": damaged" in line] == [
+        code, lines = ran(dvc_cache, capsys)
+    assert code == 1
+    assert [line for line in lines if ": damaged" in line] == [
         f"{HEAVY}: damaged, its copy {copy.relative_to(pulled.root / '.dvc/cache')} has another md5"
     ]
 
@@ -149,42 +173,39 @@ def test_a_wrong_byte_in_the_cache_is_named(published, pulled):
         (r"(?s).*", ""),
     ],
 )
-def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, before, after):
-    victim, lock = pulled.root / "victim", pulled.root / "dvc.lock"
+def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, tmp_path, monkeypatch, before, after):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pulled.root / ".dvc/cache", ".dvc/cache")
+    victim = Path("victim")
     victim.write_text("somebody's file")
-    whole = lock.read_text()
-    lock.write_text(re.sub(before, lambda _: after, whole, count=1))
-    done = pulled.stage("dvc_cache", check=False)
-    lock.write_text(whole)
-    assert done.returncode == 2
-    assert "error: dvc.lock" in done.stderr
-    assert "Traceback" not in done.stderr
+    Path("dvc.lock").write_text(re.sub(before, lambda _: after, (pulled.root / "dvc.lock").read_text(), count=1))
+    with pytest.raises(SettingsError, match=r"^dvc\.lock"):
+        dvc_cache.run(dvc_cache.parser().parse_args([]))
     assert victim.read_text() == "somebody's file"
 
 
-def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path):
-    shutil.copytree(pulled.root, tmp_path / "copy", symlinks=True)
-    copy = Clone(tmp_path / "copy")
-    results = copy.root / "results/smoke"
-    with damaged(copy.root / HEAVY):
-        (results / "quantized/imagenet/extra.bin").write_text("")
-        (results / "data/imagenet/model.safetensors").unlink()
-        (results / "calibration/imagenet/n64-seed0/manifest.json").write_text("{}")
-        metrics = results / RUN.removeprefix("results/smoke/").replace("quantized", "evaluated") / "metrics.json"
-        content = json.loads(metrics.read_text())
-        content["metrics"]["top1"] += 1
-        metrics.unlink()  # another clone's is linked
-        metrics.write_text(json.dumps(content))
-        done = copy.stage("verify", "--scale", "smoke.yaml", check=False)
-    assert done.returncode == 1
-    *lines, _, total = done.stdout.splitlines()
+def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(pulled.root / "results", "results")
+    shutil.copy2(pulled.root / "smoke.yaml", tmp_path)
+    results = Path("results/smoke")
+    (results / "quantized/imagenet/extra.bin").write_text("")
+    (results / "data/imagenet/model.safetensors").unlink()
+    (results / "calibration/imagenet/n64-seed0/manifest.json").write_text("{}")
+    metrics = Path(RUN.replace("quantized", "evaluated"), "metrics.json")
+    content = json.loads(metrics.read_text())
+    content["metrics"]["top1"] += 1
+    metrics.write_text(json.dumps(content))
+    with damaged(Path(HEAVY)):
+        code, (*lines, _, total) = ran(verify, capsys, "--scale", "smoke.yaml")
+    assert code == 1
     everything = "touches table10, figure4, figure7"
     samples = "results/smoke/calibration/imagenet/n64-seed0"
     assert lines == [
         f"{samples}/manifest.json: damaged: it lists no files; {everything}",
         f"results/smoke/data/imagenet/model.safetensors: missing, but its manifest lists it; {everything}",
         f"{HEAVY}: its sha256 is not the one in its manifest; touches table10, figure4",
-        f"{metrics.relative_to(copy.root)}: metrics.top1 = {content['metrics']['top1']}, but predictions.safetensors "
+        f"{metrics}: metrics.top1 = {content['metrics']['top1']}, but predictions.safetensors "
         f"gives {content['metrics']['top1'] - 1}; touches table10",
         f"{samples}/model.safetensors: no manifest lists it; {everything}",
         "results/smoke/quantized/imagenet/extra.bin: no manifest lists it; touches nothing",
@@ -218,29 +239,15 @@ def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monke
     assert not (results / "records").exists()
 
 
-def test_an_interrupted_push_and_pull_are_continued(published, tmp_path):
+def test_an_interrupted_push_is_continued(published, tmp_path):
     shutil.copytree(published.root, tmp_path / "project", symlinks=True)
     project = Clone(tmp_path / "project")
-    project.run("dvc", "remote", "add", "--local", "--force", "--default", "storage", str(remote(project)))
+    name_remote(project, remote(project))
     whole = names(project.root / ".dvc/cache/files")
     assert project.run(sys.executable, "-c", KILLED_COPYING, "push", check=False).returncode == -signal.SIGKILL
     assert 0 < len(names(remote(project))) < len(whole)
     project.make("push")
     assert whole <= names(remote(project))
-    clone = cloned(project, tmp_path)
-    clone.run("dvc", "remote", "add", "--local", "--default", "storage", str(remote(project)))
-    assert clone.run(sys.executable, "-c", KILLED_COPYING, "fetch", check=False).returncode == -signal.SIGKILL
-    assert 0 < len(names(clone.root / ".dvc/cache/files")) < len(whole)
-    clone.make("pull")
-    assert whole <= names(clone.root / ".dvc/cache/files")
-
-
-def test_a_fetch_killed_while_it_collects_hides_nothing_from_the_next_pull(published, clone):
-    clone.run("dvc", "remote", "add", "--local", "--default", "storage", str(remote(published)))
-    assert clone.run(sys.executable, "-c", KILLED_COLLECTING, "fetch", check=False).returncode == -signal.SIGKILL
-    clone.make("pull")
-    assert (clone.root / HEAVY).exists()
-    assert (clone.root / "results/smoke/metrics.json").exists()
 
 
 def test_every_output_of_the_mini_scale_is_stored_once(published):
@@ -253,9 +260,9 @@ def test_every_output_of_the_mini_scale_is_stored_once(published):
     others = set(paths) - {path for found in holders.values() for path in found}
     assert others == {"logs/mini", "results/mini/records"}
     files = ("metrics.json", "predictions.safetensors")
-    kinds = [output for output in outputs if Path(output).parts[2] in (*KINDS, "gates")]
+    kinds = [output for output in outputs if Path(output).parts[2] in (*verify.KINDS, "gates")]
     made = {str(Path(output).parent) if output.endswith(files) else output for output in kinds}
-    assert made == set(served(Plan(load_params("mini"))))
+    assert made == set(verify.served(Plan(load_params("mini"))))
 
 
 def test_every_table_and_figure_is_a_stage_and_a_task_s_stage_makes_what_reads_it():
@@ -264,7 +271,7 @@ def test_every_table_and_figure_is_a_stage_and_a_task_s_stage_makes_what_reads_i
     expected = [f"table@{n}" for n in plan.complete_tables()] + [f"figure@{n}" for n in plan.complete_figures()]
     assert sorted(name for name in found if not name.startswith(("task@", "shared"))) == sorted(expected)
     readers = {}
-    for directory, names in served(plan).items():
+    for directory, names in verify.served(plan).items():
         readers.setdefault(Path(directory).parts[3].removesuffix(".json"), set()).update(names)
     made = {n.removeprefix("task@"): {*re.findall(r"(?:table|figure)\d+", found[n][0])} for n in found if "task@" in n}
     assert made == readers

@@ -7,6 +7,8 @@ from pathlib import Path
 import pytest
 from test_workflow import Project
 
+from flexround.tools import plan
+
 ROOT = Path(__file__).resolve().parent.parent
 TEXT = (ROOT / "docs/quick-start.md").read_text().partition("## One number, from")[2]
 
@@ -47,7 +49,7 @@ def test_what_is_shown_is_what_comes_out(project, command, shown):
     assert not [line for line in lines if line not in printed], out
 
 
-def test_commands_that_compute_are_planned(project):
+def test_commands_that_compute_are_planned(project, capsys):
     assert COMPUTING == [
         "export PATH=$PWD/.venv/bin:$PATH",
         "make results/table3.csv",
@@ -55,7 +57,8 @@ def test_commands_that_compute_are_planned(project):
     ]
     for command in COMPUTING[1:]:
         assert run(command.replace("make", "make -n -o .venv/installed"), project)
-    planned = run("python -m flexround.tools.plan --scale paper --table 3", project)
+    plan.run(plan.parser().parse_args(["--scale", "paper", "--table", "3"]))
+    planned = capsys.readouterr().out
     hours = float(re.findall(r"^ +together .* ([\d.]+) h$", planned, re.MULTILINE)[-1])
     assert f"about {hours:.0f} GPU hours" in TEXT
 

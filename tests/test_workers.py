@@ -106,18 +106,18 @@ class Workers:
 
     def run(self, code, *options, **environment):
         """Do a job; return exit code, standard output, standard error."""
-        return ended(self.begin(code, *options, **environment))
+        return self.ended(self.begin(code, *options, **environment))
+
+    @staticmethod
+    def ended(client):
+        output, errors = client.communicate(timeout=60)
+        return client.returncode, output, errors
 
     def end(self):
         self.holder.kill()
         self.holder.communicate()
         until(lambda: not alive(self.pid))
         shutil.rmtree(Path(self.address).parent, ignore_errors=True)  # of a server that was killed
-
-
-def ended(client):
-    output, errors = client.communicate(timeout=60)
-    return client.returncode, output, errors
 
 
 @pytest.fixture
@@ -180,7 +180,7 @@ def test_a_signal_reaches_the_job_and_is_its_exit_code(workers, to, number, code
     client = workers.begin(WAIT, "--usage", str(usage))
     job = int(client.stdout.readline())
     os.kill({"client": client.pid, "job": job}[to], number)
-    result, _, errors = ended(client)
+    result, _, errors = workers.ended(client)
     assert result == json.loads(usage.read_text())["exit"] == code
     assert re.search(said, errors)
     assert not alive(job)
@@ -218,7 +218,7 @@ def test_without_a_server_the_client_does_the_job(workers, environment, said):
     options = ("--usage", str(usage))
     code = "import os, sys; print(os.getpid(), end=''); sys.exit(5)"
     client = workers.begin(code, *options, **environment)
-    result, output, errors = ended(client)
+    result, output, errors = workers.ended(client)
     assert (result, int(output)) == (5, client.pid)
     assert json.loads(usage.read_text())["exit"] == 5
     assert ("runs in this process" in errors) == bool(said)
@@ -238,7 +238,7 @@ print(subprocess.Popen(["sleep", "100"], stdout=-3, stderr=-3).pid, flush=True)
     os.kill(workers.holder.pid if victim == "snakemake" else workers.pid, signal.SIGKILL)
     until(lambda: not any(map(alive, [*jobs, workers.pid])), seconds=10)
     assert Path(workers.address).parent.exists() == (victim == "server")
-    for code, _, errors in map(ended, clients):
+    for code, _, errors in map(workers.ended, clients):
         assert code == 1
         assert errors.endswith("worker server ended while this job ran; run again: what is finished is kept\n")
 
@@ -342,15 +342,12 @@ values = [hashlib.sha256(numpy.asarray(value)).hexdigest() for value in found]
 print(torch.get_num_threads(), pools, os.environ["OMP_NUM_THREADS"], values)
 """
     until(lambda: "torch" in workers.run("import sys; print(*sys.modules)")[1].split())
-    for threads in ("1", "2"):
-        forked = workers.run(code, "--threads", threads)
-        fresh = workers.run(code, "--threads", threads, FLEXROUND_WORKERS="0")
-        assert forked[:2] == fresh[:2]
-        assert forked[1].startswith(f"{threads} [('blas', {threads}), ('openmp', {threads})]")
+    forked, fresh = (workers.run(code, "--threads", "2", **alone) for alone in ({}, {SERVER: "0"}))
+    assert forked[:2] == fresh[:2]
+    assert forked[1].startswith("2 [('blas', 2), ('openmp', 2)]")
 
 
-@pytest.mark.parametrize("end", ["kill -9", "Ctrl-C"])
-def test_snakemake_starts_it_and_ends_it_and_its_jobs(tmp_path, end):
+def test_snakemake_starts_it_and_ctrl_c_ends_it_and_its_jobs(tmp_path):
     (tmp_path / "Snakefile").write_text(SNAKEFILE)
     environment = prepared(tmp_path)
     (tmp_path / "job.json").write_text(json.dumps(WAIT))
@@ -363,8 +360,7 @@ def test_snakemake_starts_it_and_ends_it_and_its_jobs(tmp_path, end):
     until(lambda: pid.exists() and pid.read_text().strip(), seconds=60)
     processes = [int(pid.read_text()), server_of((tmp_path / "address").read_text().strip())]
     assert all(map(alive, processes))
-    # a terminal's Ctrl-C goes to the whole group
-    snakemake.kill() if end == "kill -9" else os.killpg(snakemake.pid, signal.SIGINT)
+    os.killpg(snakemake.pid, signal.SIGINT)  # a terminal's Ctrl-C goes to the whole group
     snakemake.wait(60)
     until(lambda: not any(map(alive, processes)), seconds=60)  # a server that still imports looks after each import
 

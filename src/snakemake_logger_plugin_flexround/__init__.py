@@ -76,7 +76,9 @@ class LogHandler(LogHandlerBase):
                 return "\n".join(self._failure(job["rule_name"], job) for job in facts["job_error_info"])
             case LogEvent.ERROR:
                 text = str(record.msg)
-                return "" if TOLD.search(text) else AROUND.sub("", text) + _hint(text)
+                from flexround.tools import target_hints  # not before the Snakefile has checked whose code it would run
+
+                return "" if TOLD.search(text) else AROUND.sub("", text) + target_hints.hint(text)
             case None if record.levelno >= logging.INFO:
                 return self._own_words(str(record.msg or ""), record.levelno)
         return ""
@@ -126,13 +128,6 @@ class LogHandler(LogHandlerBase):
         if text.startswith("Exiting because a job execution failed") or text.startswith("At least one job did not"):
             return f"{len(self.failed)} jobs failed: {'; '.join(self.failed)}. Mend the reason above; {ENDED}"
         return text if level >= logging.WARNING or "Nothing to be done" in text else ""
-
-
-def _hint(text: str) -> str:
-    """Return what may have been meant by a target that cannot be made."""
-    from flexround.tools.target_hints import hint  # not before the Snakefile has checked whose code it would run
-
-    return hint(text)
 
 
 def described(job: dict[str, Any]) -> str:

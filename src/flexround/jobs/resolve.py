@@ -1,10 +1,13 @@
 """Write the job and code files of a plan, and say what each rule reads: what the Snakefile asks. No torch here."""
 
+import contextlib
 import functools
 import importlib
 import sys
 import time
 import traceback
+from collections import Counter
+from importlib import metadata
 from pathlib import Path
 
 from flexround.errors import FlexRoundError, InputError
@@ -16,6 +19,7 @@ from flexround.settings import layout
 from flexround.settings.layout import CODE
 from flexround.settings.plan import Plan
 
+DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 SKEW = 60  # seconds that clocks of machines with a common file system may differ
 settled = False  # whether another process has planned the run: its files hold, whatever has been edited since
 
@@ -73,3 +77,17 @@ def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> str:
     text, sources = codefile.contents(*starts, files=files)
     _updated(path.with_name(codefile.SOURCES), sources)
     return _updated(path, text)
+
+
+def upgraded(results: Path) -> list[str]:
+    """Return a line for each version of a package that results of a scale were made with and that is not installed."""
+    made: Counter[tuple[str, str]] = Counter()
+    for path in (*results.glob("evaluated/**/metrics.json"), *results.glob("quantized/**/record.json")):
+        with contextlib.suppress(InputError, KeyError, TypeError):  # its readers say that a file is damaged
+            packages = artifacts.read_json(path)["environment"]["packages"]
+            made.update((name, packages[name]) for name in DECISIVE if packages[name] != metadata.version(name))
+    return [
+        f"{name} {metadata.version(name)} is installed; results in {results} that were made with {old}: {count}; "
+        "they stay, and --forcerun data makes anew what you ask for"
+        for (name, old), count in sorted(made.items())
+    ]

@@ -18,7 +18,7 @@ from flexround.settings.schema import (
     Source,
     Stage,
 )
-from flexround.settings.tables import FigureSpecs, Table
+from flexround.settings.tables import ByBits, Figure, FigureSpecs, GridShifts, Table
 from flexround.settings.validation import given
 
 
@@ -71,16 +71,21 @@ class Params(NamedTuple):
 
     def shown(self) -> list[tuple[str, str, str]]:
         """Return every (task, checkpoint, recipe) of the scale that a table or figure shows."""
-        cells = [cell for table in self.tables.values() for cell in table.cells()]
-        found = [(cell.task, cell.checkpoint, cell.row.recipe) for cell in cells]
-        panels = [panel for panels in self.figures.shifts.values() for panel in panels]
-        found += [(panel.task, panel.checkpoint, panel.recipe) for panel in panels]
-        spec = self.figures.sample_size
-        names = [spec.recipe(method, size) for method in spec.recipes for size in self.scale.figures.sample_sizes]
-        found += [(spec.task, spec.checkpoint, name) for name in names]
+        found = [run for table in self.tables.values() for run in table.runs()]
+        found += [run for figure in self.figures.figures for run in self.figure(figure)]
         found += [(task, checkpoint, other) for task, checkpoint, name in found for other in self.recipe(name).select]
         scale = self.scale
         return [run for run in dict.fromkeys(found) if run[0] in scale.tasks and run[1] in scale.checkpoints]
+
+    def figure(self, figure: Figure) -> list[tuple[str, str, str]]:
+        """Return every (task, checkpoint, recipe) of a figure, whether the scale has them or not."""
+        if isinstance(figure, GridShifts):
+            return [(panel.task, panel.checkpoint, panel.recipe) for panel in figure.panels]
+        if isinstance(figure, ByBits):
+            return self.tables[figure.table].runs()
+        sizes = self.scale.figures.sample_sizes
+        names = [figure.recipe(method, size) for method in figure.recipes for size in sizes]
+        return [(figure.task, figure.checkpoint, name) for name in names]
 
     def pairs(self) -> list[tuple[str, str]]:
         """Return every (task, checkpoint) of the scale that a table or figure shows."""

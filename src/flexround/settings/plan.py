@@ -9,6 +9,7 @@ from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import TRIALS, Hyper, Resources, Stage
+from flexround.settings.tables import ByBits, GridShifts
 
 CONFIG_KEYS = ("scale", "seeds", "own", "checkpoints")
 
@@ -43,8 +44,7 @@ class Plan:
             for name in self.selected:
                 if name not in self.scale.checkpoints:
                     raise SettingsError(f"--config checkpoints: {suggest(name, self.scale.checkpoints)}")
-        self.figures = [*params.figures.shifts, params.figures.sample_size.number]
-        self.figures += [params.figures.by_bits.number] if params.figures.by_bits else []
+        self.figures = [figure.number for figure in params.figures.figures]
 
     @staticmethod
     def pattern(names: Iterable[object]) -> str:
@@ -95,13 +95,10 @@ class Plan:
 
     def complete_figures(self) -> list[int]:
         """Return the figures that this scale has all tasks and checkpoints for, all of them selected."""
-        specs = self.params.figures
         pairs = {
-            number: [(panel.task, panel.checkpoint) for panel in panels] for number, panels in specs.shifts.items()
+            figure.number: [(task, name) for task, name, _ in self.params.figure(figure)]
+            for figure in self.params.figures.figures
         }
-        pairs[specs.sample_size.number] = [(specs.sample_size.task, specs.sample_size.checkpoint)]
-        if specs.by_bits:
-            pairs[specs.by_bits.number] = self.params.tables[specs.by_bits.table].pairs()
         chosen = [number for number in self.figures if all(self._chosen(name) for _, name in pairs[number])]
         return [number for number in chosen if self._has(pairs[number])]
 
@@ -125,18 +122,14 @@ class Plan:
         Raises:
             SettingsError: it shows a checkpoint that is not selected.
         """
-        figures = self.params.figures
-        if figures.by_bits and number == figures.by_bits.number:
-            return self.table_runs(figures.by_bits.table)
-        shown = figures.shifts.get(number, (figures.sample_size,))
-        if lacking := [panel.checkpoint for panel in shown if not self._chosen(panel.checkpoint)]:
+        figure = self.params.figures[number]
+        if isinstance(figure, ByBits):
+            return self.table_runs(figure.table)
+        runs = self.params.figure(figure)
+        if lacking := [checkpoint for _, checkpoint, _ in runs if not self._chosen(checkpoint)]:
             raise SettingsError(f"figure {number} shows {lacking[0]}; add it to --config checkpoints=")
-        if number in figures.shifts:
-            return [Run(self.scale.name, p.task, p.checkpoint, p.recipe, 0) for p in figures.shifts[number]]
-        spec, sizes = figures.sample_size, self.scale.figures.sample_sizes
-        recipes = [spec.recipe(name, size) for name in spec.recipes for size in sizes]
-        seeds = self.scale.figures.sample_size_seeds
-        return [run for recipe in recipes for run in self.trials(spec.task, spec.checkpoint, recipe, seeds)]
+        seeds = 1 if isinstance(figure, GridShifts) else self.scale.figures.sample_size_seeds
+        return [run for of in runs for run in self.trials(*of, seeds)]
 
     @functools.cache  # noqa: B019 - a Plan lives as long as the process
     def _hyper(self, task: str, checkpoint: str, recipe: str) -> tuple[Hyper, dict[str, str]]:

@@ -162,7 +162,7 @@ class Table(Strict):
         if self.settings:
             names = dict.fromkeys(name for setting in self.settings for name in setting.checkpoints)
             return [(task, name) for task in self.tasks for name in names]
-        return list(dict.fromkeys((cell.task, cell.checkpoint) for cell in self.cells()))
+        return list(dict.fromkeys((task, checkpoint) for task, checkpoint, _ in self.runs()))
 
     def rows(self) -> list[Row]:
         """Return all rows in order."""
@@ -180,6 +180,10 @@ class Table(Strict):
             )
             for column in self.columns
         ]
+
+    def runs(self) -> list[tuple[str, str, str]]:
+        """Return the (task, checkpoint, recipe) of each cell."""
+        return [(cell.task, cell.checkpoint, cell.row.recipe) for cell in self.cells()]
 
     def cells(self) -> list[CellSpec]:
         """Return all cells, row by row."""
@@ -235,10 +239,13 @@ class ByBits(_Figure):
     table: Count
 
 
+Figure = GridShifts | SampleSize | ByBits
+
+
 class FigureSpecs(Strict):
     """``params/figures.yaml``, or what a scale has in its place."""
 
-    figures: tuple[Annotated[GridShifts | SampleSize | ByBits, Field(discriminator="kind")], ...]
+    figures: tuple[Annotated[Figure, Field(discriminator="kind")], ...]
 
     @model_validator(mode="after")
     def _numbered(self) -> "FigureSpecs":
@@ -249,7 +256,7 @@ class FigureSpecs(Strict):
             raise ValueError("figures: give one of the kind sizes, and at most one of the kind bits")
         return self
 
-    def __getitem__(self, number: int) -> GridShifts | SampleSize | ByBits:
+    def __getitem__(self, number: int) -> Figure:
         """Return the figure of a number."""
         return next(figure for figure in self.figures if figure.number == number)
 

@@ -5,6 +5,7 @@ So is the chain: an output says where it belongs and what it was made of, a tabl
 
 import argparse
 import contextlib
+import dataclasses
 import functools
 import sys
 from collections.abc import Iterable, Iterator
@@ -17,7 +18,8 @@ from flexround.regress import compare
 from flexround.results import cells, evaluated
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
-from flexround.settings.dependents import served
+from flexround.settings import layout
+from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
@@ -152,6 +154,44 @@ def _summary(root: Path, listed: dict[Path, str], serves: dict[str, list[str]]) 
     if absent:
         wanting = sorted({name for directory in absent for name in serves[directory]}, key=lambda n: (n[0], len(n), n))
         yield f"not here: {len(absent)} of {len(serves)} directories, for {', '.join(wanting)}"
+
+
+def served(plan: Plan) -> dict[str, list[str]]:
+    """Return directory or gate -> ``table3``, ``figure7``, ... that are made from it, of what the scale can make."""
+    figures = plan.complete_figures()
+    shown = [(plan.params.tables[number].name, plan.table_runs(number), True) for number in plan.complete_tables()]
+    shown += [(f"figure{n}", plan.figure_runs(n), n not in plan.params.figures.shifts) for n in figures]
+    products: dict[str, list[str]] = {}
+    for name, runs, measured in shown:
+        for directory in sorted({directory for run in runs for directory in _directories(plan, run, measured)}):
+            products.setdefault(directory, []).append(name)
+    return products
+
+
+def _directories(plan: Plan, run: Run, measured: bool) -> Iterator[str]:
+    """Yield everything that a run is made from, and itself, which is an evaluation if it is ``measured``."""
+    recipe = plan.params.recipe(run.recipe)
+    yield layout.data_dir(run.scale, run.task)
+    yield from _network(plan, run.task, run.checkpoint)
+    if measured:
+        yield layout.evaluated_dir(run)
+    if recipe.quantized:
+        yield layout.quantized_dir(run)
+        yield plan.gate(run)
+    if recipe.setting:
+        yield plan.samples_dir(run)
+    for name in recipe.select:
+        yield from _directories(plan, dataclasses.replace(run, recipe=name), measured=False)
+
+
+def _network(plan: Plan, task: str, checkpoint: str) -> Iterator[str]:
+    """Yield a full-precision network, the data it is trained on, and those of the network it starts from."""
+    yield layout.checkpoint_dir(plan.scale.name, task, checkpoint)
+    origins = plan.origins(task, checkpoint)
+    if "data" in origins:
+        yield origins["data"]
+    if "pretrained" in origins:
+        yield from _network(plan, plan.params.checkpoint(checkpoint).pretrain or "", checkpoint)
 
 
 if __name__ == "__main__":
