@@ -15,11 +15,10 @@ from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, SHARD, question,
 
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
-from flexround.tasks.commonsense import posed, posed_files
+from flexround.tasks.commonsense import posed
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.commonsense.options import PosedOptions
 from flexround.tasks.glue import files as glue
-from flexround.tasks.glue import original
 from flexround.tasks.glue.options import GlueOptions
 from flexround.tasks.glue.task import Glue
 from flexround.tasks.language import c4
@@ -232,7 +231,7 @@ def test_the_splits_of_mnli_are_not_mixed_up_and_keep_their_idx(tmp_path):
 def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
     for name, content in real_files.POSED.items():
         rows = content * 9 if name == "hellaswag" else [content | {"query": str(number)} for number in range(9)]
-        real_files.write_questions(tmp_path / posed_files.FILES[name][0], rows)
+        real_files.write_questions(tmp_path / choice_files.POSED[name][0], rows)
     for path in (posed.TEST, posed.C4):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_bytes(" \r\n = Zürich\u2028 = \n\n one \n".encode())
@@ -324,7 +323,7 @@ def test_real_rte(tmp_path, split, count, positive):
 def test_real_files_of_the_authors(tmp_path, name, counts, sums):
     task = name.lower().replace("-", "")
     (tmp_path / task).symlink_to(REAL / "glue" / name)
-    splits = [[row["label"] for row in original.read(tmp_path, task, split)] for split in ("train", "validation")]
+    splits = [[row["label"] for row in glue.read_released(tmp_path, task, split)] for split in ("train", "validation")]
     assert (tuple(map(len, splits)), tuple(int(sum(labels)) for labels in splits)) == (counts, sums)
 
 

@@ -14,7 +14,7 @@ from flexround.results.render import curves, document, report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.tasks.commonsense import posed_files
+from flexround.tasks.commonsense import files as choice_files
 
 STORIES = ["once abc ab", "abc abc on", "ab once once", "on on abc a b c", "once on", "abc ab ab ab"]
 NETWORKS = [("cifar10", "resnet20"), ("cifar10", "resnet56"), ("tinystories", "stories260k")]
@@ -51,7 +51,7 @@ def work(tmp_path_factory):
     real_files.write_gguf(real_files.llama(**real_files.GGUF), place / "smollm2/SmolLM2-135M-Instruct.Q4_1.gguf")
     for name, content in real_files.POSED.items():
         rows = content * 4 if name == "hellaswag" else [content] * 4
-        real_files.write_questions(place / posed_files.FILES[name][0], rows)
+        real_files.write_questions(place / choice_files.POSED[name][0], rows)
     for name in ("wikitext2-raw/wiki.test.raw", "c4-sample/c4.utf8"):
         (place / name).parent.mkdir()
         (place / name).write_text("\n".join(STORIES * 8))
@@ -72,7 +72,7 @@ def test_every_network_is_imported_and_quantized(work):
     assert work.metrics(*NETWORKS[4])["n_examples"] == {"matthews": 80}
     assert tokenizer_files.load(work.weights(*NETWORKS[4]) / "tokenizer.json").truncation is None
     counts = work.metrics(*NETWORKS[5], "b-flexround-w4")["n_examples"]
-    assert counts == {"ppl": 4} | dict.fromkeys(posed_files.FILES, 3)
+    assert counts == {"ppl": 4} | dict.fromkeys(choice_files.POSED, 3)
 
 
 def test_its_tables_are_named_after_it(work):

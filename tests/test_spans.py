@@ -17,6 +17,7 @@ REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
 SQUAD = REALDATA / "squad_v11_dev" / "dev-v1.1.json.zip"
 VOCABULARY = REALDATA / "tokenizers" / "bert_uncased" / "vocab.txt"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "beyonce", "sang", "play", "##ed", *"abcdefghij", "."]
+LIMITS = 20, 30  # best starts and ends, tokens of an answer
 CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")
 
 
@@ -103,7 +104,7 @@ def test_offsets_count_characters_of_the_context_as_given(context):
 def test_an_empty_context_has_no_answer():
     found = ask("", "")
     assert (found.starts.tolist(), found.ends.tolist()) == ([0], [0])
-    assert predictions(found, np.ones((1, 8)), np.ones((1, 8)), [""]) == [""]
+    assert predictions(found, np.ones((1, 8)), np.ones((1, 8)), [""], *LIMITS) == [""]
 
 
 def test_questions_are_kept_apart_across_chunks(monkeypatch):
@@ -113,7 +114,7 @@ def test_questions_are_kept_apart_across_chunks(monkeypatch):
     answers = np.array([[10, 11], [0, 1], [0, 1]])
     found = features(bert(WORDS), questions(["1", "2", "3"], ["who"] * 3, contexts, answers), 8, 2)
     assert found.example.tolist() == [0, 0, 1, 2, 2]
-    assert predictions(found, *one_hot(found), contexts) == ["f", "g", "h"]
+    assert predictions(found, *one_hot(found), contexts, *LIMITS) == ["f", "g", "h"]
 
 
 def test_the_tokenizer_is_left_as_it_is_and_its_own_limits_do_not_count():
@@ -181,7 +182,7 @@ def test_predictions_are_those_of_a_search_through_all_pairs(n_best, longest):
 def test_nan_is_refused():
     found = ask("a b", "a")
     with pytest.raises(NumericalError, match="NaN"):
-        predictions(found, np.full((1, 8), np.nan), np.zeros((1, 8)), ["a b"])
+        predictions(found, np.full((1, 8), np.nan), np.zeros((1, 8)), ["a b"], *LIMITS)
 
 
 @pytest.mark.skipif(not (SQUAD.exists() and VOCABULARY.exists()), reason="needs the real data")
@@ -194,7 +195,7 @@ def test_real_squad_is_answered_from_the_right_tokens():
     data = questions([qa["id"] for _, qa in rows], [qa["question"] for _, qa in rows], contexts, answers)
     found = features(bert(VOCABULARY.read_text().splitlines()), data, 384, 128)
     assert len(rows) < len(found.inputs.ids) < 1.05 * len(rows)
-    texts = predictions(found, *one_hot(found), contexts)
+    texts = predictions(found, *one_hot(found), contexts, *LIMITS)
     em = squad_metric.scores(texts, [[each["text"]] for each in first])["em"]
     # The rest: answers that end inside a word piece ("Japan" of "Japanese"), and the few of more than 30 tokens.
     assert 99.0 < 100 * em.mean() < 100.0
