@@ -214,10 +214,10 @@ def test_scores_of_known_texts(place, monkeypatch):
     texts = [row["references"][-1] if row["seen"] else row["references"][0][:25] for row in rows]
     place.task = WebNLG(WebNLGOptions(max_length=500, beams=2, length_penalty=0.5, no_repeat_ngram=3, steps=200))
 
-    def search(model, prompts, rules, batch):
+    def search(model, prompts, options, eos, batch):
         assert model is place.model
         assert prompts == [[*spell(row["context"]), 0] for row in rows]
-        assert rules == beam.Rules(2, 0.5, 3, 200, 500, (0,))
+        assert (options, eos) == (place.task.options, [0])
         assert batch <= 16
         return [[*spell(" " + words), 0] for words in texts]
 
@@ -232,9 +232,9 @@ def test_scores_of_known_texts(place, monkeypatch):
         assert 5 < expected < 95
     tokens = found.predictions["validation/tokens"]
     assert tokens.shape == (8, 200)
-    assert [[token for token in row if token >= 0] for row in tokens.tolist()] == search(
-        place.model, [[*spell(row["context"]), 0] for row in rows], place.task.rules(SPELLING), 1
-    )
+    assert [[token for token in row if token >= 0] for row in tokens.tolist()] == [
+        [*spell(" " + words), 0] for words in texts
+    ]
     assert list(found.replicates) == ["unseen", "seen", "all"]
 
 
@@ -270,5 +270,5 @@ def test_from_the_data_to_a_quantized_evaluation(tmp_path):
     stored, model = full["predictions/validation/tokens"], work.model("webnlg", "gpt2-medium")
     tokenizer = tokenizer_files.load(weights / "tokenizer.json")
     prompts = [[*tokenizer.encode(row["context"]).ids, 0] for row in text.read_rows(work.data("webnlg"), "test")]
-    expected = beam.search(model, prompts, beam.Rules(beams=3, steps=20, positions=128, eos=(0,)))
+    expected = beam.search(model, prompts, WebNLGOptions(max_length=128, beams=3, steps=20), [0])
     assert [[token for token in row if token >= 0] for row in stored.tolist()] == expected
