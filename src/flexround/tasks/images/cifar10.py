@@ -68,7 +68,7 @@ def read_parquet(path: Path, classes: int, count: int | None) -> tuple[np.ndarra
     """Decode the images of a split, class by class as ``read`` does, in the order of the rows.
 
     ``path`` is ``FOLDER/SPLIT``, of the files ``SPLIT-*.parquet`` with the columns ``img`` (``bytes`` of an image) and
-    ``label`` (int); a missing or damaged one is an InputError too.
+    ``label`` (int); a missing or damaged one is an InputError too. Returned are uint8 (N, 32, 32, 3) and int64 (N,).
     """
     _, rows = hub_files.read(f"{path.name} of CIFAR-10", [path.parent], [path.name], ["img", "label"])
     contents = {f"row {index}": row["img"] for index, row in enumerate(rows)}
