@@ -40,14 +40,14 @@ def test_training_learns_repeats_itself_and_leaves_the_global_generator_alone(sm
         model = tiny_network()
         torch.manual_seed(len(results))
         state = torch.random.get_rng_state()
-        facts = digits_task().finetune(model, small_digits, RECIPE | {"seed": seed}, small_digits)
+        facts = digits_task().finetune(model, small_digits, RECIPE | {"epochs": 3, "seed": seed}, small_digits)
         assert torch.equal(torch.random.get_rng_state(), state)
         results.append((facts, model[-1].weight))
     assert results[0][0] == results[1][0]
     assert torch.equal(results[0][1], results[1][1])
     assert not torch.equal(results[0][1], results[2][1])
-    assert results[0][0]["train_accuracy"] > 40.0
-    assert "epoch 6/6: loss" in caplog.text
+    assert results[0][0]["train_accuracy"] > 20.0
+    assert "epoch 3/3: loss" in caplog.text
     json.dumps(results[0][0])
 
 
@@ -80,11 +80,8 @@ def test_shift_keeps_content_and_flip_mirrors():
         windows = [source[y : y + 6, x : x + 6] for y in range(5) for x in range(5)]
         assert any(np.array_equal(image, window) for window in windows)
     flipped = [image_training.augment(pixels, 0, True, rng)[0] for _ in range(20)]
-    mirrored = [np.array_equal(image, pixels[0, :, ::-1]) for image in flipped]
-    kept = [np.array_equal(image, pixels[0]) for image in flipped]
-    assert any(mirrored)
-    assert any(kept)
-    assert all(a or b for a, b in zip(mirrored, kept, strict=True))
+    kinds = [(np.array_equal(image, pixels[0, :, ::-1]), np.array_equal(image, pixels[0])) for image in flipped]
+    assert set(kinds) == {(True, False), (False, True)}
 
 
 def test_learning_rates():
