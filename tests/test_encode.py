@@ -31,11 +31,6 @@ def wordpiece():
     return mini.train(CORPUS, "wordpiece", 120)
 
 
-@pytest.fixture(scope="module")
-def bpe():
-    return mini.train(CORPUS, "bpe", 320)
-
-
 def test_pairs_are_joined_cut_padded_and_typed_by_hand(wordpiece):
     number, before = wordpiece.token_to_id, wordpiece.to_str()
     a, b = (wordpiece.encode(text, add_special_tokens=False).ids for text in ("the red tower", "the river"))
@@ -50,10 +45,10 @@ def test_pairs_are_joined_cut_padded_and_typed_by_hand(wordpiece):
     assert wordpiece.to_str() == before
 
 
-def test_chunks_don_t_show(bpe, monkeypatch):
-    whole = encode.encode(bpe, FIRST, SECOND, 12)
+def test_chunks_don_t_show(wordpiece, monkeypatch):
+    whole = encode.encode(wordpiece, FIRST, SECOND, 12)
     monkeypatch.setattr(encode, "_CHUNK", 2)
-    parts = encode.encode(bpe, FIRST, SECOND, 12)
+    parts = encode.encode(wordpiece, FIRST, SECOND, 12)
     assert all(np.array_equal(value, getattr(parts, name)) for name, value in vars(whole).items())
 
 

@@ -5,6 +5,7 @@ import itertools
 import json
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ from flexround.stages import finetune
 from flexround.tasks import protocol
 from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
-from synthetic import files
+from synthetic import files, tokenizers
 
 SCALE = str(Path(__file__).with_name("text_scale.yaml"))
 
@@ -78,6 +79,24 @@ def test_the_evaluation_is_that_of_a_plain_loop(chain):
             predicted.append(int(model(input_ids=torch.tensor([found.ids[:32]])).logits.argmax()))
     np.testing.assert_array_equal(stored["predictions/validation/predicted"], predicted)
     np.testing.assert_array_equal(stored["predictions/validation/label"], [row["label"] for row in rows])
+
+
+class Sure(torch.nn.Module):
+    """Prefers the tokens of the context to all others, by logits below 0."""
+
+    config = SimpleNamespace(type_vocab_size=2)
+
+    def forward(self, input_ids, token_type_ids, attention_mask):
+        logits = torch.where((token_type_ids == 1) & (input_ids >= len(tokenizers.SPECIAL)), -1.0, -100.0)
+        return SimpleNamespace(start_logits=logits, end_logits=logits)
+
+
+def test_what_was_not_computed_is_no_answer_of_squad(chain):
+    options = {"max_length": 256, "n_best": 3}
+    task = protocol.build(chain.params.scale.tasks["squad"].model_copy(update={"options": options}))
+    network = chain.weights("corpus-masked", "bert-base")
+    found = task.evaluate(Sure(), chain.data("squad"), torch.device("cpu"), 1, network, "validation")
+    assert all(found.predictions["validation/answers"].tobytes().decode().split("\n"))
 
 
 def test_the_body_is_the_pretrained_one_and_the_head_is_new(chain):
