@@ -24,7 +24,7 @@ from synthetic import files, tokenizers
 
 CPU = torch.device("cpu")
 SMALL = {"documents": 30, "shots": (0, 2), "block_size": 32, "test_block": 48}
-QUESTIONS = 9
+QUESTIONS = 6
 
 
 @functools.cache
