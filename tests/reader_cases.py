@@ -11,10 +11,8 @@ import real_files
 from pyarrow import parquet
 
 from flexround.tasks.commonsense import files as choice_files
-from flexround.tasks.commonsense import posed_files
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.glue import files as glue
-from flexround.tasks.glue import original
 from flexround.tasks.images import cifar10
 from flexround.tasks.images import photographs as photos
 from flexround.tasks.language import c4
@@ -115,7 +113,7 @@ def released(name, split, file, text, *rows):
     """Return the case of a file as its authors released it: rows of texts and label."""
     names = (*glue.SENTENCES[name], "label", "idx")
     found = [dict(zip(names, (*row, index), strict=True)) for index, row in enumerate(rows)]
-    return Case(f"{name}/{file}", text, lambda d: original.read(d, name, split), found)
+    return Case(f"{name}/{file}", text, lambda d: glue.read_released(d, name, split), found)
 
 
 CASES = {
@@ -191,9 +189,9 @@ CASES = {
     },
     **{
         f"posed {name}": Case(
-            posed_files.FILES[name][0],
+            choice_files.POSED[name][0],
             content if name == "hellaswag" else [content | {"more": "é"}],
-            lambda d, name=name: posed_files.read(d, name),
+            lambda d, name=name: choice_files.read_posed(d, name),
             [KINDS[name].pose(CHOICES[name])],
         )
         for name, content in real_files.POSED.items()

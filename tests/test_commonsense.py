@@ -1,23 +1,19 @@
-"""Common-sense reasoning: lm-eval's answers against plain loops, calibration on C4, and the whole chain."""
+"""Common-sense reasoning: lm-eval's answers against plain loops, perplexities, and calibration on C4."""
 
 import functools
 import json
 import math
 import random
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-import stage_calls
+import tiny
 import torch
-import transformers
-from safetensors.numpy import load_file
-from tokenizers import Tokenizer, processors
+from tokenizers import Tokenizer
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.models import transformer
 from flexround.tasks.commonsense import shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.options import CommonsenseOptions
@@ -26,51 +22,51 @@ from flexround.tasks.text import task as text
 from synthetic import choices as mini
 from synthetic import files, tokenizers
 
-SCALE = str(Path(__file__).with_name("commonsense_scale.yaml"))
 CPU = torch.device("cpu")
 SMALL = {"documents": 30, "shots": (0, 2), "block_size": 32, "test_block": 48}
-QUESTIONS = 9
+QUESTIONS = 6
 
 
 @functools.cache
-def trained():
+def trained(kind):
     lines = [line for part in mini.sheets(500, 0, answered) for line in part]
-    return tokenizers.train([line.text + line.answer for line in lines], "bpe", 400).to_str()
+    return tokenizers.train([line.text + line.answer for line in lines], kind, 400).to_str()
 
 
 def tokenizer(begin):
     """Return a small tokenizer; ``begin``: it puts token 0 before each text, as LLaMA's does."""
-    made = Tokenizer.from_str(trained())
-    if begin:
-        special = [("<|endoftext|>", 0)]
-        made.post_processor = processors.TemplateProcessing(single="<|endoftext|> $A", special_tokens=special)
-    return made
+    return Tokenizer.from_str(trained("bpe-begin" if begin else "bpe"))
 
 
 @pytest.fixture(scope="module")
 def prepared(tmp_path_factory):
     out = tmp_path_factory.mktemp("data")
     files.commonsense(out / "files", 30, 6, QUESTIONS, 7)
-    build(None).prepare(out, out / "files")
+    build().prepare(out, out / "files")
     return out
 
 
-@pytest.fixture
-def place(tmp_path, prepared):
+@pytest.fixture(scope="module")
+def place(tmp_path_factory, prepared):
     """Make a random model, its tokenizer and the mini task's data."""
-    config = {"vocab_size": 400, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32}
-    config |= {"attention_types": [[["global", "local"], 1]], "window_size": 4, "initializer_range": 0.3}
-    artifacts.write_text(tmp_path / "tokenizer.json", tokenizer(begin=True).to_str())
-    model = transformer.gpt_neo("causal-lm", max_position_embeddings=512, **config)
-    return SimpleNamespace(model=model, network=tmp_path, data=prepared)
+    network = tmp_path_factory.mktemp("network")
+    artifacts.write_text(network / "tokenizer.json", tokenizer(begin=True).to_str())
+    model = tiny.make("gpt_neo", vocab_size=400, max_position_embeddings=512, initializer_range=0.3)
+    return SimpleNamespace(model=model, network=network, data=prepared)
 
 
-def build(_, **options):
+@pytest.fixture(scope="module")
+def found(place):
+    """Evaluate it as each version of lm-eval asks."""
+    return {version: evaluated(place, prompts=version) for version in ("0.3", "0.4")}
+
+
+def build(**options):
     return Commonsense(CommonsenseOptions(**(SMALL | options)))
 
 
 def evaluated(place, batch=16, **options):
-    return build(place, **options).evaluate(place.model, place.data, CPU, batch, place.network, "validation")
+    return build(**options).evaluate(place.model, place.data, CPU, batch, place.network, "validation")
 
 
 def likelihood(place, context, continuation):
@@ -102,11 +98,8 @@ def scores(place, name, examples, encode):
     return np.array(found).T
 
 
-# questions
-
-
 @pytest.mark.parametrize("version", ["0.3", "0.4"])
-def test_answers_are_those_of_plain_loops(place, version):
+def test_answers_are_those_of_plain_loops(place, found, version):
     coder = tokenizer(begin=True)
 
     def apart(context, continuation):
@@ -116,7 +109,7 @@ def test_answers_are_those_of_plain_loops(place, version):
         ids, length = coder.encode(context + continuation).ids, len(coder.encode(context).ids)
         return ids[:length], ids[length:]
 
-    found = evaluated(place, prompts=version)
+    found = found[version]
     for name in KINDS:
         for metric, shots in ((name, 0), (f"{name}_2", 2)):
             examples = found.predictions[f"{metric}/examples"] if shots else [[]] * QUESTIONS
@@ -127,18 +120,14 @@ def test_answers_are_those_of_plain_loops(place, version):
                 acc = acc_norm
             assert found.metrics[metric] == pytest.approx(100 * acc.mean())
             assert found.n_examples[metric] == QUESTIONS
-    assert found.higher_is_better["boolq_2"]
-    assert not found.higher_is_better["ppl"]
+    assert (found.higher_is_better["boolq_2"], found.higher_is_better["ppl"]) == (True, False)
 
 
 @pytest.fixture
 def llama():
     """Make a random LLaMA that is sure of itself."""
-    sizes = {"vocab_size": 400, "hidden_size": 32, "num_hidden_layers": 2, "intermediate_size": 64}
-    heads = {"num_attention_heads": 4, "num_key_value_heads": 2, "max_position_embeddings": 512}
-    special = {"bos_token_id": 0, "eos_token_id": 0, "initializer_range": 0.3}
-    torch.manual_seed(0)
-    return transformers.LlamaForCausalLM(transformers.LlamaConfig(**sizes, **heads, **special)).eval()
+    sizes = {"vocab_size": 400, "hidden_size": 32, "num_attention_heads": 4, "num_key_value_heads": 2}
+    return tiny.make("llama", max_position_embeddings=512, initializer_range=0.3, **sizes).eval()
 
 
 @pytest.mark.parametrize("positions", [512, 20])
@@ -204,33 +193,24 @@ def test_examples_are_drawn_as_each_version_of_lm_eval_does():
     ]
 
 
-def test_what_decides_the_numbers_is_recorded(place):
+def test_what_decides_the_numbers_is_recorded(found):
     import lm_eval
 
-    protocol = evaluated(place).protocol
-    assert protocol["lm_eval"] == lm_eval.__version__
-    assert protocol["asked_as"] == "0.3"
-    five = protocol["questions"]["piqa_2"]
-    assert five["shots"] == 2
-    assert five["example_seed"] == 42
-    assert five["version"] == "1.0"
+    protocol = found["0.3"].protocol
+    assert (protocol["lm_eval"], protocol["asked_as"]) == (lm_eval.__version__, "0.3")
+    shown = protocol["questions"]["piqa_2"]
+    assert (shown["shots"], shown["example_seed"], shown["version"]) == (2, 42, "1.0")
     assert protocol["questions"]["piqa"]["example_seed"] is None
-    hashes = {facts["definition_sha256"] for facts in protocol["questions"].values()}
-    assert len(hashes) == len(KINDS)
+    assert len({facts["definition_sha256"] for facts in protocol["questions"].values()}) == len(KINDS)
     json.dumps(protocol)
 
 
-# perplexities
-
-
-def test_perplexities_are_those_of_plain_loops(place):
-    coder = tokenizer(begin=True)
+def test_perplexities_are_those_of_plain_loops(place, found):
+    coder, found = tokenizer(begin=True), found["0.3"]
     coder.no_padding()
-    found = evaluated(place, shots=(0,))
     rows = [row["text"] for row in text.read_rows(place.data, "validation")]
     joined = "\n\n".join(row["text"] for row in text.read_rows(place.data, "test"))
-    protocols = {"ppl": (rows, 32), "ppl_48": ([joined], 48)}
-    for metric, (texts, size) in protocols.items():
+    for metric, texts, size in (("ppl", rows, 32), ("ppl_48", [joined], 48)):
         ids = [token for one in texts for token in coder.encode(one).ids]
         blocks = [ids[start : start + size] for start in range(0, len(ids) - size + 1, size)]
         losses = [-likelihood(place, block[:1], block[1:]) / (size - 1) for block in blocks]
@@ -242,73 +222,38 @@ def test_perplexities_are_those_of_plain_loops(place):
 # calibration
 
 
-@pytest.mark.parametrize("rule", ["paper", "release"])
-def test_calibration_samples_are_blocks_of_the_documents(place, monkeypatch, rule):
+def test_calibration_samples_of_the_release_are_the_first_blocks_of_joined_documents(place, monkeypatch):
     monkeypatch.setattr("flexround.tasks.commonsense.task.JOINED", 12)
-    task, coder = build(place, calibration=rule), tokenizer(begin=True)
+    task, coder, blocks = build(calibration="release"), tokenizer(begin=True), []
     coder.no_padding()
     documents = [row["text"] for row in text.read_rows(place.data, "train")]
-    joined = 12 if rule == "release" else len(documents)
-    blocks = []
-    for start in range(0, len(documents), joined):
-        ids = [token for one in documents[start : start + joined] for token in coder.encode(one).ids]
+    for start in range(0, len(documents), 12):
+        ids = [token for one in documents[start : start + 12] for token in coder.encode(one).ids]
         blocks += [ids[at : at + 32] for at in range(0, len(ids) - 31, 32)]
-    drawn = task.calibration(place.data, 20, 0)
-    inputs = task.inputs(drawn, place.network)
+    inputs = task.inputs(task.calibration(place.data, 20, 0), place.network)
     assert inputs.x.shape == (20, *task.input_shape)
+    assert inputs.x[:, 0].tolist() == blocks[:20]
     assert not inputs.x[:, 1].any()
-    found = inputs.x[:, 0].tolist()
-    if rule == "release":
-        assert found == blocks[:20]
-    else:
-        places = [blocks.index(block) for block in found]
-        assert len(set(places)) == 20
-        assert places != sorted(places)
-    with pytest.raises(InputError, match="samples=9999"):
-        task.inputs(task.calibration(place.data, 9999, 0), place.network)
+    for rule in ("release", "paper"):
+        task = build(calibration=rule)
+        with pytest.raises(InputError, match="samples=9999"):
+            task.inputs(task.calibration(place.data, 9999, 0), place.network)
 
 
-# bad input
-
-
-def test_a_tokenizer_that_does_not_begin_texts_is_refused(place):
-    artifacts.write_text(place.network / "tokenizer.json", tokenizer(begin=False).to_str())
+def test_what_cannot_be_evaluated_is_refused(place, prepared, tmp_path):
+    artifacts.write_text(tmp_path / "tokenizer.json", tokenizer(begin=False).to_str())
+    other = SimpleNamespace(model=place.model, network=tmp_path, data=prepared)
     message = "tokenizer.json: adds 0 tokens to a text, LLaMA's one at its beginning"
     with pytest.raises(InputError, match=message):
-        evaluated(place)
-    task = build(place)
+        evaluated(other)
     with pytest.raises(InputError, match=message):
-        task.inputs(task.calibration(place.data, 5, 0), place.network)
-    assert evaluated(place, begin=False, shots=(0,)).metrics["ppl"] > 1
-
-
-def test_too_few_examples_are_refused(place, prepared, tmp_path):
-    with pytest.raises(InputError, match="boolq: 7 training examples are too few for 8 shots; lower the option shots"):
-        build(place, shots=(0, 8)).prepare(tmp_path / "other", prepared / "files")
-    files.commonsense(tmp_path, 4, 2, 3, 0)
-    build(place, shots=(0,)).prepare(tmp_path / "other", tmp_path)
-
-
-def test_no_settings_are_chosen_on_it(place):
+        build().inputs(build().calibration(prepared, 5, 0), tmp_path)
+    assert evaluated(other, begin=False, shots=(0,)).metrics["ppl"] > 1
     with pytest.raises(SettingsError, match="no settings are chosen on common-sense reasoning"):
-        build(place).evaluate(place.model, place.data, CPU, 4, place.network, "heldout")
-
-
-def test_blocks_longer_than_the_model_are_refused(place):
+        build().evaluate(place.model, prepared, CPU, 4, place.network, "heldout")
     with pytest.raises(InputError, match="513: the model has 512 positions"):
         evaluated(place, test_block=513)
-
-
-# the chain
-
-
-def test_from_the_data_to_a_quantized_evaluation(tmp_path):
-    work = stage_calls.Work(SCALE, tmp_path)
-    full, low = (work.metrics("commonsense", "llama-7b", name) for name in ("full-precision", "q-flexround-w8a8"))
-    metrics = {f"{name}{shots}" for name in KINDS for shots in ("", "_2")} | {"ppl", "ppl_48"}
-    assert set(full["metrics"]) == set(full["stderr"]) == set(full["n_examples"]) == metrics
-    assert low["metrics"]["ppl"] == pytest.approx(full["metrics"]["ppl"], rel=0.05)
-    assert low["metrics"]["ppl"] != full["metrics"]["ppl"]
-    assert low["protocol"] == full["protocol"]
-    stored = load_file(work.evaluated("commonsense", "llama-7b", "q-flexround-w8a8") / "predictions.safetensors")
-    assert 100 * stored["scores/piqa_2"].mean() == pytest.approx(low["metrics"]["piqa_2"])
+    with pytest.raises(InputError, match="boolq: 7 training examples are too few for 8 shots; lower the option shots"):
+        build(shots=(0, 8)).prepare(tmp_path / "other", prepared / "files")
+    files.commonsense(tmp_path, 4, 2, 3, 0)
+    build(shots=(0,)).prepare(tmp_path / "other", tmp_path)

@@ -1,56 +1,66 @@
-"""Image tasks: preprocessing, layout checks, calibration and metrics."""
+"""Image tasks: reading folders, tars and tables, calibration and metrics; the digits; CIFAR-10's ResNets."""
 
+import hashlib
+import io
+import math
+import re
 import shutil
+import tarfile
+import textwrap
 
 import image_sets
 import numpy as np
+import pyarrow as pa
 import pytest
+import real_files
 import torch
 from image_sets import build, digits_task, save
+from PIL import Image
+from pyarrow import parquet
 from torch import nn
 from torchvision import datasets, transforms
 
 from flexround.errors import InputError, NumericalError, SettingsError
+from flexround.mini import digits
+from flexround.models import cifar_resnet
+from flexround.settings.layout import ROOT
+from flexround.settings.load import load_params
 from flexround.tasks.images import task as images
+from flexround.tasks.images.cifar10 import Cifar10
+from flexround.tasks.images.options import Cifar10Options, PhotographsOptions
+from flexround.tasks.images.photographs import Photographs
 from flexround.tasks.images.transforms import draw_box
 
+DIGITS = "8ef700018d6955044c84d1a1fa1ead70e78b46d294a57dd59a47dbe684b3b2b9"
 sources, prepared = image_sets.sources, image_sets.prepared
 
 
-def test_validation_images_equal_torchvision_s_pipeline(sources, prepared):
-    pipeline = transforms.Compose(
-        [
-            transforms.Resize(40),
-            transforms.CenterCrop(32),
-            transforms.ToTensor(),
-            transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)),
-        ]
-    )
-    folder = datasets.ImageFolder(sources / "imagenet" / "val", pipeline)
-    expected = torch.stack([image for image, _ in folder])
-    found = build().normalise(np.load(prepared / "val_images.npy"), "cpu")
+# folders
+
+
+def test_validation_images_equal_torchvision_s_pipeline(sources, tmp_path):
+    val, rng = sources / "imagenet" / "val", np.random.default_rng(1)
+    save(val / "n01" / "n01_0.JPEG", (50, 50), rng, mode="CMYK")
+    save(val / "n01" / "n01_1.JPEG", (50, 60), rng, mode="L")
+    build().prepare(tmp_path / "data", sources)
+    steps = [transforms.Resize(40), transforms.CenterCrop(32), transforms.ToTensor()]
+    steps.append(transforms.Normalize((0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))
+    folder = datasets.ImageFolder(val, transforms.Compose(steps))
+    found = build().normalise(np.load(tmp_path / "data/val_images.npy"), "cpu")
     assert found.shape == (6, 3, 32, 32)
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
-    assert np.load(prepared / "val_labels.npy").tolist() == folder.targets
+    torch.testing.assert_close(found, torch.stack([image for image, _ in folder]), rtol=0, atol=1e-6)
+    assert np.load(tmp_path / "data/val_labels.npy").tolist() == folder.targets
 
 
-def test_the_manifest_does_not_say_where_the_images_lie(sources, prepared, tmp_path):
+def test_the_manifest_does_not_say_where_the_images_lie_and_moved_ones_are_missed(sources, prepared, tmp_path):
     (tmp_path / "elsewhere").mkdir()
     (sources / "imagenet").rename(tmp_path / "elsewhere" / "imagenet")
     build().prepare(tmp_path / "data2", tmp_path / "elsewhere")
     assert (prepared / "manifest.json").read_bytes() == (tmp_path / "data2" / "manifest.json").read_bytes()
     with pytest.raises(InputError, match="no longer there; run the data stage again"):
         build().calibration(prepared, 2, 0)
-
-
-def test_cmyk_and_grey_images_are_converted(sources, tmp_path):
-    val = sources / "imagenet" / "val"
-    rng = np.random.default_rng(1)
-    save(val / "n01" / "n01_0.JPEG", (50, 50), rng, mode="CMYK")
-    save(val / "n01" / "n01_1.JPEG", (50, 50), rng, mode="L")
-    build().prepare(tmp_path / "data", sources)
-    folder = datasets.ImageFolder(val, transforms.Compose([transforms.Resize(40), transforms.CenterCrop(32)]))
-    assert np.array_equal(np.load(tmp_path / "data" / "val_images.npy"), np.stack([np.asarray(i) for i, _ in folder]))
+    with pytest.raises(SettingsError, match="crop=64 is larger than resize=40"):
+        build(crop=64)
 
 
 def test_all_unreadable_files_are_listed_together(sources, tmp_path):
@@ -118,23 +128,18 @@ def test_all_that_is_wrong_with_the_layout_is_reported_together(sources, tmp_pat
     assert all(message in line for line, message in zip(lines, messages, strict=True))
 
 
-def test_options_are_checked():
-    with pytest.raises(SettingsError, match="did you mean 'resize'"):
-        build(resise=256)
-    with pytest.raises(SettingsError, match="crop=64 is larger than resize=40"):
-        build(crop=64)
-
-
 def test_calibration_is_deterministic_nested_and_follows_the_seed(prepared):
     task = build()
     one, again, fewer, other = (task.calibration(prepared, n, s) for n, s in ((9, 1), (9, 1), (4, 1), (9, 2)))
-    assert one["images"].shape == (9, 32, 32, 3)
-    assert one["images"].dtype == np.uint8
+    assert (one["images"].shape, one["images"].dtype) == ((9, 32, 32, 3), np.uint8)
     assert len(set(one["indices"])) == 9
     for name in ("images", "indices"):
         assert np.array_equal(one[name], again[name])
         assert np.array_equal(one[name][:4], fewer[name])
         assert not np.array_equal(one[name], other[name])
+    for samples in (0, 13):
+        with pytest.raises(InputError, match=f"samples={samples}: choose from 1 to 12"):
+            task.calibration(prepared, samples, 0)
 
 
 def test_calibration_images_come_from_the_training_files(sources, prepared):
@@ -144,12 +149,6 @@ def test_calibration_images_come_from_the_training_files(sources, prepared):
     for image, index in zip(found["images"], found["indices"], strict=True):
         means = [np.abs(np.asarray(other.resize((32, 32))) - image.astype(float)).mean() for other, _ in folder]
         assert int(np.argmin(means)) == index
-
-
-@pytest.mark.parametrize("samples", [0, 13])
-def test_an_impossible_number_of_samples_is_refused(prepared, samples):
-    with pytest.raises(InputError, match=f"samples={samples}: choose from 1 to 12"):
-        build().calibration(prepared, samples, 0)
 
 
 def test_random_boxes_have_torchvision_s_areas():
@@ -167,6 +166,9 @@ def test_random_boxes_have_torchvision_s_areas():
     assert np.abs(boxes.std(axis=0) - theirs.std(axis=0)).max() < 8
 
 
+# metrics
+
+
 class Table(nn.Module):
     """Looks the logits up by the first pixel's red value."""
 
@@ -178,36 +180,158 @@ class Table(nn.Module):
         return self.logits[(x[:, 0, 0, 0] * 255).round().long()]
 
 
-@pytest.fixture
-def numbered(tmp_path):
-    """Return prepared data of four images whose first red value is their number, all of class 3."""
-    pixels = np.zeros((4, 2, 2, 3), np.uint8)
+def test_top1_top5_and_standard_errors(tmp_path):
+    """Of four images of class 3, whose first red value is their number."""
+    pixels, task = np.zeros((4, 2, 2, 3), np.uint8), digits_task()
     pixels[:, 0, 0, 0] = range(4)
     images.save_array(tmp_path / "val_images.npy", pixels)
     images.save_array(tmp_path / "val_labels.npy", np.full(4, 3))
-    images.write_manifest(tmp_path, ["val_images.npy", "val_labels.npy"])
-    return tmp_path
 
+    def evaluated(logits):
+        return task.evaluate(Table(logits), tmp_path, torch.device("cpu"), 3, tmp_path, "validation")
 
-def test_top1_top5_and_standard_errors(numbered):
-    logits = torch.zeros(4, 8)
-    logits[0, 3] = 1.0  # first
-    logits[1] = torch.tensor([9.0, 8, 7, 5, 6, 0, 0, 0])  # fifth
-    logits[2] = torch.tensor([9.0, 8, 7, 4, 6, 5, 0, 0])  # sixth
-    logits[3] = torch.tensor([9.0, 0, 0, 8, 0, 0, 0, 0])  # second
-    found = digits_task().evaluate(Table(logits), numbered, torch.device("cpu"), 3, numbered, "validation")
+    first, fifth, sixth, second = (
+        torch.eye(8)[3],
+        [9.0, 8, 7, 5, 6, 0, 0, 0],
+        [9.0, 8, 7, 4, 6, 5, 0, 0],
+        [9.0, 0, 0, 8],
+    )
+    logits = torch.stack([first, torch.tensor(fifth), torch.tensor(sixth), torch.tensor([*second, 0, 0, 0, 0])])
+    found = evaluated(logits)
     assert found.metrics == {"top1": 25.0, "top5": 75.0}
     assert found.stderr["top1"] == pytest.approx(25.0)  # sqrt(3/4 * 1/4 * 4/3 / 4)
     assert found.scores["top1"].tolist() == [1, 0, 0, 0]
     assert found.scores["top5"].tolist() == [1, 1, 0, 1]
     assert found.n_examples == {"top1": 4, "top5": 4}
-    assert found.higher_is_better == {"top1": True, "top5": True}
-
-
-def test_nan_and_too_few_outputs_are_refused(numbered):
-    bad = torch.zeros(4, 8)
-    bad[2, 0] = float("nan")
-    with pytest.raises(NumericalError, match="validation images 2 to 3"):
-        digits_task().evaluate(Table(bad), numbered, torch.device("cpu"), 2, numbered, "validation")
+    logits[3, 0] = math.nan
+    with pytest.raises(NumericalError, match="validation images 3 to 3"):
+        evaluated(logits)
     with pytest.raises(InputError, match="3 outputs, but the data has class 3"):
-        digits_task().evaluate(Table(torch.zeros(4, 3)), numbered, torch.device("cpu"), 2, numbered, "validation")
+        evaluated(torch.zeros(4, 3))
+
+
+# tars and tables
+
+
+def cifar10(**options):
+    return Cifar10(Cifar10Options(**{"classes": 5, "train": 20, "val": 20} | options))
+
+
+def arrays(task, out, sources):
+    task.prepare(out, sources)
+    return {file.stem: np.load(file) for file in out.glob("*.npy")}
+
+
+@pytest.fixture
+def tars(tmp_path):
+    real_files.images(tmp_path / "cifar10/train.tar", "train", 6)
+    real_files.images(tmp_path / "cifar10/test.tar", "test", 4, seed=1)
+    return tmp_path
+
+
+def test_images_and_labels_are_those_of_the_tars_and_each_is_drawn_once(tars, tmp_path):
+    found = arrays(cifar10(), tmp_path / "data", tars)
+    assert found["train_images"].shape == (20, 32, 32, 3)
+    assert found["train_labels"].tolist() == [label for label in range(5) for _ in range(4)]
+    with tarfile.open(tars / "cifar10/test.tar") as tar:
+        image = Image.open(tar.extractfile("test/bee/0002.jpg"))
+        np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
+    drawn, fewer = (cifar10().calibration(tmp_path / "data", count, 3) for count in (20, 5))
+    assert sorted(drawn["indices"]) == list(range(20))
+    np.testing.assert_array_equal(drawn["images"][:5], fewer["images"])
+    np.testing.assert_array_equal(drawn["images"], found["train_images"][drawn["indices"]])
+
+
+def test_lossless_images_are_those_of_the_hub_s_rows_class_by_class(tmp_path):
+    pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
+    files = [io.BytesIO() for _ in pixels]
+    for image, file in zip(pixels, files, strict=True):
+        Image.fromarray(image).save(file, "PNG")
+    labels, folder = [4, 3, 2, 1, 0] * 4, tmp_path / "here/plain_text"
+    rows = [{"img": {"bytes": f.getvalue(), "path": ""}, "label": i} for f, i in zip(files, labels, strict=True)]
+    folder.mkdir(parents=True)
+    for split in ("train", "test"):
+        parquet.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
+    found = arrays(cifar10(root="here", train=10), tmp_path / "data", tmp_path)
+    np.testing.assert_array_equal(found["train_images"], pixels[[4, 9, 3, 8, 2, 7, 1, 6, 0, 5]])
+    np.testing.assert_array_equal(found["val_images"], pixels[np.argsort(labels, kind="stable")])
+    assert found["val_labels"].tolist() == sorted(labels)
+    with pytest.raises(InputError, match=r"plain_text/train: row 0: label 4 of 4 classes"):
+        cifar10(root="here", classes=4).prepare(tmp_path / "data", tmp_path)
+    rows[7]["img"]["bytes"] = b"no image"
+    parquet.write_table(pa.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
+    with pytest.raises(InputError, match=r"plain_text/test: row 7 can't be read"):
+        cifar10(root="here", train=10).prepare(tmp_path / "data", tmp_path)
+
+
+def test_the_documented_scale_of_lossless_images_is_one(tmp_path):
+    page = (ROOT / "docs/results.md").read_text()
+    (block,) = re.findall(r"^    name: real-lossless\n(?: {4}.*\n)+", page, re.MULTILINE)
+    (tmp_path / "real-lossless.yaml").write_text(textwrap.dedent(block))
+    params = load_params(str(tmp_path / "real-lossless.yaml"))
+    assert [params.gate("cifar10", name).min for name in ("resnet20", "resnet56")] == [91.2, 92.9]
+
+
+def test_other_data_and_images_that_do_not_fit_are_refused_by_name(tars, tmp_path):
+    for options, message in (
+        ({"classes": 4}, "train.tar: 5 classes instead of 4"),
+        ({"train": 40}, "class ant has 6 images, fewer than 8; lower the option train"),
+        ({"val": 21}, "test.tar: 20 images instead of 21"),
+    ):
+        with pytest.raises(InputError, match=message):
+            cifar10(**options).prepare(tmp_path / "data", tars)
+    path = tars / "cifar10/test.tar"
+    with tarfile.open(path, "a") as tar:
+        real_files.add(tar, "test/ant/9999.jpg", b"no image")
+    with pytest.raises(InputError, match=r"9999\.jpg can't be read"):
+        cifar10().prepare(tmp_path / "data", tars)
+    real_files.images(path, "test", 4, size=16)
+    with pytest.raises(InputError, match=r"0000\.jpg is 16 x 16, not 32 x 32"):
+        cifar10().prepare(tmp_path / "data", tars)
+
+
+def test_the_shortcut_is_a_strided_copy_and_zero_channels():
+    block = cifar_resnet.BasicBlock(4, 8, 2).eval()
+    torch.nn.init.zeros_(block.conv2.weight)
+    x = torch.rand(1, 4, 8, 8)
+    with torch.no_grad():
+        out = block(x)
+    torch.testing.assert_close(out[:, 2:6], x[:, :, ::2, ::2])
+    assert not out[:, [0, 1, 6, 7]].any()
+    with pytest.raises(SettingsError, match="depth=18: choose 6n"):
+        cifar_resnet.resnet(18)
+
+
+def of_member(path, name):
+    with tarfile.open(path) as tar:
+        return Image.open(io.BytesIO(tar.extractfile(name).read())).convert("RGB")
+
+
+def test_photographs_are_the_central_squares_in_the_order_of_index_and_classes(tmp_path):
+    real_files.samples(tmp_path / "photographs/samples.tar")
+    real_files.photographs(tmp_path / "photographs/photographs.tar")
+    found = arrays(Photographs(PhotographsOptions(classes=3, val=2, size=16)), tmp_path / "data", tmp_path)
+    assert found["val_labels"].tolist() == [2, 0]
+    assert found["train_labels"].tolist() == [0, 1, 2]
+    wide, high = of_member(tmp_path / "photographs/photographs.tar", "dataset/images/8.png"), (4, 0, 36, 32)
+    expected = np.asarray(wide.crop(high).resize((16, 16), Image.Resampling.BICUBIC))
+    np.testing.assert_array_equal(found["val_images"][1], expected)
+    tall = of_member(tmp_path / "photographs/samples.tar", "n1_a.JPEG")
+    expected = np.asarray(tall.crop((0, 4, 32, 36)).resize((16, 16), Image.Resampling.BICUBIC))
+    np.testing.assert_array_equal(found["train_images"][0], expected)
+
+
+def test_pixels_are_normalised_as_tensorflow_s_efficientnet_lite_wants_them():
+    pixels = np.arange(256, dtype=np.uint8).reshape(1, 16, 16, 1).repeat(3, 3)
+    expected = ((torch.from_numpy(pixels).float() - 127) / 128).permute(0, 3, 1, 2)
+    found = Photographs(PhotographsOptions()).normalise(pixels, "cpu")
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-6)
+
+
+def test_digits_have_the_same_bytes_on_every_machine_and_splits_that_share_no_base_digit():
+    made = digits.make(train=600, validation=150, seed=0)
+    assert hashlib.sha256(b"".join(made[name].tobytes() for name in sorted(made))).hexdigest() == DIGITS
+    train, validation = digits.split_bases(digits.base_digits()[1], np.random.Generator(np.random.PCG64(0)))
+    assert sorted([*train, *validation]) == list(range(1797))
+    assert set(made["train_base"]) <= set(train)
+    assert set(made["val_base"]) <= set(validation)

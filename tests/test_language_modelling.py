@@ -6,13 +6,13 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
+import tiny
 import tokenizers
 import torch
 from tokenizers import models, pre_tokenizers, processors
 
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.io import artifacts
-from flexround.models import transformer
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling, LanguageOptions
 from flexround.tasks.text import metrics as text_metrics
@@ -20,6 +20,7 @@ from flexround.tasks.text import task as text
 from flexround.tasks.text import token_blocks
 
 CPU = torch.device("cpu")
+FIT = {"epochs": 2, "batch": 4, "lr": 1e-2}
 
 
 def letters(begin=False):
@@ -48,31 +49,22 @@ def test_blocks_by_hand():
     assert cut(texts, 4, 2, begin=True) == [[[0, 1, 2, 3], [4, 0, 0, 5]]], "blank rows begin too"
     (found,) = token_blocks.blocks(texts, letters(), 3, 2, "here")
     assert found.dtype == np.int32
+    with pytest.raises(InputError, match="here: 3 tokens are less than one block, block_size=4; lower it or add text"):
+        cut(["a b", "c"], 4)
 
 
-def test_tokenizing_in_chunks_changes_nothing(monkeypatch):
-    texts = [" ".join("abcdefghij"[: 1 + index % 10]) for index in range(50)]
+def test_tokenizing_in_chunks_as_text_is_needed_changes_nothing(monkeypatch):
+    texts, read = [" ".join("abcdefghij"[: 1 + index % 10]) for index in range(50)], []
     whole = list(itertools.chain(*cut(texts, 7, 4)))
+    assert len(whole) == sum(1 + index % 10 for index in range(50)) // 7
     monkeypatch.setattr(token_blocks, "CHUNK", 3)
     assert list(itertools.chain(*cut(texts, 7, 4))) == whole
-    assert len(whole) == sum(1 + index % 10 for index in range(50)) // 7
-
-
-def test_text_is_read_as_it_is_needed(monkeypatch):
-    monkeypatch.setattr(token_blocks, "CHUNK", 3)
-    read = []
     endless = (read.append(1) or "a b" for _ in itertools.count())
     next(token_blocks.blocks(endless, letters(), 4, 2, "here"))
     assert len(read) <= 6
 
 
-def test_text_shorter_than_a_block():
-    assert cut(["a b c"], 3) == [[[1, 2, 3]]]
-    with pytest.raises(InputError, match="here: 3 tokens are less than one block, block_size=4; lower it or add text"):
-        cut(["a b", "c"], 4)
-
-
-# perplexity
+# perplexity; that losses are those of a plain loop, test_commonsense.py says
 
 
 def test_perplexity_and_its_error():
@@ -97,9 +89,7 @@ def place(tmp_path):
         artifacts.write_text(tmp_path / f"sources/ptb/ptb.{split}.txt", "\n".join(drawn))
     task.prepare(tmp_path / "data", tmp_path / "sources")
     artifacts.write_text(tmp_path / "network/tokenizer.json", letters().to_str())
-    config = {"vocab_size": 16, "hidden_size": 16, "num_layers": 2, "num_heads": 2, "intermediate_size": 32}
-    config |= {"attention_types": [[["global", "local"], 1]], "window_size": 4, "initializer_range": 0.5}
-    model = transformer.gpt_neo("causal-lm", max_position_embeddings=64, **config)
+    model = tiny.make("gpt_neo", vocab_size=16, max_position_embeddings=64, initializer_range=0.5)
     return SimpleNamespace(task=task, model=model, data=tmp_path / "data", network=tmp_path / "network")
 
 
@@ -112,29 +102,14 @@ def evaluated(place, batch=5):
     return place.task.evaluate(place.model, place.data, CPU, batch, place.network, "validation")
 
 
-def test_perplexity_is_that_of_a_plain_loop(place):
-    ids = ids_of(place, "validation")
-    losses = []
-    for start in range(0, len(ids) - 7, 8):
-        block = ids[start : start + 8]
-        for length in range(1, 8):
-            with torch.no_grad():
-                logits = place.model(torch.tensor([block[:length]])).logits[0, -1]
-            losses.append(-math.log(logits.double().softmax(0)[block[length]]))
-    found = evaluated(place)
-    assert found.metrics["ppl"] == pytest.approx(math.exp(sum(losses) / len(losses)), rel=1e-5)
-    assert found.n_examples == {"ppl": len(ids) // 8}
-    assert found.higher_is_better == {"ppl": False}
-    blocks = np.reshape(losses, (-1, 7)).mean(1)
-    np.testing.assert_allclose(found.predictions["validation/loss"], blocks, rtol=1e-5)
-
-
 def test_batches_are_small_enough_for_their_logits(place, monkeypatch):
     sizes = []
     place.model.register_forward_pre_hook(
         lambda _, args, kwargs: sizes.append(len(kwargs["input_ids"])), with_kwargs=True
     )
     whole = evaluated(place)
+    assert whole.n_examples == {"ppl": len(ids_of(place, "validation")) // 8}
+    assert whole.metrics["ppl"] == pytest.approx(math.exp(whole.predictions["validation/loss"].mean()))
     assert max(sizes) == 5
     monkeypatch.setattr(language_modelling, "LOGITS", 2 * 8 * 16)
     sizes.clear()
@@ -147,23 +122,17 @@ def test_batches_are_small_enough_for_their_logits(place, monkeypatch):
 
 def test_training_lowers_the_perplexity_and_takes_every_block(place):
     before = evaluated(place).metrics["ppl"]
-    settings = {"epochs": 2, "batch": 4, "lr": 1e-2}
-    facts = place.task.finetune(place.model, place.data, settings, place.network)
+    facts = place.task.finetune(place.model, place.data, FIT, place.network)
     assert facts["steps"] == 2 * math.ceil(len(ids_of(place, "train")) // 8 / 4)
     assert evaluated(place).metrics["ppl"] < before
 
 
-FIT = {"epochs": 1, "batch": 4, "lr": 1e-2}
-
-
-def test_blocks_longer_than_the_model_are_refused(place):
-    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=65))
-    for use in (evaluated, lambda place: place.task.finetune(place.model, place.data, FIT, place.network)):
-        with pytest.raises(InputError, match="65: the model has 64 positions"):
-            use(place)
-
-
-def test_a_tokenizer_of_another_model_is_refused(place):
+def test_other_models_are_refused(place):
+    long = LanguageModelling(LanguageOptions(name="ptb", block_size=65))
+    with pytest.raises(InputError, match="65: the model has 64 positions"):
+        long.finetune(place.model, place.data, FIT, place.network)
+    with pytest.raises(InputError, match="65: the model has 64 positions"):
+        long.evaluate(place.model, place.data, CPU, 5, place.network, "validation")
     place.model.config.vocab_size = 5
     with pytest.raises(InputError, match="11 tokens, the model's vocab_size is 5"):
         place.task.finetune(place.model, place.data, FIT, place.network)
@@ -180,13 +149,11 @@ def test_calibration_inputs_are_different_training_blocks(place):
     ids = ids_of(place, "train")
     blocks = [tuple(ids[start : start + 8]) for start in range(0, len(ids) - 7, 8)]
     inputs = drawn(place, 20, 0)
-    assert inputs.x.shape == (20, *place.task.input_shape)
-    assert inputs.x.dtype == torch.int64
-    assert inputs.mask is None
+    assert (inputs.x.shape, inputs.x.dtype, inputs.mask) == ((20, *place.task.input_shape), torch.int64, None)
     assert not inputs.x[:, 1].any()
-    found = [tuple(row) for row in inputs.x[:, 0].tolist()]
-    assert set(found) <= set(blocks)
-    assert len(set(found)) == 20
+    found = {tuple(row) for row in inputs.x[:, 0].tolist()}
+    assert found <= set(blocks)
+    assert len(found) == 20
     assert torch.equal(drawn(place, 7, 0).x, inputs.x[:7])
     assert not torch.equal(drawn(place, 20, 1).x, inputs.x)
     with pytest.raises(InputError, match=f"samples=99: the training set has {len(blocks)} blocks"):
@@ -204,13 +171,12 @@ def test_every_block_is_chosen_equally_often():
 
 
 def test_held_out_rows_are_the_first_ones_and_never_calibrated_on(place):
-    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=8, heldout=30))
+    plain, place.task = place.task, LanguageModelling(LanguageOptions(name="ptb", block_size=8, heldout=30))
     rows = text.read_rows(place.data, "train")
     assert place.task.held_out(place.data) == rows[:30]
     stored = place.task.calibration(place.data, 5, 0)["examples"].tobytes().decode()
     assert stored.splitlines() == text.read_lines(place.data, "train")[30:]
     found = place.task.evaluate(place.model, place.data, CPU, 5, place.network, "heldout")
     assert found.n_examples["ppl"] == sum(len(row["text"].split()) for row in rows[:30]) // 8
-    place.task = LanguageModelling(LanguageOptions(name="ptb", block_size=8))
     with pytest.raises(SettingsError, match="no training rows are held out"):
-        place.task.evaluate(place.model, place.data, CPU, 5, place.network, "heldout")
+        plain.evaluate(place.model, place.data, CPU, 5, place.network, "heldout")

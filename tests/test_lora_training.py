@@ -14,7 +14,6 @@ from flexround.models import build, tensors
 from flexround.models.tensors import linears, places
 from flexround.settings.load import load_params
 from flexround.tasks.text import lora_training
-from flexround.tasks.text import training as text_training
 from flexround.tasks.text.lora_training import AdapterTrainSettings, LoraSettings
 
 IDS = np.random.default_rng(0).integers(1, 30, size=(11, 8)).astype(np.int64)
@@ -35,11 +34,6 @@ def train(model, **settings):
     return lora_training.train(model, {"ids": IDS}, loss, checked)
 
 
-def same(one, two, **tolerance):
-    for (name, value), other in zip(one.state_dict().items(), two.state_dict().values(), strict=True):
-        torch.testing.assert_close(value, other, msg=name, **tolerance)
-
-
 def is_adapted(name):
     return name.endswith(("q_proj.weight", "v_proj.weight"))
 
@@ -47,7 +41,7 @@ def is_adapted(name):
 # adapters
 
 
-def test_merged_weights_are_the_base_plus_the_adapters():
+def test_a_merged_model_is_a_plain_one_that_computes_the_same():
     model, before = make(), make()
     adapted = lora_training.attach(model, lora_training.QUERY_AND_VALUE, LoraSettings(**LORA), seed=0)
     ids, generator = torch.from_numpy(IDS), torch.Generator().manual_seed(0)
@@ -57,8 +51,6 @@ def test_merged_weights_are_the_base_plus_the_adapters():
             assert parameter.requires_grad == ("lora_" in name), name
             if "lora_B" in name:
                 parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    layers = [(x.self_attn.q_proj, x.self_attn.v_proj) for x in model.model.layers]
-    factors = [[(p.lora_B["default"].weight, p.lora_A["default"].weight) for p in pair] for pair in layers]
     with torch.no_grad():
         expected = model(ids).logits
         lora_training.merge(adapted)
@@ -66,10 +58,6 @@ def test_merged_weights_are_the_base_plus_the_adapters():
         assert not torch.allclose(expected, before(ids).logits, atol=0.1)
     assert [type(module) for module in model.modules()] == [type(module) for module in before.modules()]
     assert all(parameter.requires_grad for parameter in model.parameters())
-    for layer, old, pair in zip(model.model.layers, before.model.layers, factors, strict=True):
-        for name, (b, a) in zip(lora_training.QUERY_AND_VALUE, pair, strict=True):
-            new, base = (getattr(x.self_attn, name).weight for x in (layer, old))
-            torch.testing.assert_close(new, base + 3 * b.double() @ a.double())  # 3 is alpha / rank
 
 
 def test_training_changes_query_and_value_alone_by_the_rank_of_the_adapters():
@@ -86,25 +74,15 @@ def test_training_changes_query_and_value_alone_by_the_rank_of_the_adapters():
             assert torch.equal(new, old), name
 
 
-def test_without_adapters_everything_is_trained():
-    model, before, plain = make(), make(), make()
-    train(model)
-    text_training.train(
-        plain,
-        {"ids": IDS},
-        loss,
-        text_training.TrainSettings(epochs=2, batch=4, lr=1e-2, clip=1e9, weight_decay=0.1),
-    )
-    same(model, plain, rtol=0, atol=0)
-    assert not any(torch.equal(new, old) for new, old in zip(model.parameters(), before.parameters(), strict=True))
-
-
-def test_a_model_without_query_and_value_is_refused():
+def test_what_adapters_cannot_be_put_into_is_refused():
     model = tiny.make("gpt2")
-    before = copy.deepcopy(model.state_dict())
+    before = list(model.state_dict())
     with pytest.raises(SettingsError, match="lora: a gpt2 has no q_proj; leave `lora` out"):
         train(model, lora=LORA)
-    assert list(model.state_dict()) == list(before)
+    assert list(model.state_dict()) == before
+    for wrong in ({}, {"lora": LORA}, {"precision": "bf16"}):
+        with pytest.raises(ValueError, match="needs `lora`, and `precision`"):
+            train(model, frozen="float16", **wrong)
 
 
 # a frozen base in half precision
@@ -126,20 +104,14 @@ def test_a_half_precision_base_is_left_alone_and_its_adapters_have_masters_in_fl
     whole, half, seen = copy.deepcopy(base), copy.deepcopy(base), {}
 
     def watch(optimizer, *_):
-        seen.update(
-            {
-                parameter.dtype: parameter.requires_grad
-                for group in optimizer.param_groups
-                for parameter in group["params"]
-            }
-        )
+        seen["learned"] = {(p.dtype, p.requires_grad) for group in optimizer.param_groups for p in group["params"]}
         seen["linears"] = {half.get_parameter(name).dtype for name in names}
 
     names = [f"model.layers.{i}.mlp.{name}.weight" for i in range(2) for name in ("gate_proj", "up_proj", "down_proj")]
     hook = register_optimizer_step_pre_hook(watch)
     train(half, lora=LORA, precision="bf16", frozen="float16")
     hook.remove()
-    assert seen == {torch.float32: True, "linears": {torch.float16}}
+    assert seen == {"learned": {(torch.float32, True)}, "linears": {torch.float16}}
     train(whole, lora=LORA, precision="bf16")
     for (name, value), old in zip(half.named_parameters(), base.parameters(), strict=True):
         if is_adapted(name):
@@ -150,12 +122,6 @@ def test_a_half_precision_base_is_left_alone_and_its_adapters_have_masters_in_fl
         else:
             assert torch.equal(value.float(), old)
             assert value.dtype == (torch.float16 if "_proj" in name else torch.float32)
-
-
-@pytest.mark.parametrize("wrong", [{}, {"lora": LORA}, {"precision": "bf16"}])
-def test_a_half_precision_base_needs_adapters_and_autocast(wrong):
-    with pytest.raises(ValueError, match="needs `lora`, and `precision`"):
-        train(make(torch.float32), frozen="float16", **wrong)
 
 
 def saved_bytes(function):
@@ -177,28 +143,32 @@ def test_llama_33b_is_trained_on_one_card_of_80_gb():
     params = load_params("paper")
     checkpoint = params.checkpoint("llama-33b")
     settings = AdapterTrainSettings.model_validate(params.train("wikitext2-lora", "llama-33b"))
-    model = build.architecture(checkpoint, {"head": "causal-lm"})
+    depth = checkpoint.model.args["num_hidden_layers"]  # they are equal: two are made
+    few = checkpoint.model.model_copy(update={"args": checkpoint.model.args | {"num_hidden_layers": 2}})
+    model = build.architecture(checkpoint.model_copy(update={"model": few}), {"head": "causal-lm"})
     for name in linears(model):
         tensors.put(places(model)[name], model.get_parameter(name).to(getattr(torch, settings.frozen)))
     lora_training.attach(model, lora_training.QUERY_AND_VALUE, settings.lora, seed=0)
-    weights = sum(parameter.nbytes for parameter in model.parameters())
-    learned = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    assert {parameter.dtype for parameter in learned} == {torch.float32}
-    adam = 3 * sum(parameter.nbytes for parameter in learned)  # gradient and two moments
+
+    def total(parameters):
+        return sum(value.nbytes * (depth / 2 if ".layers." in name else 1) for name, value in parameters.items())
+
+    learned = {name: parameter for name, parameter in model.named_parameters() if parameter.requires_grad}
+    assert {parameter.dtype for parameter in learned.values()} == {torch.float32}
+    weights = total(dict(model.named_parameters()))
+    adam = 3 * total(learned)  # gradient and two moments
     rows, length, width = settings.at_once, 1024, model.config.hidden_size
-    inputs = 4 * rows * length * width * model.config.num_hidden_layers
+    inputs = 4 * rows * length * width * depth
     assert settings.checkpointing
     layer = copy.deepcopy(model.model.layers[0]).float()  # more than by autocast
     x = torch.empty(rows, length, width, device="meta", requires_grad=True)
     angles = torch.empty(1, length, model.config.head_dim, device="meta")
     at_work = saved_bytes(lambda: layer(x, position_embeddings=(angles, angles), attention_mask=None))
     logits = 3 * 4 * rows * length * model.config.vocab_size  # themselves, their logarithms, their gradient
-    total = weights + adam + inputs + at_work + logits
-    parts = {"weights": weights, "adam": adam, "inputs": inputs, "layer": at_work, "logits": logits}
-    assert 60e9 < weights < 67e9, parts
-    assert 1e9 < at_work < 5e9, parts
-    assert total < 0.95 * 80e9, parts
-    assert weights - sum(p.nbytes for p in learned) > 0.49 * 4 * 32.5e9, "half of what float32 takes"
+    assert 60e9 < weights < 67e9
+    assert 1e9 < at_work < 5e9
+    assert weights + adam + inputs + at_work + logits < 0.95 * 80e9
+    assert weights - total(learned) > 0.49 * 4 * 32.5e9, "half of what float32 takes"
 
 
 # batches in parts, recomputed activations
@@ -209,20 +179,16 @@ def test_memory_is_saved_without_a_change_of_the_result(settings):
     model, expected = make(), make()
     found = train(model, **settings)
     facts = train(expected, lora=settings.get("lora"))
-    same(model, expected)
+    torch.testing.assert_close(model.state_dict(), expected.state_dict())
     assert found["loss"] == pytest.approx(facts["loss"])
     assert found["steps"] == facts["steps"]
 
 
-def test_no_more_rows_at_once_than_asked():
-    model, rows = make(torch.float32), []
+def test_no_more_rows_at_once_than_asked_and_activations_computed_again_in_training_only():
+    model, rows, calls = make(torch.float32), [], []
     model.model.embed_tokens.register_forward_pre_hook(lambda _, arguments: rows.append(len(arguments[0])))
     train(model, epochs=1, at_once=3)
     assert rows == [3, 1, 3, 1, 3], "of 11 examples in batches of 4"
-
-
-def test_activations_are_computed_again_in_training_only():
-    model, calls = make(torch.float32), []
     model.model.layers[0].mlp.register_forward_pre_hook(lambda *_: calls.append(1))
     train(model, epochs=1, checkpointing=True, lora=LORA)
     assert len(calls) == 2 * 3

@@ -15,11 +15,10 @@ from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, SHARD, question,
 
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
-from flexround.tasks.commonsense import posed, posed_files
-from flexround.tasks.commonsense.choices import KINDS
+from flexround.tasks.commonsense import posed
+from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.options import PosedOptions
 from flexround.tasks.glue import files as glue
-from flexround.tasks.glue import original
 from flexround.tasks.glue.options import GlueOptions
 from flexround.tasks.glue.task import Glue
 from flexround.tasks.language import c4
@@ -74,6 +73,16 @@ def test_damaged_files_are_refused_by_name(tmp_path, name, damage):
     else:
         assert path.name in message
         assert "fetch" in message
+
+
+def test_titles_of_hellaswag_end_with_a_full_stop_and_answers_begin_with_the_right_one():
+    """How all seven are posed, the cases of posed files say, which are written by hand."""
+    row = CHOICES["hellaswag"] | {"ctx_a": "How to sing [title] Breathe. [step] Do it.  ", "ctx_b": ""}
+    assert KINDS["hellaswag"].pose(row)["query"] == "Roof repair: How to sing. Breathe. Do it."
+    query = "Question: How is rain?\nAnswer:"
+    assert answered("arc_easy", CHOICES["arc_easy"]) == [(query, " wet"), (query, " dry")]
+    waved = [(f"Ann saw Bea so {name}", " waved.") for name in ("Bea", "Ann")]
+    assert answered("winogrande", CHOICES["winogrande"]) == waved
 
 
 @pytest.mark.parametrize("line_end", ["\n", "\r\n"])
@@ -147,10 +156,7 @@ def changed(name, **change):
         ("c4", [], "no documents"),
         ("tinystories", "Once.", "1 stories can't be split"),
         ("photographs", wrong(labels=("3", "0")), "images.csv, line 3: TrueLabel is '0', not 1 to 3"),
-        ("photographs", wrong(labels=("4", "1")), "images.csv, line 2: TrueLabel is '4', not 1 to 3"),
-        ("photographs", wrong(labels=("3", "x")), "TrueLabel is 'x'"),
         ("photographs", wrong(header="ImageId,URL,Label,Author"), "images.csv has no column TrueLabel"),
-        ("photographs", wrong(header="Image,URL,TrueLabel,Author"), "images.csv has no column ImageId"),
         ("photographs", wrong(labels=("3", "1", "1")), "images.csv has 3 images instead of 2"),
         ("photographs", wrong(left_out=(1,)), "1 images are missing, the first is 8.png"),
         ("photographs", real_files.samples, "no images.csv in it"),
@@ -166,26 +172,17 @@ def changed(name, **change):
         ("piqa", changed("piqa", label=-1), "choice -1 of 2"),
         ("piqa", changed("piqa", label="x"), "not a question of piqa .*invalid literal"),
         ("piqa", changed("piqa", sol2=" "), "a choice is no text or empty"),
-        ("piqa", changed("piqa", sol1=3), "a choice is no text or empty"),
         ("winogrande", changed("winogrande", sentence="no blank"), "example 1: not a question of winogrande"),
-        ("winogrande", changed("winogrande", answer=""), "not a question of winogrande"),
         ("arc_easy", changed("arc_easy", answerKey="E"), "not a question of arc_easy"),
-        ("arc_easy", changed("arc_easy", choices={"text": ["dry"]}), "not a question of arc_easy"),
         ("hellaswag", changed("hellaswag", ctx_b=1), "not a question of hellaswag"),
         ("boolq", changed("boolq", answer="maybe"), "not a question of boolq"),
-        ("posed boolq", changed("posed boolq", gold=2), "line 1: not a question of boolq"),
         ("posed boolq", changed("posed boolq", query=None), "line 1: not a question of boolq"),
         ("posed piqa", [real_files.POSED["piqa"], {"query": "q"}], "line 2: not a question of piqa"),
         ("posed winogrande", changed("posed winogrande", gold=2), "line 1: not a question .*choice 2 of 2"),
-        ("posed winogrande", changed("posed winogrande", continuation=""), "line 1: .*a choice is no text or empty"),
-        ("posed arc_easy", changed("posed arc_easy", gold=-1), "line 1: not a question of arc_easy"),
-        ("posed openbookqa", changed("posed openbookqa", choices=["dry", 3]), "line 1: .*a choice is no text or empty"),
         ("posed openbookqa", [], "openbook_qa.jsonl: no questions"),
         ("posed hellaswag", real_files.POSED["hellaswag"] * 2 + "a: b\n1\nc\n", "line 13: .*hellaswag.*1 endings"),
-        ("posed hellaswag", real_files.POSED["hellaswag"].replace("3", "4"), "line 1: not a question .*choice 4 of 4"),
         ("webnlg", [], "no entries with a good reference"),
         ("webnlg", [*CASES["webnlg"].content, {}], "entry 4 is not in the layout"),
-        ("webnlg", changed("webnlg", modifiedtripleset=None), "entry 3 is not in the layout"),
         ("webnlg", changed("webnlg", lexicalisations=[{}]), "entry 3 is not in the layout.*comment"),
     ],
 )
@@ -197,14 +194,19 @@ def test_rows_that_are_wrong_are_refused_by_file_and_number(tmp_path, name, cont
     assert str(tmp_path) in str(caught.value)
 
 
-@pytest.mark.parametrize("label", [5.1, float("nan"), -0.5])
-def test_similarities_are_from_0_to_5(tmp_path, label):
+def test_similarities_are_from_0_to_5_and_the_splits_of_mnli_are_not_mixed_up(tmp_path):
     path = tmp_path / "stsb/train.parquet"
     write(path, rte(("a", "b", 3.8)))
     assert glue.read(tmp_path, "stsb", "train")[0]["label"] == 3.8
-    write(path, rte(("a", "b", 3.8), ("c", "d", label)))
-    with pytest.raises(InputError, match=f"example 1: label {label}; the labels of stsb are 0 to 5"):
-        glue.read(tmp_path, "stsb", "train")
+    for label in (5.1, float("nan"), -0.5):
+        write(path, rte(("a", "b", 3.8), ("c", "d", label)))
+        with pytest.raises(InputError, match=f"example 1: label {label}; the labels of stsb are 0 to 5"):
+            glue.read(tmp_path, "stsb", "train")
+    rows = {split: {"premise": split, "hypothesis": "h", "label": 2, "idx": 7} for split in glue.SPLITS["mnli"]}
+    for split, row in rows.items():
+        write(tmp_path / f"mnli/{split}-{SHARD}", [row])
+    for split, row in rows.items():
+        assert glue.read(tmp_path, "mnli", split) == [row], "with its own idx"
 
 
 def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
@@ -222,17 +224,10 @@ def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
         GlueOptions(**options | {"name": "qqp"})
 
 
-def test_the_splits_of_mnli_are_not_mixed_up_and_keep_their_idx(tmp_path):
-    for split in glue.SPLITS["mnli"]:
-        write(tmp_path / f"mnli/{split}-{SHARD}", [{"premise": split, "hypothesis": "h", "label": 2, "idx": 7}])
-    for split in glue.SPLITS["mnli"]:
-        assert glue.read(tmp_path, "mnli", split) == [{"premise": split, "hypothesis": "h", "label": 2, "idx": 7}]
-
-
 def test_the_questions_asked_are_random_ones_and_always_the_same(tmp_path):
     for name, content in real_files.POSED.items():
         rows = content * 9 if name == "hellaswag" else [content | {"query": str(number)} for number in range(9)]
-        real_files.write_questions(tmp_path / posed_files.FILES[name][0], rows)
+        real_files.write_questions(tmp_path / choice_files.POSED[name][0], rows)
     for path in (posed.TEST, posed.C4):
         (tmp_path / path).parent.mkdir()
         (tmp_path / path).write_bytes(" \r\n = Zürich\u2028 = \n\n one \n".encode())
@@ -253,18 +248,15 @@ def test_few_shot_examples_come_from_the_training_split(tmp_path):
     assert len(choice_files.read(tmp_path, "piqa", train=True)) == 2
 
 
-@pytest.mark.parametrize(
-    ("document", "message"),
-    [
+def test_documents_of_webnlg_that_are_wrong(tmp_path):
+    for document, message in (
         ({"entries": [{"1": ARTIST}] * 2}, "not in the layout.*'2'"),
         ({"rows": []}, "not in the layout.*entries"),
         ({"entries": [{"1": AIRPORT}, {"2": BARE}]}, r"entry 2 \(Aarhus : country : Denmark\) has no good reference"),
-    ],
-)
-def test_documents_of_webnlg_that_are_wrong(tmp_path, document, message):
-    (tmp_path / "test.json").write_text(json.dumps(document))
-    with pytest.raises(InputError, match=rf"test.json: {message}"):
-        webnlg.read(tmp_path, "test")
+    ):
+        (tmp_path / "test.json").write_text(json.dumps(document))
+        with pytest.raises(InputError, match=rf"test.json: {message}"):
+            webnlg.read(tmp_path, "test")
 
 
 def test_rows_of_webnlg_for_training_and_for_testing(tmp_path):
@@ -304,27 +296,20 @@ def test_documents_of_c4(tmp_path):
 
 
 @pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
-@pytest.mark.parametrize(("split", "count", "positive"), [("train", 2490, 1241), ("validation", 277, 131)])
-def test_real_rte(tmp_path, split, count, positive):
-    (tmp_path / "rte").symlink_to(REAL / "glue/RTE")
-    rows = glue.read(tmp_path, "rte", split)
-    assert (len(rows), sum(row["label"] for row in rows)) == (count, positive)
-
-
-@pytest.mark.skipif(not REAL.is_dir(), reason="no real data here")
 @pytest.mark.parametrize(
     ("name", "counts", "sums"),
     [
+        ("RTE", (2490, 277), (1241, 131)),
         ("CoLA", (8551, 1043), (6023, 719)),
         ("SST-2", (67349, 872), (37569, 444)),
         ("MRPC", (4076, 1725), (2753, 1147)),
         ("STS-B", (5749, 1500), (15528, 3545)),
     ],
 )
-def test_real_files_of_the_authors(tmp_path, name, counts, sums):
-    task = name.lower().replace("-", "")
+def test_real_files_of_glue(tmp_path, name, counts, sums):
+    task, read = name.lower().replace("-", ""), glue.read if name == "RTE" else glue.read_released
     (tmp_path / task).symlink_to(REAL / "glue" / name)
-    splits = [[row["label"] for row in original.read(tmp_path, task, split)] for split in ("train", "validation")]
+    splits = [[row["label"] for row in read(tmp_path, task, split)] for split in ("train", "validation")]
     assert (tuple(map(len, splits)), tuple(int(sum(labels)) for labels in splits)) == (counts, sums)
 
 

@@ -17,7 +17,7 @@ REALDATA = Path(__file__).parents[2] / "shared" / "realdata"
 SQUAD = REALDATA / "squad_v11_dev" / "dev-v1.1.json.zip"
 VOCABULARY = REALDATA / "tokenizers" / "bert_uncased" / "vocab.txt"
 WORDS = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "who", "beyonce", "sang", "play", "##ed", *"abcdefghij", "."]
-CLS, SEP = WORDS.index("[CLS]"), WORDS.index("[SEP]")
+LIMITS = 20, 30  # best starts and ends, tokens of an answer
 
 
 def bert(words):
@@ -33,22 +33,17 @@ def bert(words):
     return tokenizer
 
 
-def questions(ids, texts, contexts, answers):
-    columns = zip(ids, texts, contexts, answers, strict=True)
-    return [
-        {"id": name, "question": text, "context": context} | {"answers": {"answer_start": [a], "text": [context[a:b]]}}
-        for name, text, context, (a, b) in columns
-    ]
+def row(context, answer="", question="who", name="q1", start=None):
+    answers = {"answer_start": [context.index(answer) if start is None else start], "text": [answer]}
+    return {"id": name, "question": question, "context": context, "answers": answers}
 
 
 def ask(context, answer="", question="who", **options):
-    start = context.index(answer)
-    data = questions(["q1"], [question], [context], np.array([[start, start + len(answer)]]))
-    return features(bert(WORDS), data, **({"max_length": 8, "doc_stride": 2} | options))
+    return features(bert(WORDS), [row(context, answer, question)], **({"max_length": 8, "doc_stride": 2} | options))
 
 
-def tokens(row):
-    return [WORDS[index] for index in row]
+def tokens(ids):
+    return [WORDS[index] for index in ids]
 
 
 def test_a_short_context_is_one_padded_window():
@@ -65,7 +60,7 @@ def test_a_short_context_is_one_padded_window():
 
 def test_windows_overlap_by_the_stride_and_only_the_context_is_cut():
     found = ask("a b c d e f g h", "c")
-    assert [tokens(row) for row in found.inputs.ids] == [
+    assert [tokens(ids) for ids in found.inputs.ids] == [
         ["[CLS]", "who", "[SEP]", *"abcd", "[SEP]"],
         ["[CLS]", "who", "[SEP]", *"cdef", "[SEP]"],
         ["[CLS]", "who", "[SEP]", *"efgh", "[SEP]"],
@@ -100,51 +95,40 @@ def test_offsets_count_characters_of_the_context_as_given(context):
     assert context[found.offsets[0, found.starts[0], 0] : found.offsets[0, found.ends[0], 1]] == "sang"
 
 
-def test_an_empty_context_has_no_answer():
-    found = ask("", "")
-    assert (found.starts.tolist(), found.ends.tolist()) == ([0], [0])
-    assert predictions(found, np.ones((1, 8)), np.ones((1, 8)), [""]) == [""]
-
-
 def test_questions_are_kept_apart_across_chunks(monkeypatch):
     monkeypatch.setattr(spans, "CHUNK", 2)
     monkeypatch.setattr(spans, "CHUNK_FEATURES", 2)
     contexts = ["a b c d e f", "g", "h i j a b"]
-    answers = np.array([[10, 11], [0, 1], [0, 1]])
-    found = features(bert(WORDS), questions(["1", "2", "3"], ["who"] * 3, contexts, answers), 8, 2)
+    found = features(bert(WORDS), [row(*pair) for pair in zip(contexts, "fgh", strict=True)], 8, 2)
     assert found.example.tolist() == [0, 0, 1, 2, 2]
-    assert predictions(found, *one_hot(found), contexts) == ["f", "g", "h"]
+    assert predictions(found, *one_hot(found), contexts, *LIMITS) == ["f", "g", "h"]
 
 
 def test_the_tokenizer_is_left_as_it_is_and_its_own_limits_do_not_count():
     tokenizer = bert(WORDS)
     tokenizer.enable_truncation(4)
     tokenizer.enable_padding(length=20)
+    tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()  # doesn't drop white space before a question, as BERT's does
     before = tokenizer.to_str()
-    found = features(tokenizer, questions(["q1"], ["who"], ["a b c"], np.array([[0, 1]])), 8, 2)
-    assert tokens(found.inputs.ids[0])[3:] == ["a", "b", "c", "[SEP]", "[PAD]"]
+    found = features(tokenizer, [row("a.b.", "a", " \t who")], 9, 2)
+    assert tokens(found.inputs.ids[0]) == ["[CLS]", "who", "[SEP]", *"a.b.", "[SEP]", "[PAD]"]
     assert tokenizer.to_str() == before
 
 
-def test_white_space_before_a_question_is_dropped():
-    tokenizer = bert(WORDS)
-    tokenizer.pre_tokenizer = pre_tokenizers.Punctuation()  # doesn't drop it by itself, as BERT's does
-    found = features(tokenizer, questions(["q1"], [" \t who"], ["a"], np.array([[0, 1]])), 8, 2)
-    assert tokens(found.inputs.ids[0])[1] == "who"
-
-
-def test_a_question_that_leaves_no_room_is_named():
+def test_what_cannot_be_asked_is_named():
     with pytest.raises(InputError, match=r"question q1: its 3 tokens leave 2 of max_length=8 .*doc_stride=2"):
         ask("a b c d", "a", question="who sang a")
     with pytest.raises(InputError, match="question q1: its 9 tokens leave -4"):
         ask("a", "a", question="a b c d e f g h i")
     assert len(ask("a b c d", "a", question="who sang a", doc_stride=1).inputs.ids) == 3
     assert ask("a b", "b", question="who sang a").starts.tolist() == [6]  # all of it fits
-
-
-def test_a_tokenizer_without_padding_is_refused():
     with pytest.raises(InputError, match=r"no \[PAD\]"):
         features(bert(WORDS[1:]), [], 8, 2)
+    empty = ask("", "")
+    assert (empty.starts.tolist(), empty.ends.tolist()) == ([0], [0])
+    assert predictions(empty, np.ones((1, 8)), np.ones((1, 8)), [""], *LIMITS) == [""]
+    with pytest.raises(NumericalError, match="NaN"):
+        predictions(empty, np.full((1, 8), np.nan), np.zeros((1, 8)), [""], *LIMITS)
 
 
 def one_hot(found: Features):
@@ -154,13 +138,13 @@ def one_hot(found: Features):
 def search(found, start_logits, end_logits, contexts, n_best, longest):
     """Every pair of the best starts and ends, one after the other."""
     best = [(-np.inf, "")] * len(contexts)
-    for row, example in enumerate(found.example):
-        for start in np.argsort(start_logits[row])[::-1][:n_best]:
-            for end in np.argsort(end_logits[row])[::-1][:n_best]:
-                opening, closing = found.offsets[row, start, 0], found.offsets[row, end, 1]
+    for window, example in enumerate(found.example):
+        for start in np.argsort(start_logits[window])[::-1][:n_best]:
+            for end in np.argsort(end_logits[window])[::-1][:n_best]:
+                opening, closing = found.offsets[window, start, 0], found.offsets[window, end, 1]
                 if opening < 0 or closing < 0 or not 0 <= end - start < longest:
                     continue
-                score = start_logits[row, start] + end_logits[row, end]
+                score = start_logits[window, start] + end_logits[window, end]
                 best[example] = max(best[example], (score, contexts[example][opening:closing]))
     return [text for _, text in best]
 
@@ -169,32 +153,25 @@ def search(found, start_logits, end_logits, contexts, n_best, longest):
 def test_predictions_are_those_of_a_search_through_all_pairs(n_best, longest):
     rng = np.random.default_rng(0)
     contexts = [" ".join(rng.choice(list("abcdefghij"), rng.integers(1, 25))) for _ in range(60)]
-    count = len(contexts)
-    data = questions([str(i) for i in range(count)], ["who"] * count, contexts, np.tile([0, 1], (count, 1)))
-    found = features(bert(WORDS), data, 12, 3)
+    found = features(bert(WORDS), [row(context, context[0]) for context in contexts], 12, 3)
     logits = rng.normal(size=(2, *found.inputs.ids.shape)).astype(np.float32)
     expected = search(found, *logits, contexts, n_best, longest)
     assert predictions(found, *logits, contexts, n_best, longest) == expected
     assert ("" in expected) == (n_best < 12)
 
 
-def test_nan_is_refused():
-    found = ask("a b", "a")
-    with pytest.raises(NumericalError, match="NaN"):
-        predictions(found, np.full((1, 8), np.nan), np.zeros((1, 8)), ["a b"])
-
-
 @pytest.mark.skipif(not (SQUAD.exists() and VOCABULARY.exists()), reason="needs the real data")
 def test_real_squad_is_answered_from_the_right_tokens():
     documents = json.loads(zipfile.ZipFile(SQUAD).read("dev-v1.1.json"))["data"]
-    rows = [(text["context"], qa) for doc in documents for text in doc["paragraphs"] for qa in text["qas"]][::10]
-    contexts = [context for context, _ in rows]
-    first = [qa["answers"][0] for _, qa in rows]
-    answers = np.array([(each["answer_start"], each["answer_start"] + len(each["text"])) for each in first])
-    data = questions([qa["id"] for _, qa in rows], [qa["question"] for _, qa in rows], contexts, answers)
-    found = features(bert(VOCABULARY.read_text().splitlines()), data, 384, 128)
+    asked = [(text["context"], qa) for doc in documents for text in doc["paragraphs"] for qa in text["qas"]][::10]
+    contexts, first = [context for context, _ in asked], [qa["answers"][0] for _, qa in asked]
+    rows = [
+        row(context, answer["text"], qa["question"], qa["id"], answer["answer_start"])
+        for (context, qa), answer in zip(asked, first, strict=True)
+    ]
+    found = features(bert(VOCABULARY.read_text().splitlines()), rows, 384, 128)
     assert len(rows) < len(found.inputs.ids) < 1.05 * len(rows)
-    texts = predictions(found, *one_hot(found), contexts)
+    texts = predictions(found, *one_hot(found), contexts, *LIMITS)
     em = squad_metric.scores(texts, [[each["text"]] for each in first])["em"]
     # The rest: answers that end inside a word piece ("Japan" of "Japanese"), and the few of more than 30 tokens.
     assert 99.0 < 100 * em.mean() < 100.0

@@ -4,7 +4,6 @@ import math
 
 import numpy as np
 import pytest
-from scipy import stats
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
@@ -32,36 +31,15 @@ def test_values_by_hand(name, expected):
     assert scored(name, PREDICTIONS, LABELS).value == pytest.approx(expected)
 
 
-def test_spearman_sees_the_order_alone():
-    labels = np.arange(5.0)
-    assert scored("spearman", np.exp(labels), labels).value == pytest.approx(100.0)
-    assert scored("spearman", -np.exp(labels), labels).value == pytest.approx(-100.0)
-    assert scored("pearson", np.exp(labels), labels).value < 95.0
-
-
 @pytest.mark.parametrize("name", METRICS)
-def test_replicates_are_the_metric_on_resamples_that_depend_on_the_number_of_examples_alone(name):
+def test_replicates_are_the_metric_on_resamples_that_depend_on_the_number_of_examples_alone(name, monkeypatch):
     predictions, labels = drawn(name)
     rng = np.random.default_rng(derive("bootstrap", 400))
-    indices = rng.integers(400, size=(50, 400))
+    indices = rng.integers(400, size=(20, 400))
     expected = [100 * METRICS[name].value(predictions[row], labels[row]) for row in indices]
-    assert np.allclose(replicates(name, predictions, labels, count=50), expected)
-
-
-@pytest.mark.parametrize("name", METRICS)
-def test_the_chunks_of_memory_do_not_show(name, monkeypatch):
-    predictions, labels = drawn(name)
-    whole = replicates(name, predictions, labels, count=20)
+    assert np.allclose(replicates(name, predictions, labels, count=20), expected)
     monkeypatch.setattr(text_metrics, "CHUNK", 3 * 400)
-    assert np.allclose(replicates(name, predictions, labels, count=20), whole)
-
-
-def test_the_standard_error_of_pearson_is_the_textbook_one():
-    rng = np.random.default_rng(1)
-    x = rng.normal(size=2000)
-    y = 0.8 * x + 0.6 * rng.normal(size=2000)
-    r = stats.pearsonr(x, y).statistic
-    assert scored("pearson", x, y).stderr == pytest.approx(100 * (1 - r**2) / math.sqrt(2000), rel=0.1)
+    assert np.allclose(replicates(name, predictions, labels, count=20), expected), "chunks do not show"
 
 
 def test_accuracy_is_a_mean_of_scores():
@@ -83,10 +61,6 @@ def test_constant_predictions_give_zero(name, warned, caplog):
     assert ("predictions are constant" in caplog.text) is warned
 
 
-def test_f1_without_any_positive_is_zero():
-    assert scored("f1", np.zeros(9, int), np.zeros(9, int)).value == 0.0
-
-
 def test_resamples_on_which_a_correlation_is_not_defined_are_zero():
     predictions = np.full(50, 1 / 3)
     predictions[7] = 0.4  # missing from about exp(-1) of the resamples
@@ -95,11 +69,9 @@ def test_resamples_on_which_a_correlation_is_not_defined_are_zero():
     assert np.abs(found).max() < 100.0
 
 
-def test_one_example_has_no_spread():
-    assert scored("acc", LABELS[:1], LABELS[:1])[:2] == (100.0, 0.0)
-
-
-def test_a_prediction_that_is_not_finite_is_named():
+def test_limits():
+    assert scored("acc", LABELS[:1], LABELS[:1])[:2] == (100.0, 0.0), "one example has no spread"
+    assert scored("f1", np.zeros(9, int), np.zeros(9, int)).value == 0.0, "without any positive"
     with pytest.raises(NumericalError, match="example 1 is not finite"):
         scored("pearson", np.array([0.5, np.nan]), np.array([1.0, 2.0]))
 
@@ -133,7 +105,7 @@ def test_squad_equals_torchmetrics():
     def phrase(first):  # never empty once normalised: torchmetrics gives two empty texts a F1 of 1, v1.1 gives 0
         return " ".join([first, *rng.choice(words, rng.integers(0, 5))])
 
-    for case in range(300):
+    for case in range(100):
         prediction = phrase(str(rng.choice(words[:3])))
         answers = [phrase(str(rng.choice(words[:3]))) for _ in range(rng.integers(1, 4))]
         expected = squad(

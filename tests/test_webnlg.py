@@ -1,6 +1,5 @@
 """WebNLG: encoding, loss, adapters, decoding and scores, and the whole chain on a tiny scale."""
 
-import copy
 import json
 import math
 from pathlib import Path
@@ -10,13 +9,14 @@ import numpy as np
 import pytest
 import sacrebleu
 import stage_calls
+import tiny
 import torch
 from safetensors.numpy import load_file
 from tensors import randn
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.models import tokenizer_files, transformer
+from flexround.models import tokenizer_files
 from flexround.tasks.text import task as text
 from flexround.tasks.webnlg import beam, bleu
 from flexround.tasks.webnlg import files as webnlg_files
@@ -28,7 +28,6 @@ SCALE = str(Path(__file__).with_name("webnlg_scale.yaml"))
 CPU = torch.device("cpu")
 WIDTH = 16
 TRAIN = {"epochs": 1, "batch": 16, "lr": 1e-2, "rank": 2}
-OPT = {"vocab_size": 257, "hidden_size": 16, "word_embed_proj_dim": 16, "ffn_dim": 32, "num_attention_heads": 2}
 
 
 def spell(words):
@@ -40,14 +39,12 @@ SPELLING = tokenizers.train([], "bpe", 257)
 
 
 def gpt2(positions=400):
-    sizes = {"vocab_size": 257, "n_embd": WIDTH, "n_layer": 2, "n_head": 2, "n_positions": positions}
-    return transformer.gpt2("causal-lm", seed=1, bos_token_id=0, eos_token_id=0, initializer_range=0.3, **sizes)
+    return tiny.make("gpt2", vocab_size=257, n_embd=WIDTH, n_positions=positions, initializer_range=0.3)
 
 
 @pytest.fixture
 def place(tmp_path):
     """Make a task with single bytes as tokens, its data, a model and the network's directory."""
-    torch.set_num_threads(1)
     files.webnlg(tmp_path / "webnlg", 30, 4)
     task = WebNLG(WebNLGOptions(max_length=400, heldout=5, beams=2, steps=6))
     task.prepare(tmp_path / "data", tmp_path)
@@ -68,18 +65,14 @@ def test_encoding_by_hand(place):
     assert (found.ids.dtype, found.types.dtype) == (np.int32, np.int8)
 
 
-def test_a_context_without_room_for_a_sentence_is_refused(place):
+def test_what_cannot_be_encoded_is_refused(place, tmp_path):
     rows = [{"context": "a : b", "reference": "c"}]
     assert WebNLG(WebNLGOptions(max_length=7)).encode(rows, place.network).types.sum() == 1
     with pytest.raises(InputError, match="max_length=6 has no room for what 'a : b' says"):
         WebNLG(WebNLGOptions(max_length=6)).encode(rows, place.network)
-
-
-def test_a_tokenizer_without_an_end_of_text_is_refused(place, tmp_path):
-    other = tokenizers.train(["a b"], "wordpiece", 50)
-    artifacts.write_text(tmp_path / "tokenizer.json", other.to_str())
+    artifacts.write_text(tmp_path / "tokenizer.json", tokenizers.train(["a b"], "wordpiece", 50).to_str())
     with pytest.raises(InputError, match=r"tokenizer.json: has no <\|endoftext\|>"):
-        place.task.encode([{"context": "a", "reference": "b"}], tmp_path)
+        place.task.encode(rows, tmp_path)
 
 
 # training
@@ -105,12 +98,11 @@ def test_the_loss_by_hand(smoothing):
     assert found.item() == pytest.approx(sum(losses) / 6, rel=1e-5)
 
 
-def trained_adapters(model, settings):
-    """Train a little by hand; return A and B of each layer, and the model's logits of some ids."""
-    adapted = webnlg.adapt(model, settings)
+def test_adapters_are_those_of_query_and_value_alone():
+    model, before, ids = gpt2(), gpt2(), torch.arange(60).view(3, 20)
+    adapted = webnlg.adapt(model, WebNLGTrainSettings(epochs=1, batch=1, lr=1, rank=2, alpha=6))
     trained = [p for p in model.parameters() if p.requires_grad]
     optimizer = torch.optim.AdamW(trained, lr=0.1, weight_decay=0.01)
-    ids = torch.arange(60).view(3, 20)
     for _ in range(3):
         model(input_ids=ids, labels=ids).loss.backward()
         optimizer.step()
@@ -120,12 +112,6 @@ def trained_adapters(model, settings):
     logits = model.eval()(input_ids=ids).logits.detach()
     adapted.merge_and_unload()
     torch.testing.assert_close(model(input_ids=ids).logits.detach(), logits, rtol=1e-4, atol=1e-4)
-    return trained, factors
-
-
-def test_adapters_are_those_of_query_and_value_alone():
-    model, before = gpt2(), gpt2()
-    trained, factors = trained_adapters(model, WebNLGTrainSettings(epochs=1, batch=1, lr=1, rank=2, alpha=6))
     assert sum(p.numel() for p in trained) == 2 * (4 * WIDTH + 3 * WIDTH * 4), "A and B of two layers"
     query, key, value = (slice(start, start + WIDTH) for start in (0, WIDTH, 2 * WIDTH))
     for block, base, (a, b) in zip(model.transformer.h, before.transformer.h, factors, strict=True):
@@ -141,39 +127,31 @@ def test_adapters_are_those_of_query_and_value_alone():
 
 
 def test_finetuning_leaves_a_plain_model_with_other_queries_and_values(place):
-    before, state = copy.deepcopy(place.model), torch.random.get_rng_state()
-    facts = place.task.finetune(place.model, place.data, TRAIN, place.network)
+    before, state, found = gpt2(), torch.random.get_rng_state(), []
+    for change in ({}, {}, {"dropout": 0.0}, {"label_smoothing": 0.0}):
+        model = gpt2()
+        found.append((model, place.task.finetune(model, place.data, TRAIN | change, place.network)))
+    (model, facts), *others = found
     assert torch.equal(state, torch.random.get_rng_state())
     chosen = {"rank": 2, "alpha": 32, "dropout": 0.1, "label_smoothing": 0.1}
     assert facts["settings"].items() >= chosen.items()
     rows = webnlg_files.training_rows(text.read_rows(place.data, "train"))
     assert facts["steps"] == math.ceil(len(rows) / 16), "an example a reference"
-    assert [type(module) for module in place.model.modules()] == [type(module) for module in before.modules()]
-    assert all(parameter.requires_grad for parameter in place.model.parameters())
-    assert not place.model.training
-    new, old = place.model.state_dict(), before.state_dict()
+    assert [type(module) for module in model.modules()] == [type(module) for module in before.modules()]
+    assert all(parameter.requires_grad for parameter in model.parameters())
+    assert not model.training
+    new, old = model.state_dict(), before.state_dict()
     assert list(new) == list(old)
     for name in new:
         assert torch.equal(new[name], old[name]) is not name.endswith("c_attn.weight"), name
-    again = copy.deepcopy(before)
-    place.task.finetune(again, place.data, TRAIN, place.network)
-    assert all(torch.equal(value, new[name]) for name, value in again.state_dict().items())
-
-
-def test_dropout_and_smoothing_take_part(place):
-    found = []
-    for change in ({}, {"dropout": 0.0}, {"label_smoothing": 0.0}):
-        model = gpt2()
-        place.task.finetune(model, place.data, TRAIN | change, place.network)
-        found.append(model.transformer.h[0].attn.c_attn.weight.detach())
-    assert not torch.equal(found[0], found[1])
-    assert not torch.equal(found[0], found[2])
+    equal = [all(torch.equal(value, new[name]) for name, value in other.state_dict().items()) for other, _ in others]
+    assert equal == [True, False, False], "the same twice; dropout and smoothing take part"
 
 
 def test_other_models_and_lengths_are_refused(place):
-    other = transformer.opt("causal-lm", **OPT)
+    opt = tiny.make("opt", vocab_size=257, max_position_embeddings=400)
     with pytest.raises(SettingsError, match="not for a opt, choose a gpt2"):
-        place.task.finetune(other, place.data, TRAIN, place.network)
+        place.task.finetune(opt, place.data, TRAIN, place.network)
     with pytest.raises(InputError, match="length=400: the model has 300 positions"):
         place.task.finetune(gpt2(300), place.data, TRAIN, place.network)
     with pytest.raises(SettingsError, match="ranks"):
@@ -214,10 +192,10 @@ def test_scores_of_known_texts(place, monkeypatch):
     texts = [row["references"][-1] if row["seen"] else row["references"][0][:25] for row in rows]
     place.task = WebNLG(WebNLGOptions(max_length=500, beams=2, length_penalty=0.5, no_repeat_ngram=3, steps=200))
 
-    def search(model, prompts, rules, batch):
+    def search(model, prompts, options, eos, batch):
         assert model is place.model
         assert prompts == [[*spell(row["context"]), 0] for row in rows]
-        assert rules == beam.Rules(2, 0.5, 3, 200, 500, (0,))
+        assert (options, eos) == (place.task.options, [0])
         assert batch <= 16
         return [[*spell(" " + words), 0] for words in texts]
 
@@ -232,13 +210,13 @@ def test_scores_of_known_texts(place, monkeypatch):
         assert 5 < expected < 95
     tokens = found.predictions["validation/tokens"]
     assert tokens.shape == (8, 200)
-    assert [[token for token in row if token >= 0] for row in tokens.tolist()] == search(
-        place.model, [[*spell(row["context"]), 0] for row in rows], place.task.rules(SPELLING), 1
-    )
+    assert [[token for token in row if token >= 0] for row in tokens.tolist()] == [
+        [*spell(" " + words), 0] for words in texts
+    ]
     assert list(found.replicates) == ["unseen", "seen", "all"]
 
 
-def test_held_out_rows_have_one_metric(place):
+def test_held_out_rows_have_one_metric_and_empty_sentences_are_refused(place):
     found = evaluated(place, "heldout")
     assert list(found.metrics) == ["all"]
     assert found.n_examples == {"all": 5}
@@ -246,9 +224,6 @@ def test_held_out_rows_have_one_metric(place):
     place.task = WebNLG(place.task.options.model_copy(update={"heldout": 0}))
     with pytest.raises(SettingsError, match="no training rows are held out"):
         evaluated(place, "heldout")
-
-
-def test_a_model_that_ends_at_once_is_refused(place):
     with torch.no_grad():
         place.model.transformer.ln_f.weight.zero_()
         place.model.transformer.ln_f.bias.copy_(100 * place.model.lm_head.weight[0])
@@ -270,5 +245,5 @@ def test_from_the_data_to_a_quantized_evaluation(tmp_path):
     stored, model = full["predictions/validation/tokens"], work.model("webnlg", "gpt2-medium")
     tokenizer = tokenizer_files.load(weights / "tokenizer.json")
     prompts = [[*tokenizer.encode(row["context"]).ids, 0] for row in text.read_rows(work.data("webnlg"), "test")]
-    expected = beam.search(model, prompts, beam.Rules(beams=3, steps=20, positions=128, eos=(0,)))
+    expected = beam.search(model, prompts, WebNLGOptions(max_length=128, beams=3, steps=8), [0])
     assert [[token for token in row if token >= 0] for row in stored.tolist()] == expected

@@ -40,11 +40,6 @@ def test_only_the_first_layer_and_the_positions_start_otherwise(factory, config)
     assert changed == CHANGED[factory]
 
 
-def test_positions_of_bert_are_weak():
-    model, usual = (make(head="span", **BERT).bert.embeddings for make in (language_models.bert, transformer.bert))
-    torch.testing.assert_close(model.position_embeddings.weight, 0.3 * usual.position_embeddings.weight)
-
-
 def first_attention(model, ids):
     """The first layer's attention (heads, T, T) from token to token."""
     with torch.no_grad():
@@ -61,15 +56,6 @@ def test_a_word_attends_to_its_repetition_from_the_start(factory, head, config):
     weights = first_attention(model, ids)
     others = [column for column in range(15) if column != 4]
     assert (weights[:, 15, 4] > 5 * weights[:, 15, others].mean(-1)).all()
-
-
-def test_words_match_in_gpt_neo_wherever_they_stand():
-    model = language_models.gpt_neo(head="causal-lm", attn_implementation="eager", **GPT_NEO)
-    ids = torch.arange(10, 40).unsqueeze(0)
-    ids[0, 2] = ids[0, 20] = ids[0, 29]
-    weights = first_attention(model, ids)[:, 29]
-    others = [column for column in range(29) if column not in (2, 20)]
-    assert (weights[:, [2, 20, 29]] > 5 * weights[:, others].mean(-1, keepdim=True)).all()
 
 
 def test_how_far_a_match_is_can_be_read_off_the_positions_of_gpt_neo():

@@ -1,18 +1,18 @@
-"""The offline world: same bytes everywhere, consistent facts, agreeing words, exact answer spans."""
+"""The world and the text to pretrain on: same bytes everywhere, consistent facts, agreeing words."""
 
 import hashlib
-import itertools
 import json
 
 import numpy as np
 import pytest
 
-from synthetic import corpus, language, squad
+from flexround.tasks.commonsense.choices import answered
+from synthetic import choices, corpus, language, triples
 from synthetic.world import ORDERS, RELATIONS, Entity, Fact, World
 
 CORPUS_SHA256 = "dafd1159aadfdc07bb7f196a36bd2b6f10ca55046eb51616fb030402d4a3ed86"
 PAIRS_SHA256 = "d8da9f3b3b967b865849a6f2a62affd68068b20b2dd15278d02bf0b0df5b2320"
-SQUAD_SHA256 = "4bdb86947f0e6318cc38acb82dd4e9b86f126229f73f79199189cbb672702959"
+SHEETS_SHA256 = "47d8cf0dae1187a0a39c6f1392d0eecb7087e7e9961aaa5e773c9c8e96dd7b6e"
 
 
 @pytest.fixture(scope="module")
@@ -30,15 +30,10 @@ def lines():
     return corpus.sentences(12000, seed=0)
 
 
-@pytest.fixture(scope="module")
-def spans():
-    return squad.make(train=400, validation=200, seed=0)
-
-
-def test_the_bytes_are_the_same_on_every_machine(lines, spans):
+def test_the_corpus_is_the_same_on_every_machine(lines):
     assert hashlib.sha256("\n".join(lines).encode()).hexdigest() == CORPUS_SHA256
-    rows = [json.dumps(row, sort_keys=True) for split in ("train", "validation") for row in spans[split]]
-    assert hashlib.sha256("\n".join(rows).encode()).hexdigest() == SQUAD_SHA256
+    sheets = choices.sheets(200, 0, answered)
+    assert hashlib.sha256(json.dumps(sheets, sort_keys=True).encode()).hexdigest() == SHEETS_SHA256
 
 
 def test_pairs_are_the_same_everywhere_and_of_both_kinds():
@@ -54,12 +49,9 @@ def test_pairs_are_the_same_everywhere_and_of_both_kinds():
     assert np.mean(shared[True]) > np.mean(shared[False]) + 0.2, "what goes together shares words"
 
 
-def test_names_mean_one_thing(world):
+def test_names_mean_one_thing_and_subjects_have_one_object_for_each_relation(world):
     names = [entity.name for entities in world.categories.values() for entity in entities]
     assert len(set(names)) == len(names)
-
-
-def test_a_subject_has_one_object_for_each_relation(world):
     keys = [(fact.subject, fact.relation) for fact in world.facts]
     assert len(set(keys)) == len(keys)
     for fact in world.facts:
@@ -111,21 +103,6 @@ def test_names_are_never_plural(rng):
     assert language.fill("{s} works|work at the {o}", fact, rng, plural=True) == "anna works at the bank"
 
 
-def test_statements_share_a_subject_only_where_it_comes_first(world):
-    rng = np.random.default_rng(1)
-    otter = Entity("otter", "animal", "beast")
-    for _ in range(200):
-        facts = [world.imagine(otter, "habitat", rng), world.imagine(otter, "diet", rng)]
-        first, joined, _ = language.statement(facts, rng).partition(" and ")
-        if joined and "," not in first:
-            assert first.startswith("the otter ")
-
-
-def test_no_article_stands_before_a_vowel(lines):
-    words = " ".join(lines).split()
-    assert not [after for before, after in itertools.pairwise(words) if before == "a" and after[0] in "aeiou"]
-
-
 def test_the_corpus_covers_the_words_of_the_world(world, lines):
     words = {word for line in lines for word in line.split()}
     assert 600 <= len(words) <= 1500
@@ -133,29 +110,24 @@ def test_the_corpus_covers_the_words_of_the_world(world, lines):
     assert set(language.SYNONYMS) | set(language.SYNONYMS.values()) <= words
 
 
-def test_answers_index_the_context(spans):
-    for row in spans["train"] + spans["validation"]:
-        answers = row["answers"]
-        assert len(answers["text"]) == len(answers["answer_start"]) >= 1
-        for text, start in zip(answers["text"], answers["answer_start"], strict=True):
-            assert row["context"][start : start + len(text)] == text
-    assert max(len(row["answers"]["text"]) for row in spans["train"]) == 1
-    assert max(len(row["answers"]["text"]) for row in spans["validation"]) > 1
+def test_a_leading_subject_is_not_repeated():
+    falcon = Entity("falcon", "animal", "bird")
+    told = [Fact(falcon, "diet", Entity("roots", "diet")), Fact(falcon, "colour", Entity("brown", "colour"))] * 2
+    templates = ["{s} eats|eat {o}", "{s} is|are {o}", "the food of {s} is|is {o}", "{s} has|have a {o} colour"]
+    assert triples.say(told, templates, np.random.default_rng(0)) == (
+        "the falcon eats roots and is brown , and the food of the falcon is roots , and the falcon has a brown colour ."
+    )
 
 
-def test_the_answer_is_in_a_sentence_about_the_subject_asked_for(spans):
-    for row in spans["train"]:
-        start = row["answers"]["answer_start"][0]
-        before = row["context"].rfind(" . ", 0, start) + 1
-        sentence = row["context"][before : row["context"].find(" .", start)]
-        subject = {word.removesuffix("es") for word in sentence.split()} | set(sentence.split())
-        asked = row["question"].split()
-        assert subject & ({word.removesuffix("s") for word in asked} | {word + "s" for word in asked} | set(asked))
-
-
-def test_contexts_are_of_several_lengths_and_never_repeat(spans):
-    lengths = [len(row["context"].split()) for row in spans["train"]]
-    assert 40 <= np.median(lengths) <= 60
-    assert 0.05 < np.mean([length > 80 for length in lengths]) < 0.3
-    contexts = [row["context"] for split in spans.values() for row in split]
-    assert len(set(contexts)) == len(contexts)
+def test_records_of_the_pretraining_text_are_of_seen_categories_and_say_what_they_list(world):
+    lines = corpus.sentences(300, seed=0, kinds="records")
+    records = [line.split(" means ") for line in lines if " means " in line]
+    assert 170 < len(records) < 230
+    category = {entity.name: name for name, entities in world.categories.items() for entity in entities}
+    for listed, told in records:
+        for words in listed.split(" , "):
+            relation = next(name for name in language.TEMPLATES if f" {name} " in words)
+            subject, _, thing = words.partition(f" {relation} ")
+            assert category[subject] in triples.SEEN
+            assert subject in told
+            assert any(name in told for name in (thing, language.SYNONYMS.get(thing, thing), language.pluralise(thing)))

@@ -137,11 +137,8 @@ def read(name: str, data: str, splits: dict[str, str], **_: Any) -> dict[str, Da
 def ask(model: VersionedModel, name: str, data: Path, shots: int) -> Answers:
     """Let a model answer all questions of a data set, unless it did before this job was killed.
 
-    Args:
-        model: what answers; its version decides which few-shot examples are drawn.
-        name: of the data set, as in ``flexround.tasks.commonsense.choices.KINDS``, and of its definition.
-        data: directory of ``NAME.jsonl`` and, for shots, ``NAME-train.jsonl``.
-        shots: examples before each question.
+    ``data`` is the directory of ``NAME.jsonl`` and, for shots, the examples before each question,
+    ``NAME-train.jsonl``. The version of the model decides which of these are drawn.
     """
     part = f"{name}-{shots}"
     if found := resume.load(part):

@@ -8,7 +8,7 @@ from tokenizers import Tokenizer
 from torch import nn
 
 from flexround.machine.seeding import derive
-from flexround.tasks.commonsense import posed_files
+from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.commonsense.options import PosedOptions
 from flexround.tasks.commonsense.task import Commonsense
@@ -32,7 +32,7 @@ class PosedCommonsense(Commonsense):
         """Read random questions, the same each time; WikiText-2's ``test`` text as one row; documents as ``train``."""
         made: dict[str, text.Rows] = {}
         for name in KINDS:
-            questions = posed_files.read(sources / self.options.root, name)
+            questions = choice_files.read_posed(sources / self.options.root, name)
             order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
             made[name] = [questions[index] for index in order[: self.options.questions]]
         test, train = (  # one copy of WikiText-2 has the line ends of Windows

@@ -4,7 +4,6 @@ lm-eval asks the questions. One evaluation asks them with every number of few-sh
 zero-shot and of five-shot accuracies are about the same networks.
 """
 
-import dataclasses
 import itertools
 import logging
 from collections.abc import Iterable
@@ -49,12 +48,15 @@ class Commonsense(LanguageModelling):
         options, root = self.options, sources / self.options.root
         questions = root / "commonsense"
         made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
-        if max(options.shots):
-            made |= {f"{name}-train": choice_files.read(questions, name, train=True) for name in KINDS}
+        shots = max(options.shots)
+        for name in KINDS if shots else ():
+            rows = made[f"{name}-train"] = choice_files.read(questions, name, train=True)
+            if len(rows) < shots:
+                few = f"{len(rows)} training examples are too few for {shots} shots"
+                raise InputError(f"{name}: {few}; lower the option shots")
         for split in ("validation", "test"):
             made[split] = language_files.read(root / "wikitext2", "wikitext2", split)
         made["train"] = c4.read(root / "c4", options.calibration, options.shards, options.documents)
-        check_shots(made, max(options.shots))
         return made
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
@@ -106,9 +108,8 @@ class Commonsense(LanguageModelling):
                 predictions[f"{metric}/examples"] = answers.examples
             facts[metric] = answers.facts
             log.info("%s: %.2f", metric, scored[metric].value)
-        evaluation = text.evaluation(scored, counts, predictions)
         protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
-        return dataclasses.replace(evaluation, protocol=protocol)
+        return text.evaluation(scored, counts, predictions, protocol)
 
     def _losses(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
@@ -135,14 +136,3 @@ class Commonsense(LanguageModelling):
                 "convert it again with add_bos_token, or set the task's option begin to false"
             )
         return tokenizer
-
-
-def check_shots(rows: dict[str, text.Rows], shots: int) -> None:
-    """Check that there are enough examples to draw from.
-
-    Raises:
-        InputError: a training split has fewer rows than shots.
-    """
-    for name in KINDS if shots else ():
-        if (there := len(rows[f"{name}-train"])) < shots:
-            raise InputError(f"{name}: {there} training examples are too few for {shots} shots; lower the option shots")

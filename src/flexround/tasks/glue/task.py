@@ -12,7 +12,6 @@ from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.glue import files as glue_files
-from flexround.tasks.glue import original
 from flexround.tasks.glue.options import GlueOptions
 from flexround.tasks.protocol import Evaluation, Split, draw_indices
 from flexround.tasks.text import encode
@@ -43,7 +42,7 @@ class Glue(text.TextTask):
 
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the training and validation splits."""
-        name, read = self.options.name, original.read if self.options.released else glue_files.read
+        name, read = self.options.name, glue_files.read_released if self.options.released else glue_files.read
         rows = {split: read(sources / self.options.root, name, split) for split in glue_files.SPLITS[name]}
         if self.options.train is not None:
             rows["train"] = [rows["train"][index] for index in draw_indices(len(rows["train"]), self.options.train, 0)]

@@ -11,7 +11,6 @@ from PIL import Image
 
 from flexround.errors import InputError
 from flexround.io.artifacts import write_manifest
-from flexround.tasks.images.options import FULL_SCALE
 from flexround.tasks.images.task import ImageTask, save_array
 from flexround.tasks.images.training import ArrayImages, TrainingImages
 from flexround.tasks.images.transforms import UNREADABLE
@@ -36,7 +35,7 @@ class ArrayTask(ImageTask):
 
     def training_images(self, data: Path, whole: bool) -> TrainingImages:
         """Return the training set, in memory."""
-        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"), FULL_SCALE)
+        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"))
 
 
 @contextlib.contextmanager

@@ -4,6 +4,7 @@ Or from the parquet files of the Hugging Face hub, ``plain_text/train-*`` and ``
 """
 
 import io
+from collections.abc import Callable
 from pathlib import Path, PurePosixPath
 from typing import IO
 
@@ -45,10 +46,8 @@ class Cifar10(ArrayTask):
 def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Decode the images of a tar, class by class in the order of their names; nothing is extracted.
 
-    Args:
-        path: of the tar; an image's class is the folder it lies in.
-        classes: how many there must be.
-        count: images to keep, as many of each class, the first by name; None keeps all.
+    An image's class is the folder it lies in. ``count`` images are kept, as many of each class, the first by name;
+    None keeps all.
 
     Returns:
         uint8 (N, 32, 32, 3) and int64 (N,).
@@ -57,57 +56,43 @@ def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.nd
         InputError: it is no tar, has other classes or too few images, or an image is damaged or of another size.
     """
     with opened(path) as (tar, members):
-        by_class: dict[str, list[str]] = {}
+        by_class: dict[object, list[str]] = {}
         for name in sorted(members):
             by_class.setdefault(PurePosixPath(name).parent.name, []).append(name)
         if len(by_class) != classes:
             raise InputError(f"{path}: {len(by_class)} classes instead of {classes}; fetch it again")
-        if count is not None:
-            by_class = {name: _first(path, name, files, count // classes) for name, files in by_class.items()}
-        files = [file for of_class in by_class.values() for file in of_class]
-        images = [_pixels(path, name, tar.extractfile(members[name])) for name in files]
-    labels = np.repeat(np.arange(classes), [len(of_class) for of_class in by_class.values()])
-    return np.stack(images), labels.astype(np.int64)
+        return _arrays(path, by_class, count, lambda name: tar.extractfile(members[name]))
 
 
 def read_parquet(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
     """Decode the images of a split, class by class as ``read`` does, in the order of the rows.
 
-    Args:
-        path: ``FOLDER/SPLIT``, of the files ``SPLIT-*.parquet`` with the columns ``img`` (``bytes`` of an image) and
-            ``label`` (int).
-        classes, count: as in ``read``.
-
-    Returns:
-        uint8 (N, 32, 32, 3) and int64 (N,).
-
-    Raises:
-        InputError: as of ``read``; a file is missing or damaged.
+    ``path`` is ``FOLDER/SPLIT``, of the files ``SPLIT-*.parquet`` with the columns ``img`` (``bytes`` of an image) and
+    ``label`` (int); a missing or damaged one is an InputError too. Returned are uint8 (N, 32, 32, 3) and int64 (N,).
     """
     _, rows = hub_files.read(f"{path.name} of CIFAR-10", [path.parent], [path.name], ["img", "label"])
-    by_class: dict[int, list[str]] = {label: [] for label in range(classes)}
-    for index, row in enumerate(rows):
+    contents = {f"row {index}": row["img"] for index, row in enumerate(rows)}
+    by_class: dict[object, list[str]] = {label: [] for label in range(classes)}
+    for name, row in zip(contents, rows, strict=True):
         if row["label"] not in by_class:
-            raise InputError(f"{path}: row {index}: label {row['label']!r} of {classes} classes; fetch it again")
-        by_class[row["label"]].append(str(index))
-    if count is not None:
-        by_class = {label: _first(path, str(label), of, count // classes) for label, of in by_class.items()}
-    contents = [(index, rows[int(index)]["img"]) for of_class in by_class.values() for index in of_class]
-    images = [_pixels(path, f"row {index}", io.BytesIO(dict(img or {}).get("bytes", b""))) for index, img in contents]
-    labels = np.repeat(np.arange(classes), [len(of_class) for of_class in by_class.values()])
+            raise InputError(f"{path}: {name}: label {row['label']!r} of {classes} classes; fetch it again")
+        by_class[row["label"]].append(name)
+    return _arrays(path, by_class, count, lambda name: io.BytesIO(dict(contents[name] or {}).get("bytes", b"")))
+
+
+def _arrays(
+    path: Path, by_class: dict[object, list[str]], count: int | None, open_: Callable[[str], IO[bytes] | None]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the images and labels of the first files of each class, ``count`` in all, or of all files."""
+    kept = None if count is None else count // len(by_class)
+    for of_class, names in by_class.items():
+        if len(names) < (kept or 0):
+            few = f"class {of_class} has {len(names)} images, fewer than {kept}"
+            raise InputError(f"{path}: {few}; lower the option train")
+    images: list[np.ndarray] = []
+    for name in (name for names in by_class.values() for name in names[:kept]):
+        images.append(np.asarray(decoded(path, name, open_(name))))
+        if (shape := images[-1].shape) != (SIZE, SIZE, 3):
+            raise InputError(f"{path}: {name} is {shape[1]} x {shape[0]}, not {SIZE} x {SIZE}")
+    labels = np.repeat(np.arange(len(by_class)), [len(names[:kept]) for names in by_class.values()])
     return np.stack(images), labels.astype(np.int64)
-
-
-def _first(path: Path, name: str, files: list[str], count: int) -> list[str]:
-    """Return the first files of a class."""
-    if len(files) < count:
-        raise InputError(f"{path}: class {name} has {len(files)} images, fewer than {count}; lower the option train")
-    return files[:count]
-
-
-def _pixels(path: Path, name: str, content: IO[bytes] | None) -> np.ndarray:
-    """Return an image as uint8 (32, 32, 3)."""
-    pixels = np.asarray(decoded(path, name, content))
-    if pixels.shape != (SIZE, SIZE, 3):
-        raise InputError(f"{path}: {name} is {pixels.shape[1]} x {pixels.shape[0]}, not {SIZE} x {SIZE}")
-    return pixels

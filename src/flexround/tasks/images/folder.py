@@ -25,12 +25,7 @@ class Index(NamedTuple):
 
 
 def scan(root: Path, classes: int, counts: dict[str, int | None]) -> dict[str, Index]:
-    """Return the index of each split.
-
-    Args:
-        root: the data set.
-        classes: class folders expected in each split.
-        counts: split -> images expected, None for any number.
+    """Return the index of each split of ``counts``: the images expected there, None for any number.
 
     Raises:
         InputError: everything that is wrong with the layout, all together.
@@ -46,7 +41,12 @@ def scan(root: Path, classes: int, counts: dict[str, int | None]) -> dict[str, I
         problems += _problems(root, by_split, classes, counts)
     if problems:
         raise InputError("\n".join(problems))
-    return {split: _index(images) for split, images in by_split.items()}
+    indices = {}
+    for split, images in by_split.items():
+        files = [f"{name}/{file}" for name, inside in images.items() for file in inside]
+        labels = np.repeat(np.arange(len(images)), [len(inside) for inside in images.values()])
+        indices[split] = Index(files, labels)
+    return indices
 
 
 def write_index(path: Path, index: Index) -> None:
@@ -110,12 +110,6 @@ def _problems(
                 f"{root / split}: {count} images, expected {expected}; complete them or set `{split}_count` (null: any)"
             )
     return problems
-
-
-def _index(images: dict[str, list[str]]) -> Index:
-    """Return the index of a split whose layout is right."""
-    files = [f"{name}/{file}" for name, inside in images.items() for file in inside]
-    return Index(files, np.repeat(np.arange(len(images)), [len(inside) for inside in images.values()]))
 
 
 def _some(names: list[str]) -> str:

@@ -144,7 +144,7 @@ class ImageNet(ImageTask):
         if not whole or len(images.files) * self.options.crop**2 * 3 >= MEMORY:
             return images
         log.info("%s: decoding %d training images", images.root, len(images.files))
-        return ArrayImages(images.whole(np.arange(len(images.files))), images.labels, images.train_scale)
+        return ArrayImages(images.whole(np.arange(len(images.files))), images.labels)
 
     def _files(self, data: Path) -> FileImages:
         """Return the training images as files."""

@@ -6,7 +6,7 @@ import math
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import numpy as np
 import torch
@@ -16,25 +16,11 @@ from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
-from flexround.tasks.images.options import FinetuneSettings
+from flexround.tasks.images.options import FULL_SCALE, FinetuneSettings
 from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
 from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
-
-
-class TrainingImages(Protocol):
-    """Random access to a training set."""
-
-    @property
-    def labels(self) -> np.ndarray:
-        """Return the class of each image: int64 (N,)."""
-
-    def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return the images as they are evaluated: uint8 (B, H, W, 3)."""
-
-    def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a random resized crop of each image: uint8 (B, H, W, 3)."""
 
 
 @dataclasses.dataclass(frozen=True)
@@ -43,20 +29,21 @@ class ArrayImages:
 
     images: np.ndarray
     labels: np.ndarray
-    train_scale: tuple[float, float]
 
     def whole(self, indices: np.ndarray) -> np.ndarray:
+        """Return images as they are evaluated: uint8 (B, H, W, 3)."""
         return self.images[indices]
 
     def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
+        """Return a random resized crop of each image: uint8 (B, H, W, 3)."""
         size = self.images.shape[1]
         images = (Image.fromarray(image) for image in self.images[indices])
-        return np.stack([random_resized_crop(image, size, self.train_scale, rng) for image in images])
+        return np.stack([random_resized_crop(image, size, FULL_SCALE, rng) for image in images])
 
 
 @dataclasses.dataclass(frozen=True)
 class FileImages:
-    """Training images decoded anew whenever they are asked for."""
+    """Training images decoded anew whenever they are asked for; the methods of ``ArrayImages``."""
 
     root: Path
     files: Sequence[str]
@@ -79,6 +66,9 @@ class FileImages:
         return decode_all(self.root, [self.files[index] for index in indices], transform, out)
 
 
+TrainingImages = ArrayImages | FileImages
+
+
 def train(
     model: nn.Module,
     images: TrainingImages,
@@ -87,11 +77,7 @@ def train(
 ) -> dict[str, Any]:
     """Train ``model`` in place on its device and leave it in evaluation mode.
 
-    Args:
-        model: maps (B, 3, H, W) to logits (B, classes).
-        images: the training set.
-        normalise: turns uint8 (B, H, W, 3) into the model's input on a device.
-        settings: the whole recipe.
+    ``model`` maps (B, 3, H, W) to logits (B, classes); ``normalise`` turns uint8 (B, H, W, 3) into its input.
 
     Returns:
         Loss and accuracy (percent) over the last epoch.
@@ -112,7 +98,9 @@ def train(
         for epoch in range(done, settings.epochs):
             started = time.perf_counter()
             facts = _train_epoch(model, optimizer, images, normalise, settings, epoch)
-            _report(epoch, settings.epochs, facts, time.perf_counter() - started)
+            seconds, loss, accuracy = time.perf_counter() - started, facts["train_loss"], facts["train_accuracy"]
+            message = "epoch %d/%d: loss %.4f, accuracy %.2f %%, %.1f s"
+            log.info(message, epoch + 1, settings.epochs, loss, accuracy, seconds)
             progress.epoch_done(epoch + 1, facts)
     model.eval()
     return facts
@@ -137,7 +125,10 @@ def _train_epoch(
         target = torch.from_numpy(labels).to(device)
         logits = model(normalise(pixels, device))
         loss = torch.nn.functional.cross_entropy(logits, target, label_smoothing=settings.label_smoothing)
-        loss_sum += _finite(loss.item(), epoch, step)
+        if not math.isfinite(value := loss.item()):
+            where = f"in epoch {epoch + 1}, step {step + 1}"
+            raise NumericalError(f"training: the loss is {value} {where}; lower `lr` or lengthen `warmup`")
+        loss_sum += value
         correct += int((logits.argmax(1) == target).sum())
         optimizer.zero_grad()
         loss.backward()
@@ -178,18 +169,3 @@ def augment(pixels: np.ndarray, shift: int, flip: bool, rng: np.random.Generator
     if flip:
         pixels = np.where(rng.random((count, 1, 1, 1)) < 0.5, pixels[:, :, ::-1], pixels)
     return pixels
-
-
-def _finite(loss: float, epoch: int, step: int) -> float:
-    """Return ``loss``, or stop the training where it diverged."""
-    if not math.isfinite(loss):
-        raise NumericalError(
-            f"training: the loss is {loss} in epoch {epoch + 1}, step {step + 1}; lower `lr` or lengthen `warmup`"
-        )
-    return loss
-
-
-def _report(epoch: int, epochs: int, facts: dict[str, float], seconds: float) -> None:
-    """Log one line per epoch."""
-    loss, accuracy = facts["train_loss"], facts["train_accuracy"]
-    log.info("epoch %d/%d: loss %.4f, accuracy %.2f %%, %.1f s", epoch + 1, epochs, loss, accuracy, seconds)

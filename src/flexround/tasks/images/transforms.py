@@ -1,7 +1,7 @@
 """Decoding, resizing and cropping with PIL and NumPy only; the pixels equal torchvision's transforms.
 
-Calibration runs without importing torch, hence not torchvision's own classes. Bilinear as in BRECQ and QDrop
-(specification 7), but for the central square.
+Not torchvision's own classes: they draw from torch's global generator. Bilinear as in BRECQ and QDrop (specification
+7), but for the central square.
 """
 
 import math
@@ -72,11 +72,8 @@ def decode_all(
 ) -> np.ndarray:
     """Decode images on several cores, put ``transform(position, image)`` into ``out[position]`` and return ``out``.
 
-    Args:
-        root: directory of the files.
-        files: as many as ``out`` has entries; CMYK, grey and palette ones become RGB, as by torchvision's loader.
-        transform: returns uint8 of the shape of ``out[0]``; called from several threads.
-        out: uint8 (N, H, W, 3), e.g. a memory map.
+    CMYK, grey and palette images become RGB, as by torchvision's loader. ``transform`` returns uint8 of the shape of
+    ``out[0]`` and is called from several threads; ``out`` is uint8 (N, H, W, 3), e.g. a memory map.
 
     Raises:
         InputError: names every file that can't be decoded, all together.

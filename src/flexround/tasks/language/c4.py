@@ -32,7 +32,10 @@ def read(root: Path, rule: Rule, shards: int, count: int) -> list[dict[str, str]
     Raises:
         InputError: missing or damaged shards, lines without a text.
     """
-    files = [_find(root, number) for number in range(shards if rule == "paper" else 1)]
+    numbers = range(shards if rule == "paper" else 1)
+    files = [root / f"en/c4-train.{number:05}-of-{SHARDS:05}.json.gz" for number in numbers]
+    if missing := [path for path in files if not path.is_file()]:
+        raise InputError(f"{missing[0]}: missing; params/sources.yaml says where to get C4")
     total = sum(1 for path in files for _ in _lines(path))
     if not total:
         raise InputError(f"{files[0]}: no documents; fetch it again")
@@ -41,25 +44,17 @@ def read(root: Path, rule: Rule, shards: int, count: int) -> list[dict[str, str]
     else:
         chosen = np.random.default_rng(derive("c4 documents")).permutation(total)[:count]
     wanted, found = set(chosen.tolist()), {}
-    for index, (where, line) in enumerate((f"{path}, line {n}", line) for path in files for n, line in _lines(path)):
+    for index, (where, line) in enumerate(line for path in files for line in _lines(path)):
         if index in wanted:
             found[index] = {"text": _document(line, where)}
     return [found[index] for index in chosen.tolist()]
 
 
-def _find(root: Path, number: int) -> Path:
-    """Return the file of a shard."""
-    path = root / f"en/c4-train.{number:05}-of-{SHARDS:05}.json.gz"
-    if not path.is_file():
-        raise InputError(f"{path}: missing; params/sources.yaml says where to get C4")
-    return path
-
-
-def _lines(path: Path) -> Iterator[tuple[int, bytes]]:
-    """Yield the lines of a shard with their numbers from 1."""
+def _lines(path: Path) -> Iterator[tuple[str, bytes]]:
+    """Yield the place and the content of each line of a shard."""
     try:
         with gzip.open(path) as file:
-            yield from enumerate(file, start=1)
+            yield from ((f"{path}, line {number}", line) for number, line in enumerate(file, start=1))
     except (OSError, EOFError, zlib.error) as error:
         raise InputError(f"{path}: damaged or not whole ({error}); fetch it again") from error
 

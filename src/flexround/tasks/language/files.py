@@ -14,12 +14,7 @@ PTB = {"train": "ptb.train.txt", "validation": "ptb.valid.txt"}
 
 
 def read(root: Path, name: str, split: str) -> list[dict[str, str]]:
-    """Read one split.
-
-    Args:
-        root: directory of the corpus.
-        name: ``wikitext2``, whose parquet files lie in ``root/wikitext-2-raw-v1``, or ``ptb``.
-        split: ``train``, ``validation``, or ``test`` of WikiText-2.
+    """Read one split of ``wikitext2``, whose parquet files lie in ``root/wikitext-2-raw-v1``, or of ``ptb``.
 
     Returns:
         Rows ``{"text": ...}``, one a line. WikiText's lines keep their line end, but blank ones are empty; those of the

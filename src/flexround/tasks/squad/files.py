@@ -11,11 +11,7 @@ COLUMNS = ("id", "title", "context", "question", "answers")
 
 
 def read(root: Path, split: str) -> list[dict[str, Any]]:
-    """Read one split from ``root/plain_text``.
-
-    Args:
-        root: directory of the data set.
-        split: ``train`` or ``validation``.
+    """Read one split, ``train`` or ``validation``, from ``root/plain_text``.
 
     Returns:
         Rows with the columns ``id``, ``title``, ``context``, ``question`` and ``answers``, which holds ``text`` and the

@@ -22,24 +22,20 @@ def scores(predictions: Sequence[str], answers: Sequence[Sequence[str]]) -> dict
         ``em`` uint8 (N,), 1 where a prediction equals an answer up to case, punctuation, articles and white space,
         and ``f1`` float32 (N,), the overlap of the two bags of words in 0..1.
     """
-    pairs = list(zip(predictions, answers, strict=True))
-    em = [max(exact_match(prediction, answer) for answer in accepted) for prediction, accepted in pairs]
-    overlaps = [max(f1(prediction, answer) for answer in accepted) for prediction, accepted in pairs]
-    return {"em": np.array(em, np.uint8), "f1": np.array(overlaps, np.float32)}
+    em, f1 = [], []
+    for prediction, accepted in zip(predictions, answers, strict=True):
+        found, right = words(prediction), [words(answer) for answer in accepted]
+        em.append(found in right)
+        f1.append(max(overlap(found, expected) for expected in right))
+    return {"em": np.array(em, np.uint8), "f1": np.array(f1, np.float32)}
 
 
-def exact_match(prediction: str, answer: str) -> bool:
-    """Return whether two texts are equal once normalised."""
-    return normalise(prediction) == normalise(answer)
+def overlap(found: list[str], expected: list[str]) -> float:
+    """Return the F1 of the words that two texts share, repeated words counted; 0 where they share none."""
+    shared = (Counter(found) & Counter(expected)).total()
+    return 2.0 * shared / (len(found) + len(expected)) if shared else 0.0
 
 
-def f1(prediction: str, answer: str) -> float:
-    """Return the F1 of the words that two normalised texts share, repeated words counted; 0 where they share none."""
-    predicted, expected = normalise(prediction).split(), normalise(answer).split()
-    shared = (Counter(predicted) & Counter(expected)).total()
-    return 2.0 * shared / (len(predicted) + len(expected)) if shared else 0.0
-
-
-def normalise(text: str) -> str:
-    """Lower the case, drop ASCII punctuation, then articles, and leave one space between words."""
-    return " ".join(ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split())
+def words(text: str) -> list[str]:
+    """Return the words of a text in lower case without ASCII punctuation and then without articles."""
+    return ARTICLES.sub(" ", text.lower().translate(NO_PUNCTUATION)).split()

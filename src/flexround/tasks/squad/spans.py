@@ -41,12 +41,9 @@ class Features(NamedTuple):
 def features(tokenizer: Tokenizer, rows: Rows, max_length: int, doc_stride: int) -> Features:
     """Cut ``[CLS] question [SEP] context [SEP]`` into windows.
 
-    Args:
-        tokenizer: with the post-processor that adds the special tokens; it is left as it is.
-        rows: at least one, of ``flexround.tasks.squad.files.read``; a row's first answer is the one to learn. White
-            space before a question is dropped.
-        max_length: tokens of a window; shorter ones are padded.
-        doc_stride: context tokens that consecutive windows of an example share.
+    White space before a question is dropped. A row's first answer is the one to learn. The tokenizer, whose
+    post-processor adds the special tokens, is left as it is. Consecutive windows of an example share ``doc_stride``
+    tokens of the context.
 
     Raises:
         InputError: no padding token, or a question that leaves no room for its context.
@@ -73,21 +70,13 @@ def predictions(
     start_logits: np.ndarray,
     end_logits: np.ndarray,
     contexts: Sequence[str],
-    n_best_size: int = 20,
-    max_answer_length: int = 30,
+    n_best: int,
+    max_answer: int,
 ) -> list[str]:
-    """Return the answer to each question: the span of the highest start + end logit over its windows.
+    """Return the answer to each question: the span of the highest start + end logit, float (F, T), over its windows.
 
-    Args:
-        windows: of all questions.
-        start_logits: float (F, T).
-        end_logits: float (F, T).
-        contexts: of all questions.
-        n_best_size: starts and ends considered in each window, wherever they are.
-        max_answer_length: tokens of an answer.
-
-    Returns:
-        Texts of the contexts; "" for a question without any allowed span.
+    ``n_best`` starts and ends are considered in each window, wherever they are; an answer has up to ``max_answer``
+    tokens. It is "" for a question without any allowed span.
 
     Raises:
         NumericalError: NaN among the logits.
@@ -99,7 +88,7 @@ def predictions(
         if np.isnan(start_logits[rows]).any() or np.isnan(end_logits[rows]).any():
             raise NumericalError(f"NaN among the logits of the windows from {first}; the model has diverged")
         logits = start_logits[rows], end_logits[rows]
-        scores, spans = _best_spans(windows.offsets[rows], *logits, n_best_size, max_answer_length)
+        scores, spans = _best_spans(windows.offsets[rows], *logits, n_best, max_answer)
         for example, score, (start, end) in zip(windows.example[rows], scores, spans, strict=True):
             if score > best[example]:
                 best[example], answers[example] = score, contexts[example][start:end]

@@ -1,11 +1,13 @@
 """SQuAD v1.1: exact match and F1 of answer spans (tables 12 and 13)."""
 
+import math
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import nn
+from torch.nn import functional
 
 from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
@@ -64,9 +66,12 @@ class Squad(text.TextTask):
         """Return F1 and exact match in percent."""
         rows = self.split_rows(data, split)
         windows = self.features(rows, network)
-        logits = text.run(model, windows.inputs, batch, device, lambda out: [out.start_logits, out.end_logits])
-        width = self.options.max_length - logits[0].shape[1]
-        starts, ends = (np.pad(part, ((0, 0), (0, width)), constant_values=-np.inf) for part in logits)
+
+        def padded(output: Any) -> list[torch.Tensor]:
+            logits, width = (output.start_logits, output.end_logits), self.options.max_length
+            return [functional.pad(each, (0, width - each.shape[1]), value=-math.inf) for each in logits]
+
+        starts, ends = text.run(model, windows.inputs, batch, device, padded)
         contexts = [row["context"] for row in rows]
         limits = self.options.n_best, self.options.max_answer_length
         answers = spans.predictions(windows, starts, ends, contexts, *limits)

@@ -30,13 +30,7 @@ class Encoded:
 def encode(tokenizer: tokenizers.Tokenizer, first: Sequence[str], second: Sequence[str] | None, length: int) -> Encoded:
     """Encode texts, or pairs joined as the tokenizer joins them.
 
-    What is too long loses tokens at the end of the longer of the two texts, one by one.
-
-    Args:
-        tokenizer: with a padding token; it stays as it is.
-        first: N texts.
-        second: the N other texts, or None.
-        length: T.
+    What is too long loses tokens at the end of the longer of the two texts, one by one. The tokenizer stays as it is.
 
     Raises:
         InputError: the tokenizer has no padding token, or ``length`` has no room for text.

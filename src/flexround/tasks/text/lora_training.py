@@ -46,12 +46,8 @@ def train(
 def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int, **options: Any) -> Any:
     """Put adapters into linears, in place, and freeze all else. At first the adapters change nothing.
 
-    Args:
-        model: transformers model.
-        layers: names of the linears, the last component of the dotted name.
-        settings: size of the adapters.
-        seed: of their initial weights; the global generator stays as it was.
-        options: further arguments of ``peft.LoraConfig``.
+    ``layers`` are the last components of the linears' names; ``seed`` draws the initial weights, and the global
+    generator stays as it was; ``options`` are further arguments of ``peft.LoraConfig``.
 
     Returns:
         peft's view of the model, for ``merge``.

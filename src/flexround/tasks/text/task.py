@@ -136,10 +136,10 @@ def run(
 ) -> list[np.ndarray]:
     """Run a model over all inputs; return what ``read`` takes from each output, float32 (N, ...), on the CPU.
 
-    Values per token of a batch that is shorter than the longest one are -inf from there on.
+    A batch is as long as its longest input; ``read`` gives all batches the same width.
     """
     model.eval()
-    order = np.argsort(encoded.mask.sum(1), kind="stable")  # a batch is as long as its longest input
+    order = np.argsort(encoded.mask.sum(1), kind="stable")
     parts: list[list[np.ndarray]] = []
     with torch.no_grad():
         for start in range(0, len(order), size):
@@ -148,16 +148,15 @@ def run(
             output = model(**accepted(model, arguments(batch)))
             parts.append([value.float().cpu().numpy() for value in read(output)])
     back = np.argsort(order)
-    return [np.concatenate(_padded(column))[back] for column in zip(*parts, strict=True)]
+    return [np.concatenate(column)[back] for column in zip(*parts, strict=True)]
 
 
-def _padded(parts: Sequence[np.ndarray]) -> list[np.ndarray]:
-    """Give batches, whose second axes may differ, that of the widest; what is added is -inf."""
-    width = max(part.shape[1] for part in parts)
-    return [np.pad(part, ((0, 0), (0, width - part.shape[1])), constant_values=-np.inf) for part in parts]
-
-
-def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions: dict[str, np.ndarray]) -> Evaluation:
+def evaluation(
+    scored: Mapping[str, Scored],
+    counts: dict[str, int],
+    predictions: dict[str, np.ndarray],
+    protocol: dict[str, Any] | None = None,
+) -> Evaluation:
     """Assemble an evaluation from scored metrics and what was predicted, arrays of any shape."""
     return Evaluation(
         metrics={name: metric.value for name, metric in scored.items()},
@@ -166,4 +165,5 @@ def evaluation(scored: Mapping[str, Scored], counts: dict[str, int], predictions
         scores={name: metric.scores for name, metric in scored.items() if metric.scores is not None},
         replicates={name: metric.replicates for name, metric in scored.items() if metric.replicates is not None},
         predictions=predictions,
+        protocol=protocol or {},
     )

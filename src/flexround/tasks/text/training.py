@@ -18,6 +18,7 @@ from accelerate.utils import gather_object
 from torch import Tensor, nn
 from torch.utils.data import DataLoader
 from tqdm import tqdm
+from transformers import get_linear_schedule_with_warmup
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
@@ -59,7 +60,7 @@ def train(
     order = torch.Generator().manual_seed(derive("order", settings.seed))
     loader = _loader(arrays, settings, order)
     steps = settings.epochs * len(loader)
-    schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: rate(step, steps, settings.warmup))
+    schedule = get_linear_schedule_with_warmup(optimizer, math.ceil(settings.warmup * steps), steps)
     progress = Progress(
         model,
         optimizer,
@@ -113,14 +114,6 @@ def parts(batch: Batch, size: int | None) -> Iterator[tuple[Batch, float]]:
     for start in range(0, count, size):
         part = {name: value[start : start + size] for name, value in batch.items()}
         yield part, min(size, count - start) / count
-
-
-def rate(step: int, steps: int, warmup: float) -> float:
-    """Return the learning rate's factor: up from 0 during the warm-up, then down to 0, linearly."""
-    first = math.ceil(warmup * steps)
-    if step < first:
-        return step / first
-    return max(0.0, (steps - step) / max(1, steps - first))
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:

@@ -17,18 +17,22 @@ from torch import Tensor
 from transformers.cache_utils import DynamicCache
 
 from flexround.errors import NumericalError, SettingsError
-from flexround.tasks.webnlg.options import Rules
+from flexround.tasks.webnlg.options import WebNLGOptions
 
 FORGET_EVERY = 8  # steps; more often costs more copies than it saves
 
 
-def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: int = 32) -> list[list[int]]:
-    """Return the best continuation of each prompt: its tokens, with the one of ``rules.eos`` if it got that far.
+def search(
+    model: Any, prompts: Sequence[Sequence[int]], options: WebNLGOptions, eos: Sequence[int], batch: int = 32
+) -> list[list[int]]:
+    """Return the best continuation of each prompt: its tokens, with the one of ``eos`` if it got that far.
 
     Args:
         model: a causal language model of transformers, on any device, but for GPT-Neo; left in evaluation mode.
         prompts: token ids, at least one each; of a prompt that is too long the last ones count.
-        rules: of the search.
+        options: at most ``max_length`` tokens of prompt and continuation together, fewer if the model has fewer
+            positions. A hypothesis scores its log probability over its length to the power ``length_penalty``.
+        eos: tokens that finish a hypothesis.
         batch: prompts decoded at once. Which prompts share a batch doesn't matter, but for rounding.
 
     Raises:
@@ -38,9 +42,9 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
     if model.config.model_type == "gpt_neo":
         # Its local attention counts a token's distance by its place in the cache, where the beams stand side by side.
         raise SettingsError("beam search of a gpt_neo model: not possible, choose a gpt2, opt or llama")
-    limit = min(rules.positions, model.config.max_position_embeddings) - rules.steps
+    limit = min(options.max_length, model.config.max_position_embeddings) - options.steps
     if limit < 1:
-        raise SettingsError(f"steps={rules.steps}: choose less than {limit + rules.steps}, the positions there are")
+        raise SettingsError(f"steps={options.steps}: choose less than {limit + options.steps}, the positions there are")
     cut = [list(prompt[-limit:]) for prompt in prompts]
     order = sorted(range(len(cut)), key=lambda index: len(cut[index]))  # prompts of a batch need little padding
     continuations: list[list[int]] = [[] for _ in cut]
@@ -48,12 +52,12 @@ def search(model: Any, prompts: Sequence[Sequence[int]], rules: Rules, batch: in
     with torch.no_grad():
         for start in range(0, len(order), batch):
             members = order[start : start + batch]
-            for index, tokens in zip(members, _decode(model, [cut[i] for i in members], rules), strict=True):
+            for index, tokens in zip(members, _decode(model, [cut[i] for i in members], options, eos), strict=True):
                 continuations[index] = tokens
     return continuations
 
 
-def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int]]:
+def _decode(model: Any, prompts: list[list[int]], options: WebNLGOptions, eos: Sequence[int]) -> list[list[int]]:
     """Search the continuations of one batch of prompts.
 
     The cache keeps the tokens of all beams of a prompt side by side, and each beam sees its own past alone. So the
@@ -68,22 +72,22 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
     positions = (mask.cumsum(dim=1) - 1).clamp(min=0)
     visible = mask.bool()[:, None]
     cache: Any = DynamicCache(config=model.config)
-    eos = tokens.new_tensor(rules.eos)
+    ends = tokens.new_tensor(eos)
     running = torch.arange(len(prompts), device=tokens.device)  # the prompts still at work
     history = tokens.new_empty((len(prompts), 1, 0))
     scores = tokens.new_zeros((len(prompts), 1), dtype=torch.float64)
     best = scores.new_full((len(prompts),), -math.inf)
     continuations: list[list[int]] = [[] for _ in prompts]
-    for length in range(1, rules.steps + 1):
+    for length in range(1, options.steps + 1):
         arguments = {"input_ids": tokens, "attention_mask": mask, "position_ids": positions, "past_key_values": cache}
         logits = model(**arguments, use_cache=True, logits_to_keep=scores.shape[1]).logits.float()
-        _ban_repeats(logits, history, rules.no_repeat_ngram)
-        parents, tokens, scores = _extend(logits, scores, rules.beams)
+        _ban_repeats(logits, history, options.no_repeat_ngram)
+        parents, tokens, scores = _extend(logits, scores, options.beams)
         history = torch.cat([history.take_along_dim(parents[..., None], dim=1), tokens[..., None]], dim=2)
 
         # In the last step the unfinished hypotheses compete too.
-        ended = torch.isin(tokens, eos) | (length == rules.steps)
-        value, beam = (scores / length**rules.length_penalty).masked_fill(~ended, -math.inf).max(dim=1)
+        ended = torch.isin(tokens, ends) | (length == options.steps)
+        value, beam = (scores / length**options.length_penalty).masked_fill(~ended, -math.inf).max(dim=1)
         for group in (value > best[running]).nonzero().flatten().tolist():
             continuations[running[group]] = history[group, beam[group]].tolist()
         best[running] = torch.maximum(best[running], value)
@@ -91,7 +95,7 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
         # Log probabilities only fall, and the greatest length divides them most: where no beam would win if it kept its
         # log probability to the last step, no beam can win, and the prompt is done.
         scores = scores.masked_fill(ended, -math.inf)
-        going = scores.amax(dim=1) / rules.steps**rules.length_penalty > best[running]
+        going = scores.amax(dim=1) / options.steps**options.length_penalty > best[running]
         if not going.any():
             break
         visible = visible.take_along_dim(parents[..., None], dim=1)
@@ -101,7 +105,7 @@ def _decode(model: Any, prompts: list[list[int]], rules: Rules) -> list[list[int
             cache.reorder_cache(going.nonzero().flatten())
         if length % FORGET_EVERY == 0:
             visible = _forget(cache, visible)
-        own = torch.eye(rules.beams, dtype=torch.bool, device=tokens.device)  # the token that each adds to the cache
+        own = torch.eye(options.beams, dtype=torch.bool, device=tokens.device)  # the token that each adds to the cache
         visible = torch.cat([visible, own.expand(len(visible), -1, -1)], dim=2)
         positions = (positions[:, -1:] + 1).expand_as(tokens)
         # From now on the mask of the attention itself, (G, 1, K, C), which transformers passes on as it is.

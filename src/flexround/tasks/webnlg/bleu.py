@@ -93,11 +93,11 @@ def from_statistics(sums: np.ndarray) -> np.ndarray:
     return 100 * precisions ** (1 / ORDERS) * np.exp(np.minimum(0, 1 - closest / np.maximum(lengths, 1)))
 
 
-def replicates(counts: np.ndarray, count: int = REPLICATES) -> np.ndarray:
-    """Return BLEU in percent of ``count`` bootstrap resamples of texts from their ``statistics``: float64 (count,).
+def replicates(counts: np.ndarray) -> np.ndarray:
+    """Return BLEU in percent of bootstrap resamples of texts from their ``statistics``: float64 (``REPLICATES``,).
 
     Resample r has the same texts for every run on N of them.
     """
     size = len(counts)
-    drawn = np.random.default_rng(derive("bootstrap", size)).multinomial(size, np.full(size, 1 / size), count)
+    drawn = np.random.default_rng(derive("bootstrap", size)).multinomial(size, np.full(size, 1 / size), REPLICATES)
     return from_statistics(drawn @ counts)

@@ -18,11 +18,7 @@ SEEN = (  # categories of the training set; microsoft/LoRA, examples/NLG/src/for
 
 
 def read(root: Path, split: str) -> Rows:
-    """Read the entries of one split from ``root/SPLIT.json``.
-
-    Args:
-        root: directory of the data set.
-        split: ``train`` or ``test``.
+    """Read the entries of one split, ``train`` or ``test``, from ``root/SPLIT.json``.
 
     Returns:
         Rows with ``category``, ``seen`` (whether it is one of the training set's), ``context``, which is
@@ -33,7 +29,7 @@ def read(root: Path, split: str) -> Rows:
         InputError: a missing or damaged file, text that is not UTF-8, another layout, no entries; an entry of ``test``
             without a good reference.
     """
-    place = Path(root) / f"{split}.json"
+    place = root / f"{split}.json"
     rows: Rows = []
     for number, entry in enumerate(_entries(place), 1):
         try:

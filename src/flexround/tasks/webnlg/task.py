@@ -28,7 +28,7 @@ from flexround.tasks.webnlg import files as webnlg_files
 from flexround.tasks.webnlg.options import WebNLGOptions, WebNLGTrainSettings
 
 END = "<|endoftext|>"
-BLANK_LINE = "ĊĊ"  # in GPT-2's spelling of bytes; mini vocabularies have no such token
+BLANK_LINE = "ĊĊ"  # ends a sentence too, in GPT-2's spelling of bytes; mini vocabularies have no such token
 PROMPTS = 16  # decoded at once: each has ten beams in the cache
 
 
@@ -103,7 +103,9 @@ class WebNLG(text.TextTask):
         """
         rows = self.split_rows(data, split, "test")
         tokenizer, end = _load_tokenizer(network)
-        generated = beam.search(model, _prompt_ids(tokenizer, end, rows), self.rules(tokenizer), min(batch, PROMPTS))
+        prompts, blank_line = _prompt_ids(tokenizer, end, rows), tokenizer.token_to_id(BLANK_LINE)
+        eos = [end] if blank_line is None else [end, blank_line]
+        generated = beam.search(model, prompts, self.options, eos, min(batch, PROMPTS))
         texts = tokenizer.decode_batch(generated, skip_special_tokens=False)
         seen = np.array([row["seen"] for row in rows])
         scored = bleu.scores(texts, [row["references"] for row in rows], seen)
@@ -112,13 +114,6 @@ class WebNLG(text.TextTask):
         sizes = {"unseen": int((~seen).sum()), "seen": int(seen.sum()), "all": len(rows)}
         tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in generated], np.int32)
         return text.evaluation(scored, {name: sizes[name] for name in scored}, {f"{split}/tokens": tokens})
-
-    def rules(self, tokenizer: Tokenizer) -> beam.Rules:
-        """Return the rules of the search; a sentence ends with the end of text or a blank line."""
-        ends = [tokenizer.token_to_id(token) for token in (END, BLANK_LINE)]
-        eos = tuple(token for token in ends if token is not None)
-        chosen = self.options.model_dump(include={"beams", "length_penalty", "no_repeat_ngram", "steps"})
-        return beam.Rules(**chosen, positions=self.options.max_length, eos=eos)
 
 
 def _load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
