@@ -57,7 +57,8 @@ def hyper_parameters() -> dict[str, str]:
     rows = [(f"`{key}`", _values(facts), facts["description"]) for key, facts in properties.items()]
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     table = markdown.table(("key", "values", "meaning"), escaped, texts=3)
-    words = "The keys of `hyper` rules, their values and their meaning; [configuration](../../config/README.md#settings) says which rule wins."
+    which = "[Configuration](../../config/README.md#settings) says which rule wins."
+    words = f"The keys of `hyper` rules, their values and their meaning. {which}"
     return {"hyper-parameters": f"# Every hyper-parameter\n\n{words}\n\n{table}\n"}
 
 
