@@ -197,3 +197,9 @@ def test_the_recipe_beats_the_scale_which_beats_the_defaults_and_a_later_rule_an
 )
 def test_a_rule_holds_for_the_runs_that_match_all_its_patterns(when, matches):
     assert value_of(made(scale=[rule({"iters": 7}, **when)]), "iters")[0] == (7 if matches else 400)
+
+
+def test_a_value_that_no_rule_sets_is_the_default_of_its_field_and_says_so():
+    values, sources = hyper(loaded("mini"), Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0))
+    assert (values.group_size, sources["group_size"]) == (128, "the default of its field in class Hyper")
+    assert set(sources) == set(Hyper.model_fields)

@@ -21,6 +21,8 @@ from flexround.settings.schema import (
 from flexround.settings.tables import ByBits, Figure, FigureSpecs, GridShifts, Table
 from flexround.settings.validation import given
 
+DEFAULT = "the default of its field in class Hyper"  # source of a value that no rule sets
+
 
 class Params(NamedTuple):
     """The validated settings of one scale."""
@@ -112,7 +114,7 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     recipe = params.recipe(run.recipe)
     fields = vars(run) | {name: getattr(recipe, name) for name in ("setting", "rounding", "w_bits", "a_bits")}
     values: dict[str, Any] = {}
-    sources: dict[str, str] = {}
+    sources = {name: DEFAULT for name, field in Hyper.model_fields.items() if not field.is_required()}
     for rule in (*params.defaults.hyper, *params.scale.hyper):
         if matches(rule.when, fields):
             values |= rule.set

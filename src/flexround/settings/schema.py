@@ -126,7 +126,10 @@ class Recipe(Strict):
 
 
 class Hyper(Strict):
-    """Every hyper-parameter of one reconstruction; its defaults are the rules of ``params/defaults.yaml``."""
+    """Every hyper-parameter of one reconstruction.
+
+    A default with a source is a rule of ``params/defaults.yaml``; one that only this code needs stands in its field.
+    """
 
     # grids (specification 1)
     w_scheme: Literal["symmetric", "asymmetric"] = Field(
@@ -137,7 +140,7 @@ class Hyper(Strict):
         "channel (linear layers; convolutions have one for each output channel then)"
     )
     group_size: int = Field(
-        ge=8, le=65536, description="weights: input channels with one grid; if w_granularity is group"
+        128, ge=8, le=65536, description="weights: input channels with one grid; if w_granularity is group"
     )
     w_init: Literal["mse", "minmax"] = Field(
         description="weights: search of the first step; mse searches for the least |error|^p"
