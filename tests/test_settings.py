@@ -9,7 +9,7 @@ import pytest
 from flexround.settings import user_rows
 from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.load import load_params
-from flexround.settings.params import hyper
+from flexround.settings.params import DEFAULT, hyper
 from flexround.settings.schema import Defaults, Hyper, HyperRule, Recipe, Recipes
 
 SCALES = ("mini", "paper")
@@ -53,6 +53,9 @@ def test_every_value_of_every_run_is_that_of_the_rule_it_names(name):
         settings, sources = hyper(params, Run(name, task, checkpoint, key, 0))
         assert set(sources) == set(Hyper.model_fields)
         for field, source in sources.items():
+            if source == DEFAULT:
+                assert getattr(settings, field) == Hyper.model_fields[field].default
+                continue
             values = [values[field] for where, values in rules + own if where == source and field in values]
             assert getattr(settings, field) in values, f"{key} on {checkpoint}: {field} is not from {source!r}"
 
@@ -197,9 +200,3 @@ def test_the_recipe_beats_the_scale_which_beats_the_defaults_and_a_later_rule_an
 )
 def test_a_rule_holds_for_the_runs_that_match_all_its_patterns(when, matches):
     assert value_of(made(scale=[rule({"iters": 7}, **when)]), "iters")[0] == (7 if matches else 400)
-
-
-def test_a_value_that_no_rule_sets_is_the_default_of_its_field_and_says_so():
-    values, sources = hyper(loaded("mini"), Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0))
-    assert (values.group_size, sources["group_size"]) == (128, "the default of its field in class Hyper")
-    assert set(sources) == set(Hyper.model_fields)

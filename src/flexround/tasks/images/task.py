@@ -14,7 +14,7 @@ from PIL import Image
 from torch import nn
 
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.io.artifacts import atomic_write, write_manifest, write_text
+from flexround.io.artifacts import atomic_write, read_text, write_manifest, write_text
 from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
 from flexround.tasks.images import folder
@@ -148,7 +148,7 @@ class ImageNet(ImageTask):
 
     def _files(self, data: Path) -> FileImages:
         """Return the training images as files."""
-        root = Path((data / ROOT_FILE).read_text().rstrip("\n")) if (data / ROOT_FILE).exists() else Path("train")
+        root = Path(read_text(data / ROOT_FILE).rstrip("\n"))
         if not root.is_dir():
             raise InputError(f"{root}: the training images are no longer there; run the data stage again")
         index = folder.read_index(data / "train.txt")
