@@ -128,7 +128,7 @@ def test_a_scale_takes_no_name_whose_results_are_something_else(write, name):
 
 
 def test_a_scale_among_the_projects_has_the_name_of_its_file(tmp_path, monkeypatch):
-    shutil.copytree(load.PARAMS, tmp_path / "params")
+    shutil.copytree(load.PARAMS, tmp_path / "params", ignore=shutil.ignore_patterns("networks", "data"))
     monkeypatch.setattr(load, "PARAMS", tmp_path / "params")
     (tmp_path / "params/scales/mine.yaml").write_text("name: yours\nextends: mini")
     with pytest.raises(SettingsError, match=r"mine\.yaml: name = 'yours': .*; write mine, or "):

@@ -49,7 +49,7 @@ def test_an_unknown_name_is_one_message_with_the_nearest_known_one(call, wrong, 
 def edit(tmp_path, monkeypatch):
     """Return a function that changes one file of a copy of params/, which is read from then on."""
     root = tmp_path / "params"
-    shutil.copytree(PARAMS, root, ignore=shutil.ignore_patterns("networks"))
+    shutil.copytree(PARAMS, root, ignore=shutil.ignore_patterns("networks", "data"))
     monkeypatch.setattr(load, "PARAMS", root)
 
     def change(name, function):

@@ -20,6 +20,8 @@ from flexround.settings.tables import Table
 from flexround.settings.validation import validate
 from flexround.tasks.text.lora_training import AdapterTrainSettings
 
+PAPER = load_params("paper")
+
 
 def entries(number, params):
     return list(csv.DictReader(settings_csv(number, params).splitlines()))
@@ -30,7 +32,7 @@ CELLS = {13: 5, 14: 13, 17: 24, 18: 24}
 
 @pytest.mark.parametrize("number", SETTINGS)
 def test_the_papers_scale_uses_what_the_paper_prints_in_its_order(number):
-    found = entries(number, load_params("paper"))
+    found = entries(number, PAPER)
     assert {(line["status"], line["value"] == line["published"]) for line in found} == {("reproduced", True)}
     assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in paper_numbers.load() if key.table == number]
     assert len(SETTINGS[number].settings) == CELLS[number]
@@ -150,10 +152,10 @@ LORA_RATES = {"wikitext2-lora": (1e-4, 2e-4, 4e-5), "ptb-lora": (5e-4, 4e-4, 6e-
 
 @pytest.mark.parametrize(("task", "recipe"), RECONSTRUCTION)
 def test_llama_is_reconstructed_as_the_appendices_say(task, recipe):
-    params, samples = load_params("paper"), 512 if task == "commonsense" else 256
+    samples = 512 if task == "commonsense" else 256
     for checkpoint, (batch, lr) in zip(SIZES, RECONSTRUCTION[task, recipe], strict=True):
         for name, rate in ((recipe, lr), (recipe.replace("flexround", "adaround"), 1e-3)):
-            found, sources = hyper(params, Run("paper", task, checkpoint, name, 0))
+            found, sources = hyper(PAPER, Run("paper", task, checkpoint, name, 0))
             assert (found.batch, found.lr, found.samples, found.iters) == (batch, rate, samples, 5000)
             grids = (found.w_scheme, found.w_granularity, found.a_scheme)
             assert grids == ("asymmetric", "channel", "asymmetric")
@@ -164,11 +166,10 @@ def test_llama_is_reconstructed_as_the_appendices_say(task, recipe):
 
 @pytest.mark.parametrize("task", LORA_RATES)
 def test_llama_is_fine_tuned_as_the_appendix_says(task):
-    params = load_params("paper")
     for checkpoint, rate in zip(SIZES, LORA_RATES[task], strict=True):
-        settings = AdapterTrainSettings.model_validate(params.train(task, checkpoint))
+        settings = AdapterTrainSettings.model_validate(PAPER.train(task, checkpoint))
         assert (settings.lr, settings.batch, settings.epochs, settings.lora.rank) == (rate, 128, 15, 4)
-    assert params.train("commonsense", "llama-7b") is None
+    assert PAPER.train("commonsense", "llama-7b") is None
 
 
 @pytest.mark.parametrize("name", ["LLaMA-7B", "LLaMA-13B", "LLaMA-33B"])
@@ -179,7 +180,7 @@ def test_the_gates_of_llama_hold_the_published_perplexities(name):
         "ptb-lora": (23, "PTB", name),
     }
     for task, place in places.items():
-        gate, found = load_params("paper").gate(task, name.lower()), paper_numbers.load().items()
+        gate, found = PAPER.gate(task, name.lower()), paper_numbers.load().items()
         (value,) = (v for k, v in found if (k.table, k.section, k.column) == place and k.method.startswith("Half"))
         assert gate.metric == "ppl"
         assert (gate.min, gate.max) == (round(0.95 * value, 2), round(1.05 * value, 2))

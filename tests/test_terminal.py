@@ -1,5 +1,6 @@
 """What a run says on the terminal: our logger under the real Snakemake, on a workflow of a few lines."""
 
+import functools
 import os
 import re
 import signal
@@ -31,6 +32,9 @@ rule plain:
     shell: "if [ {wildcards.name} = b ]; then touch {output}; else echo 'INFO x' > {log};"
            " echo '12:00:00 error: weights.pt: 3 bytes are missing; fetch it again' >> {log}; exit 2; fi"
 """
+
+
+FILES_OF_SCALES = functools.cache(target_hints.files_of_scales)  # reads three scales
 
 
 @pytest.fixture
@@ -85,6 +89,7 @@ def test_a_failure_is_told_with_its_reason_and_the_way_on(run):
 )
 def test_what_may_be_meant_by_a_target_is_said(run, tmp_path, monkeypatch, target, meant):
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(target_hints, "files_of_scales", FILES_OF_SCALES)
     assert meant in target_hints.hint(f"No rule to produce {target} (if you use input functions")
 
 
