@@ -9,7 +9,8 @@ import pytest
 from flexround.settings import user_rows
 from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.load import load_params
-from flexround.settings.params import DEFAULT, hyper
+from flexround.settings.params import DEFAULT as OF_FIELD
+from flexround.settings.params import hyper
 from flexround.settings.schema import Defaults, Hyper, HyperRule, Recipe, Recipes
 
 SCALES = ("mini", "paper")
@@ -53,7 +54,7 @@ def test_every_value_of_every_run_is_that_of_the_rule_it_names(name):
         settings, sources = hyper(params, Run(name, task, checkpoint, key, 0))
         assert set(sources) == set(Hyper.model_fields)
         for field, source in sources.items():
-            if source == DEFAULT:
+            if source == OF_FIELD:
                 assert getattr(settings, field) == Hyper.model_fields[field].default
                 continue
             values = [values[field] for where, values in rules + own if where == source and field in values]

@@ -171,7 +171,8 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (TABLE3, into(*FIRST_ROW, bits="3/4"), "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4"),
         (RECIPES, into("recipes", g={"select": ["b-rtn-w4", "b-rtn-w3"]}), "g.select: recipes of different bits"),
     ],
-    "paper: sources": [
+    "paper: sources and tolerances": [
+        (TABLE3, into(tolerance={"top1": 0.3}), "table03.yaml: tolerance 'top5' (did you mean 'top1'?"),
         (PAPER, into("checkpoints", "resnet18-brecq", source="resnet18-breck"), "source 'resnet18-breck' (did you mea"),
         (PAPER, into("tasks", "squad", sources=["squat"]), "tasks.squad: source 'squat' (did you mean 'squad'?"),
     ],

@@ -200,16 +200,13 @@ def test_permuted_scores_are_refused_by_their_hash(tmp_path: Path) -> None:
         make(tmp_path)
 
 
-def test_seeds_on_different_test_sets_unknown_recipes_and_missing_tolerances_are_refused(tmp_path: Path) -> None:
+def test_seeds_on_different_test_sets_and_unknown_recipes_are_refused(tmp_path: Path) -> None:
     write(tmp_path, "weak", hits(700))
     write(tmp_path, "weak", hits(70, 100), seed=1)
     with pytest.raises(InputError, match=r"\[100, 1000\] examples"):
         make(tmp_path, seeds=2)
     with pytest.raises(SettingsError, match="recipe 'bare'"):
         cells.collect(TABLE, Scope("mini", {}, 1, tmp_path))
-    bare = TABLE.model_copy(update={"tolerance": {"top1": 0.3}})
-    with pytest.raises(SettingsError, match="tolerance 'top5'"):
-        make(tmp_path, table=bare)
 
 
 # the noise rule

@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterable, Mapping, Sequence
 
 from flexround import metrics
-from flexround.errors import SettingsError, suggest
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT, Lead, leads
 from flexround.results.grid import Entry
@@ -27,7 +26,6 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
 
     Raises:
         InputError: rivals that can't be compared, see :func:`flexround.results.contests.leads`.
-        SettingsError: a metric has no tolerance.
     """
     cells = list(cells)
     by_key = leads(cells)
@@ -94,13 +92,11 @@ def _measured(cell: Cell) -> dict[str, str | int]:
 
 def _comparison(cell: Cell, published: float | None, table: Table, comparable: bool) -> dict[str, str]:
     """Return the published value if there is one, and how far off the cell is where that may be said."""
-    metric = cell.key.metric
-    if metric not in table.tolerance:
-        raise SettingsError(f"{table.file}: tolerance {suggest(metric, table.tolerance)}")
-    delta = None
+    delta, tolerance = None, 0.0
     if comparable and cell.trials and published is not None:
         delta = round(cell.median, DECIMALS) - published  # as a reader would
-    state = status(cell, delta, table.tolerance[metric])
+        tolerance = table.tolerance[cell.key.metric]
+    state = status(cell, delta, tolerance)
     return {"published": number(published), "delta": number(delta), "status": state}
 
 

@@ -70,6 +70,9 @@ def _check_references(params: Params) -> list[str]:
     for table in params.tables.values():
         for row in table.rows():
             refuse(table.file, params.recipe, row.recipe)
+        named = {table.metric_names.get(metric, metric) for cell in table.cells() for metric in cell.metrics}
+        for metric in sorted(named) if scale.comparable else ():
+            refuse(table.file, look_up, "tolerance", table.tolerance, metric)
     shown = [panel.recipe for panels in params.figures.shifts.values() for panel in panels]
     for name in (*shown, *spec.recipes.values()):
         refuse(f"params/{scale.shows.figures}", params.recipe, name)

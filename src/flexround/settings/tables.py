@@ -100,7 +100,9 @@ class Table(Strict):
         {}, description="metric of a task -> its name in published.csv and in the table, where that is another"
     )
     tolerance: dict[str, Positive] = Field(
-        {}, description="metric -> |delta| up to which a cell counts as reproduced, decided before the run"
+        {},
+        description="metric -> |delta| up to which a cell counts as reproduced, decided before the run; "
+        "needed at a comparable scale",
     )
     errata: tuple[Note, ...] = ()
 
