@@ -3,9 +3,13 @@
 import os
 import subprocess
 import sys
+from pathlib import Path
 
 import torch
 import toy
+
+
+SAVE = "import sys, torch, toy; torch.set_num_threads(1); torch.save(toy.straight('Q', 'flexround', 3, 4), sys.argv[1])"
 
 
 def test_hash_seed_locale_and_time_zone_change_no_bit(tmp_path):
@@ -13,7 +17,8 @@ def test_hash_seed_locale_and_time_zone_change_no_bit(tmp_path):
     directory = tmp_path / "run with a space"
     directory.mkdir()
     environment = {"PYTHONHASHSEED": "7", "LC_ALL": "C", "TZ": "Pacific/Auckland", "OMP_NUM_THREADS": "1"}
-    command = [sys.executable, toy.__file__, "state", "Q", "found.pt"]
+    environment["PYTHONPATH"] = os.pathsep.join((str(Path(toy.__file__).parent), os.environ.get("PYTHONPATH", "")))
+    command = [sys.executable, "-c", SAVE, "found.pt"]
     subprocess.run(command, cwd=directory, env=os.environ | environment, check=True)
     torch.set_num_threads(1)
     assert toy.same(torch.load(directory / "found.pt"), toy.straight("Q", "flexround", 3, 4))
