@@ -8,7 +8,6 @@ from pathlib import Path
 import torch
 import toy
 
-
 SAVE = "import sys, torch, toy; torch.set_num_threads(1); torch.save(toy.straight('Q', 'flexround', 3, 4), sys.argv[1])"
 
 
