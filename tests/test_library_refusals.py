@@ -9,7 +9,7 @@ from torch.utils.data import DataLoader, TensorDataset
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.library import samples
+from flexround.library import auto_blocks, samples
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import MemoryState
 
@@ -217,3 +217,14 @@ def test_a_network_that_gives_nan_is_named():
     model.stage[1].conv1.weight.data[0] = float("nan")
     with pytest.raises((InputError, NumericalError), match=r"stage\.1"):
         flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
+
+
+def test_memory_too_small_for_the_comparison_with_the_blocks_is_one_message(monkeypatch):
+    def check(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+
+    monkeypatch.setattr(auto_blocks, "check", check)
+    with pytest.raises(
+        InputError, match=r"Pictures, compared with its blocks: the host's memory is too small: .*smaller"
+    ):
+        flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)

@@ -22,7 +22,7 @@ from flexround.library.architecture import described, steady
 from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
 from flexround.library.settings import Family
-from flexround.machine import precision
+from flexround.machine import hardware, precision
 from flexround.models import blocks as protocol
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
@@ -263,7 +263,8 @@ def _cut(
         found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
         log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
     _given(model, auto_blocks.first_input(x[:1]), type(model).__name__)
-    auto_blocks.check(model, found, inputs, device)
+    with hardware.enough(f"{type(model).__name__}, compared with its blocks", "samples of smaller size"):
+        auto_blocks.check(model, found, inputs, device)
     return found
 
 
