@@ -14,7 +14,7 @@ from pathlib import Path
 from flexround.errors import InputError
 from flexround.io import download, git, hub, pypi
 from flexround.io.artifacts import atomic_write, sha256, write_text
-from flexround.settings.schema import Source
+from flexround.settings.schema import PLACED, Source
 
 log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
@@ -35,6 +35,8 @@ def fetch(name: str, source: Source, directory: Path) -> str | None:
     wanted = _Wanted(name, source, directory / source.file)
     if source.inside:
         wanted.discard()
+    if source.location.startswith(PLACED):
+        wanted.link()
     if not wanted.path.exists():
         wanted.download()
     return wanted.verify()
@@ -97,7 +99,7 @@ class _Wanted:
         if self.path.is_dir() and not self.source.files:
             return None
         found, record = self.check(self.path), _beside(self.path, "sha256")
-        if self.source.sha256 is None and not record.exists():
+        if self.source.sha256 is None and not record.exists() and not self.source.location.startswith(PLACED):
             write_text(record, f"{found}  {self.path.name}\n")
         return found
 
@@ -144,6 +146,14 @@ class _Wanted:
         if self.source.sha256 is None and record.exists():
             known[str(record)] = record.read_text().partition(" ")[0].strip()
         return {origin: value for origin, value in known.items() if value}
+
+    def link(self) -> None:
+        """Link to the file or folder of the user's, wherever it lies now."""
+        if self.path.is_symlink():
+            self.path.unlink()
+        if self.source.placed.exists() and not self.path.exists():
+            self.path.parent.mkdir(parents=True, exist_ok=True)
+            self.path.symlink_to(self.source.placed)
 
     @property
     def downloadable(self) -> bool:

@@ -13,5 +13,7 @@ class FetchJob(Job):
 
 
 def resolve(plan: Plan, name: str) -> Planned:
-    """Plan the download of a source."""
-    return Planned(FetchJob(name=name, source=plan.params.sources[name], out=layout.source_file(name)))
+    """Plan the download of a source. A file of the user's is read, so that an edit of it is noticed."""
+    source = plan.params.sources[name]
+    reads = [source.placed] if source.placed.is_file() else []
+    return Planned(FetchJob(name=name, source=source, out=layout.source_file(name)), reads)

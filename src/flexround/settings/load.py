@@ -11,7 +11,7 @@ from flexround.errors import SettingsError, suggest
 from flexround.settings import checks
 from flexround.settings.layout import PARAMS, REFERENCE, SOURCES
 from flexround.settings.params import Params
-from flexround.settings.schema import Defaults, Recipes, Scale, Shows, Sources
+from flexround.settings.schema import Defaults, Placed, Recipes, Scale, Shows, Sources
 from flexround.settings.tables import FigureSpecs, Table
 from flexround.settings.validation import S, attempt, given, noted, read_yaml
 
@@ -117,6 +117,7 @@ def load_params(scale: str) -> Params:
     if not isinstance(own, list):
         errors.append(f"{path}: tables: write a list, an item for each table")
         own = []
+    placed = read(Placed, path, lambda _: content.pop("sources", {})) if isinstance(content, dict) else None
     found = read(Scale, path, lambda _: content) if content is not None else None
     if found:
         errors += attempt(f"{path}: ", _check_name, found.name, path)
@@ -129,12 +130,23 @@ def load_params(scale: str) -> Params:
         errors.append(f"{path}: tables: {OWN_SERIES}")
     figures = read(FigureSpecs, PARAMS / shows.figures)
     sources = read(Sources, PARAMS / "sources.yaml")
-    if errors or not (found and recipes and defaults and figures and sources):
+    if sources and placed:
+        errors += _wrong_places(placed, sources, path)
+    if errors or not (found and recipes and defaults and figures and sources and placed):
         raise SettingsError("\n".join(errors))
-    params = Params(found, recipes, defaults, sources.root, {t.number: t for t in tables if t}, figures)
+    known = sources.root | placed.sources(path.parent)
+    params = Params(found, recipes, defaults, known, {t.number: t for t in tables if t}, figures)
     _check_shown(params)
     checks.check(params)
     return params
+
+
+def _wrong_places(placed: Placed, sources: Sources, path: Path) -> list[str]:
+    """Return a line for each file or folder of a scale's own that is not there, or whose name is taken."""
+    there = placed.sources(path.parent)
+    taken = [f"{path}: sources.{name}: params/sources.yaml has that name" for name in there if name in sources.root]
+    missing = [name for name, source in there.items() if not source.placed.exists()]
+    return taken + [f"{path}: sources.{name}: {there[name].placed} is missing" for name in missing]
 
 
 def _described(own: Sequence[Any], shows: Shows, path: Path) -> list[tuple[Path, Callable[[Path], Any]]]:

@@ -5,6 +5,7 @@ its first semicolon it is the setting's label.
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, RootModel, Tag, model_validator
@@ -436,6 +437,9 @@ class Scale(ScaleFacts):
     shows: Shows = Field(default_factory=lambda: Shows.model_validate({}))
 
 
+PLACED = "path:"  # begins the location of what a scale's own file names
+
+
 class Source(Strict):
     """A pinned external input."""
 
@@ -471,6 +475,11 @@ class Source(Strict):
         """Return the path within this project if it is a file or directory of it, else nothing."""
         return self.location.removeprefix("file:") if re.match("file:[^/]", self.location) else ""
 
+    @property
+    def placed(self) -> Path:
+        """Return the file or folder that a scale's own file names, the current directory for every other source."""
+        return Path(self.location.removeprefix(PLACED) if self.location.startswith(PLACED) else "")
+
     @model_validator(mode="after")
     def _files_of_place(self) -> "Source":
         if self.inside:
@@ -495,6 +504,23 @@ class Source(Strict):
         if self.path == "." and not (self.packed or self.files):
             raise ValueError("path='.': of a whole repository give packed or files")
         return self
+
+
+class Placed(RootModel[dict[Name, str]]):
+    """``sources`` of a scale's own file: a name -> a file or folder, relative to that file."""
+
+    def sources(self, directory: Path) -> dict[str, Source]:
+        """Return them as sources; ``directory`` is that of the scale's file."""
+        return {
+            name: Source(
+                kind="dataset",
+                location=f"{PLACED}{(directory / place).resolve()}",
+                file=name,
+                revision="as it lies there",
+                licence="its owner's",
+            )
+            for name, place in self.root.items()
+        }
 
 
 class Sources(RootModel[dict[Name, Source]]):

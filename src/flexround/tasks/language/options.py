@@ -13,7 +13,7 @@ from flexround.tasks.text.options import AdapterTrainSettings
 class LanguageOptions(Strict):
     """Options of ``LanguageModelling``."""
 
-    name: Literal["wikitext2", "ptb"]
+    name: Literal["wikitext2", "ptb", "text"] = Field(description="text: any text file, whose last tenth validates")
     root: Path | None = Field(None, description="the corpus, relative to the sources directory; none: its name")
     block_size: Annotated[int, Field(ge=2)] = Field(1024, description="tokens of one input, at most the model's limit")
     heldout: int = Field(0, ge=0, description="first training rows, to choose settings by; never calibrated on")

@@ -1,0 +1,77 @@
+"""Tables of networks and data of the user's own, by one file outside the project, as docs/own.md shows it."""
+
+import csv
+import re
+
+import pytest
+import small
+import transformers
+from image_sets import save
+from numpy.random import default_rng
+from stage_calls import Work
+
+from flexround.errors import SettingsError
+from flexround.io import artifacts
+from flexround.models import transformer
+from flexround.settings import layout
+from flexround.settings.layout import ROOT
+from flexround.settings.load import load_params
+from synthetic import tokenizers
+
+PAGE = (ROOT / "docs/own.md").read_text()
+SHOWN = next(text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "sources:" in text)
+
+
+@pytest.fixture
+def own(tmp_path):
+    """The file of the page with its photographs, its novel and its network beside it."""
+    folder = tmp_path / "beside"
+    folder.mkdir()
+    rng = default_rng(0)
+    for split, count in (("train", 4), ("val", 2)):
+        for name in ("cats", "dogs", "owls"):
+            (folder / "photos" / split / name).mkdir(parents=True)
+            for number in range(count):
+                save(folder / "photos" / split / name / f"{number}.png", (40, 44), rng)
+    words = ["the owl sees the cat", "a dog hears the owl", "no cat hears a dog"] * 80
+    (folder / "novel.txt").write_text("\n".join(words))
+    arguments = load_params_of(SHOWN, folder).scale.checkpoints["qwen"].model.args
+    model = transformer.auto("causal-lm", **arguments)
+    model.save_pretrained(folder / "qwen3-tiny")
+    assert isinstance(model, transformers.Qwen3ForCausalLM)
+    tokenizers.train(words, "bpe", 300).save(str(folder / "qwen3-tiny/tokenizer.json"))
+    return folder
+
+
+def load_params_of(text, folder):
+    (folder / "qwen3-tiny").mkdir(exist_ok=True)
+    (folder / "own.yaml").write_text(text)
+    (folder / "novel.txt").touch()
+    return load_params(str(folder / "own.yaml"))
+
+
+def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp_path, monkeypatch):
+    monkeypatch.setattr(small, "write", lambda *_: False)  # nothing stands in for the data
+    work = Work(own / "own.yaml", tmp_path)
+    work.do("fetch", "qwen", out=layout.source_file("qwen"))
+    for number, (task, checkpoint) in enumerate((("photos", "resnet18"), ("novel", "qwen")), start=1):
+        for recipe in ("full-precision", "b-flexround-w4"):
+            work.evaluated(task, checkpoint, recipe)
+        table = work.do("tabulate", number, out=f"results/own/own{number}.csv")
+        lines = list(csv.DictReader(table.read_text().splitlines()))
+        assert [line["status"] for line in lines] == ["computed", "computed"]
+    record = artifacts.read_json(tmp_path / "results/sources/novel.json")
+    assert record["sha256"] == artifacts.sha256(own / "novel.txt")
+    reads = work.inputs("fetch", "novel")
+    assert str(own / "novel.txt") in reads.values(), "an edit is noticed"
+
+
+def test_what_is_missing_or_named_like_a_source_of_the_project_is_said_before_anything_runs(own):
+    (own / "novel.txt").unlink()
+    (own / "own.yaml").write_text(SHOWN.replace("photos: photos,", "photos: photos, glue: photos,"))
+    with pytest.raises(SettingsError) as error:
+        load_params(str(own / "own.yaml"))
+    assert [line.partition("own.yaml: ")[2] for line in str(error.value).splitlines()] == [
+        "sources.glue: params/sources.yaml has that name",
+        f"sources.novel: {own / 'novel.txt'} is missing",
+    ]
