@@ -1,7 +1,9 @@
 """Tables of networks and data of the user's own, by one file outside the project, as docs/own.md shows it."""
 
+import contextlib
 import csv
 import re
+from pathlib import Path
 
 import pytest
 import small
@@ -10,8 +12,8 @@ from image_sets import save
 from numpy.random import default_rng
 from stage_calls import Work
 
-from flexround.errors import SettingsError
-from flexround.io import artifacts
+from flexround.errors import InputError, SettingsError
+from flexround.io import artifacts, sources
 from flexround.models import transformer
 from flexround.settings import layout
 from flexround.settings.layout import ROOT
@@ -62,8 +64,27 @@ def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp
         assert [line["status"] for line in lines] == ["computed", "computed"]
     record = artifacts.read_json(tmp_path / "results/sources/novel.json")
     assert record["sha256"] == artifacts.sha256(own / "novel.txt")
-    reads = work.inputs("fetch", "novel")
-    assert str(own / "novel.txt") in reads.values(), "an edit is noticed"
+    assert artifacts.read_json(tmp_path / "results/sources/qwen.json")["sha256"] == sources.digest(own / "qwen3-tiny")
+
+
+def test_an_edit_in_a_folder_is_another_job_and_another_hash_and_what_lies_in_the_way_is_refused(own, tmp_path):
+    def fetched():
+        work = Work(own / "own.yaml", tmp_path)
+        record = work.do("fetch", "photos", out=layout.source_file("photos"), again=True)
+        with contextlib.chdir(tmp_path):
+            return Path(work.inputs("fetch", "photos")["job"]).read_text(), record.read_text()
+
+    first, same = fetched(), fetched()
+    assert first == same
+    save(own / "photos/val/cats/0.png", (40, 44), default_rng(9))
+    job, record = fetched()
+    assert job != first[0]
+    assert record != first[1]
+    link = tmp_path / "results/sources/photos"
+    link.unlink()
+    link.mkdir()
+    with pytest.raises(InputError, match="photos is in the way; delete it"):
+        fetched()
 
 
 def test_what_is_missing_or_named_like_a_source_of_the_project_is_said_before_anything_runs(own):

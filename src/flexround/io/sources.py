@@ -14,7 +14,7 @@ from pathlib import Path
 from flexround.errors import InputError
 from flexround.io import download, git, hub, pypi
 from flexround.io.artifacts import atomic_write, sha256, write_text
-from flexround.settings.schema import PLACED, Source
+from flexround.settings.schema import Source
 
 log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
@@ -35,8 +35,8 @@ def fetch(name: str, source: Source, directory: Path) -> str | None:
     wanted = _Wanted(name, source, directory / source.file)
     if source.inside:
         wanted.discard()
-    if source.location.startswith(PLACED):
-        wanted.link()
+    if source.placed:
+        wanted.link(source.placed)
     if not wanted.path.exists():
         wanted.download()
     return wanted.verify()
@@ -46,7 +46,7 @@ def verify(name: str, source: Source, path: Path) -> str | None:
     """Check a source, downloaded or put there by hand, and return its sha256, that of a directory as in ``digest``.
 
     A hash that isn't pinned is recorded in ``FILE.sha256`` the first time and enforced from then on. A directory
-    without ``files``, such as ImageNet, is taken as it is: None.
+    without ``files``, such as ImageNet, is taken as it is: None. What a scale's own file names has the hash of today.
 
     Raises:
         InputError: missing, or not the pinned one.
@@ -96,10 +96,12 @@ class _Wanted:
     def verify(self) -> str | None:
         if not self.path.exists():
             raise self.error("it is missing")
+        if self.source.placed:
+            return digest(self.path) if self.path.is_dir() else sha256(self.path)
         if self.path.is_dir() and not self.source.files:
             return None
         found, record = self.check(self.path), _beside(self.path, "sha256")
-        if self.source.sha256 is None and not record.exists() and not self.source.location.startswith(PLACED):
+        if self.source.sha256 is None and not record.exists():
             write_text(record, f"{found}  {self.path.name}\n")
         return found
 
@@ -147,13 +149,16 @@ class _Wanted:
             known[str(record)] = record.read_text().partition(" ")[0].strip()
         return {origin: value for origin, value in known.items() if value}
 
-    def link(self) -> None:
+    def link(self, place: Path) -> None:
         """Link to the file or folder of the user's, wherever it lies now."""
+        if not place.exists():
+            raise InputError(f"source {self.name}: {place} is missing; correct `sources` in the scale's file")
         if self.path.is_symlink():
             self.path.unlink()
-        if self.source.placed.exists() and not self.path.exists():
-            self.path.parent.mkdir(parents=True, exist_ok=True)
-            self.path.symlink_to(self.source.placed)
+        if self.path.exists():
+            raise InputError(f"source {self.name}: {self.path} is in the way; delete it: a link to {place} goes there")
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.symlink_to(place)
 
     @property
     def downloadable(self) -> bool:

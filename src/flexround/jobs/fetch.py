@@ -1,5 +1,10 @@
 """The job that fetches one pinned source."""
 
+import hashlib
+from pathlib import Path
+
+from pydantic import Field
+
 from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
 from flexround.settings.schema import Source
@@ -10,10 +15,21 @@ class FetchJob(Job):
 
     name: str
     source: Source
+    stamp: str | None = Field(
+        None, description="names, sizes and times of the user's own files: an edit makes another job"
+    )
 
 
 def resolve(plan: Plan, name: str) -> Planned:
-    """Plan the download of a source. A file of the user's is read, so that an edit of it is noticed."""
+    """Plan the download of a source."""
     source = plan.params.sources[name]
-    reads = [source.placed] if source.placed.is_file() else []
-    return Planned(FetchJob(name=name, source=source, out=layout.source_file(name)), reads)
+    stamp = _stamp(source.placed) if source.placed else None
+    return Planned(FetchJob(name=name, source=source, stamp=stamp, out=layout.source_file(name)))
+
+
+def _stamp(place: Path) -> str:
+    """Return what changes when a file, or one in a folder, is edited, added or removed; nothing is read."""
+    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
+    facts = ((path.relative_to(place).as_posix(), path.stat()) for path in files)
+    text = "".join(f"{name} {found.st_size} {found.st_mtime_ns}\n" for name, found in facts)
+    return hashlib.sha256(text.encode()).hexdigest()

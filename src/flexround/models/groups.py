@@ -27,12 +27,12 @@ class Link(NamedTuple):
 
 
 def links(unit: nn.Module, name: str) -> list[Link]:
-    """Return the convolutions of a unit in the order of registration; a ReLU6 follows the one before it."""
+    """Return the convolutions of a unit in the order of registration; a ReLU or ReLU6 follows the one before it."""
     found: list[Link] = []
     for inner, module in unit.named_modules(prefix=name):
         if isinstance(module, nn.Conv2d):
             found.append(Link(inner, depthwise=module.groups == module.in_channels > 1, activation=False))
-        elif isinstance(module, nn.ReLU6):
+        elif isinstance(module, nn.ReLU | nn.ReLU6):
             found[-1] = found[-1]._replace(activation=True)
     return found
 

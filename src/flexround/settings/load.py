@@ -117,7 +117,10 @@ def load_params(scale: str) -> Params:
     if not isinstance(own, list):
         errors.append(f"{path}: tables: write a list, an item for each table")
         own = []
-    placed = read(Placed, path, lambda _: content.pop("sources", {})) if isinstance(content, dict) else None
+    given_sources = content.pop("sources", {}) if isinstance(content, dict) else {}
+    placed = Placed({})
+    with noted(errors):
+        placed = given(Placed, given_sources, f"{path}: sources")
     found = read(Scale, path, lambda _: content) if content is not None else None
     if found:
         errors += attempt(f"{path}: ", _check_name, found.name, path)
@@ -130,9 +133,9 @@ def load_params(scale: str) -> Params:
         errors.append(f"{path}: tables: {OWN_SERIES}")
     figures = read(FigureSpecs, PARAMS / shows.figures)
     sources = read(Sources, PARAMS / "sources.yaml")
-    if sources and placed:
+    if sources:
         errors += _wrong_places(placed, sources, path)
-    if errors or not (found and recipes and defaults and figures and sources and placed):
+    if errors or not (found and recipes and defaults and figures and sources):
         raise SettingsError("\n".join(errors))
     known = sources.root | placed.sources(path.parent)
     params = Params(found, recipes, defaults, known, {t.number: t for t in tables if t}, figures)
@@ -145,7 +148,7 @@ def _wrong_places(placed: Placed, sources: Sources, path: Path) -> list[str]:
     """Return a line for each file or folder of a scale's own that is not there, or whose name is taken."""
     there = placed.sources(path.parent)
     taken = [f"{path}: sources.{name}: params/sources.yaml has that name" for name in there if name in sources.root]
-    missing = [name for name, source in there.items() if not source.placed.exists()]
+    missing = [name for name, source in there.items() if source.placed and not source.placed.exists()]
     return taken + [f"{path}: sources.{name}: {there[name].placed} is missing" for name in missing]
 
 

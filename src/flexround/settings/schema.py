@@ -476,9 +476,9 @@ class Source(Strict):
         return self.location.removeprefix("file:") if re.match("file:[^/]", self.location) else ""
 
     @property
-    def placed(self) -> Path:
-        """Return the file or folder that a scale's own file names, the current directory for every other source."""
-        return Path(self.location.removeprefix(PLACED) if self.location.startswith(PLACED) else "")
+    def placed(self) -> Path | None:
+        """Return the file or folder that a scale's own file names; None for every other source."""
+        return Path(self.location.removeprefix(PLACED)) if self.location.startswith(PLACED) else None
 
     @model_validator(mode="after")
     def _files_of_place(self) -> "Source":

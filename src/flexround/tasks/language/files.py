@@ -35,6 +35,8 @@ def read(root: Path, name: str, split: str) -> list[dict[str, str]]:
         # Not splitlines, which also cuts at the line ends that Unicode knows, and those occur in texts.
         texts = [line.strip() for line in io.StringIO(text_files.decoded(place), newline=None)]
     if name == "text":
+        if len(texts) < VALIDATED:
+            raise InputError(f"{place}: {len(texts)} lines; give {VALIDATED} or more: the last tenth of them validates")
         kept = len(texts) - len(texts) // VALIDATED
         texts = texts[:kept] if split == "train" else texts[kept:]
     if not any(texts):
