@@ -21,7 +21,7 @@ from flexround.errors import InputError
 from flexround.io import download, sources
 from flexround.jobs.fetch import FetchJob
 from flexround.settings.load import load_params
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 from flexround.tasks.glue import files as glue_files
 
 CONTENT = b"weights" * 1000

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 
 from flexround.errors import InputError
 from flexround.io import download, git, sources
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 FILES = {"zoo/w.th": b"weights\r\n", "zoo/other.th": b"x", "train/ant/1.jpg": b"one", "train/bee/2.jpg": b"two"}
 

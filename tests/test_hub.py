@@ -15,7 +15,7 @@ from test_fetch import put, stage
 from flexround.errors import InputError
 from flexround.io import sources
 from flexround.settings.layout import ROOT
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 out = test_fetch.out
 FILES = {"config.json": b"{}", "model-1.safetensors": b"one", "model-2.safetensors": b"two"}

@@ -9,7 +9,8 @@ import torch
 from flexround.errors import InputError
 from flexround.jobs.finetune import FinetuneJob
 from flexround.models.surgery.lora import merge_checkpoint
-from flexround.settings.schema import Checkpoint, Source, TaskSpec
+from flexround.settings.schema import Checkpoint, TaskSpec
+from flexround.settings.sources import Source
 from flexround.stages import finetune
 from synthetic import tokenizers
 

@@ -13,7 +13,7 @@ from flexround.io import artifacts, sources
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 MINI = load_params("mini")
 INSIDE = {row: source for row, source in MINI.sources.items() if source.inside}

@@ -13,7 +13,7 @@ from flexround.errors import InputError
 from flexround.io import artifacts, sources
 from flexround.results import table_csv
 from flexround.settings.layout import ROOT
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 SOURCES = sorted((ROOT / "src").rglob("*.py"))
 PAGE = (ROOT / "docs/security.md").read_text()

@@ -10,7 +10,7 @@ import pytest
 
 from flexround.errors import InputError
 from flexround.io import pypi, sources
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 NET = b"weights" * 1000
 INNER = {"config.json": b"{}", "sub/net.bin": NET, "other.bin": b"x", "../evil": b"y"}

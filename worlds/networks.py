@@ -18,7 +18,8 @@ from flexround.models.shards import WHOLE
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Checkpoint, Source
+from flexround.settings.schema import Checkpoint
+from flexround.settings.sources import Source
 from flexround.tasks import protocol
 from flexround.tools import cli
 

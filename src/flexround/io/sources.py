@@ -14,7 +14,7 @@ from pathlib import Path
 from flexround.errors import InputError
 from flexround.io import download, git, hub, pypi
 from flexround.io.artifacts import atomic_write, sha256, write_text
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256

@@ -7,7 +7,7 @@ from pydantic import Field
 
 from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 
 class FetchJob(Job):

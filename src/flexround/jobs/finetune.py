@@ -7,7 +7,7 @@ from pydantic import Field
 
 from flexround.jobs.jobfile import NetworkJob, Plan, Planned, network, network_code
 from flexround.settings import layout
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 
 class FinetuneJob(NetworkJob):

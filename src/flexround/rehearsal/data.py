@@ -14,7 +14,7 @@ from pyarrow import parquet
 from flexround.errors import SettingsError, suggest
 from flexround.rehearsal.scale import CLASSES, IMAGES
 from flexround.settings.layout import PARAMS
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 
 SHARD = "00000-of-00001"
 TRAIN, OTHERS = 48, 12  # rows of a split

@@ -10,7 +10,8 @@ from torch import Tensor, nn
 
 from flexround import imports
 from flexround.rehearsal import tokenizers
-from flexround.settings.schema import Checkpoint, Source
+from flexround.settings.schema import Checkpoint
+from flexround.settings.sources import Source
 
 RANK = 4  # of microsoft/LoRA's released adapters
 SHARDS = 3

@@ -13,7 +13,7 @@ from flexround.settings import layout
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
-from flexround.settings.schema import Source
+from flexround.settings.sources import Source
 from flexround.settings.validation import read_yaml
 
 COPIED = ("Snakefile", "src", "params", "workflow", "profiles")

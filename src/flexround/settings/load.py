@@ -11,7 +11,8 @@ from flexround.errors import SettingsError, suggest
 from flexround.settings import checks
 from flexround.settings.layout import PARAMS, REFERENCE, SOURCES
 from flexround.settings.params import Params
-from flexround.settings.schema import Defaults, Placed, Recipes, Scale, Shows, Sources
+from flexround.settings.schema import Defaults, Recipes, Scale, Shows
+from flexround.settings.sources import Placed, Sources
 from flexround.settings.tables import FigureSpecs, Table
 from flexround.settings.validation import S, attempt, given, noted, read_yaml
 

@@ -6,18 +6,8 @@ from typing import Any, NamedTuple
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings.layout import Run
-from flexround.settings.schema import (
-    Checkpoint,
-    Defaults,
-    Gate,
-    Hyper,
-    Recipe,
-    Recipes,
-    Resources,
-    Scale,
-    Source,
-    Stage,
-)
+from flexround.settings.schema import Checkpoint, Defaults, Gate, Hyper, Recipe, Recipes, Resources, Scale, Stage
+from flexround.settings.sources import Source
 from flexround.settings.tables import ByBits, Figure, FigureSpecs, GridShifts, Table
 from flexround.settings.validation import given
 
