@@ -12,8 +12,11 @@ from types import SimpleNamespace
 import pytest
 import torch
 from forks import Fork, results
+from own_networks import FEW, Pictures, made, pictures
 
+import flexround
 from flexround.errors import InputError
+from flexround.jobs import execution
 from flexround.machine import devices, precision, provenance
 from flexround.machine.devices import lease, lease_one
 
@@ -190,6 +193,60 @@ def test_what_makes_a_gpu_repeat_itself_is_set_and_recorded():
     assert (after["deterministic"], after["cublas_workspace"], after["tf32"]) == (True, ":4096:8", False)
     assert after["cuda"] == torch.version.cuda
     assert not on_cpu
+
+
+class Unrepeatable(Pictures):
+    """Does what PyTorch does on a GPU in an operation that has no deterministic form."""
+
+    def forward(self, x):
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise RuntimeError(f"median CUDA with indices output {precision.UNREPEATABLE}, but you set 'torch.use")
+        return super().forward(x)
+
+
+def learned(kind):
+    """Return what a network becomes, the messages, and how a GPU would compute from then on."""
+    messages = []
+    precision.log.warning = lambda text, *arguments: messages.append(text % arguments)
+    found = flexround.quantize(made(kind), pictures(), "b-flexround-w4", device="cpu", **FEW).model.state_dict()
+    strict = torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+    precision.repeatable()
+    return {key: value.tolist() for key, value in found.items()}, messages, strict, precision.facts()["deterministic"]
+
+
+def test_an_operation_without_a_deterministic_form_is_said_and_allowed_and_all_is_done_again():
+    plain, allowed = results(functools.partial(learned, Pictures), functools.partial(learned, Unrepeatable))
+    assert plain == (allowed[0], [], (False, False), True)
+    assert allowed[1:] == (
+        [
+            f"samples: Unrepeatable can't take one of shape (1, 3, 16, 16): median CUDA with indices output "
+            f"{precision.UNREPEATABLE}; done again without: last bits may be others each time"
+        ],
+        (True, True),
+        False,
+    )
+
+
+def job_of_two_attempts():
+    """Return the exit code of a job whose stage meets such an operation, and how often the stage was begun."""
+    begun = []
+
+    def run(arguments):
+        begun.append(arguments)
+        if not torch.is_deterministic_algorithms_warn_only_enabled():
+            raise RuntimeError(f"grid_sampler_2d_backward_cuda {precision.UNREPEATABLE}, but you set")
+        if len(begun) == 3:
+            raise RuntimeError(f"another {precision.UNREPEATABLE}")
+
+    sys.modules["such_a_stage"] = SimpleNamespace(run=run)
+    execution.codefile.Code = lambda job: SimpleNamespace(modules=[], check=lambda **_: None)
+    given = SimpleNamespace(module="such_a_stage", job=None, threads=1)
+    codes = [execution.run(given) for _ in range(2)]
+    return codes, len(begun)
+
+
+def test_a_job_begins_once_more_where_an_operation_has_no_deterministic_form():
+    assert results(job_of_two_attempts) == [([0, 1], 3)]
 
 
 MEMORY = """

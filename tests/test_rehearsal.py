@@ -6,9 +6,11 @@ import json
 import re
 import subprocess
 import sys
+from types import SimpleNamespace
 
 import pytest
 import safetensors
+import snakemake.cli
 import torch
 from PIL import Image
 from pyarrow import parquet
@@ -194,6 +196,18 @@ tables:
       - {rows: [{recipe: q-flexround-w8a8, method: Q + FlexRound, bits: 8/8}]}
     tolerance: {f1: 0.5}
 """
+
+
+def test_gpus_are_a_limit_beside_the_goals(tmp_path, monkeypatch):
+    commands = []
+    monkeypatch.setattr(
+        rehearse.subprocess, "run", lambda command, **_: commands.append(command) or SimpleNamespace(returncode=0)
+    )
+    assert rehearse.snakemake(tmp_path, ["all", "results/report.html"], "2", 3, 1, 0) == 0
+    _, given = snakemake.cli.parse_args(commands[0][3:])
+    assert given.targets == ["all", "results/report.html"]
+    assert {name: limit.value for name, limit in given.resources.items()} == {"gpu": 3}
+    assert given.config == ["scale=rehearsal", "seeds=1"]
 
 
 def test_two_rehearsals_in_one_directory_are_refused(tmp_path):

@@ -102,30 +102,39 @@ def quantize(
         family = settings.family(model, inputs.x)
         values, sources = settings.resolve(name, given, family, len(inputs.x), where, hyper)
         made = rounding or settings.rounding(given)
-        network = (model if inplace else copy.deepcopy(model)).eval().to(where)
-        first = described(network)
-        with _float32(network):
-            _fold(network, given, family, inputs.x[:1].to(where))
-            parts = _cut(network, blocks, family, inputs, where)
-            if family.blocks is None or blocks is not None:
-                values = _ends(network, parts, values, sources, hyper, inputs.x[:1].to(where))
-            work = Reconstruction(
-                model=network,
-                blocks=parts,
-                weights=Resident(parts),
-                recipe=given,
-                hyper=values,
-                rounding=made,
-                seed_parts=("library", name, seed),
-                device=where,
-                mask=inputs.mask,
-            )
-            limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
-            report, stored = _run(work, inputs, state, progress, limits)
-            quantized = Quantized(network, given, values, sources, report, stored, steady(network, first))
-    said = left(work, report)
+
+        def attempt() -> tuple[Reconstruction, Quantized]:
+            network = (model if inplace else copy.deepcopy(model)).eval().to(where)
+            first = described(network)
+            with _float32(network):
+                _fold(network, given, family, inputs.x[:1].to(where))
+                parts, found = _cut(network, blocks, family, inputs, where), values
+                if family.blocks is None or blocks is not None:
+                    found = _ends(network, parts, values, sources, hyper, inputs.x[:1].to(where))
+                work = Reconstruction(
+                    model=network,
+                    blocks=parts,
+                    weights=Resident(parts),
+                    recipe=given,
+                    hyper=found,
+                    rounding=made,
+                    seed_parts=("library", name, seed),
+                    device=where,
+                    mask=inputs.mask,
+                )
+                limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
+                report, stored = _run(work, inputs, state, progress, limits)
+                return work, Quantized(network, given, found, sources, report, stored, steady(network, first))
+
+        try:
+            work, quantized = attempt()
+        except Exception as error:
+            if not precision.relaxed(error):
+                raise
+            work, quantized = attempt()
+    said, parts = left(work, quantized.report), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
-        said.insert(0, f"{type(network).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
+        said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
     if said:
         warnings.warn("; ".join(said), stacklevel=2)
     return quantized

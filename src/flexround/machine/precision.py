@@ -1,26 +1,45 @@
 """How a GPU computes: the same bits each time, and float32 as float32 unless TF32 is asked for, as the CPU does."""
 
 import contextlib
+import logging
 import os
 from collections.abc import Iterator
 from typing import Any
 
 import torch
 
+log = logging.getLogger(__name__)
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+UNREPEATABLE = "does not have a deterministic implementation"  # PyTorch's words
 
 
 def repeatable() -> None:
     """Have a GPU compute the same bits each time, and float32 as float32; call it before anything is computed.
 
-    An operation without a deterministic form says so in the log.
+    An operation without a deterministic form raises, see ``relaxed``. With warnings in the place of errors the backward
+    passes of fused attention would not be deterministic either.
     """
     os.environ.setdefault(WORKSPACE, ":4096:8")  # read by cuBLAS at its first product
-    torch.use_deterministic_algorithms(True, warn_only=True)  # also the backward passes of fused attention
+    torch.use_deterministic_algorithms(True, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())
     torch.utils.deterministic.fill_uninitialized_memory = False  # type: ignore[attr-defined] # costs, and hides nothing
     torch.backends.cudnn.benchmark = False
     torch.backends.cudnn.deterministic = True
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
+
+
+def relaxed(error: BaseException) -> bool:
+    """Allow operations without a deterministic form from now on if ``error`` says that there is one.
+
+    Returns:
+        Whether what raised it can be done again.
+    """
+    told = next((text for text in (str(error), str(error.__cause__)) if UNREPEATABLE in text), None)
+    if told is None or torch.is_deterministic_algorithms_warn_only_enabled():
+        return False
+    told = told.partition(UNREPEATABLE)[0] + UNREPEATABLE
+    log.warning("%s; done again without: last bits may be others each time", told)
+    torch.use_deterministic_algorithms(True, warn_only=True)
+    return True
 
 
 def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
@@ -57,10 +76,12 @@ def tensor_float(allowed: bool) -> Iterator[None]:
 
 def facts() -> dict[str, Any]:
     """Return what decides the last bits of a GPU's results, for the record."""
+    warned = torch.is_deterministic_algorithms_warn_only_enabled()
+    strict = torch.are_deterministic_algorithms_enabled() and not warned
     return {
         "cuda": torch.version.cuda,
         "cudnn": torch.backends.cudnn.version(),
-        "deterministic": torch.are_deterministic_algorithms_enabled() and torch.backends.cudnn.deterministic,
+        "deterministic": strict and torch.backends.cudnn.deterministic,
         "cublas_workspace": os.environ.get(WORKSPACE),
         "tf32": torch.backends.cuda.matmul.allow_tf32 or torch.backends.cudnn.allow_tf32,
     }

@@ -103,7 +103,8 @@ def snakemake(directory: Path, goals: Sequence[str], cores: str, gpu: int, seeds
     environment = os.environ | {"PATH": paths, "PYTHONPATH": str(directory.resolve() / "src"), "HF_HUB_OFFLINE": "1"}
     config = [f"scale={scale.NAME}", *([f"seeds={seeds}"] if seeds else [])]
     limits = ["--cores", cores, *(["--resources", f"gpu={gpu}"] if gpu else [])]
-    command = [sys.executable, "-m", "snakemake", "--nolock", *limits, *goals, "--config", *config]
+    # The goals come first: --resources takes all that follows it.
+    command = [sys.executable, "-m", "snakemake", "--nolock", *goals, *limits, "--config", *config]
     return subprocess.run(command, cwd=directory, env=environment, pass_fds=[lock], check=False).returncode
 
 
