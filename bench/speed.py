@@ -9,7 +9,8 @@ batch 32, and of one LLaMA layer of hidden size 1024 at 256 tokens, batch 2. Wei
 depend on them. Plain is forward, backward and Adam on the weights of the same units and on one fixed batch. B learns
 rounded weights and draws its batches from a cache; Q also learns steps of activations, mixes inputs and drops
 quantization. Each figure is wall seconds, then CPU seconds, which other work on the machine disturbs less. One layer of
-LLaMA-7B is run where it is named only (8 GB).
+LLaMA-7B is run where it is named only (8 GB). With ``--device cuda`` iterations are timed together, not one by one, and
+the arithmetic of plain, the rates, and the most memory in use are printed too.
 """
 
 import argparse
@@ -23,13 +24,15 @@ import tempfile
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils.flop_counter import FlopCounterMode
 
 from flexround import imports
 from flexround.jobs import codefile, server
-from flexround.machine import memory
+from flexround.machine import memory, precision
 from flexround.models import bert, llama, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
@@ -38,6 +41,7 @@ from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
 from flexround.quant.search import initial_grid, mean_error
 from flexround.reconstruct.cache import Batches, Store
+from flexround.reconstruct.engine import wait
 from flexround.reconstruct.optimise import ReconstructionError
 from flexround.settings.load import load_params
 
@@ -48,14 +52,14 @@ HEAVY = {"llama-7b"}  # not run unless named
 Draw = Callable[[], tuple[Tensor, Tensor, Tensor | None]]
 
 
-def images(_: int | None) -> Tensor:
-    """Return 128 random images."""
-    return torch.randn(128, 3, 64, 64, generator=torch.Generator().manual_seed(0))
+def images(size: int, batch: int) -> Tensor:
+    """Return random images of four batches."""
+    return torch.randn(4 * batch, 3, size, size, generator=torch.Generator().manual_seed(0))
 
 
-def tokens(rows: int, length: int) -> Tensor:
-    """Return random token ids of type 0."""
-    ids = torch.randint(30_000, (rows, 1, length), generator=torch.Generator().manual_seed(0))
+def tokens(length: int, batch: int) -> Tensor:
+    """Return random token ids of type 0, of four batches."""
+    ids = torch.randint(30_000, (4 * batch, 1, length), generator=torch.Generator().manual_seed(0))
     return torch.cat([ids, torch.zeros_like(ids)], dim=1)
 
 
@@ -73,44 +77,52 @@ def llama_layer(hidden: int, intermediate: int, heads: int) -> nn.Module:
     return transformer.llama("causal-lm", num_hidden_layers=1, **sizes)
 
 
-# factory, blocks, inputs of a length, batch
-NETWORKS: dict[str, tuple[Callable[[], nn.Module], Callable[[nn.Module], list[Block]], Callable, int]] = {
-    "resnet18": (lambda: folded(resnet.resnet18), resnet.blocks, images, 32),
-    "resnet50": (lambda: folded(resnet.resnet50), resnet.blocks, images, 32),
-    "mobilenetv2": (lambda: folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 32),
+class Network(NamedTuple):
+    """A network, the function that cuts it, and what it sees: pixels or tokens of a side, and rows of a batch."""
+
+    factory: Callable[[], nn.Module]
+    cut: Callable[[nn.Module], list[Block]]
+    inputs: Callable[[int, int], Tensor]
+    size: int
+    batch: int
+
+
+NETWORKS = {
+    "resnet18": Network(lambda: folded(resnet.resnet18), resnet.blocks, images, 64, 32),
+    "resnet50": Network(lambda: folded(resnet.resnet50), resnet.blocks, images, 64, 32),
+    "mobilenetv2": Network(lambda: folded(mobilenetv2.mobilenet_v2), mobilenetv2.blocks, images, 64, 32),
     # all twelve layers are alike
-    "bert-base": (
-        lambda: transformer.bert("classification", num_hidden_layers=1),
-        bert.blocks,
-        lambda length: tokens(128, length or 128),
-        32,
-    ),
+    "bert-base": Network(lambda: transformer.bert("classification", num_hidden_layers=1), bert.blocks, tokens, 128, 32),
     # the size at which the authors' code was timed
-    "llama": (lambda: llama_layer(1024, 2816, 16), llama.blocks, lambda length: tokens(8, length or 256) % 64, 2),
-    "llama-7b": (lambda: llama_layer(4096, 11008, 32), llama.blocks, lambda length: tokens(2, length or 16) % 64, 1),
+    "llama": Network(lambda: llama_layer(1024, 2816, 16), llama.blocks, lambda *sizes: tokens(*sizes) % 64, 256, 2),
+    "llama-7b": Network(lambda: llama_layer(4096, 11008, 32), llama.blocks, lambda *sizes: tokens(*sizes) % 64, 16, 1),
 }
 
 
-def measure(step: Callable[[], None], repeats: int) -> Tensor:
-    """Return the median wall and CPU seconds of a call, shape (2,)."""
+def measure(step: Callable[[], None], repeats: int, device: torch.device) -> Tensor:
+    """Return the wall and CPU seconds of a call, shape (2,): the median, or of a GPU, which works ahead, the mean."""
     for _ in range(3):
         step()
+    at_once = repeats if device.type == "cuda" else 1
     times = []
-    for _ in range(repeats):
+    for _ in range(repeats // at_once):
+        wait(device)
         start = time.perf_counter(), time.process_time()
-        step()
+        for _ in range(at_once):
+            step()
+        wait(device)
         times.append([time.perf_counter() - start[0], time.process_time() - start[1]])
-    return torch.tensor(times).median(dim=0).values
+    return torch.tensor(times).median(dim=0).values / at_once
 
 
-def stepper(block: Block, draw: Draw, parameters: Sequence[nn.Parameter], precision: torch.dtype) -> Callable[[], None]:
+def stepper(block: Block, draw: Draw, parameters: Sequence[nn.Parameter], kind: torch.dtype) -> Callable[[], None]:
     """Return one iteration: batch, forward, reconstruction error, backward, Adam."""
     adam = torch.optim.Adam(parameters, fused=True)
 
     def step() -> None:
         adam.zero_grad(set_to_none=True)
         x, target, mask = draw()
-        with torch.autocast("cpu", precision, enabled=precision != torch.float32):
+        with precision.autocast(kind, x.device):
             prediction = block(x, mask)
         ReconstructionError(2.0)(prediction.float(), target).backward()
         adam.step()
@@ -143,7 +155,7 @@ def quantize_activations(block: Block, x: Tensor, batch: int) -> list[nn.Paramet
     learned = []
     for site in block.sites:
         quantizer = attach.attached_quantizer(site).quantizer
-        quantizer.keep_probability, quantizer.generator = KEEP, torch.Generator().manual_seed(0)
+        quantizer.keep_probability, quantizer.generator = KEEP, torch.Generator(x.device).manual_seed(0)
         attach.attach_quantizer(site, quantizer)
         learned.append(quantizer.raw_step.requires_grad_(True))
     return learned
@@ -158,60 +170,76 @@ def one_batch(x: Tensor, target: Tensor, batch: int) -> Draw:
 
 def drawn(x: Tensor, target: Tensor, keep: float, batch: int) -> Draw:
     """Return a source of random batches, mixed with probability 1 - ``keep``."""
-    rows, masks = torch.Generator().manual_seed(0), torch.Generator().manual_seed(1)
+    rows, masks = torch.Generator().manual_seed(0), torch.Generator(x.device).manual_seed(1)
     return Batches(x, x, target, None, False, batch, keep, replacement=True, rows=rows, masks=masks).draw
 
 
 def iterations(given: argparse.Namespace) -> None:
     """Print one line per network."""
     rounding = imports.load(load_params("paper").rounding_target(given.rounding))
-    precision = getattr(torch, given.precision)
+    device, kind = torch.device(given.device), getattr(torch, given.precision)
+    if device.type == "cuda":
+        precision.repeatable()  # as every job does
     for name in given.networks:
-        factory, cut, inputs, batch = NETWORKS[name]
-        scheme = SCHEMES.get(name, Scheme(4))
-        model = factory()
-        totals = {kind: torch.zeros(2) for kind in ("plain", "B", "Q")}
-        store = Store(torch.device("cpu"))
-        x = store.copy(inputs(given.tokens))
-        for index, block in enumerate(cut(model)):
+        network = NETWORKS[name]
+        batch, scheme = given.batch or network.batch, SCHEMES.get(name, Scheme(4))
+        model = network.factory().to(device)
+        totals = {variant: torch.zeros(3) for variant in ("plain", "B", "Q")}  # wall and CPU seconds, largest memory
+        store, flop = Store(device), 0
+        x = store.copy(network.inputs(given.size or network.size, batch))
+        for index, block in enumerate(network.cut(model)):
             with torch.no_grad():
                 x = store.copy(block.before(x))
                 target = store.copy(block(x.clone()))
-            for kind, total in totals.items():
-                variant = cut(copy.deepcopy(model))[index]
-                if kind == "plain":
-                    learned = [p for p in variant.module.parameters() if p.ndim > 1]
+            for variant, total in totals.items():
+                made = network.cut(copy.deepcopy(model))[index]
+                if variant == "plain":
+                    learned = [p for p in made.module.parameters() if p.ndim > 1]
                     draw = one_batch(x, target, batch)
                 else:
-                    learned = quantize_weights(variant, rounding, scheme, given.fused)
-                    draw = drawn(x, target, KEEP if kind == "Q" else 1.0, batch)
-                if kind == "Q":
-                    learned += quantize_activations(variant, x, batch)
-                total += measure(stepper(variant, draw, learned, precision), given.repeats)
-                del variant, learned, draw  # a large one would not fit beside the next
+                    learned = quantize_weights(made, rounding, scheme, given.fused)
+                    draw = drawn(x, target, KEEP if variant == "Q" else 1.0, batch)
+                if variant == "Q":
+                    learned += quantize_activations(made, x, batch)
+                step = stepper(made, draw, learned, kind)
+                total[:2] += measure(step, given.repeats, device)
+                if device.type == "cuda":
+                    total[2] = max(total[2], torch.cuda.max_memory_allocated(device) / 1e9)
+                    torch.cuda.reset_peak_memory_stats(device)
+                if variant == "plain" and device.type == "cuda":
+                    with FlopCounterMode(display=False) as counter:
+                        step()
+                    flop += counter.get_total_flops()
+                del made, learned, draw, step  # a large one would not fit beside the next
             x = target
         figures = []
-        for kind, total in totals.items():
-            (wall, cpu), (times, cpu_times) = total.tolist(), (total / totals["plain"]).tolist()
-            figures.append(f"{kind} {1e3 * wall:.1f} ms, CPU {1e3 * cpu:.1f} ms = {times:.2f} x, CPU {cpu_times:.2f} x")
-        print(name, *figures, sep="   ", flush=True)
+        for variant, total in totals.items():
+            (wall, cpu, most), (times, cpu_times, _) = total.tolist(), (total / totals["plain"]).tolist()
+            figures.append(
+                f"{variant} {1e3 * wall:.1f} ms, CPU {1e3 * cpu:.1f} ms = {times:.2f} x, CPU {cpu_times:.2f} x"
+                + (f", {flop / wall / 1e12:.1f} TFLOP/s, {most:.1f} GB" if flop else "")
+            )
+        print(name, *([f"{flop / 1e12:.3f} TFLOP"] if flop else []), *figures, sep="   ", flush=True)
 
 
-def search() -> None:
+def search(device: torch.device) -> None:
     """Print seconds of the step search of a million weights with its error, then those of a LLaMA-7B layer."""
-    x = torch.randn(1_000_000, generator=torch.Generator().manual_seed(0)) + 0.3
+    x = (torch.randn(1_000_000, generator=torch.Generator().manual_seed(0)) + 0.3).to(device)
+    initial_grid(x, Scheme(8))  # the first call loads what it needs
     small = x[:20_000]
     for bits in (8, 4, 3, 2):
         scheme, start = Scheme(bits, symmetric=False), time.perf_counter()
         initial_grid(x, scheme)
+        wait(device)
         seconds = time.perf_counter() - start
         oracle, fast = (mean_error(small, initial_grid(small, scheme, m), None, 2.4) for m in ("mse-exact", "mse"))
         print(f"{bits} bit: {seconds:.3f} s for 1 M weights; error {(fast / oracle).item():.4f} x the oracle's (20 k)")
     layer = 4 * [(4096, 4096)] + 2 * [(11008, 4096)] + [(4096, 11008)]
-    weights = [0.02 * torch.randn(shape, generator=torch.Generator().manual_seed(0)) for shape in layer]
+    weights = [0.02 * torch.randn(shape, generator=torch.Generator().manual_seed(0)).to(device) for shape in layer]
     start = time.perf_counter()
     for weight in weights:
         initial_grid(weight, LLAMA)
+    wait(device)
     count = sum(weight.numel() for weight in weights) / 1e6
     print(f"8 bit per channel, {count:.0f} M weights: {time.perf_counter() - start:.1f} s")
 
@@ -277,13 +305,19 @@ def main() -> None:
     parser.add_argument(
         "--networks", nargs="+", choices=NETWORKS, default=[name for name in NETWORKS if name not in HEAVY]
     )
-    parser.add_argument("--tokens", type=int, help="length of a text")
+    parser.add_argument("--device", default="cpu", help="of iterations and of the step search")
+    parser.add_argument("--size", type=int, help="pixels of a side, or tokens")
+    parser.add_argument("--batch", type=int)
     parser.add_argument("--precision", default="float32", help="of the products, by autocast")
     parser.add_argument("--fused", action="store_true", help="compile the fake quantization")
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     memory.keep_freed_memory()  # as every stage does
-    {"iterations": lambda: iterations(given), "search": search, "start": lambda: start(given.repeats)}[given.what]()
+    {
+        "iterations": lambda: iterations(given),
+        "search": lambda: search(torch.device(given.device)),
+        "start": lambda: start(given.repeats),
+    }[given.what]()
 
 
 if __name__ == "__main__":
