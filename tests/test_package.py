@@ -45,8 +45,9 @@ def test_a_wheel_has_the_settings_and_types_but_neither_networks_nor_texts(wheel
     assert {"py.typed", "results/render/templates/report.html"} <= names
 
 
-def test_the_version_is_written_once():
+def test_the_citation_and_the_changelog_name_the_version_of_the_package():
     assert yaml.safe_load((ROOT / "CITATION.cff").read_text())["version"] == flexround.__version__
+    assert re.search(r"^## (\d.*) \(", (ROOT / "CHANGELOG.md").read_text(), re.MULTILINE)[1] == flexround.__version__
 
 
 def test_the_core_alone_runs_the_first_lines_of_the_page(wheel, tmp_path):
