@@ -1,4 +1,4 @@
-"""What users of Snakemake and DVC expect of a project: lint, report, catalog, config/, metrics and plots."""
+"""What users of Snakemake, DVC and GitHub expect: lint, report, catalog, config/, metrics, plots, CI, forms, hooks."""
 
 import csv
 import json
@@ -7,6 +7,7 @@ import re
 import shutil
 import subprocess
 import sys
+import tomllib
 from pathlib import Path
 
 import pytest
@@ -73,6 +74,49 @@ def test_the_catalog_knows_what_the_workflow_has():
     assert usage["software-stack-deployment"]["apptainer"] is True
     assert (ROOT / "workflow/Snakefile").exists(), "the catalog asks for it"
     assert "container:" in (ROOT / "workflow/rules/common.smk").read_text()
+
+
+def read_yaml(name: str) -> dict:
+    return yaml.safe_load((ROOT / name).read_text())
+
+
+def test_ci_runs_all_checks_and_the_site_is_built_on_pythons_that_the_package_supports():
+    workflow = read_yaml(".github/workflows/ci.yml")
+    assert {*workflow[True]} == {"push", "pull_request"}, "YAML 1.1 reads `on` as a boolean"
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = workflow["jobs"]["ci"]["steps"]
+    assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
+    settings = {key: value for step in steps for key, value in step.get("with", {}).items()}
+    assert all((ROOT / name).exists() for name in re.findall(r"hashFiles\('(.+?)'\)", settings["key"]))
+    site = read_yaml(".readthedocs.yaml")["build"]
+    assert site["commands"][0] == "make docs"
+    supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
+    for version in (settings["python-version"], site["tools"]["python"]):
+        assert f"Programming Language :: Python :: {version}" in supported
+
+
+def test_issue_forms_have_the_keys_that_forms_need():
+    forms = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/ISSUE_TEMPLATE").iterdir()}
+    links = forms.pop("config")["contact_links"]
+    assert all({*link} == {"name", "url", "about"} for link in links)
+    assert {*forms} == {"wrong-number", "new-rounding", "new-table"}
+    for form in forms.values():
+        assert {*form} == {"name", "description", "title", "body"}
+        fields = [field for field in form["body"] if field["type"] != "markdown"]
+        assert {field["type"] for field in fields} <= {"input", "textarea", "dropdown"}
+        assert all(field["attributes"]["label"] for field in fields)
+        assert len({field["id"] for field in fields}) == len(fields), "unique identifiers"
+        for target in re.findall(r"\.\./blob/HEAD/([^)#]+)", str(form)):
+            assert (ROOT / target).exists()
+
+
+def test_the_hooks_are_the_commands_of_make_lint():
+    hooks = read_yaml(".pre-commit-config.yaml")["repos"][0]["hooks"]
+    assert all(hook["language"] == "system" and hook["id"] and hook["name"] for hook in hooks)
+    lint = re.search(r"^lint:.*\n((?:\t.*\n)+)", (ROOT / "Makefile").read_text(), re.MULTILINE)[1]
+    assert [hook["entry"] for hook in hooks] == [f".venv/bin/{line.strip()}" for line in lint.splitlines()]
 
 
 @pytest.fixture(scope="module")
