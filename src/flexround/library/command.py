@@ -35,7 +35,10 @@ from flexround.settings.validation import parsed
 from flexround.tasks.text import token_blocks
 
 log = logging.getLogger(__name__)
-COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+COMPANIONS = (
+    *("config.json", "generation_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
