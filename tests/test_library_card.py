@@ -65,7 +65,7 @@ def test_a_card_loads_its_directory_and_tells_how_it_was_made(tmp_path, kind):
 def test_a_card_names_a_network_and_no_path_and_its_header_is_whole(tmp_path, source, name):
     quantized = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4a4", **FEW)
     origin = card.origin("own", "Down|Up\n", source, pictures(), ["x"])
-    facts = quantized.facts.model_copy(update={"origin": origin})
+    facts = quantized._facts.model_copy(update={"origin": origin})
     card.write(tmp_path, card.SAVED, facts, quantized.report, quantized.model)
     header, text, _ = read(tmp_path)
     assert header.get("base_model") == name

@@ -60,5 +60,6 @@ def run(arguments: argparse.Namespace) -> None:
             with weightless():
                 model = causal_model(directory, stored_type)
             facts = (saved.recipe, saved.hyper, saved.hyper_sources, saved.report)
-            network = Quantized(model, *facts, _Parts(directory), saved.architecture, saved.origin)
+            origin = saved.origin.model_dump()
+            network = Quantized(model, *facts, _Parts(directory), saved.architecture, origin)
             write_export(network, kind, new)

@@ -127,7 +127,8 @@ def quantize(
                 source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
                 origin = card.origin(name, learned_by, source, inputs.x, left(work, report))
-                return work, Quantized(network, given, found, sources, report, stored, steady(network, first), origin)
+                facts = (steady(network, first), origin.model_dump())
+                return work, Quantized(network, given, found, sources, report, stored, *facts)
 
         try:
             work, quantized = attempt()
@@ -135,7 +136,7 @@ def quantize(
             if not precision.relaxed(error):
                 raise
             work, quantized = attempt()
-    said, parts = list(quantized.origin.left), work.blocks
+    said, parts = list(quantized.origin["left"]), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
     if said:

@@ -14,7 +14,7 @@ from flexround.errors import InputError, SettingsError, look_up
 from flexround.io import artifacts
 from flexround.library import card
 from flexround.library.architecture import blank, described, differing
-from flexround.library.card import Facts, Origin
+from flexround.library.card import Facts
 from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import Writer
@@ -53,7 +53,8 @@ class Quantized:
             ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output, ``seconds``, ``peak_mb``.
         parts: what is stored of each block, by the name of its file; in memory, or read when it is asked for.
         architecture: what tells the network from others whose tensors have the same shapes.
-        origin: what the network was made of, as its model card says.
+        origin: what the network was made of: ``recipe``, ``rounding``, ``base_model`` (None if it has no name), the
+            shape of the ``samples``, and clauses on what is ``left`` without learning.
     """
 
     model: nn.Module
@@ -63,7 +64,7 @@ class Quantized:
     report: list[dict[str, Any]]
     parts: Mapping[str, codes.Part]
     architecture: dict[str, str]
-    origin: Origin
+    origin: dict[str, Any]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the model returns."""
@@ -87,7 +88,7 @@ class Quantized:
         return [(module, where) for module, _, where in places]
 
     @property
-    def facts(self) -> Facts:
+    def _facts(self) -> Facts:
         """What the manifest of the saved network says of it."""
         return Facts.model_validate({**vars(self), "hyper_sources": self.sources})
 
@@ -106,8 +107,8 @@ class Quantized:
         with artifacts.new_directory(Path(directory), _saved) as new:
             for name, part in self.parts.items():
                 artifacts.write_bytes(new / name, codes.encode(part))
-            artifacts.write_manifest(new, list(self.parts), **self.facts.model_dump(mode="json"))
-            write_record(new, self.facts, self.report, self.model, next(self.model.parameters()).device)
+            artifacts.write_manifest(new, list(self.parts), **self._facts.model_dump(mode="json"))
+            write_record(new, self._facts, self.report, self.model, next(self.model.parameters()).device)
         return Path(directory)
 
     def export(self, kind: str, directory: str | Path, example: Tensor | Mapping[str, Tensor] | None = None) -> Path:
@@ -138,7 +139,7 @@ def write_export(quantized: Quantized, kind: str, directory: Path, *example: Ten
         raise InputError(f"export {kind}: needs the package {error.name}; pip install 'flexround[export]'") from error
     write(quantized, directory, *example)
     if kind != "onnx":
-        card.write(directory, kind, quantized.facts, quantized.report, quantized.model)
+        card.write(directory, kind, quantized._facts, quantized.report, quantized.model)
 
 
 def read_saved(directory: Path) -> Saved:
@@ -179,7 +180,7 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
     codes.load(directory, model, [_whole(model, quantized)], where, None)
     facts = (recipe, saved.hyper, saved.hyper_sources, saved.report)
-    return Quantized(model.to(where), *facts, parts, saved.architecture, saved.origin)
+    return Quantized(model.to(where), *facts, parts, saved.architecture, saved.origin.model_dump())
 
 
 def _saved(directory: Path) -> bool:
