@@ -73,7 +73,8 @@ def test_a_directory_is_quantized_from_its_files_with_an_adapter_or_by_structure
     monkeypatch.undo()
     out = directory.parent / "out"
     assert {record["caches"] for record in json.loads((out / "record.json").read_text())["blocks"]} == {"in files"}
-    assert {path.name for path in out.iterdir()} >= {"config.json", "tokenizer.json", "manifest.json", "record.json"}
+    files = {"config.json", "tokenizer.json", "manifest.json", "record.json", "README.md"}
+    assert {path.name for path in out.iterdir()} >= files
     assert not list((directory.parent / "state").iterdir())
     found = flexround.load(out, decoder(kind))
     rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
@@ -122,6 +123,12 @@ def exported(directory, kind):
 
 def test_what_was_quantized_is_exported_from_its_files(directory):
     symmetric = ("--recipe", "b-flexround-w4", "--set", "w_scheme=symmetric", "--set", "w_granularity=group")
+    texts = {
+        "generation_config.json": '{"eos_token_id": [2, 3], "top_p": 0.9}',
+        "chat_template.jinja": "{{ messages }}",
+    }
+    for name, text in texts.items():
+        (directory / name).write_text(text)
     command.run(command_line(directory, *symmetric, "--set", "group_size=8"))
     found = flexround.load(directory.parent / "out", llama())
     rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
@@ -129,6 +136,11 @@ def test_what_was_quantized_is_exported_from_its_files(directory):
         again = transformers.AutoModelForCausalLM.from_pretrained(exported(directory, kind), dtype=torch.float32)
         torch.testing.assert_close(again(rows).logits, found(rows).logits, rtol=0, atol=1e-5)
         assert (directory.parent / kind / "tokenizer.json").is_file()
+        assert {name: (directory.parent / kind / name).read_text() for name in texts} == texts
+        card = (directory.parent / kind / "README.md").read_text()
+        assert card.startswith("---\nbase_model: model\nbase_model_relation: quantized\nlibrary_name: transformers\n")
+        assert "| layers.1 | weights | 4 | " in card, "the errors from the record"
+        assert str(directory.parent) not in card
     whole = found.export("compressed-tensors", directory.parent / "whole")
     one, other = (load_file(path / "model.safetensors") for path in (whole, directory.parent / "compressed-tensors"))
     assert one.keys() == other.keys()

@@ -2,6 +2,7 @@
 
 import json
 
+import compressed_tensors
 import numpy as np
 import onnx
 import onnxruntime
@@ -9,6 +10,7 @@ import pytest
 import tiny
 import torch
 import transformers
+from compressed_tensors.compressors import ModelCompressor
 from own_networks import FEW, Pictures, llama, made, pictures, words
 from safetensors.torch import load_file
 
@@ -40,6 +42,9 @@ def test_transformers_computes_the_same_from_compressed_tensors(tmp_path, build,
     assert off < 0.05 * (wanted - model(ids).logits).abs().max(), "the quantization shows"
     section = json.loads((directory / "config.json").read_text())["quantization_config"]
     assert section["format"] == format_
+    inferred = ModelCompressor.from_pretrained_model(again).quantization_config.model_dump(mode="json")
+    status = {"quantization_status": "compressed", "version": compressed_tensors.__version__}
+    assert section == inferred | status, "as the package describes the network that it has loaded"
     if format_ == "pack-quantized":
         packed = load_file(directory / "model.safetensors")["model.layers.0.mlp.down_proj.weight_packed"]
         assert packed.dtype == torch.int32

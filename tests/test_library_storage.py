@@ -46,7 +46,7 @@ def contents(directory):
     return {path: path.is_file() and path.read_bytes() for path in directory.rglob("*")}
 
 
-@pytest.mark.parametrize("name", ["manifest.json", "theirs.safetensors", PART])
+@pytest.mark.parametrize("name", ["manifest.json", "theirs.safetensors", PART, "README.md"])
 def test_save_replaces_nothing_that_it_did_not_write(saved, quantized, name):
     (saved / name).write_text("{}")
     before = contents(saved.parent)

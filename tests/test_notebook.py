@@ -21,7 +21,7 @@ def test_the_notebook_runs_and_its_claims_hold():
     outputs = [output for cell in notebook.cells if cell.cell_type == "code" for output in cell.outputs]
     text = "".join(output.get("text", "") for output in outputs if output.get("name") == "stdout")
     assert any("image/png" in output.get("data", {}) for output in outputs)
-    assert "True ['manifest.json'" in text, "loaded as it was saved"
+    assert "True ['README.md', 'manifest.json'" in text, "loaded as it was saved"
     ours, theirs = text.rsplit("ours ", 1)[1].split(", read by transformers ")
     assert float(ours) == pytest.approx(float(theirs), abs=1e-4)
     assert "AdaRound, 2 bit: rounded error over that before rounding, largest of the blocks: 1.0" in text

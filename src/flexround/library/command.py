@@ -17,9 +17,9 @@ from torch import Tensor, nn
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import auto_blocks, code_digest, settings
+from flexround.library import auto_blocks, card, code_digest, settings
 from flexround.library.architecture import described, steady
-from flexround.library.quantized import Facts, write_record
+from flexround.library.quantized import write_record
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
@@ -35,7 +35,10 @@ from flexround.settings.validation import parsed
 from flexround.tasks.text import token_blocks
 
 log = logging.getLogger(__name__)
-COMPANIONS = ("config.json", "generation_config.json", "tokenizer.json", "tokenizer_config.json")
+COMPANIONS = (
+    *("config.json", "generation_config.json"),
+    *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+)
 
 
 def parser() -> argparse.ArgumentParser:
@@ -109,13 +112,15 @@ def run(arguments: argparse.Namespace) -> None:
     fingerprint = code_digest.fingerprint("flexround.library.command:run", work, read)
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state, *limits)
-        for clause in left(work, report):
+        origin = card.origin(name, str(recipe.rounding), str(arguments.model), samples, left(work, report))
+        for clause in origin.left:
             log.warning("%s", clause)
         with artifacts.new_directory(arguments.out) as new:
             companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
-            facts = Facts(recipe=recipe, hyper=hyper, hyper_sources=sources, architecture=steady(model, first))
+            given = {"recipe": recipe, "hyper": hyper, "hyper_sources": sources, "origin": origin}
+            facts = card.Facts(**given, architecture=steady(model, first))
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
-            write_record(new, report, device)
+            write_record(new, facts, report, model, device)
     log.info("%s: done; flexround.load reads it", arguments.out)
 
 

@@ -56,8 +56,8 @@ def write(quantized: Quantized, directory: Path) -> None:
         if key.startswith(WEIGHT)
     }
     low, bits = _check(ranges, model, recipe, hyper)
-    scheme = _scheme(list(ranges), bits, low < 0, recipe, hyper)
     form = WHOLE if recipe.a_bits else PACKED
+    scheme = _scheme(list(ranges), bits, low < 0, form, recipe, hyper)
     writer, owners, kind = Writer(directory), places(model), next(model.parameters()).dtype
     first = {id(getattr(*place)): name for name, place in reversed(owners.items())}  # of tied tensors
     directory.mkdir(parents=True, exist_ok=True)
@@ -108,7 +108,9 @@ def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Reci
     return low, bits
 
 
-def _scheme(targets: list[str], bits: int, symmetric: bool, recipe: Recipe, hyper: Hyper) -> QuantizationScheme:
+def _scheme(
+    targets: list[str], bits: int, symmetric: bool, form: str, recipe: Recipe, hyper: Hyper
+) -> QuantizationScheme:
     """Return the format's scheme: weights per output channel or group, activations per tensor."""
     grouped = hyper.w_granularity == "group"
     strategy: dict[str, Any] = {"strategy": "channel"}
@@ -116,7 +118,7 @@ def _scheme(targets: list[str], bits: int, symmetric: bool, recipe: Recipe, hype
         strategy = {"strategy": "group", "group_size": hyper.group_size}
     weights = QuantizationArgs(num_bits=bits, type="int", symmetric=symmetric, **strategy)
     inputs = QuantizationArgs(num_bits=BYTE, type="int", symmetric=False, strategy="tensor") if recipe.a_bits else None
-    return QuantizationScheme(targets=targets, weights=weights, input_activations=inputs)
+    return QuantizationScheme(targets=targets, weights=weights, input_activations=inputs, format=form)
 
 
 def _layer(name: str, stored: Stored, quantized: Mapping[str, Stored], scheme: QuantizationScheme) -> dict[str, Tensor]:
@@ -161,7 +163,7 @@ def _write_config(model: Any, scheme: QuantizationScheme, form: str, directory: 
         quantization_status=QuantizationStatus.COMPRESSED,
     )
     model.config.save_pretrained(directory)
-    if model.can_generate():
+    if model.can_generate() and not (directory / "generation_config.json").exists():  # its maker's
         model.generation_config.save_pretrained(directory)
     content = artifacts.read_json(directory / "config.json")
     content |= {"architectures": [type(model).__name__], "dtype": str(model.dtype).removeprefix("torch.")}

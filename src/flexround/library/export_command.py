@@ -6,14 +6,12 @@ from pathlib import Path
 
 import torch
 
-from flexround import imports
 from flexround.errors import look_up
 from flexround.io import artifacts
 from flexround.library.command import COMPANIONS, causal_model, configuration
-from flexround.library.quantized import EXPORTS, Facts, Quantized, load
+from flexround.library.quantized import EXPORTS, Quantized, load, read_saved, write_export
 from flexround.models.tensors import weightless
 from flexround.reconstruct import codes
-from flexround.settings.validation import validate
 
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
@@ -52,16 +50,16 @@ def run(arguments: argparse.Namespace) -> None:
     """
     directory, kind = arguments.model, arguments.format
     look_up("export", EXPORTS, kind)
-    facts = validate(Facts, artifacts.read_manifest(directory), str(directory))
+    saved = read_saved(directory)
     stored_type = configuration(directory).dtype or torch.float32  # of the network that was quantized
     with artifacts.new_directory(arguments.out) as new:
         artifacts.copy_existing(directory, new, COMPANIONS)
         if kind == "onnx":  # traced, with all weights in memory
-            imports.load(EXPORTS[kind])(load(directory, causal_model(directory)), new, TRACED)
+            write_export(load(directory, causal_model(directory)), kind, new, TRACED)
         else:
             with weightless():
                 model = causal_model(directory, stored_type)
-            network = Quantized(
-                model, facts.recipe, facts.hyper, facts.hyper_sources, [], _Parts(directory), facts.architecture
-            )
-            imports.load(EXPORTS[kind])(network, new)
+            facts = (saved.recipe, saved.hyper, saved.hyper_sources, saved.report)
+            origin = saved.origin.model_dump()
+            network = Quantized(model, *facts, _Parts(directory), saved.architecture, origin)
+            write_export(network, kind, new)

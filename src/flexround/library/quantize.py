@@ -17,7 +17,7 @@ from tqdm import tqdm
 
 from flexround import imports
 from flexround.errors import InputError
-from flexround.library import auto_blocks, code_digest, settings
+from flexround.library import auto_blocks, card, code_digest, settings
 from flexround.library.architecture import described, steady
 from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
@@ -124,7 +124,11 @@ def quantize(
                 )
                 limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
                 report, stored = _run(work, inputs, state, progress, limits)
-                return work, Quantized(network, given, found, sources, report, stored, steady(network, first))
+                source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
+                learned_by = rounding.__qualname__ if rounding else str(given.rounding)
+                origin = card.origin(name, learned_by, source, inputs.x, left(work, report))
+                facts = (steady(network, first), origin.model_dump())
+                return work, Quantized(network, given, found, sources, report, stored, *facts)
 
         try:
             work, quantized = attempt()
@@ -132,7 +136,7 @@ def quantize(
             if not precision.relaxed(error):
                 raise
             work, quantized = attempt()
-    said, parts = left(work, quantized.report), work.blocks
+    said, parts = list(quantized.origin["left"]), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
     if said:

@@ -6,13 +6,15 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from pydantic import AliasPath, BaseModel, Field
+from pydantic import AliasPath, Field
 from torch import Tensor, nn
 
 from flexround import imports
 from flexround.errors import InputError, SettingsError, look_up
 from flexround.io import artifacts
+from flexround.library import card
 from flexround.library.architecture import blank, described, differing
+from flexround.library.card import Facts
 from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import Writer
@@ -32,16 +34,7 @@ EXPORTS = {
 }
 
 
-class Facts(BaseModel):
-    """The facts of a network that its manifest holds beside the list of its files."""
-
-    recipe: Recipe
-    hyper: Hyper
-    hyper_sources: dict[str, str]
-    architecture: dict[str, str]
-
-
-class _Saved(Facts):
+class Saved(Facts):
     """The facts of a network, and the report from the record beside its manifest."""
 
     report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
@@ -60,6 +53,8 @@ class Quantized:
             ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output, ``seconds``, ``peak_mb``.
         parts: what is stored of each block, by the name of its file; in memory, or read when it is asked for.
         architecture: what tells the network from others whose tensors have the same shapes.
+        origin: what the network was made of: ``recipe``, ``rounding``, ``base_model`` (None if it has no name), the
+            shape of the ``samples``, and clauses on what is ``left`` without learning.
     """
 
     model: nn.Module
@@ -69,6 +64,7 @@ class Quantized:
     report: list[dict[str, Any]]
     parts: Mapping[str, codes.Part]
     architecture: dict[str, str]
+    origin: dict[str, Any]
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the model returns."""
@@ -91,12 +87,19 @@ class Quantized:
         places = [key.removeprefix(codes.ACTIVATION).rpartition("/") for key in keys]
         return [(module, where) for module, _, where in places]
 
+    @property
+    def _facts(self) -> Facts:
+        """What the manifest of the saved network says of it."""
+        return Facts.model_validate({**vars(self), "hyper_sources": self.sources})
+
     def save(self, directory: str | Path) -> Path:
         """Write the network as the suite stores its own: packed codes, steps, what is not quantized, a manifest.
 
+        README.md beside them is a model card; it may be edited without harm to ``load``.
+
         Args:
-            directory: missing, empty, or written by ``save`` and unchanged since; it is then replaced. Whatever fails,
-                it stays as it was.
+            directory: missing, empty, or written by ``save`` and unchanged since, its README.md too; it is then
+                replaced. Whatever fails, it stays as it was.
 
         Raises:
             InputError: the directory can't be written, or holds something else.
@@ -104,15 +107,12 @@ class Quantized:
         with artifacts.new_directory(Path(directory), _saved) as new:
             for name, part in self.parts.items():
                 artifacts.write_bytes(new / name, codes.encode(part))
-            facts = Facts(
-                recipe=self.recipe, hyper=self.hyper, hyper_sources=self.sources, architecture=self.architecture
-            )
-            artifacts.write_manifest(new, list(self.parts), **facts.model_dump(mode="json"))
-            write_record(new, self.report, next(self.model.parameters()).device)
+            artifacts.write_manifest(new, list(self.parts), **self._facts.model_dump(mode="json"))
+            write_record(new, self._facts, self.report, self.model, next(self.model.parameters()).device)
         return Path(directory)
 
     def export(self, kind: str, directory: str | Path, example: Tensor | Mapping[str, Tensor] | None = None) -> Path:
-        """Write the network in a format that others load.
+        """Write the network in a format that others load, with a model card (README.md) unless it is ``onnx``.
 
         Args:
             kind: ``compressed-tensors``, a directory for ``transformers`` (language models; weights of 4 or 8 bit, or 8
@@ -125,16 +125,30 @@ class Quantized:
             InputError: what the format can't hold, with the reason; a package that is missing; or a directory with
                 something in it. Nothing is written then.
         """
-        target = look_up("export", EXPORTS, kind)
-        try:
-            write = imports.load(target)
-        except ModuleNotFoundError as error:
-            raise InputError(
-                f"export {kind}: needs the package {error.name}; pip install 'flexround[export]'"
-            ) from error
+        look_up("export", EXPORTS, kind)
         with artifacts.new_directory(Path(directory)) as new:
-            write(self, new, *([] if example is None else [example]))
+            write_export(self, kind, new, *([] if example is None else [example]))
         return Path(directory)
+
+
+def write_export(quantized: Quantized, kind: str, directory: Path, *example: Tensor | Mapping[str, Tensor]) -> None:
+    """Write the files of an export, and unless it is ``onnx`` a model card; arguments and errors as in ``export``."""
+    try:
+        write = imports.load(EXPORTS[kind])
+    except ModuleNotFoundError as error:
+        raise InputError(f"export {kind}: needs the package {error.name}; pip install 'flexround[export]'") from error
+    write(quantized, directory, *example)
+    if kind != "onnx":
+        card.write(directory, kind, quantized._facts, quantized.report, quantized.model)
+
+
+def read_saved(directory: Path) -> Saved:
+    """Return what a directory says of its network; InputError if ``save`` did not write it."""
+    content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
+    try:
+        return validate(Saved, content, str(directory))
+    except SettingsError as error:
+        raise InputError(f"{error}; Quantized.save writes it otherwise") from error
 
 
 @torch.no_grad()
@@ -151,11 +165,7 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
         InputError: damaged files, or made of another architecture; ``model`` is then as it was.
     """
     directory = Path(directory)
-    content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
-    try:
-        saved = validate(_Saved, content, str(directory))
-    except SettingsError as error:
-        raise InputError(f"{error}; Quantized.save writes it otherwise") from error
+    saved = read_saved(directory)
     if any(isinstance(module, ActivationQuantizer) for module in model.modules()):
         raise InputError(f"{type(model).__name__}: quantizes activations already; give load a new model")
     recipe, where = saved.recipe, torch.empty(0, device=device).device
@@ -170,7 +180,7 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
     codes.load(directory, model, [_whole(model, quantized)], where, None)
     facts = (recipe, saved.hyper, saved.hyper_sources, saved.report)
-    return Quantized(model.to(where), *facts, parts, saved.architecture)
+    return Quantized(model.to(where), *facts, parts, saved.architecture, saved.origin.model_dump())
 
 
 def _saved(directory: Path) -> bool:
@@ -179,8 +189,17 @@ def _saved(directory: Path) -> bool:
         manifest = artifacts.read_manifest(directory)
     except InputError:
         return False
-    known = {*manifest["files"], "manifest.json", RECORD}
-    return "architecture" in manifest and {path.name for path in directory.iterdir()} <= known
+    found = {path.name for path in directory.iterdir()} - {*manifest["files"], "manifest.json", RECORD}
+    return "architecture" in manifest and (not found or (found == {card.FILE} and _own_card(directory)))
+
+
+def _own_card(directory: Path) -> bool:
+    """Whether the model card of a directory is as it was written with the record."""
+    path = directory / card.FILE
+    try:
+        return path.is_file() and artifacts.sha256(path) == artifacts.read_json(directory / RECORD)["card"]
+    except (InputError, KeyError, TypeError):
+        return False
 
 
 def _whole(model: nn.Module, quantized: Set[str]) -> Block:
@@ -190,9 +209,16 @@ def _whole(model: nn.Module, quantized: Set[str]) -> Block:
     return Block("network", model, tuple(site for site in possible if codes.site_key(names, site) in quantized))
 
 
-def write_record(directory: Path, report: list[dict[str, Any]], device: torch.device) -> None:
-    """Write what a reconstruction found and took; it changes from run to run, so it is no part of the manifest."""
-    artifacts.write_json(directory / RECORD, {"blocks": report, "environment": provenance.environment(device)})
+def write_record(
+    directory: Path, facts: Facts, report: list[dict[str, Any]], model: nn.Module, device: torch.device
+) -> None:
+    """Write the model card, and what a reconstruction found and took.
+
+    Both change from run to run, and the card may be edited, so they are no part of the manifest.
+    """
+    card.write(directory, card.SAVED, facts, report, model)
+    record = {"blocks": report, "environment": provenance.environment(device)}
+    artifacts.write_json(directory / RECORD, record | {"card": artifacts.sha256(directory / card.FILE)})
 
 
 def write_state_dict(quantized: Quantized, directory: Path) -> None:
