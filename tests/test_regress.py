@@ -125,6 +125,21 @@ def test_full_precision_takes_the_spread_of_rounding(tmp_path):
     assert lines["Q + AdaRound", "BERT-Base"]["source"] == "rounding: squad Q W8 f1 (4 df)"
 
 
+def test_a_cell_that_another_kind_of_cpu_moves_further_gets_a_quarter_more(tmp_path):
+    squad(tmp_path, seeds=(0, 1, 2))
+    before = made(tmp_path)
+    elsewhere = tmp_path / "elsewhere"
+    elsewhere.mkdir()
+    header, *rows = (tmp_path / "mini/table12.csv").read_text().splitlines()
+    moved = [row.replace(",70.00,", ",62.00,").replace(",75.00,", ",74.00,") for row in rows if ",f1," in row]
+    (elsewhere / "table12.csv").write_text("\n".join([header, *moved[:-1]]) + "\n")
+    lines = made(tmp_path, elsewhere=elsewhere)
+    changed = {key for key, line in lines.items() if line != before[key]}
+    assert changed == {("Q + AdaRound", "BERT-Base"), ("Q + AdaRound", "BERT-Large")}
+    for key in changed:
+        assert lines[key] == before[key] | {"tolerance": "10.00", "source": "another kind of CPU"}
+
+
 def test_tables_of_more_seeds_than_the_scale_s_need_the_number_and_no_cell_may_be_missing(tmp_path):
     squad(tmp_path, seeds=(0, 1, 2), shown=3)
     with pytest.raises(InputError, match="3 seeds, expected 1; make the table anew or give --seeds"):

@@ -102,4 +102,9 @@ def allowed(cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool
         found.append((statistics.stdev(trial.value for trial in cell.trials), f"own {len(cell.trials)} seeds"))
     sd, source = max(found, key=lambda one: round(one[0], EXACT)) if found else (unit, "test set")
     limit = max(SDS * math.sqrt(2) * sd, step(cell.trials[0]))
-    return Tolerance(cell.key, len(cell.trials), sd, math.ceil(round(limit / DIGIT, EXACT)) * DIGIT, source)
+    return Tolerance(cell.key, len(cell.trials), sd, rounded_up(limit), source)
+
+
+def rounded_up(limit: float) -> float:
+    """Return a tolerance in the last digit of a table, not below ``limit``."""
+    return math.ceil(round(limit / DIGIT, EXACT)) * DIGIT

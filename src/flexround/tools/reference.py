@@ -11,6 +11,7 @@ from flexround.regress.compare import tolerances_file
 from flexround.regress.tolerances import Pool, Tolerance
 from flexround.results import cells, table_csv, typed_csv
 from flexround.results.cells import Cell, Scope
+from flexround.results.contests import EXACT
 from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
 from flexround.results.published_results import SHARED, SUMMARY, published_name
@@ -22,6 +23,7 @@ from flexround.settings.tables import Table
 from flexround.tools import cli
 
 log = logging.getLogger(__name__)
+MARGIN = 1.25  # of what another kind of CPU moved
 
 
 def parser() -> argparse.ArgumentParser:
@@ -29,6 +31,9 @@ def parser() -> argparse.ArgumentParser:
     arguments = cli.parser(__doc__)
     arguments.add_argument(
         "--rounding", help="name of a scale that differs from it in the number of threads alone, if there is one"
+    )
+    arguments.add_argument(
+        "--elsewhere", type=Path, help="directory of tables made on another kind of CPU; may lack tables and rows"
     )
     arguments.add_argument("--seeds", type=int, help="trials that the tables were made with; none: the scale's")
     arguments.add_argument("--results", type=Path, default=Path("results"), help="directory with SCALE/")
@@ -48,8 +53,12 @@ def run(arguments: argparse.Namespace) -> None:
     entries = [entry for path in tables.values() for entry in _complete(path, params, arguments.seeds)]
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
-    others = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
-    limits = _allowed(params, chosen, found, others)
+    reordered = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
+    limits = _allowed(params, chosen, found, reordered)
+    if arguments.elsewhere:
+        paths = [arguments.elsewhere / path.name for path in tables.values()]
+        others = [entry for path in paths if path.exists() for entry in compare.read_entries(path)]
+        limits |= _widened(limits, entries, others)
     write_text(arguments.out / tolerances_file(params.scale.shows.tables), _csv(entries, limits))
     for path in tables.values():
         write_bytes(arguments.out / path.name, path.read_bytes())
@@ -73,6 +82,21 @@ def _allowed(
     return {
         key: tolerances.allowed(cell, kinds[key], recipes[cell.run.recipe].quantized, seeds, rounding)
         for key, cell in found.items()
+    }
+
+
+def _widened(limits: dict[Key, Tolerance], entries: list[Entry], others: list[Entry]) -> dict[Key, Tolerance]:
+    """Return the tolerances of cells that ``others``, of another kind of CPU, move by more: 1.25 x the difference."""
+    there = {entry.key: entry.value for entry in others}
+    apart = {
+        entry.key: abs(entry.value - other)
+        for entry in entries
+        if entry.value is not None and (other := there.get(entry.key)) is not None
+    }
+    return {
+        key: limits[key]._replace(tolerance=tolerances.rounded_up(MARGIN * difference), source="another kind of CPU")
+        for key, difference in apart.items()
+        if key in limits and round(difference, EXACT) > limits[key].tolerance
     }
 
 
