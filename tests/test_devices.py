@@ -9,6 +9,7 @@ import tempfile
 import time
 from types import SimpleNamespace
 
+import filelock
 import pytest
 import torch
 from forks import Fork, results
@@ -27,10 +28,10 @@ def hold(tmp_path, monkeypatch):
     monkeypatch.setattr(devices, "POLL_SECONDS", 0.01)
     holders = []
 
-    def start(names=("0", "1")):
+    def start(names=("0", "1"), jobs=1):
         def holding(pipe):
             pipe.send("started")
-            with lease_one(names, tmp_path) as index:
+            with lease_one(names, tmp_path, jobs) as index:
                 pipe.send(index)
                 pipe.recv()
 
@@ -73,6 +74,59 @@ def test_a_lease_ends_with_its_block_also_after_an_error(tmp_path, monkeypatch):
             fail()
     with lease_one(["0"], tmp_path) as index:
         assert index == 0
+
+
+def test_jobs_share_a_device_and_one_more_waits(hold):
+    first, second = hold("0", 2), hold("0", 2)
+    assert (first.received(), second.received()) == (0, 0)
+    third = hold("0", 2)
+    assert third.received(0.3) is None
+    second.process.kill()
+    assert third.received() == 0
+    assert [hold("ab", 3).received() for _ in range(6)] == [0, 1] * 3, "they spread over the devices"
+
+
+def test_who_takes_a_whole_device_waits_for_all_shares_and_the_other_way_round(hold):
+    first, second = hold("0", 3), hold("0", 3)
+    assert (first.received(), second.received()) == (0, 0)
+    whole = hold("0")
+    first.pipe.send("end")
+    assert (first.ended(), whole.received(0.3)) == (0, None), "a share is still held"
+    second.process.kill()
+    assert whole.received() == 0
+    share = hold("0", 3)
+    assert share.received(0.3) is None
+    whole.process.kill()
+    assert share.received() == 0
+
+
+def test_who_shares_by_other_numbers_never_has_more_than_the_whole_together(hold):
+    half = hold("0", 2)
+    assert half.received() == 0
+    third, late = hold("0", 3), hold("0", 3)
+    found = [holder.received(0.5) for holder in (third, late)]
+    assert sorted(found, key=str) == [0, None], "1/2 + 1/3 + 1/3 > 1"
+    half.process.kill()
+    assert (third, late)[found.index(None)].received() == 0
+
+
+def test_the_lock_of_a_whole_device_is_an_ordinary_one(tmp_path):
+    """As another checkout takes it; who waits is told what is held."""
+    with lease_one("0", tmp_path, 4), pytest.raises(filelock.Timeout):
+        filelock.FileLock(tmp_path / "flexround-0.lock").acquire(timeout=0)
+    assert (tmp_path / "flexround-0.lock").stat().st_mode & 0o777 == 0o666
+    with filelock.FileLock(tmp_path / "flexround-0.lock"), pytest.raises(BlockingIOError):
+        devices._taken(tmp_path / "flexround-0.lock", [tmp_path / "flexround-0.1.lock"])
+
+
+def test_a_share_that_is_not_free_is_not_taken_in_part(tmp_path):
+    device, parts = tmp_path / "flexround-0.lock", [tmp_path / f"flexround-0.{part}.lock" for part in (5, 4)]
+    with lease_one("0", tmp_path, 3), filelock.FileLock(parts[1]):
+        with pytest.raises(filelock.Timeout) as refused:
+            devices._taken(device, parts)
+        assert refused.value.lock_file == str(parts[1])
+        filelock.FileLock(parts[0]).acquire(timeout=0)
+    filelock.FileLock(device).acquire(timeout=0)
 
 
 def test_without_cuda_it_is_the_cpu_and_nothing_is_locked(tmp_path, monkeypatch):
@@ -138,8 +192,9 @@ def test_waiting_is_said_once_and_for_whom(tmp_path, monkeypatch, caplog):
 
 
 def test_a_job_that_asked_for_more_gpus_than_there_are_refuses(tmp_path, gpus, monkeypatch):
-    with pytest.raises(InputError, match="asks for 3 GPUs, torch finds 2"), lease(3):
-        pass
+    for asked in ((3,), (9, 3)):
+        with pytest.raises(InputError, match="asks for 3 GPUs, torch finds 2"), lease(*asked):
+            pass
     monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
     smi = tmp_path / "nvidia-smi"
     smi.write_text("#!/bin/sh\necho 'A100-SXM4-80GB, 535.104.05'\n")
@@ -155,7 +210,7 @@ def test_a_job_that_asked_for_more_gpus_than_there_are_refuses(tmp_path, gpus, m
 
 
 def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path, gpus, monkeypatch):
-    """Of four devices two are taken: each job can have its two, but not both at the same time, nor one each."""
+    """Of four devices two are taken, one in part: each job can have its two, but not both at once, nor one each."""
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 4)
     monkeypatch.setattr(devices, "POLL_SECONDS", 0.01)
     stores = [torch.distributed.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) for _ in range(2)]
@@ -164,14 +219,14 @@ def test_ranks_take_distinct_devices_and_two_such_jobs_end(tmp_path, gpus, monke
         os.environ |= {"RANK": str(number), "LOCAL_RANK": str(number), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1"}
         os.environ |= {"MASTER_PORT": str(port), "TORCHELASTIC_USE_AGENT_STORE": "True"}  # as torchrun does
         os.environ |= {"TORCHELASTIC_RESTART_COUNT": "0"}
-        with lease(2) as device:
+        with lease(6, 3) as device:
             store = torch.distributed.TCPStore("127.0.0.1", port)
             store.add("there", 1)
             while store.add("there", 0) < 2:  # as a first collective does
                 time.sleep(0.01)
             return device.index, os.environ["LOCAL_RANK"]
 
-    with lease_one(["GPU-5e1f-1"], tmp_path), lease_one(["GPU-5e1f-3"], tmp_path):
+    with lease_one(["GPU-5e1f-1"], tmp_path, 3), lease_one(["GPU-5e1f-3"], tmp_path):
         taken = results(*(functools.partial(rank, number, store.port) for number in range(2) for store in stores))
     for job in (taken[::2], taken[1::2]):
         assert sorted(job) == [(0, "0"), (2, "2")], "accelerate goes by LOCAL_RANK"

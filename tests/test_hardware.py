@@ -41,7 +41,7 @@ HOST = (
 )
 GPU = (
     r"the GPU's memory is too small: {} asked for, 70 GB held here and 1\.5 GB free; try a smaller batch, "
-    r"a larger GPU; what is finished is kept"
+    r"fewer jobs at once \(jobs_per_gpu\), or a larger GPU; what is finished is kept"
 )
 GONE = r"the GPU is gone \({}\); nvidia-smi: .* GPU is lost; .* run the same command again"
 

@@ -170,10 +170,11 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
     run = Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)
     other = Run("mini", "imagenet", "resnet18-brecq", "b-adaround-w4", 0)
 
-    def job(params, run):
-        return Path(resolve.inputs(Plan(params), "reconstruct", run)["job"]).read_text()
+    def job(params, run, **config):
+        return Path(resolve.inputs(Plan(params, config=config), "reconstruct", run)["job"]).read_text()
 
     before, of_other = job(params, run), job(params, other)
+    assert job(params, run, jobs_per_gpu=3) == before
     more_seeds = params._replace(scale=params.scale.model_copy(update={"seeds": 9, "description": "other"}))
     assert job(more_seeds, run) == before
     recipe = params.recipe("b-flexround-w4").model_copy(update={"hyper": {"iters": 7}})
@@ -248,6 +249,15 @@ def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):
         chosen.figure_runs(4)
     with pytest.raises(SettingsError, match=r"--config checkpoints: 'resnet18-breck' .did you mean 'resnet18-brecq'"):
         Plan(paper.params, checkpoints="llama-7b,resnet18-breck")
+
+
+def test_a_job_of_several_gpus_counts_for_all_jobs_that_could_share_them(paper):
+    stages = {"finetune": {"gpu": 2}, "evaluate": {"gpu": 0}}
+    asked = {stage: paper.scale.resources[stage].model_copy(update=change) for stage, change in stages.items()}
+    scale = paper.scale.model_copy(update={"resources": paper.scale.resources | asked})
+    plan = Plan(paper.params._replace(scale=scale), config={"jobs_per_gpu": "3"})
+    assert [plan.gpu(stage) for stage in ("finetune", "reconstruct", "evaluate")] == [6, 1, 0]
+    assert plan.launcher("finetune").endswith(".ranks 2")
 
 
 def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):

@@ -30,7 +30,7 @@ loaded = functools.cache(load_params)
         (lambda name: loaded("mini").rounding_target(name), "adarond", "adaround"),
         (lambda name: protocol.named(loaded("mini").scale, name), "imagnet", "imagenet"),
         (lambda name: Plan(loaded("mini")).trials("imagenet", name, "b-rtn-w4"), "resnet18-breck", "resnet18-brecq"),
-        (lambda name: Plan(loaded("mini"), config=["scale", name]), "seed", "seeds"),
+        (lambda name: Plan(loaded("mini"), config={"scale": "mini", name: 1}), "seed", "seeds"),
         (scale_path, "papr", "paper"),
     ],
 )

@@ -257,7 +257,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     settings = {key: settings[key] for key in settings.keys() - {"recipe", "network", "code"}}
     settings |= {"networks": {name: name for name in values}, "out": "out"}
     Path("select.json").write_text(json.dumps(settings))
-    select.run(Namespace(job=Path("select.json"), gpus=0))
+    select.run(Namespace(job=Path("select.json"), gpus=0, jobs_per_gpu=1))
     manifest = artifacts.read_manifest(Path("out"))
     assert Path("out/weights-000.safetensors").samefile("b/weights-000.safetensors")
     assert manifest["made_of"] == "b"

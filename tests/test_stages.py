@@ -122,7 +122,7 @@ def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
         return
     assert "--usage {log.usage}" in shell
     assert ("--threads {threads}" in shell) == ("threads" in dict(SECTION.findall(RULES[rule])))
-    assert ("--gpus {resources.gpu}" in shell) == ("gpu" in resources)
+    assert ("--gpus {resources.gpu} --jobs-per-gpu {resources.jobs_per_gpu}" in shell) == ("gpu" in resources)
     assert "{wildcards" not in shell, "what a job reads is in its file"
     options = re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])
     command.parsed([job[1], "job.json", *(f"{option}=1" for option in options)])

@@ -1,11 +1,13 @@
 """A model that is never whole in memory: its files, one block at a time, and where the activations lie."""
 
+import contextlib
 import dataclasses
 import json
 import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
+from unittest import mock
 
 import pytest
 import test_state
@@ -16,6 +18,7 @@ from safetensors.torch import save_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
 
 from flexround.errors import InputError, SettingsError
+from flexround.jobs import command
 from flexround.models import gpt_neo, opt
 from flexround.models import shards as shards_module
 from flexround.models.blocks import Block
@@ -27,6 +30,7 @@ from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
+from flexround.stages import reconstruct as stage
 
 CPU = torch.device("cpu")
 CONFIG = {"num_layers": 4, "attention_types": [[["global", "local"], 2]], "initializer_range": 0.3}
@@ -255,6 +259,22 @@ def test_the_place_of_caches_follows_from_their_bytes(
     assert found.device.type == ("cuda" if place == "on the GPU" else "cpu")
     assert found.largest == 10 * 100 * kind.itemsize
     assert f"3 x {found.largest / 1e9:.3g} GB {place}" in caplog.text
+
+
+def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=6000))
+    gpu = torch.device("cuda")
+    assert [cache.gpu_limit(gpu, None, jobs) for jobs in (1, 2, 3)] == [3000, 1500, 1000]
+    assert (cache.gpu_limit(gpu, 1, 3), cache.gpu_limit(gpu, 0, 3), cache.gpu_limit(CPU)) == (2**20, 0, 0)
+    leased, found = mock.Mock(return_value=contextlib.nullcontext(gpu)), mock.Mock(side_effect=KeyError)
+    monkeypatch.setattr(stage, "lease", leased)
+    monkeypatch.setattr(stage, "preflight", found)
+    monkeypatch.setattr(stage, "ReconstructJob", mock.MagicMock())
+    monkeypatch.setattr(stage, "_prepared", lambda *_: (None, None))
+    monkeypatch.setattr(stage.provenance, "inputs", lambda *_, **__: {})
+    with pytest.raises(KeyError):
+        stage.run(command.parsed(["reconstruct", "job.json", "--gpus", "1", "--jobs-per-gpu", "3", "--preflight"]))
+    assert (leased.call_args.args, found.call_args.args[-2:]) == ((1, 3), (None, 1000))
 
 
 def test_a_full_disk_is_told_not_a_crash(tmp_path, monkeypatch):

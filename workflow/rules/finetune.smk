@@ -13,7 +13,8 @@ rule finetune:
     priority: 1
     threads: PLAN.resources("finetune").threads
     resources:
-        gpu=PLAN.resources("finetune").gpu,
+        gpu=PLAN.gpu("finetune"),
+        jobs_per_gpu=PLAN.jobs_per_gpu,
         mem_mb=get_resource("finetune", "mem_mb"),
         runtime=get_resource("finetune", "runtime"),
         gpu_mb=get_resource("finetune", "gpu_mb"),
@@ -21,7 +22,7 @@ rule finetune:
         launch=PLAN.launcher("finetune"),
     shell:
         "{params.launch} finetune {input.job} --threads {threads} --gpus {resources.gpu}"
-        " --usage {log.usage} > {log.text} 2>&1"
+        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule pretrain:
@@ -44,10 +45,11 @@ rule gate:
     priority: 1
     threads: PLAN.resources("evaluate").threads
     resources:
-        gpu=PLAN.resources("evaluate").gpu,
+        gpu=PLAN.gpu("evaluate"),
+        jobs_per_gpu=PLAN.jobs_per_gpu,
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
         gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
         "python -m flexround.jobs gate {input.job} --threads {threads} --gpus {resources.gpu}"
-        " --usage {log.usage} > {log.text} 2>&1"
+        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

@@ -13,13 +13,14 @@ rule reconstruct:
         recipe=PLAN.pattern(PLAN.params.recipes.made("setting")),
     threads: PLAN.resources("reconstruct").threads
     resources:
-        gpu=PLAN.resources("reconstruct").gpu,
+        gpu=PLAN.gpu("reconstruct"),
+        jobs_per_gpu=PLAN.jobs_per_gpu,
         mem_mb=get_resource("reconstruct", "mem_mb"),
         runtime=get_resource("reconstruct", "runtime"),
         gpu_mb=get_resource("reconstruct", "gpu_mb"),
     shell:
         "python -m flexround.jobs reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
-        " --usage {log.usage} --cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
+        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} --cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
 
 
 rule select:
@@ -34,10 +35,11 @@ rule select:
         recipe=PLAN.pattern(PLAN.params.recipes.made("select")),
     threads: PLAN.resources("evaluate").threads
     resources:
-        gpu=PLAN.resources("evaluate").gpu,
+        gpu=PLAN.gpu("evaluate"),
+        jobs_per_gpu=PLAN.jobs_per_gpu,
         mem_mb=get_resource("evaluate", "mem_mb"),
         runtime=get_resource("evaluate", "runtime"),
         gpu_mb=get_resource("evaluate", "gpu_mb"),
     shell:
         "python -m flexround.jobs select {input.job} --threads {threads} --gpus {resources.gpu}"
-        " --usage {log.usage} > {log.text} 2>&1"
+        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

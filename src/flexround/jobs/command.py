@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any, NoReturn
 
 from flexround.jobs import client
+from flexround.machine.hardware import SHARES
 
 STAGES = {
     "fetch": "fetch and verify one pinned source; the only stage that uses the network",
@@ -49,7 +50,8 @@ def _add_options(stage: argparse.ArgumentParser, name: str) -> None:
     """Add what a stage takes on its command line; everything else that it reads is in its job file."""
     stage.add_argument("job", type=Path, help="JSON file with everything that the job reads of settings")
     stage.add_argument("--threads", type=int, default=1, help="CPU threads")
-    stage.add_argument("--gpus", type=int, default=0, help="GPUs that there must be; 0: one if there is one")
+    stage.add_argument("--gpus", type=int, default=0, help="GPUs or shares that there must be; 0: if there is one")
+    stage.add_argument("--jobs-per-gpu", type=int, default=1, choices=SHARES, help="jobs that share one of the GPUs")
     stage.add_argument("--usage", type=Path, help="where to write seconds, CPU seconds, peak memory and exit code")
     if name in RESUMABLE:
         state = Path(os.environ.get("FLEXROUND_STATE", ".state"))
@@ -57,7 +59,7 @@ def _add_options(stage: argparse.ArgumentParser, name: str) -> None:
     if name == "reconstruct":
         stage.add_argument("--state-gb", type=float, default=32.0, help="of activations written there in all")
         stage.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
-        stage.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
+        stage.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of its share by default")
         stage.add_argument(
             "--preflight", action="store_true", help="say what memory and time it will take, and write nothing"
         )

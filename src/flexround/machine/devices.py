@@ -1,9 +1,11 @@
-"""Which device a job uses: a free GPU under a file lock, or the CPU."""
+"""Which device a job uses: a free GPU or a share of one under file locks, or the CPU."""
 
 import contextlib
 import datetime
+import fcntl
 import getpass
 import logging
+import math
 import os
 import shlex
 import sys
@@ -18,49 +20,53 @@ import torch
 
 from flexround.errors import InputError
 from flexround.machine import precision
-from flexround.machine.hardware import smi
+from flexround.machine.hardware import SHARES, smi
 
 log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 PATIENCE = datetime.timedelta(days=30)  # of a rank whose job waits for its turn
+PARTS = max(SHARES)  # of a device, a lock each
 LEAST_DRIVER = 580  # NVIDIA: CUDA 13 runs on drivers of this branch or newer
 
 
 @contextlib.contextmanager
-def lease(asked: int = 0) -> Iterator[torch.device]:
-    """Yield a CUDA device that no other job of this machine has leased, or the CPU if there is no GPU.
+def lease(asked: int = 0, jobs: int = 1) -> Iterator[torch.device]:
+    """Yield a CUDA device that no other job of this machine has leased, or not the same share; the CPU without a GPU.
 
     Snakemake counts GPUs but does not say which one a job may use, hence the lock per device. The operating system
-    frees the lock when the process ends, however it ends. Each rank of a job of several GPUs has a device of its own.
+    frees the lock when the process ends, however it ends. Each rank of a job of several GPUs has a device to itself.
 
     Args:
-        asked: GPUs that the job asked for; 0 takes what there is.
+        asked: what the job takes of Snakemake's resource ``gpu``, which counts ``jobs`` a GPU; 0 takes what there is.
+        jobs: that share a GPU.
 
     Raises:
         InputError: there are fewer GPUs than the job asked for.
     """
-    require(asked)
+    require(asked, jobs)
     if not torch.cuda.is_available():
         yield torch.device("cpu")
         return
     precision.repeatable()
     directory = Path(tempfile.gettempdir())
-    collected = _turn(directory) if "LOCAL_RANK" in os.environ else contextlib.nullcontext(lambda: None)
-    with collected as held, lease_one(identities(), directory) as index:
+    ranks = "LOCAL_RANK" in os.environ
+    collected = _turn(directory) if ranks else contextlib.nullcontext(lambda: None)
+    with collected as held, lease_one(identities(), directory, 1 if ranks or asked > 1 else jobs) as index:
         held()
-        if "LOCAL_RANK" in os.environ:  # accelerate takes it for the number of the device
+        if ranks:  # accelerate takes it for the number of the device
             os.environ["LOCAL_RANK"] = str(index)
         torch.cuda.set_device(index)
         yield torch.device("cuda", index)
 
 
-def require(asked: int) -> None:
-    """Refuse at once to do on the CPU what was planned for a GPU.
+def require(asked: int, jobs: int = 1) -> None:
+    """Refuse at once to do on the CPU what was planned for a GPU; ``asked`` and ``jobs`` are those of ``lease``.
 
     Raises:
-        InputError: there are fewer GPUs than ``asked``, with what torch, the driver and nvidia-smi say.
+        InputError: there are fewer GPUs than the job asked for, with what torch, the driver and nvidia-smi say.
     """
     there = torch.cuda.device_count() if torch.cuda.is_available() else 0
+    asked = math.ceil(asked / jobs)
     if there < asked:
         raise InputError(
             f"the job asks for {asked} GPU{'s' if asked > 1 else ''}, torch finds {there}: torch {torch.__version__} "
@@ -84,13 +90,20 @@ def identities() -> list[str]:
 
 
 @contextlib.contextmanager
-def lease_one(names: Sequence[str], directory: Path) -> Iterator[int]:
-    """Yield the index of the first of ``names`` whose lock is free, waiting until there is one."""
-    index, lock = _first_free([directory / f"flexround-{name.replace('/', '-')}.lock" for name in names])
-    try:
-        yield index
-    finally:
-        lock.release()
+def lease_one(names: Sequence[str], directory: Path, jobs: int = 1) -> Iterator[int]:
+    """Yield the index of the first of ``names`` that is free, waiting until there is one.
+
+    A job that shares its device holds adjacent parts of it, 4 of 12 if there are three ``jobs``. So jobs of workflows
+    that share it among other numbers never hold more than the whole together.
+    """
+    devices = [directory / f"flexround-{name.replace('/', '-')}.lock" for name in names]
+    width = PARTS // jobs
+    shares = [range(first, first + width) for first in range(0, PARTS, width)] if jobs > 1 else [range(0)]
+    # The first share of every device, then the second: jobs spread over the devices.
+    wanted = [(path, [path.with_suffix(f".{part}.lock") for part in share]) for share in shares for path in devices]
+    index, held = _first_free(wanted)
+    with held:
+        yield index % len(devices)
 
 
 @contextlib.contextmanager
@@ -101,7 +114,7 @@ def _turn(directory: Path) -> Iterator[Any]:
     lock, the others hear from it through torchrun's store.
     """
     store, rank, ranks = next(torch.distributed.rendezvous("env://", timeout=PATIENCE))
-    lock = _first_free([directory / "flexround-turn.lock"])[1] if rank == 0 else None
+    lock = _first_free([(directory / "flexround-turn.lock", ())])[1] if rank == 0 else None
     if lock is not None:
         store.set("flexround/turn", "")
     store.wait(["flexround/turn"], PATIENCE)
@@ -111,29 +124,51 @@ def _turn(directory: Path) -> Iterator[Any]:
         while lock is not None and store.add("flexround/held", 0) < ranks:
             time.sleep(POLL_SECONDS / 10)
         if lock is not None:
-            lock.release()
+            lock.close()
 
     try:
         yield held
     finally:
         if lock is not None:
-            lock.release()
+            lock.close()
 
 
-def _first_free(paths: Sequence[Path]) -> tuple[int, filelock.BaseFileLock]:
-    """Take the first free lock and return its index, waiting until there is one; who holds them is said once."""
+def _first_free(wanted: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[int, contextlib.ExitStack]:
+    """Take the first free device, or parts of one, and return its index; wait for it, and say once who holds them."""
     told = False
     while True:
-        for index, path in enumerate(paths):
-            lock = filelock.FileLock(path, mode=0o666)
-            with contextlib.suppress(filelock.Timeout):
-                lock.acquire(timeout=0)
-                _sign(path)
-                return index, lock
+        busy = []
+        for index, (device, parts) in enumerate(wanted):
+            try:
+                return index, _taken(device, parts)
+            except (filelock.Timeout, BlockingIOError) as error:
+                busy.append(Path(error.lock_file) if isinstance(error, filelock.Timeout) else device)
         if not told:
-            log.info("waiting for one of: %s", "; ".join(f"{path.stem} ({_holder(path)})" for path in paths))
+            holders = [f"{path.stem} ({_holder(path)})" for path in dict.fromkeys(busy)]
+            log.info("waiting for one of: %s", "; ".join(holders))
             told = True
         time.sleep(POLL_SECONDS)
+
+
+def _taken(device: Path, parts: Sequence[Path]) -> contextlib.ExitStack:
+    """Take the lock of a device, or those of ``parts`` of it and the device's together with other such jobs.
+
+    Raises:
+        filelock.Timeout, BlockingIOError: one of them is not free; none was taken.
+    """
+    with contextlib.ExitStack() as held:
+        if parts:
+            with contextlib.suppress(FileExistsError):
+                device.touch(exist_ok=False)
+                device.chmod(0o666)  # other users lock it, too
+            file = held.enter_context(device.open())
+            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # which keeps out who wants it alone, as filelock does
+            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process that was forked meanwhile has it open, too
+        for path in parts or [device]:
+            held.enter_context(filelock.FileLock(path, mode=0o666).acquire(timeout=0))
+        for path in (device, *parts):
+            _sign(path)
+        return held.pop_all()
 
 
 def _sign(path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 from flexround.errors import InputError
 
 GB = 1e9
+SHARES = (1, 2, 3, 4, 6, 12)  # how many jobs may share a GPU
 GROUPS = Path("/sys/fs/cgroup")
 SMI_SECONDS = 20  # for nvidia-smi to answer
 UNITS = {"bytes": 1, **{f"{prefix}iB": 2 ** (10 * power) for power, prefix in enumerate("KMGTPE", 1)}}
@@ -53,7 +54,8 @@ def enough(what: str, *ways: str) -> Iterator[None]:
             raise
         gpu = "CUDA" in text or "CUBLAS" in text or "CUDNN" in text
         here = f"{_free_on_gpu() if gpu else _free_on_host()} free"
-        others = "a larger GPU" if gpu else "fewer jobs at once (--cores, --resources mem_mb=), or a larger machine"
+        limit = "jobs_per_gpu" if gpu else "--cores, --resources mem_mb="
+        others = f"fewer jobs at once ({limit}), or a larger {'GPU' if gpu else 'machine'}"
         raise InputError(
             f"{what}: the {'GPU' if gpu else 'host'}'s memory is too small: {_asked(text)} asked for, {here}; "
             f"try {', '.join((*ways, others))}; what is finished is kept: run the same command again"

@@ -105,6 +105,13 @@ def of_mb(megabytes: int | None) -> int | None:
     return None if megabytes is None else megabytes * 2**20
 
 
+def gpu_limit(device: torch.device, megabytes: int | None = None, jobs: int = 1) -> int:
+    """Return the bytes of a GPU that caches may take: as said, or their part of what each of its ``jobs`` has."""
+    if megabytes is not None or device.type != "cuda":
+        return (megabytes or 0) * 2**20
+    return int(GPU_PART * torch.cuda.get_device_properties(device).total_memory / jobs)
+
+
 def plan(
     row: int,
     rows: int,
@@ -134,9 +141,8 @@ def plan(
         _check_room(directory, KEPT * one)
     if host_bytes is None:
         host_bytes = int(HOST_PART * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    if device.type == "cuda" and gpu_bytes is None:
-        gpu_bytes = int(GPU_PART * torch.cuda.get_device_properties(device).total_memory)
-    if device.type == "cuda" and HELD * one <= (gpu_bytes or 0):
+    gpu_bytes = gpu_limit(device) if gpu_bytes is None else gpu_bytes
+    if device.type == "cuda" and HELD * one <= gpu_bytes:
         store = Store(device, dtype, largest=one)
     elif directory is None or HELD * one <= host_bytes:
         store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda", largest=one)
@@ -144,7 +150,7 @@ def plan(
         store = Store(torch.device("cpu"), dtype, directory, largest=one)
     log.info(
         "caches: %d x %.3g GB %s (limits: GPU %.3g GB, host %.3g GB)",
-        *(HELD, one / GB, store, (gpu_bytes or 0) / GB, host_bytes / GB),
+        *(HELD, one / GB, store, gpu_bytes / GB, host_bytes / GB),
     )
     return store
 

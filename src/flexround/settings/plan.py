@@ -2,16 +2,17 @@
 
 import functools
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from flexround.errors import SettingsError, suggest
+from flexround.machine.hardware import SHARES
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import TRIALS, Hyper, Resources, Stage
 from flexround.settings.tables import ByBits, GridShifts
 
-CONFIG_KEYS = ("scale", "seeds", "own", "checkpoints")
+CONFIG_KEYS = ("scale", "seeds", "own", "checkpoints", "jobs_per_gpu")
 
 
 class Plan:
@@ -20,15 +21,15 @@ class Plan:
     Args:
         params: validated settings.
         seeds: trials per quantized run, or None for those of its task.
-        config: Snakemake's config; only ``CONFIG_KEYS`` are known.
+        config: Snakemake's config; only ``CONFIG_KEYS`` are known. ``jobs_per_gpu`` decides nothing of a job's result.
         checkpoints: names joined by commas, whose cells alone are made; None for all.
 
     Raises:
-        SettingsError: an unknown config key or checkpoint, or a number of seeds that is not a positive whole number.
+        SettingsError: an unknown config key or checkpoint, or a number of seeds or of jobs that can't be.
     """
 
     def __init__(
-        self, params: Params, seeds: object = None, config: Iterable[str] = (), checkpoints: object = None
+        self, params: Params, seeds: object = None, config: Mapping[str, object] = {}, checkpoints: object = None
     ) -> None:
         unknown = [key for key in config if key not in CONFIG_KEYS]
         if unknown:
@@ -36,6 +37,9 @@ class Plan:
         number = str(seeds) if seeds is not None else "1"
         if not (number.isdecimal() and len(number) <= len(str(TRIALS)) and 1 <= int(number) <= TRIALS):
             raise SettingsError(f"--config seeds={number[:40]!r}: give a whole number from 1 to {TRIALS}")
+        if (jobs := str(config.get("jobs_per_gpu", 1))) not in map(str, SHARES):
+            raise SettingsError(f"--config jobs_per_gpu={jobs[:40]!r}: give one of {', '.join(map(str, SHARES))}")
+        self.jobs_per_gpu = int(jobs)
         self.params, self.scale = params, params.scale
         self._seeds = int(str(seeds)) if seeds is not None else None
         self.selected: tuple[str, ...] | None = None
@@ -165,6 +169,11 @@ class Plan:
         """Return threads, gpu, memory and minutes of a job; a later attempt gets more memory and minutes."""
         asked = self.params.resources(stage, task, checkpoint)
         return asked.model_copy(update={"mem_mb": attempt * asked.mem_mb, "runtime": attempt * asked.runtime})
+
+    def gpu(self, stage: Stage) -> int:
+        """Return what a job takes of Snakemake's resource ``gpu``: a share of one, or whole ones if it has several."""
+        gpus = self.resources(stage).gpu
+        return gpus * self.jobs_per_gpu if gpus > 1 else gpus
 
     def task_files(self, task: str) -> list[str]:
         """Return the files of the project that a task's evaluation reads."""

@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = EvaluateJob.read(arguments.job)
-    with lease(arguments.gpus) as device:
+    with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         start = time.perf_counter()
         recipe = {"recipe": job.recipe.model_dump(mode="json")} if job.recipe.setting else {}
         weights, data = provenance.inputs(job.network, False, **recipe), provenance.inputs(job.data, False)

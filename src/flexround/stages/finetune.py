@@ -32,7 +32,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = FinetuneJob.read(arguments.job)
     if job.train is not None:
-        require(arguments.gpus)  # before weights are read
+        require(arguments.gpus, arguments.jobs_per_gpu)  # before weights are read
     checkpoint, task = job.checkpoint, protocol.build(job.task)
     model = build.architecture(checkpoint, task.head)
     _, name, network = job.names
@@ -48,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
             link(shards, job.out, **facts)
             return
     if job.train is not None and job.data is not None:
-        with lease(arguments.gpus) as device:
+        with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
             if checkpoint.streamed:
                 read(shards, device, getattr(torch, job.train.get("frozen", "float32")))
             facts["inputs"] |= provenance.inputs(job.data)

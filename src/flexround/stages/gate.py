@@ -25,7 +25,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     job = GateJob.read(arguments.job)
     made_of = provenance.inputs(job.weights, verify=False) | provenance.inputs(job.data, verify=False)
-    with lease(arguments.gpus) as device:
+    with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         values = measured(job, job.weights, device, quantized=False).metrics
     gate, value = job.gate, values.get(job.gate.metric)
     if value is None or not gate.min <= value <= gate.max:

@@ -37,10 +37,11 @@ def run(arguments: argparse.Namespace) -> None:
     job = ReconstructJob.read(arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
     weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
-    with lease(arguments.gpus) as device:
+    with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)
-        limits = cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)
+        gpu_bytes = cache.gpu_limit(device, arguments.gpu_cache_mb, arguments.jobs_per_gpu)
+        limits = cache.of_mb(arguments.cache_mb), gpu_bytes
         if arguments.preflight:
             forecast = preflight(work, x, directory, *limits)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))

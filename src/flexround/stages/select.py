@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> None:
     values: dict[str, float] = {}
     manifests = {recipe: provenance.manifest(source) for recipe, source in job.networks.items()}
     for recipe, source in job.networks.items():
-        with lease(arguments.gpus) as device:
+        with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
             found = measured(job, source, device, quantized=True, split="heldout")
         metric, values[recipe] = next(iter(found.metrics.items()))
     best = (max if found.higher_is_better[metric] else min)(values, key=lambda name: values[name])
