@@ -26,7 +26,7 @@ def resolve(plan: Plan) -> Planned:
     """Plan the ranking by all complete tables of the scale."""
     numbers = [number for number in plan.complete_tables() if plan.params.tables[number].groups]
     tables = tuple(plan.params.tables[number] for number in numbers)
-    runs = list(dict.fromkeys(run for number in numbers for run in plan.table_runs(number)))
+    runs = [run for number in numbers for run in plan.table_runs(number)]
     facts = shared.showing(plan, tables) | {"tables": tables, "entrants": entrants(plan, runs)}
     return Planned(RankingJob(**facts, out=RESULTS / plan.scale.name / "ranking.csv"), shared.evaluated(runs))
 
@@ -39,7 +39,7 @@ def entrants(plan: Plan, runs: list[Run]) -> dict[str, tuple[str, str, str]]:
     found: dict[str, tuple[str, str, str]] = {}
     for run in runs:
         recipe = plan.params.recipe(run.recipe)
-        if recipe.rounding is None or run.seed:
+        if recipe.rounding is None or budget_key(run) in found:
             continue
         bits = f"W{recipe.w_bits}" + (f"A{recipe.a_bits}" if recipe.a_bits else "")
         setting = f"{recipe.setting} {bits}"
