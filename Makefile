@@ -154,4 +154,4 @@ evidence: $(INSTALLED) ## the first table of docs/results.md from results/refere
 	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png --drawn results/real/figure8.png
 
 clean: ## remove everything computed here, downloads included; .venv stays
-	rm -rf results/mini results/pretraining results/real results/sources results/table* results/real*.* results/figure* results/claims* results/errata* results/report* results/paper* logs .jobs .code .state .snakemake
+	rm -rf results/mini results/pretraining results/real results/sources results/table* results/real*.* results/figure* results/claims* results/errata* results/ranking.csv results/report* results/paper* logs .jobs .code .state .snakemake

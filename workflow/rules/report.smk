@@ -11,6 +11,7 @@ rule report:
             "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
         ),
         claims="results/{scale}/claims.csv",
+        ranking="results/{scale}/ranking.csv",
     output:
         page="results/{scale}/report.html",
     log:
@@ -56,7 +57,7 @@ rule publish_document:
     log:
         "logs/publish-{document}.log",
     wildcard_constraints:
-        document="report.html|paper.pdf",
+        document=r"report\.html|paper\.pdf|ranking\.csv",
     localrule: True
     resources:
         mem_mb=100,

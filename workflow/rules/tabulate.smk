@@ -64,6 +64,21 @@ rule summary:
         "python -m flexround.jobs summary {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
+rule ranking:
+    input:
+        unpack(lambda w: get_inputs("ranking")),
+    output:
+        csv="results/{scale}/ranking.csv",
+    log:
+        text="logs/{scale}/ranking.log",
+        usage="logs/{scale}/ranking.usage.json",
+    resources:
+        mem_mb=PLAN.resources("tabulate").mem_mb,
+        runtime=PLAN.resources("tabulate").runtime,
+    shell:
+        "python -m flexround.jobs ranking {input.job} --usage {log.usage} > {log.text} 2>&1"
+
+
 rule publish_table:
     input:
         csv=f"results/{SCALE}/{SERIES}{{table}}.csv",

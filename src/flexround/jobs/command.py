@@ -25,6 +25,7 @@ STAGES = {
     "tabulate": "make one table as CSV, LaTeX and HTML, and print it",
     "figure": "draw one figure as PDF and PNG",
     "claims": "judge the paper's claims, and list its errata",
+    "ranking": "rank the roundings of a scale: in how many cells each one leads, shares the lead, or loses",
     "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
 }
 RESUMABLE = ("finetune", "reconstruct", "evaluate")  # keep unfinished work

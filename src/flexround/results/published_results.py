@@ -8,7 +8,7 @@ from flexround.settings.layout import REFERENCE
 from flexround.settings.schema import Scale
 
 DIRECTORY = Path(REFERENCE)
-SHARED = ("claims.csv", "errata.csv")  # of a scale, whose tables are a series
+SHARED = ("claims.csv", "errata.csv", "ranking.csv")  # of a scale, whose tables are a series
 SUMMARY = "metrics.json"  # what DVC shows; made of the published tables alone
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_bytes, write_text
-from flexround.results import grid, published_results
+from flexround.results import grid, published_results, ranking
 from flexround.results.claims import judged
 from flexround.results.render import leads, readme_tables, summary_sentences
 from flexround.results.render.figure_style import save_png
@@ -67,6 +67,8 @@ def evidence(arguments: argparse.Namespace) -> str:
     if claims.exists():
         lines = judged.against_adaround(judged.load(claims, params.scale))
         text += f"\n{summary_sentences.outcomes(lines)}\n"
+    if ranked := ranking.load(arguments.tables / published_results.published_name(params.scale, "ranking.csv")):
+        text += f"\n{readme_tables.ranked(ranked)}\n"
     if arguments.drawn and arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.rehearsal import project, scale
+from flexround.results.published_results import SHARED
 from flexround.settings.layout import ROOT
 from flexround.settings.plan import Plan
 from flexround.tools import cli
@@ -67,7 +68,7 @@ def wanted(plan: Plan, table: int | None) -> tuple[list[str], list[str]]:
         files = [f"results/{name}" for name in plan.files([table], [])]
         return files[:1], files
     names = plan.files(plan.complete_tables(), plan.complete_figures())
-    names += ["claims.csv", "claims.html", "errata.csv", "report.html", f"{plan.scale.name}/metrics.json"]
+    names += [*SHARED, "claims.html", "report.html", f"{plan.scale.name}/metrics.json"]
     return ["all", "results/report.html"], [f"results/{name}" for name in names]
 
 

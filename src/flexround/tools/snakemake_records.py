@@ -19,7 +19,7 @@ from flexround.settings.load import load_params
 from flexround.tools import cli
 
 METADATA = Path(".snakemake/metadata")
-COPIED = ("table*", "real*", "figure*", "claims*", "errata*")  # of the scale's outputs, those that also lie in results/
+COPIED = ("table*", "real*", "figure*", "claims*", "errata*", "ranking*")  # of outputs, those that also lie in results/
 
 log = logging.getLogger(__name__)
 

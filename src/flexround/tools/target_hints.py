@@ -6,10 +6,11 @@ import re
 from pathlib import Path
 
 from flexround.errors import FlexRoundError
+from flexround.results.published_results import SHARED
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
-OTHERS = ("claims.csv", "claims.html", "report.html", "errata.csv")  # of results/, besides tables and figures
+OTHERS = (*SHARED, "claims.html", "report.html")  # of results/, besides tables and figures
 
 
 def hint(text: str) -> str:

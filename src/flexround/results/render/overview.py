@@ -2,7 +2,7 @@
 
 import fnmatch
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import NamedTuple
 
@@ -18,6 +18,7 @@ FAMILIES = {  # of a table's tasks and models; the first that fits
     "llama-*": "LLaMA",
     "imagenet": "ImageNet",
     "cifar10": "CIFAR-10",
+    "photographs": "Photographs",
     "squad": "SQuAD",
     "glue-*": "GLUE",
     "wikitext2": "Language modelling",
@@ -82,5 +83,9 @@ def status(counts: Counter[str]) -> str:
 
 def family(table: Table) -> str:
     """Return what a table is about."""
-    names = [name for pair in table.pairs() for name in pair]
+    return family_of([name for pair in table.pairs() for name in pair])
+
+
+def family_of(names: Collection[str]) -> str:
+    """Return what tasks and checkpoints of these names are about."""
     return next((found for pattern, found in FAMILIES.items() if fnmatch.filter(names, pattern)), "Other")

@@ -6,6 +6,7 @@ from collections.abc import Iterable, Mapping
 
 from flexround.errors import InputError
 from flexround.results.grid import GridRow, TableGrid
+from flexround.results.ranking import ALL, Line
 from flexround.results.render import markdown
 from flexround.results.render.notes import plain, scale_note
 from flexround.results.render.overview import Standing
@@ -63,6 +64,13 @@ def evidence(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     best = "Bold: best of its column by" if grid.wins[1] else "No value is the best of its column by"
     note = f"{plain(table.caption)} {scale_note(scale)} {_seeds(grid)} {_noise(grid)} {best} more than the noise."
     return f"{note}\n\n{markdown.table(header, rows)}\n"
+
+
+def ranked(lines: Iterable[Line]) -> str:
+    """Return how each method stands in all cells of a scale."""
+    header = ["method", "unbeaten, % of its cells", *Line._fields[4:-1]]
+    rows = [[markdown.escape(line.method), *map(str, line[3:-1])] for line in lines if line.by == ALL]
+    return markdown.table([name.replace("_", " ") for name in header], rows)
 
 
 def _cells(counts: Mapping[str, int]) -> str:

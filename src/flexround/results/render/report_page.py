@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from flexround import metrics
 from flexround.io import artifacts
-from flexround.results import published_results
+from flexround.results import published_results, ranking
 from flexround.results.claims import judged
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import DECIMALS, SETTING
@@ -42,7 +42,9 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         for s in standings
     }
     every_run = list(itertools.chain(*runs.values()))
-    claims_csv, errata_csv = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
+    shared = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
+    claims_csv, errata_csv, ranking_csv = shared
+    ranked = ranking.load(ranking_csv.path)
     claims = judged.load(claims_csv.path, plan.scale)
     verdicts = judged.total(claims)
     leads = judged.against_adaround(claims)
@@ -74,6 +76,9 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
             pictures.of_sizes(plan, sizes, sheets),
             pictures.of_seeds(standings, sizes, root, sheets),
         ],
+        ranking=[line[1:-1] for line in ranked],
+        ranking_families=[line.group if line.by == ranking.FAMILY else "" for line in ranked],
+        ranking_published=ranking_csv.published,
         errata_header=claims_page.ERRATA,
         errata=_errata(errata_csv.path),
         status=_status(standings, plan.scale.comparable),

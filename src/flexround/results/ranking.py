@@ -1,0 +1,135 @@
+"""Which rounding is best: in how many cells of a scale each method leads, shares the lead, or loses.
+
+A *cell* is one metric of a network on a task, at one setting (B or Q), number of bits, kind of grid, precision of first
+and last layer, number of calibration samples and preprocessing. Its *methods*, roundings with their options, are the
+compared rows that any table of the scale has of it, own ones included. A run that several tables show counts once. Of
+metrics that a table prints in one place, as top-1/top-5, the first one counts.
+
+All pairs of methods of a cell are compared by the tests of the tables (``paired.difference``), with p adjusted by
+Benjamini and Hochberg's method for all pairs of the scale. One method is better than another if the adjusted p is below
+0.05 and the lead is larger than its noise. A method *leads* if it is better than each other method of the cell, *loses*
+if another one is better, and *shares* the lead otherwise. All methods of a cell are *left out* if a seed of one is
+missing, or if a pair has neither scores of single examples nor bootstrap resamples to compare.
+"""
+
+import itertools
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import NamedTuple
+
+import pandas as pd
+from scipy import stats
+
+from flexround import metrics
+from flexround.io import artifacts
+from flexround.results import typed_csv
+from flexround.results.cells import Cell
+from flexround.results.claims.specs import budget_key
+from flexround.results.contests import EXACT, Lead, between
+from flexround.results.paired import LEVEL
+from flexround.results.render.overview import family_of
+from flexround.results.table_csv import write
+from flexround.results.typed_csv import Printed
+from flexround.settings.layout import Run
+
+ALL, FAMILY, SETTING = "all", "family", "setting"
+LEADS, SHARES, LOSES, LEFT_OUT = OUTCOMES = ["leads", "shares", "loses", "left_out"]
+Entrant = tuple[str, str, str]  # method, setting with bits, and what the methods of a cell share besides the metric
+Contest = dict[str, Cell]  # the methods of a cell
+
+
+class Line(NamedTuple):
+    """A line of ``ranking.csv``: a method in all cells of a scale, or in those of a family, or of a setting."""
+
+    by: str  # all, family or setting
+    group: str  # all, the family, or the setting with its bits, such as "Q W4A8"
+    method: str
+    unbeaten: Printed | None  # percent of its cells in which it doesn't lose; a group's lines are in this order
+    cells: int
+    leads: int
+    shares: int
+    loses: int
+    left_out: int
+    scale: str
+
+
+def contests(cells: Sequence[Cell], entrants: Mapping[str, Entrant]) -> list[Contest]:
+    """Return what the cells of tables compare, in their order; ``entrants`` are by ``budget_key``."""
+    found: dict[tuple[str, str], Contest] = defaultdict(dict)
+    first = {cell.key._replace(metric=""): cell for cell in reversed(cells)}
+    for cell in (cell for cell in cells if cell.compare and cell is first[cell.key._replace(metric="")]):
+        if entrant := entrants.get(budget_key(cell.run)):
+            found[entrant[2], cell.metric][entrant[0]] = cell
+    return [contest for contest in found.values() if len(contest) > 1]
+
+
+def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
+    """Return the outcome of each method of each contest.
+
+    Raises:
+        InputError: methods evaluated on different numbers of examples, or stale per-example scores.
+    """
+    compared = [_leads(contest) for contest in found]
+    adjusted = iter(stats.false_discovery_control([lead.sure.p_value for leads in compared for lead in leads]))
+    decided = [[_decided(lead, next(adjusted)) for lead in leads] for leads in compared]
+    return [
+        {method: _outcome(cell.run, pairs, len(contest) - 1) for method, cell in contest.items()}
+        for contest, pairs in zip(found, decided, strict=True)
+    ]
+
+
+def to_csv(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -> str:
+    """Return the ranking of a scale, byte-stable: in all cells, then by family, then by setting and bits.
+
+    Raises:
+        InputError: see :func:`judge`.
+    """
+    lines = []
+    for contest, outcomes in zip(found := contests(cells, entrants), judge(found), strict=True):
+        run = next(iter(contest.values())).run
+        family, setting = family_of([run.task, run.checkpoint]), entrants[budget_key(run)][1]
+        groups = ((ALL, ALL), (FAMILY, family), (SETTING, setting))
+        lines += [(*group, *outcome) for group, outcome in itertools.product(groups, outcomes.items())]
+    of = pd.DataFrame(lines, columns=["by", "group", "method", "outcome"]).value_counts().unstack(fill_value=0)
+    of = of.reindex(columns=OUTCOMES, fill_value=0).reset_index().assign(scale=scale)
+    of["cells"] = of[LEADS] + of[SHARES] + of[LOSES]
+    of["unbeaten"] = (100 * (1 - of[LOSES] / of["cells"])).round(1)
+    order = {"by": True, "group": True, "unbeaten": False, LEADS: False, "method": True}
+    of = of.sort_values(list(order), ascending=list(order.values()))
+    of["unbeaten"] = of["unbeaten"].map("{:.1f}".format).where(of["cells"] > 0, "")
+    return write(of.to_dict("records"), Line._fields)
+
+
+def load(path: Path) -> list[Line]:
+    """Return the lines of a ``ranking.csv``; none if it isn't made.
+
+    Raises:
+        InputError: a CSV of another version.
+    """
+    return typed_csv.read(artifacts.read_text(path), Line, str(path)) if path.exists() else []
+
+
+def _leads(contest: Contest) -> list[Lead]:
+    """Return how each pair of methods stands; none if a seed is missing or a pair has nothing to compare."""
+    if not all(cell.complete for cell in contest.values()):
+        return []
+    leads = [between(*pair) for pair in itertools.combinations(contest.values(), 2)]
+    return leads if all(lead.sure.p_value is not None for lead in leads) else []
+
+
+def _decided(lead: Lead, p: float) -> tuple[Run, ...]:
+    """Return the better and the worse run of a pair, given its adjusted p; neither where chance may be why."""
+    margin = metrics.of(lead.cell.metric).sign * lead.value
+    if p >= LEVEL or round(abs(margin) - lead.sure.noise, EXACT) <= 0:
+        return ()
+    return (lead.cell.run, lead.rival.run) if margin > 0 else (lead.rival.run, lead.cell.run)
+
+
+def _outcome(run: Run, pairs: Sequence[tuple[Run, ...]], rivals: int) -> str:
+    """Return how a run stands in its contest, given what is decided of each pair."""
+    if not pairs:
+        return LEFT_OUT
+    if any(run in pair[1:] for pair in pairs):
+        return LOSES
+    return LEADS if sum(run in pair[:1] for pair in pairs) == rivals else SHARES

@@ -1,0 +1,19 @@
+"""Rank the roundings of a scale by the evaluated runs of its tables."""
+
+import argparse
+import itertools
+
+from flexround.io.artifacts import write_text
+from flexround.jobs.ranking import RankingJob
+from flexround.results import cells, ranking
+
+
+def run(arguments: argparse.Namespace) -> None:
+    """Write the ranking.
+
+    Raises:
+        InputError: an evaluated run that can't be used.
+    """
+    job = RankingJob.read(arguments.job)
+    found = list(itertools.chain(*(cells.collect(table, job.scope) for table in job.tables)))
+    write_text(job.out, ranking.to_csv(found, job.entrants, job.scale.name))

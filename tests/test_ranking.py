@@ -1,0 +1,123 @@
+"""The ranking of roundings: what is a cell, what leads, shares and loses, and what is left out."""
+
+import contextlib
+import csv
+import dataclasses
+import re
+import shutil
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+from table_runs import OF_RUNS, TABLE, complete, fill, hits, loaded, scope, write, write_arrays
+from visible_text import visible
+
+from flexround.jobs import ranking as job
+from flexround.jobs import resolve
+from flexround.results import cells, ranking
+from flexround.results.render import readme_tables, report_page
+from flexround.settings import user_rows
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.plan import Plan
+from flexround.stages import ranking as stage
+
+TRIO = ("weak", "strong", "third")
+ENTRANTS = {f"imagenet/net/{recipe}": (recipe.title(), "B W4", "the cell") for recipe in TRIO}
+SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
+
+
+def outcomes(root: Path, seeds: int = 1) -> dict[str, str]:
+    """Return how the methods of the made-up table stand, given its runs."""
+    (only,) = ranking.judge(ranking.contests(cells.collect(TABLE, scope(root, seeds)), ENTRANTS))
+    return only
+
+
+def test_the_best_by_more_than_the_noise_leads_and_the_others_lose(tmp_path: Path) -> None:
+    complete(tmp_path)  # strong gets 40 of 1000 more than weak; third is far behind
+    assert outcomes(tmp_path) == {"Weak": "loses", "Strong": "leads", "Third": "loses"}
+
+
+def test_what_no_method_is_better_than_shares_the_lead_once_p_is_adjusted(tmp_path: Path) -> None:
+    for recipe, count in zip(TRIO, (700, 706, 703), strict=True):  # p: 0.0313, 0.25 and 0.25
+        write(tmp_path, recipe, hits(count))
+    found = cells.collect(TABLE, scope(tmp_path))
+    pair = ranking.contests(found, {key: ENTRANTS[key] for key in list(ENTRANTS)[:2]})
+    assert ranking.judge(pair) == [{"Weak": "loses", "Strong": "leads"}], "one pair needs no adjustment"
+    assert outcomes(tmp_path) == dict.fromkeys(("Weak", "Strong", "Third"), "shares")
+
+
+def test_the_lower_perplexity_leads(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        fill(Path("results"), OF_RUNS["table05"], SCORES)
+        stage.run(Namespace(job=Path(resolve.inputs(Plan(loaded("mini")), "ranking")["job"])))
+        lines = ranking.load(Path("results/mini/ranking.csv"))
+    (first, last) = [line for line in lines if line.group == "Language modelling"]
+    assert (first.method, first.leads, last.method, last.loses) == ("AdaRound", 12, "FlexRound", 12)
+
+
+def test_a_missing_seed_or_scores_that_are_not_there_leave_a_cell_out(tmp_path: Path) -> None:
+    complete(tmp_path)
+    left_out = dict.fromkeys(("Weak", "Strong", "Third"), "left_out")
+    assert outcomes(tmp_path, seeds=2) == left_out
+    shutil.rmtree(tmp_path / "mini/evaluated/imagenet/net/third")
+    run = Run("mini", "imagenet", "net", "third", 0)
+    write_arrays(tmp_path, run, dict.fromkeys(("top1", "top5"), hits(100)), kind="predictions")
+    assert outcomes(tmp_path) == left_out
+    text = ranking.to_csv(cells.collect(TABLE, scope(tmp_path)), ENTRANTS, "mini")
+    assert text.splitlines()[1] == "all,all,Strong,,0,0,0,0,1,mini"
+
+
+def test_a_cell_counts_once_by_its_first_metric_and_the_ranking_is_sorted(tmp_path: Path) -> None:
+    complete(tmp_path)
+    found = cells.collect(TABLE, scope(tmp_path))
+    again = [dataclasses.replace(cell, key=cell.key._replace(table=98)) for cell in found]
+    lines = list(csv.reader(ranking.to_csv([*found, *again], ENTRANTS, "mini").splitlines()))
+    assert lines[0] == list(ranking.Line._fields)
+    assert [line[:2] for line in lines[1::3]] == [["all", "all"], ["family", "ImageNet"], ["setting", "B W4"]]
+    assert lines[1] == ["all", "all", "Strong", "100.0", "1", "1", "0", "0", "0", "mini"]
+    assert lines[2] == ["all", "all", "Third", "0.0", "1", "0", "0", "1", "0", "mini"]
+
+
+def entrants(scale: str, own: str | None = None) -> dict[str, ranking.Entrant]:
+    plan = Plan(user_rows.configured(scale, own))
+    return job.entrants(plan, [run for number in plan.complete_tables() for run in plan.table_runs(number)])
+
+
+def test_methods_of_a_cell_have_equal_grids_and_preprocessing() -> None:
+    found = entrants("real")
+    whole, channel = (found[f"photographs/efficientnet-lite0/b-lrq-w4{end}"] for end in ("-tensor", ""))
+    assert whole[:2] == channel[:2] == ("LRQ", "B W4")
+    assert whole[2] != channel[2]
+    of_cell = [method for method, _, place in found.values() if place == channel[2]]
+    assert of_cell == ["RTN", "AdaQuant", "AdaRound", "GPTQ", "SignRound", "LRQ", "FlexRound"]
+    mini = entrants("mini")
+    assert (
+        mini["imagenet/mobilenetv2-brecq/cle-b-adaround-w4"][2] != mini["imagenet/mobilenetv2-brecq/b-adaround-w4"][2]
+    )
+    assert not [key for key in mini if key.endswith(("-tuned", "full-precision"))]
+
+
+@pytest.mark.parametrize(
+    ("own", "recipe", "method"),
+    [
+        ("own_rounding/my_rounding", "b-nudge-w4", "Nudge"),
+        ("equal_iterations", "b-flexround-w4-equal", "b-flexround-equal"),  # FlexRound is there
+    ],
+)
+def test_own_rows_take_part(own: str, recipe: str, method: str) -> None:
+    found = entrants("mini", str(ROOT / f"examples/{own}.yaml"))
+    plain = found["imagenet/resnet18-brecq/b-flexround-w4"]
+    assert found[f"imagenet/resnet18-brecq/{recipe}"] == (method, *plain[1:])
+    assert plain[0] == "FlexRound"
+
+
+def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:
+    plan = Plan(loaded("mini"))
+    assert "make results/ranking.csv SCALE=mini" in report_page.render(tmp_path, plan)
+    complete(tmp_path / "results")
+    path = tmp_path / "results/mini/ranking.csv"
+    path.write_text(ranking.to_csv(cells.collect(TABLE, scope(tmp_path / "results")), ENTRANTS, "mini"))
+    page = report_page.render(tmp_path, plan)
+    assert re.search(r'<tr data-family="ImageNet">\s*<td[^>]*>ImageNet</td>\s*<td[^>]*>Strong</td>', page)
+    assert "What leads on small networks may not lead on large ones." in visible(page)
+    assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in readme_tables.ranked(ranking.load(path)).splitlines()
