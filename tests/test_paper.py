@@ -9,7 +9,7 @@ import pytest
 from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
 
 from flexround.errors import InputError
-from flexround.results import grid
+from flexround.results import grid, ranking
 from flexround.results.claims import judged
 from flexround.results.claims.judged import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
@@ -145,6 +145,13 @@ def test_the_readme_says_how_often_flexround_beats_adaround():
     assert f"makes {len(corrected)} comparisons of FlexRound with AdaRound" in results
     found = better("table 5", "table 23", "table 24")
     assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in results
+    whole = {line.method: line for line in ranking.load(REFERENCE / "ranking.csv") if line.by == "all"}
+    ours, other = whole["FlexRound"], whole["AdaRound"]
+    assert (
+        f"[Of {ours.cells} cells](../results/reference/ranking.csv) it leads in {ours.leads} after correction for all "
+        f"comparisons, shares the lead in {ours.shares} and loses in {ours.loses}; AdaRound leads in {other.leads} and "
+        f"loses in {other.loses}"
+    ) in results
     of_20 = [line.outcome for line in lines["real"] if (line.place, line.column) == ("real 2", "ResNet-20")]
     found = f"ResNet-20 with activations of 3 and 4 bit, in {of_20.count('better')} of {len(of_20)} cells"
     assert found in results
