@@ -41,7 +41,8 @@ def home(tmp_path, monkeypatch):
     monkeypatch.syspath_prepend(str(tmp_path))
     importlib.invalidate_caches()
     reach._roots.cache_clear(), reach.read_module.cache_clear()
-    return tmp_path
+    yield tmp_path
+    reach._roots.cache_clear(), reach.read_module.cache_clear()  # other tests have modules of the same name
 
 
 def merged(mini, home, **changes):
