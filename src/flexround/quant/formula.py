@@ -105,7 +105,7 @@ def compiler_works(device: torch.device) -> bool:
     """Say whether code can be compiled for a device, by compiling something; if not, log why in one line."""
     try:
         _compiled(_nothing)(torch.zeros(2, device=device))
-    except (RuntimeError, TypeError) as error:  # a TypeError: PyTorch before 2.12 has no such limits
+    except (RuntimeError, TypeError) as error:  # a TypeError: older PyTorch has no such limits
         reason = next((line for line in str(error).splitlines() if line.strip()), type(error).__name__)
         log.warning("fused: nothing can be compiled for %s (%s); the operations run one by one", device, reason)
         return False
