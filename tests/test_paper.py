@@ -14,7 +14,6 @@ from flexround.results.claims import judged
 from flexround.results.claims.judged import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
 from flexround.results.table_csv import write
-from flexround.results.typed_csv import Printed
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
 
@@ -222,8 +221,10 @@ def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn
 
 
 def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
-    standing = overview.Standing(PLAN.params.tables[3], "ImageNet", "", worst=Printed("-9.00"))
-    text = readme_tables.status([standing], PLAN.scale.model_copy(update={"comparable": True}))
+    line = evidence_line(1, "B + X", "4/32", "A", 70.0, delta="-9.00")
+    made = grid.read(write([line, line | {"column": "B", "delta": "0.10"}]))
+    comparable = PLAN.scale.model_copy(update={"comparable": True})
+    text = readme_tables.status([overview.Standing(PLAN.params.tables[3], made)], comparable)
     assert "| FlexRound best | farthest from the paper |" in text
     assert "| -- | -9.00 |" in text
 

@@ -15,7 +15,7 @@ from visible_text import offline, visible
 from flexround.errors import InputError, SettingsError
 from flexround.jobs import resolve
 from flexround.results import grid
-from flexround.results.render import html, latex, notes, terminal
+from flexround.results.render import html, latex, terminal, words
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
 from flexround.settings.validation import validate
@@ -120,16 +120,16 @@ def test_a_spec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_captions_as_plain_text(written: str, shown: str) -> None:
-    assert notes.plain(written) == shown
+    assert words.plain(written) == shown
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_a_reader_sees_whose_numbers_these_are(name: str) -> None:
     table = OF_RUNS[name]
     shown = visible(rendered((REFERENCE / f"table{table.number}.csv").read_text(), table)[1])
-    words = "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers. Each cell: ours"
-    assert words in shown
-    assert notes.plain(table.caption).strip() in shown
+    said = "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers. Each cell: ours"
+    assert said in shown
+    assert words.plain(table.caption).strip() in shown
 
 
 def test_sections_stand_in_the_middle_of_their_rows_and_rows_of_fewer_metrics_fill_their_columns(

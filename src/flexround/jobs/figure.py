@@ -69,7 +69,6 @@ def resolve(plan: Plan, number: int) -> Planned:
 
 
 def _by_bits(plan: Plan, spec: ByBits) -> Bits:
-    """Return the table that a figure shows by its bits."""
     table = plan.params.tables[spec.table]
     known = shared.showing(plan, [table])
     return Bits(table=table, recipes=known["recipes"], seeds=known["seeds"])

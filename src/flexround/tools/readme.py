@@ -9,7 +9,7 @@ from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_bytes, write_text
 from flexround.results import grid, published_results, ranking
 from flexround.results.claims import judged
-from flexround.results.render import leads, readme_tables, summary_sentences
+from flexround.results.render import leads, overview, readme_tables
 from flexround.results.render.figure_style import save_png
 from flexround.results.render.overview import standing
 from flexround.settings.load import load_params
@@ -66,7 +66,7 @@ def evidence(arguments: argparse.Namespace) -> str:
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
     if claims.exists():
         lines = judged.against_adaround(judged.load(claims, params.scale))
-        text += f"\n{summary_sentences.outcomes(lines)}\n"
+        text += f"\n{overview.outcomes(lines)}\n"
     if ranked := ranking.load(arguments.tables / published_results.published_name(params.scale, "ranking.csv")):
         text += f"\n{readme_tables.ranked(ranked)}\n"
     if arguments.drawn and arguments.drawn.exists():

@@ -57,7 +57,6 @@ class Claim(Strict):
         return f"worse by less than {self.within[metric]:g}" if self.within else "better"
 
     def _covers(self, cell: Cell) -> bool:
-        """Whether the claim is about a cell."""
         wanted = (self.sections, self.columns, self.metrics or tuple(self.within or self.similar))
         values = (cell.key.section, cell.key.column, cell.key.metric)
         return all(not names or value in names for names, value in zip(wanted, values, strict=True))

@@ -10,7 +10,6 @@ from flexround.results.claims.specs import Claim
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import Key
 from flexround.results.render import jinja, words
-from flexround.results.render.notes import scale_note
 from flexround.results.typed_csv import Printed
 from flexround.settings.schema import ScaleFacts
 
@@ -25,7 +24,6 @@ def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale:
     """Return the page, from what ``verdicts.to_csv`` and ``errata.to_csv`` give."""
     return jinja.HTML.get_template("claims.html").render(
         scale=scale,
-        note=scale_note(scale),
         z=Z,
         holds=HOLDS,
         verdicts=VERDICTS,
@@ -71,5 +69,4 @@ def _cell(line: Judgement | Key) -> str:
 
 
 def _signed(margin: Printed | None, metric: str) -> str:
-    """Return a margin with its sign and unit; a dash where there is none."""
     return "—" if margin is None else f"{margin:+.2f}{' %' if metrics.of(metric).relative else ''}"

@@ -18,7 +18,6 @@ from flexround.io.artifacts import read_json, read_text, write_bytes
 from flexround.results import grid, published_results
 from flexround.results.render import jinja, latex
 from flexround.results.render.latex import escape
-from flexround.results.render.notes import scale_note
 from flexround.settings.layout import PARAMS
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
@@ -67,7 +66,6 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     missing = [name for name in names if name not in tables and not (directory / f"{name}.pdf").exists()]
     return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
-        note=scale_note(plan.scale),
         figures=figures,
         fit=latex.FIT,
         parts=parts([name for name in names if name not in missing]),
@@ -114,7 +112,6 @@ def compile_pdf(source: Path) -> None:
 
 
 def _complaint(source: Path, log: str) -> str:
-    """Return what pdflatex complains about, and what to do."""
     first = next((line for line in log.splitlines() if line.startswith("!")), log[-200:])
     if re.search(r"File `[^']+' not found", first):
         return f"{source}: {first.strip('! ')} Install it (Debian: {PACKAGES})"

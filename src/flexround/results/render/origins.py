@@ -1,5 +1,6 @@
 """Where every cell of the tables comes from: its runs, each described once however many cells it has."""
 
+import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -54,8 +55,7 @@ class Catalogue:
         """Return the numbers of a cell's runs; of a cell of a settings table, of where it is read."""
         if table.settings:
             return [self.add(f"{table.place}, setting {place + 1}", [("Setting", self._setting(table, place))])]
-        runs = evaluated(entry, self.root)
-        return [self.run(run, True) for run in runs] or [self.run(_run(entry, 0), False)]
+        return [self.run(run, True) for run in evaluated(entry, self.root)] or [self.run(entry.run, False)]
 
     def _setting(self, table: Table, place: int) -> dict[str, Any]:
         """Return which setting of the pipeline a cell of a settings table shows, and where that comes from."""
@@ -74,42 +74,27 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str |
     ``own`` is the user's file whose rows are among the tables.
 
     Returns:
-        ``columns``: [key, words] of what is told of a cell; ``cells``: by table, a list of [title, values of these
-        columns, numbers of runs]; ``runs``: a list of [name, [[title, number of a section], ...]]; ``sections``: HTML,
+        ``columns``: [key, words] of what is told of a cell; ``cells``: by sheet, [title, values of these columns,
+        numbers of runs]; ``runs``: a list of [name, [[title, number of a section], ...]]; ``sections``: HTML,
         see :mod:`flexround.results.render.run_facts`.
     """
     catalogue = Catalogue(root, plan, own)
     columns = [name for name in Entry._fields if name not in (*NAMES, *LAYOUT)]
-    cells = {
-        s.table.number: [
-            [f"{s.table.title}: {_name(entry)}", _told(entry, columns), catalogue.cell(s.table, entry, place)]
-            for place, entry in enumerate(s.entries)
-        ]
-        for s in standings
-    }
-    told = [[name, words.of(name)] for name in columns]
-    return {"columns": told, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
-
-
-def _name(entry: Entry) -> str:
-    """Return what a cell of a table is."""
-    return words.listed(entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
-
-
-def _told(entry: Entry, columns: Sequence[str]) -> list[str]:
-    """Return the texts of some columns."""
-    better = {True: "yes", False: "no", None: ""}[entry.higher_is_better]
-    texts = dict(zip(Entry._fields, entry.texts, strict=True)) | {"higher_is_better": better}
-    return [texts[name] for name in columns]
+    cells = {}
+    for s in standings:
+        for place, (entry, sheet) in enumerate(s.sheets.items()):
+            name = words.listed(entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
+            texts = dict(zip(Entry._fields, entry.texts, strict=True))
+            texts["higher_is_better"] = {True: "yes", False: "no", None: ""}[entry.higher_is_better]
+            told = [texts[column] for column in columns]
+            cells[sheet] = [f"{s.table.title}: {name}", told, catalogue.cell(s.table, entry, place)]
+    in_words = [[name, words.of(name)] for name in columns]
+    return {"columns": in_words, "cells": cells, "runs": catalogue.described, "sections": catalogue.sections}
 
 
 def evaluated(entry: Entry, root: Path) -> list[Run]:
     """Return the runs that a cell is the median of: the first ``n_seeds`` that are evaluated."""
     count = entry.n_seeds or 0
-    seeds = (root / evaluated_dir(_run(entry, 0))).parent.glob("seed*/metrics.json") if count else ()
-    return [_run(entry, seed) for seed in sorted(int(path.parent.name.removeprefix("seed")) for path in seeds)][:count]
-
-
-def _run(entry: Entry, seed: int) -> Run:
-    """Return a cell's run."""
-    return Run(entry.scale, entry.task, entry.checkpoint, entry.recipe, seed)
+    files = (root / evaluated_dir(entry.run)).parent.glob("seed*/metrics.json") if count else ()
+    seeds = sorted(int(path.parent.name.removeprefix("seed")) for path in files)
+    return [dataclasses.replace(entry.run, seed=seed) for seed in seeds[:count]]

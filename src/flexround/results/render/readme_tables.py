@@ -8,8 +8,8 @@ from flexround.errors import InputError
 from flexround.results.grid import GridRow, TableGrid
 from flexround.results.ranking import ALL, Line
 from flexround.results.render import markdown
-from flexround.results.render.notes import plain, scale_note
 from flexround.results.render.overview import Standing
+from flexround.results.render.words import plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
@@ -74,19 +74,16 @@ def ranked(lines: Iterable[Line]) -> str:
 
 
 def _cells(counts: Mapping[str, int]) -> str:
-    """Return the number of cells, by status if they differ."""
     if len(counts) < 2:
         return str(sum(counts.values()) or MISSING)
     return ", ".join(f"{count} {name}" for name, count in counts.items())
 
 
 def _wins(won: int, settled: int) -> str:
-    """Return how often FlexRound is the best, of the cells that have a best."""
     return f"{won} of {settled}" if settled else MISSING
 
 
 def _value(line: GridRow | None, column: int) -> str:
-    """Return a value, bold if it wins."""
     if line is None:
         return ""
     entry = line.cells[column].entries[0]
@@ -94,12 +91,10 @@ def _value(line: GridRow | None, column: int) -> str:
 
 
 def _seeds(grid: TableGrid) -> str:
-    """Return over how many seeds the values are."""
     seeds = max(entry.n_seeds for entry in grid.entries if entry.n_seeds)
     return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
 
 
 def _noise(grid: TableGrid) -> str:
-    """Return the standard error of the values that take part in a contest."""
     errors = [entry.stderr for entry in grid.entries if entry.stderr and entry.rival]
     return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""

@@ -9,7 +9,7 @@ from typing import Any
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.results.render import job_costs, words
-from flexround.results.render.listing import as_cell
+from flexround.results.render.jinja import as_cell
 from flexround.results.table_csv import number
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -77,7 +77,6 @@ def _sections(root: Path, plan: Plan, run: Run, own: str | None) -> list[Section
 
 
 def _optional(path: Path) -> dict[str, Any]:
-    """Return a JSON file, or nothing if it isn't there."""
     return artifacts.read_json(path) if path.exists() else {}
 
 

@@ -91,7 +91,6 @@ def _with_histograms(part: Figure, panel: Shifts, large_weight: float) -> None:
 
 
 def _single(panel: Shifts, title: str, scale: str) -> Figure:
-    """Draw the grid shifts of one weight."""
     with style():
         figure = new_figure(4.2, 3.2, title, scale)
         axes = figure.subplots()

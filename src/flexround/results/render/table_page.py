@@ -11,8 +11,8 @@ from flexround.results.grid import Entry, TableGrid
 from flexround.results.paper_numbers import Key
 from flexround.results.render import claims_page, markdown, words
 from flexround.results.render.markdown import escape, strong
-from flexround.results.render.notes import absent, labels, legend, plain, scale_note
 from flexround.results.render.overview import family
+from flexround.results.render.words import absent, labels, legend, plain, scale_note
 from flexround.settings.params import Params
 from flexround.settings.schema import Scale
 from flexround.settings.tables import Table
