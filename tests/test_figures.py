@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 from matplotlib.figure import Figure
 
-from flexround.errors import InputError
 from flexround.results.render import curves
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import save, svg
@@ -31,12 +30,6 @@ def texts(figure: Figure) -> str:
     found += [part.get_suptitle() for part in parts]
     found += [axes.get_title() for axes in figure.axes] + [text.get_text() for a in figure.axes for text in a.texts]
     return "\n".join(found)
-
-
-@pytest.mark.parametrize("sizes", [(3, 3, 2), (0, 0, 0)])
-def test_different_layers_are_refused(sizes: tuple[int, ...]) -> None:
-    with pytest.raises(InputError, match="same layer"):
-        Shifts("net", *map(np.zeros, sizes))
 
 
 def test_figure3_counts_small_and_large_weights_apart() -> None:

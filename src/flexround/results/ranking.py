@@ -15,14 +15,11 @@ missing, or if a pair has neither scores of single examples nor bootstrap resamp
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 from scipy import stats
 
-from flexround.io import artifacts
-from flexround.results import typed_csv
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import budget_key
 from flexround.results.contests import Lead, between
@@ -96,15 +93,6 @@ def to_csv(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -
     of = of.sort_values(list(order), ascending=list(order.values()))
     of["unbeaten"] = of["unbeaten"].map("{:.1f}".format).where(of["cells"] > 0, "")
     return write(of.to_dict("records"), Line._fields)
-
-
-def load(path: Path) -> list[Line]:
-    """Return the lines of a ``ranking.csv``; none if it isn't made.
-
-    Raises:
-        InputError: a CSV of another version.
-    """
-    return typed_csv.read(artifacts.read_text(path), Line, str(path)) if path.exists() else []
 
 
 def _leads(contest: Contest) -> list[Lead]:

@@ -10,6 +10,7 @@ from typing import Any, TypeVar
 from flexround.errors import InputError
 
 L = TypeVar("L", bound=tuple[Any, ...])
+MAKE_AGAIN = "make it again"
 
 
 class Printed(float):
@@ -57,7 +58,16 @@ def load(path: Path, line: type[L], remedy: str) -> list[L]:
     return read("\n".join(of for of in text.splitlines() if not of.startswith("#")), line, str(path), remedy)
 
 
-def read(text: str, line: type[L], name: str, remedy: str = "make it again") -> list[L]:
+def load_made(path: Path, line: type[L]) -> list[L]:
+    """Return the lines of a CSV file that this project writes; none if it isn't made.
+
+    Raises:
+        InputError: it is damaged, or of another version.
+    """
+    return load(path, line, MAKE_AGAIN) if path.exists() else []
+
+
+def read(text: str, line: type[L], name: str, remedy: str = MAKE_AGAIN) -> list[L]:
     """Return the lines of a CSV.
 
     Args:

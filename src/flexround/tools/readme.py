@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_bytes, write_text
-from flexround.results import grid, published_results, ranking
+from flexround.results import grid, published_results, ranking, typed_csv
 from flexround.results.claims import judged
 from flexround.results.render import leads, overview, readme_tables
 from flexround.results.render.figure_style import save_png
@@ -67,7 +67,8 @@ def evidence(arguments: argparse.Namespace) -> str:
     if claims.exists():
         lines = judged.against_adaround(judged.load(claims, params.scale))
         text += f"\n{overview.outcomes(lines)}\n"
-    if ranked := ranking.load(arguments.tables / published_results.published_name(params.scale, "ranking.csv")):
+    ranking_csv = arguments.tables / published_results.published_name(params.scale, "ranking.csv")
+    if ranked := typed_csv.load_made(ranking_csv, ranking.Line):
         text += f"\n{readme_tables.ranked(ranked)}\n"
     if arguments.drawn and arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())

@@ -4,6 +4,7 @@ import hashlib
 from collections.abc import Mapping
 
 from flexround import metrics
+from flexround.results import typed_csv
 from flexround.results.claims import judged
 from flexround.results.claims.judged import FAILS, HOLDS, NOT_RUN, VERDICTS, Erratum, JudgedClaim, Judgement
 from flexround.results.claims.specs import Claim
@@ -30,7 +31,7 @@ def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale:
         claims=judged.read(claims_csv, claims),
         header=COMPARISONS,
         comparisons=comparisons,
-        errata=[ERRATA, *errata(judged.read_errata(errata_csv))],
+        errata=[ERRATA, *errata(typed_csv.read(errata_csv, Erratum, "errata CSV"))],
         sha256=[hashlib.sha256(text.encode()).hexdigest() for text in (claims_csv, errata_csv)],
     )
 

@@ -11,9 +11,9 @@ from typing import Any
 from markupsafe import Markup
 
 from flexround import metrics
-from flexround.io import artifacts
-from flexround.results import published_results, ranking
+from flexround.results import published_results, ranking, typed_csv
 from flexround.results.claims import judged
+from flexround.results.claims.judged import Erratum
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import DECIMALS, SETTING
 from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures, words
@@ -44,7 +44,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     every_run = list(itertools.chain(*runs.values()))
     shared = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
     claims_csv, errata_csv, ranking_csv = shared
-    ranked = ranking.load(ranking_csv.path)
+    ranked = typed_csv.load_made(ranking_csv.path, ranking.Line)
     claims = judged.load(claims_csv.path, plan.scale)
     leads = judged.against_adaround(claims)
     costs = {number: _seconds(root, plan, f"Table {number}", of_table) for number, of_table in runs.items() if of_table}
@@ -76,7 +76,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         ranking_families=[line.group if line.by == ranking.FAMILY else "" for line in ranked],
         ranking_published=ranking_csv.published,
         errata_header=claims_page.ERRATA,
-        errata=_errata(errata_csv.path),
+        errata=claims_page.errata(typed_csv.load_made(errata_csv.path, Erratum)),
         status=_status(standings, plan.scale.comparable),
         costs=[["Table", *STAGES], *costs.values()],
         cost_families=[s.family for s in standings if s.table.number in costs],
@@ -108,10 +108,6 @@ def _compared(standings: Iterable[Standing], plan: Plan) -> list[dict[str, Any]]
         for entry, sheet in standing.sheets.items()
         if entry.metric != SETTING and entry.method
     ]
-
-
-def _errata(path: Path) -> list[tuple[object, ...]]:
-    return claims_page.errata(judged.read_errata(artifacts.read_text(path), str(path))) if path.exists() else []
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:

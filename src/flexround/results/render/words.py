@@ -21,12 +21,8 @@ METRICS = {
     "bleu": "BLEU",
     "ppl": "perplexity",
 }
-RUN = {
-    "task": "task",
+RUN = {  # where the key itself would not do
     "checkpoint": "network",
-    "recipe": "recipe",
-    "scale": "scale",
-    "seed": "seed",
     "value": "value, median over seeds",
     "spread": "largest minus smallest over seeds",
     "n_seeds": "seeds",
@@ -47,7 +43,6 @@ RUN = {
     "finish": "done to the network afterwards",
     "gate": "must lie in",
     "names": "of",
-    "packages": "packages",
     "lm_eval": "lm-eval",
 }
 CHOICE = {"selected": "selected among recipes", "heldout": "on held-out training rows"}
