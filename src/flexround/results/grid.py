@@ -52,11 +52,6 @@ class Entry(NamedTuple):
         """The first of the runs behind the number."""
         return Run(self.scale, self.task, self.checkpoint, self.recipe, 0)
 
-    @property
-    def texts(self) -> list[str]:
-        """The cells of the line as the CSV has them."""
-        return ["" if value is None else str(int(value) if isinstance(value, bool) else value) for value in self]
-
 
 class GridCell(NamedTuple):
     """The entries of a row in one column, one for each metric; the last fills what is left of ``width`` numbers."""

@@ -44,36 +44,33 @@ def sections(root: Path, plan: Plan, run: Run, own: str | None = None) -> list[S
     Raises:
         InputError: a file that isn't what it should be.
     """
-    try:
-        return _sections(root, plan, run, own)
-    except (AttributeError, KeyError, TypeError, ValueError) as error:
-        directory = root / layout.evaluated_dir(run)
-        raise InputError(
-            f"{directory}: what is recorded of it isn't what its jobs write ({error!r}); make it again"
-        ) from error
-
-
-def _sections(root: Path, plan: Plan, run: Run, own: str | None) -> list[Section]:
+    evaluated, quantized = (root / of(run) for of in (layout.evaluated_dir, layout.quantized_dir))
+    weights = root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
     directories = job_costs.directories(plan, run)
-    metrics = artifacts.read_json(root / layout.evaluated_dir(run) / "metrics.json")
-    manifest = _manifest([root / layout.quantized_dir(run)])
-    record = _optional(root / layout.quantized_dir(run) / "record.json")
-    recorded: list[Section] = [
-        ("Run", {**vars(run), "make it again": command(run, plan, own)}),
-        ("Result", {key: metrics[key] for key in RESULT if metrics.get(key)}),
-        ("Recipe", _recipe(manifest)),
-        ("Settings and where they come from", _settings(manifest)),
-        ("Blocks", _blocks(record)),
-        ("Calibration samples", _manifest([root / d for d in directories if job_costs.stage(d) == "calibrate"])),
-        ("Full-precision network", _manifest([root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)])),
-        ("Gate", _optional(root / plan.gate(run))),
-        ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
-        ("Versions of the evaluation", metrics.get("environment", {})),
-        ("Versions of the reconstruction", record.get("environment", {})),
-        ("sha256 of what is recorded", _hashes(root, directories)),
-        *_logs(root, directories),
-    ]
-    return [(title, _rounded(facts)) for title, facts in recorded if facts]
+    samples = [root / place for place in directories if job_costs.stage(place) == "calibrate"]
+    try:
+        metrics, record = artifacts.read_json(evaluated / "metrics.json"), _optional(quantized / "record.json")
+        manifest = _manifest([quantized])
+        recorded: list[Section] = [
+            ("Run", {**vars(run), "make it again": command(run, plan, own)}),
+            ("Result", {key: metrics[key] for key in RESULT if metrics.get(key)}),
+            ("Recipe", _recipe(manifest)),
+            ("Settings and where they come from", _settings(manifest)),
+            ("Blocks", _blocks(record)),
+            ("Calibration samples", _manifest(samples)),
+            ("Full-precision network", _manifest([weights])),
+            ("Gate", _optional(root / plan.gate(run))),
+            ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
+            ("Versions of the evaluation", metrics.get("environment", {})),
+            ("Versions of the reconstruction", record.get("environment", {})),
+            ("sha256 of what is recorded", _hashes(root, directories)),
+            *_logs(root, directories),
+        ]
+        return [(title, _rounded(facts)) for title, facts in recorded if facts]
+    except (AttributeError, KeyError, TypeError, ValueError) as error:
+        raise InputError(
+            f"{evaluated}: what is recorded of it isn't what its jobs write ({error!r}); make it again"
+        ) from error
 
 
 def _optional(path: Path) -> dict[str, Any]:

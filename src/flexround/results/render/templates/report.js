@@ -88,7 +88,7 @@ function move(button, key) {
 
 function filter(family) {
   const nodes = [...document.querySelectorAll("[data-family]")];
-  for (const node of nodes) node.hidden = family !== "All" && node.dataset.family !== family;
+  for (const node of nodes) node.hidden = family !== "everything" && node.dataset.family !== family;
   const count = nodes.filter((node) => !node.hidden && node.matches("#status tr")).length;
   document.querySelector("#filter output").textContent = `${count} tables shown`;
 }
