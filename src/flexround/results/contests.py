@@ -26,7 +26,10 @@ class Lead(NamedTuple):
         return self.decided(self.sure.p_value) > 0
 
     def decided(self, p_value: float | None) -> int:
-        """Return 1 if the cell is the better one, -1 if its rival is; 0 where chance may be why, as p tells, too."""
+        """Return 1 if the cell is better than its rival, -1 if it is worse, 0 if chance may explain the difference.
+
+        The lead must exceed the noise, and ``p_value``, if there is one, must be below 0.05.
+        """
         margin = metrics.of(self.cell.metric).sign * self.value
         if round(abs(margin) - self.sure.noise, EXACT) <= 0 or (p_value is not None and p_value >= LEVEL):
             return 0

@@ -69,11 +69,11 @@ class Sheets:
 
 def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
     """Return FlexRound's leads over AdaRound: all in multiples of the noise, those of each table with their noise."""
+    title = "FlexRound's lead over AdaRound"
     text = (
-        "Right of 0: FlexRound is better. The rows that are compared differ in the rounding alone. The leads of one "
-        "table are in points, for perplexities in percent; the bar behind each is its multiple of the noise, green "
-        "where FlexRound is better by more than that, red where it is worse. A point, or a cell's name, is a link to "
-        "FlexRound's cell."
+        "Right of 0, FlexRound is better. The compared rows differ in the rounding alone. The leads of one table are "
+        "in points, for perplexities in percent; the bar behind each lead shows how many times larger it is than its "
+        "noise. A point, or a cell's name, is a link to FlexRound's cell."
     )
     pictures = []
     if lines:
@@ -82,11 +82,10 @@ def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
         header = ["", *(words_of for words_of, *_ in leads.VERDICTS.values())]
         rows = [[Cell(p.capitalize()), *(Cell(str(counts[p, verdict])) for verdict in leads.VERDICTS)] for p in places]
         drawn = leads.draw(lines, "", scale, [sheets.of(line, line.place) for line in lines])
-        title = "FlexRound's lead over AdaRound"
         pictures = [sheets.picture(title, "all tables", drawn, header, rows)]
         pictures += [_of_place(place, [line for line in lines if line.place == place], sheets) for place in places]
     empty = "No claims were judged: make the claims of this scale."
-    return Plot("leads", "FlexRound's lead over AdaRound", text, empty, pictures)
+    return Plot("leads", title, text, empty, pictures)
 
 
 def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
@@ -137,7 +136,7 @@ def of_seeds(standings: Iterable[Standing], found: Values, root: Path, sheets: S
     for (method, size), values in found.items():
         if len(values) > 1:
             lines["calibration sizes"].append((Cell(f"{method}, {size} samples"), values))
-    text = "The bar behind a seed is how far its value is from the median of its cell."
+    text = "The bar behind the value of a seed shows how far it is from the median of the cell."
     empty = "Every cell has one seed, or its seeds were not computed here: --config seeds=3 makes three."
     pictures = [_over_seeds(label, of_label) for label, of_label in lines.items()]
     return Plot("seeds", "Spread over seeds", text, empty, pictures)
