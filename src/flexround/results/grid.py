@@ -3,9 +3,11 @@
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.results import typed_csv
 from flexround.results.paper_numbers import SETTING, Key
 from flexround.results.typed_csv import Printed
@@ -139,6 +141,11 @@ class TableGrid(NamedTuple):
             "bits": any(row.bits for row in self.rows),
         }
         return [name for name, wanted in needed.items() if wanted]
+
+
+def load(path: Path) -> TableGrid:
+    """Read the CSV file of a table, see :func:`read`."""
+    return read(artifacts.read_text(path), str(path))
 
 
 def read(text: str, name: str = "table CSV") -> TableGrid:

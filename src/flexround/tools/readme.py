@@ -62,7 +62,7 @@ def evidence(arguments: argparse.Namespace) -> str:
     path = arguments.tables / f"{params.tables[1].name}.csv"
     if not path.exists():
         raise InputError(f"{path}: missing; make the tables of the scale {params.scale.name}, then the reference")
-    text = readme_tables.evidence(grid.read(read_text(path), str(path)), params.tables[1], params.scale)
+    text = readme_tables.evidence(grid.load(path), params.tables[1], params.scale)
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
     if claims.exists():
         lines = judged.against_adaround(judged.load(claims, params.scale))

@@ -37,9 +37,9 @@ class PaperPart(Strict):
     items: tuple[str, ...]
 
 
-def parts(names: Sequence[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
+def parts(names: Sequence[str]) -> tuple[PaperPart, ...]:
     """Return ``names`` of tables and figures in the paper's parts and order, then those that it doesn't have."""
-    paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(path))
+    paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(ORDER))
     known = {item for part in paper for item in part.items}
     kept = [part.model_copy(update={"items": tuple(item for item in part.items if item in names)}) for part in paper]
     others = PaperPart(title="Not in the paper", items=tuple(name for name in names if name not in known))
@@ -86,7 +86,7 @@ def _published(root: Path, plan: Plan, table: Table) -> str | None:
     if path is None:
         return None
     said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
-    return latex.render(grid.read(read_text(path), str(path)), table, plan.scale).replace(r"\caption{", said, 1)
+    return latex.render(grid.load(path), table, plan.scale).replace(r"\caption{", said, 1)
 
 
 def compile_pdf(source: Path) -> None:

@@ -6,7 +6,6 @@ from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround.io import artifacts
 from flexround.results import grid
 from flexround.results.claims.judged import BETTER, EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE, Judgement
 from flexround.results.grid import Entry, TableGrid
@@ -76,6 +75,12 @@ class Standing(NamedTuple):
         return next((name for name in WORST_FIRST if name in self.counts), NOT_RUN)
 
     @property
+    def cells(self) -> str:
+        """The number of cells, by status if they differ."""
+        by_status = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        return by_status if len(self.counts) > 1 else by_status.partition(" ")[0]
+
+    @property
     def worst(self) -> Printed | None:
         """The difference of the cell that is farthest from the paper's; None where that may not be said."""
         return max((entry.delta for entry in self.entries if entry.delta is not None), key=abs, default=None)
@@ -85,6 +90,11 @@ class Standing(NamedTuple):
         """How many cells are best by more than the noise: FlexRound's, and all."""
         return self.grid.wins if self.grid else (0, 0)
 
+    @property
+    def led(self) -> str:
+        """The wins in words, such as ``2 of 3``; empty if no cell is best."""
+        return "{} of {}".format(*self.wins) if self.wins[1] else ""
+
 
 def standing(table: Table, path: Path, published: bool = False) -> Standing:
     """Return how a table stands, by its CSV, which may be the published one.
@@ -92,7 +102,7 @@ def standing(table: Table, path: Path, published: bool = False) -> Standing:
     Raises:
         InputError: a CSV made by another version.
     """
-    return Standing(table, grid.read(artifacts.read_text(path), str(path)) if path.exists() else None, published)
+    return Standing(table, grid.load(path) if path.exists() else None, published)
 
 
 def family(table: Table) -> str:

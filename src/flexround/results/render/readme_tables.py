@@ -2,7 +2,7 @@
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from flexround.errors import InputError
 from flexround.results.grid import GridRow, TableGrid
@@ -37,7 +37,7 @@ def replaced(page: str, part: str, table: str) -> str:
 def status(standings: Iterable[Standing], scale: ScaleFacts) -> str:
     """Return the status of every table, with differences to the paper's numbers if ``scale`` allows."""
     header = ["table", "about", "status", "cells", "FlexRound best"]
-    rows = [[str(s.table.number), s.family, s.status, _cells(s.counts), _wins(*s.wins)] for s in standings]
+    rows = [[str(s.table.number), s.family, s.status, s.cells or MISSING, s.led or MISSING] for s in standings]
     if scale.comparable:
         header.append("farthest from the paper")
         rows = [[*row, str(s.worst or MISSING)] for row, s in zip(rows, standings, strict=True)]
@@ -71,16 +71,6 @@ def ranked(lines: Iterable[Line]) -> str:
     header = ["method", "unbeaten, % of its cells", *Line._fields[4:-1]]
     rows = [[markdown.escape(line.method), *map(str, line[3:-1])] for line in lines if line.by == ALL]
     return markdown.table([name.replace("_", " ") for name in header], rows)
-
-
-def _cells(counts: Mapping[str, int]) -> str:
-    if len(counts) < 2:
-        return str(sum(counts.values()) or MISSING)
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
-
-
-def _wins(won: int, settled: int) -> str:
-    return f"{won} of {settled}" if settled else MISSING
 
 
 def _value(line: GridRow | None, column: int) -> str:

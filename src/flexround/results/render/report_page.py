@@ -123,11 +123,9 @@ def _status(standings: Iterable[Standing], comparable: bool) -> list[list[Cell |
     rows = [[*header, "FlexRound best"]]
     for s in standings:
         name = Cell(s.table.title, s.table.name) if s.grid else s.table.title
-        cells = ", ".join(f"{count} {state}" for state, count in s.counts.items())
         worst = [str(s.worst or "")] if comparable else []
-        best = "no best" if s.grid and s.table.groups else ""
-        best = f"{s.wins[0]} of {s.wins[1]}" if s.wins[1] else best
-        rows.append([name, s.title, s.family, "published" if s.published else s.status, cells, *worst, best])
+        led = s.led or ("no best" if s.grid and s.table.groups else "")
+        rows.append([name, s.title, s.family, "published" if s.published else s.status, s.cells, *worst, led])
     return rows
 
 
