@@ -8,7 +8,8 @@ from flexround.settings.tables import Table
 
 def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     """Return a table as an HTML page."""
-    return jinja.HTML.get_template("table.html").render(scale=scale, grid=grid, table=table, hover=hover)
+    page = jinja.HTML.get_template("table.html")
+    return page.render(scale=scale, grid=grid, table=table, hover=hover, sheets=None)
 
 
 def hover(entry: Entry) -> str:

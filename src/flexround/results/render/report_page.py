@@ -51,15 +51,23 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     sheets = pictures.Sheets(standings)
     sizes = pictures.sizes(plan, root)
     complete, unmade = plan.complete_tables(), [s for s in standings if not s.grid]
+    figures = {number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)}
     data = origins.provenance(root, plan, standings, own)
     data |= {"compared": _compared(standings, plan), "decimals": DECIMALS, "z": Z}
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
         standings=standings,
-        not_run=[s for s in unmade if s.table.number in complete],
+        not_run=[
+            (f"{s.table.title}: {s.title}.", f"{s.table.name}.csv", s.family)
+            for s in unmade
+            if s.table.number in complete
+        ],
         lacking=sum(s.table.number not in complete for s in unmade),
         families=list(dict.fromkeys(s.family for s in standings)),
-        figures=[(number, _image(directory / f"figure{number}.png")) for number in sorted(plan.figures)],
+        figures=[(number, image) for number, image in figures.items() if image],
+        undrawn=[
+            (f"Figure {number}: not run.", f"figure{number}.pdf", "") for number in figures if not figures[number]
+        ],
         published=sum(s.published for s in standings),
         claims=claims,
         claims_published=claims_csv.published,
