@@ -161,11 +161,11 @@ def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
 def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
     """Return the leads of one table with their noise; a row of a figure is named by its number of samples."""
     kinds = {HOLDS: "good", FAILS: "bad"}
+    multiples = [abs(leads.multiple(line.margin, line.noise)) for line in lines]
     rows = []
-    for line in lines:
+    for line, multiple in zip(lines, multiples, strict=True):
         method = line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0]
-        multiple = leads.multiple(line.margin, line.noise)
-        share = round(100 * abs(multiple) / leads.REACH)
+        share = round(100 * multiple / max(2.0, *multiples))
         lead = as_cell(line.margin)._replace(share=share, kind=kinds.get(line.verdict, ""))
         others = map(as_cell, (line.noise, line.p_value, leads.VERDICTS[line.verdict][0]))
         rows.append([_linked(cell_of(line, method), sheets.of(line, place)), lead, *others])
