@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flexround.errors import InputError
+from flexround.io import artifacts
 
 L = TypeVar("L", bound=tuple[Any, ...])
-MAKE_AGAIN = "make it again"
 
 
 class Printed(float):
@@ -53,8 +53,8 @@ def load(path: Path, line: type[L], remedy: str) -> list[L]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; {remedy}") from error
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: missing or not UTF-8; {remedy}") from error
     return read("\n".join(of for of in text.splitlines() if not of.startswith("#")), line, str(path), remedy)
 
 
@@ -64,10 +64,10 @@ def load_made(path: Path, line: type[L]) -> list[L]:
     Raises:
         InputError: it is damaged, or of another version.
     """
-    return load(path, line, MAKE_AGAIN) if path.exists() else []
+    return read(artifacts.read_text(path), line, str(path)) if path.exists() else []
 
 
-def read(text: str, line: type[L], name: str, remedy: str = MAKE_AGAIN) -> list[L]:
+def read(text: str, line: type[L], name: str, remedy: str = "make it again") -> list[L]:
     """Return the lines of a CSV.
 
     Args:
