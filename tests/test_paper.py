@@ -221,18 +221,22 @@ def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
     assert "| -- | -9.00 |" in text
 
 
-def test_evidence_says_if_nothing_is_the_best_and_shows_the_figure_only_if_it_is_there(tmp_path):
+def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it_is_there(tmp_path):
     page, drawn, figure = tmp_path / "README.md", tmp_path / "figure8.png", tmp_path / "docs/bits.png"
     page.write_text("\n".join(["a", *readme_tables.MARKERS["evidence"], "b"]))
+
+    def shown():
+        return written("evidence", "real", page, figure, tables=tmp_path, drawn=drawn)
+
     with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
-        written("evidence", "real", page, figure, tables=tmp_path)
-    lines = list(csv.DictReader((REFERENCE / "real1.csv").read_text().splitlines()))
-    (tmp_path / "real1.csv").write_text(write(line | {"best": 0} for line in lines))
-    shown = written("evidence", "real", page, figure, tables=tmp_path, drawn=drawn)
-    assert "No value is the best of its column" in shown
-    assert "![" not in shown
+        shown()
+    lines = [line | {"best": 0} for line in csv.DictReader((REFERENCE / "real1.csv").read_text().splitlines())]
+    (tmp_path / "real1.csv").write_text(write(lines))
+    assert "No value is the best of its column" in shown()
+    assert "![" not in page.read_text()
     drawn.write_bytes(b"figure")
-    assert "![Accuracy against bits](docs/bits.png)" in written(
-        "evidence", "real", page, figure, tables=tmp_path, drawn=drawn
-    )
+    (tmp_path / "real1.csv").write_text(write([*lines[:-1], lines[-1] | {"best": 1}]))
+    assert "Bold: best of its column" in shown()
+    assert page.read_text().count(f"**{lines[-1]['value']}** |") == 1
+    assert "![Accuracy against bits](docs/bits.png)" in page.read_text()
     assert figure.read_bytes() == b"figure"
