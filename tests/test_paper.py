@@ -1,20 +1,21 @@
 """The document of all tables; the tables, figures and counts of the README and of docs/results.md."""
 
+import csv
 import re
 import shutil
 import subprocess
+from collections import Counter
 from pathlib import Path
 
 import pytest
 from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
 
 from flexround.errors import InputError
-from flexround.results import grid, ranking
+from flexround.results import grid, ranking, typed_csv
 from flexround.results.claims import judged
 from flexround.results.claims.judged import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
 from flexround.results.table_csv import write
-from flexround.results.typed_csv import Printed
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
 
@@ -119,51 +120,41 @@ def test_the_page_of_results_shows_what_is_published(tmp_path, part, scale):
     assert again == (ROOT / "docs/results.md").read_text(), f"run: make {part}"
 
 
-def test_the_readme_says_how_often_flexround_beats_adaround():
-    files = {"mini": "claims.csv", "real": "real-claims.csv"}
-    lines = {
-        scale: judged.against_adaround(judged.load(REFERENCE / name, loaded(scale).scale))
-        for scale, name in files.items()
-    }
-
-    def better(*places):
-        return [line.verdict for line in lines["mini"] if not places or line.place in places]
-
+def test_the_readme_and_the_page_of_results_say_what_is_published():
     readme, results = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/results.md"))
-    found = better()
-    form = "better in {0} of {3} comparisons, worse in {1} and inside the noise in {2}"
-    sentence = form.format(*(found.count(verdict) for verdict in VERDICTS[:3]), len(found))
+    mini, real = (
+        judged.against_adaround(judged.load(REFERENCE / name, loaded(scale).scale))
+        for scale, name in (("mini", "claims.csv"), ("real", "real-claims.csv"))
+    )
+    better, worse, noise = (sum(line.verdict == verdict for line in mini) for verdict in VERDICTS[:3])
+    sentence = f"better in {better} of {len(mini)} comparisons, worse in {worse} and inside the noise in {noise}"
     assert sentence in readme
     assert sentence in results
-    corrected = [line.outcome.partition(" ")[0].rstrip(",") for line in lines["real"]]
-    form = (
-        "Of {4} comparisons on released networks, corrected for their number, FlexRound is better in {0}, "
-        "worse in {1} and equal within narrow bounds in {2}; {3} are undecided"
-    )
-    kinds = ("better", "worse", "equal", "undecided")
-    assert form.format(*(corrected.count(kind) for kind in kinds), len(corrected)) in readme
-    assert f"makes {len(corrected)} comparisons of FlexRound with AdaRound" in results
-    found = better("table 5", "table 23", "table 24")
+    of = Counter(line.outcome.partition(" ")[0].rstrip(",") for line in real)
+    assert (
+        f"Of {len(real)} comparisons on released networks, corrected for their number, FlexRound is better in "
+        f"{of['better']}, worse in {of['worse']} and equal within narrow bounds in {of['equal']}; "
+        f"{of['undecided']} are undecided"
+    ) in readme
+    assert f"makes {len(real)} comparisons of FlexRound with AdaRound" in results
+    found = [line.verdict for line in mini if line.place in ("table 5", "table 23", "table 24")]
     assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in results
-    whole = {line.method: line for line in ranking.load(REFERENCE / "ranking.csv") if line.by == "all"}
-    ours, other = whole["FlexRound"], whole["AdaRound"]
+    ranked = typed_csv.load_made(REFERENCE / "ranking.csv", ranking.Line)
+    ours, other = (next(each for each in ranked if each.method == name) for name in ("FlexRound", "AdaRound"))
     assert (
         f"[Of {ours.cells} cells](../results/reference/ranking.csv) it leads in {ours.leads} after correction for all "
         f"comparisons, shares the lead in {ours.shares} and loses in {ours.loses}; AdaRound leads in {other.leads} and "
         f"loses in {other.loses}"
     ) in results
-    of_20 = [line.outcome for line in lines["real"] if (line.place, line.column) == ("real 2", "ResNet-20")]
+    of_20 = [line.outcome for line in real if (line.place, line.column) == ("real 2", "ResNet-20")]
     found = f"ResNet-20 with activations of 3 and 4 bit, in {of_20.count('better')} of {len(of_20)} cells"
     assert found in results
-
-
-def test_the_photographs_of_the_readme_are_those_of_the_table():
     cells = grid.read((REFERENCE / "real5.csv").read_text()).entries
-    of = {entry.recipe: f"{entry.value:.1f}" for entry in cells}
-    readme = " ".join((ROOT / "README.md").read_text().split())
+    value = {entry.recipe: f"{entry.value:.1f}" for entry in cells}
     assert (
-        f"recognises {of['b-flexround-w4-tensor']} % of 1,000 photographs with FlexRound, {of['b-adaround-w4-tensor']} "
-        f"with AdaRound and {of['b-rtn-w4-tensor']} with round-to-nearest; in full precision {of['full-precision']} "
+        f"recognises {value['b-flexround-w4-tensor']} % of 1,000 photographs with FlexRound, "
+        f"{value['b-adaround-w4-tensor']} with AdaRound and {value['b-rtn-w4-tensor']} with round-to-nearest; "
+        f"in full precision {value['full-precision']} "
     ) in readme
 
 
@@ -222,50 +213,30 @@ def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn
 
 
 def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
-    standing = overview.Standing(PLAN.params.tables[3], "ImageNet", "", worst=Printed("-9.00"))
-    text = readme_tables.status([standing], PLAN.scale.model_copy(update={"comparable": True}))
+    lines = ({"table": 3, "row": row, "group": 1, "best": 0, "delta": d} for row, d in enumerate(("0.10", "-9.00"), 1))
+    made = grid.read(write(lines))
+    comparable = PLAN.scale.model_copy(update={"comparable": True})
+    text = readme_tables.status([overview.Standing(PLAN.params.tables[3], made)], comparable)
     assert "| FlexRound best | farthest from the paper |" in text
     assert "| -- | -9.00 |" in text
 
 
-def evidence_line(row, method, bits, column, value, **more):
-    facts = {"table": 1, "row": row, "method": method, "bits": bits, "column": column, "metric": "top1", "best": 0}
-    facts |= {"value": f"{value:.2f}", "n_seeds": 3, "status": "computed", "scale": "real", "group": row}
-    return facts | more
-
-
-def test_evidence_has_methods_as_rows_and_bits_of_networks_as_columns(tmp_path):
-    page, table, drawn = tmp_path / "README.md", tmp_path / "real1.csv", tmp_path / "figure8.png"
-    begin, end = readme_tables.MARKERS["evidence"]
-    page.write_text(f"a\n{begin}\nold\n{end}\nb\n")
+def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it_is_there(tmp_path):
+    page, drawn, figure = tmp_path / "README.md", tmp_path / "figure8.png", tmp_path / "docs/bits.png"
+    page.write_text("\n".join(["a", *readme_tables.MARKERS["evidence"], "b"]))
 
     def shown():
-        return written("evidence", "real", page, tmp_path / "docs/bits.png", tables=tmp_path, drawn=drawn)
+        return written("evidence", "real", page, figure, tables=tmp_path, drawn=drawn)
 
     with pytest.raises(InputError, match=r"real1\.csv: missing; make the tables of the scale real"):
         shown()
-    lines = [evidence_line(1, "Full-precision", "32/32", column, value) for column, value in (("A", 81.0), ("B", 83.0))]
-    for row, bits, rtn, best, wins in ((2, "4/32", 76.5, 80.0, 0), (5, "3/32", 54.0, 79.5, 1)):
-        for column in ("A", "B"):
-            lines.append(evidence_line(row, "RTN", bits, column, rtn, rival="other"))
-            lines.append(evidence_line(row + 1, "B + X", bits, column, best, rival="other", best=wins))
-            lines.append(evidence_line(row + 2, "Ablation", bits, column, 70.0 + wins))
-    text = write(sorted(lines, key=lambda each: each["row"]))
-    table.write_text(text.replace(",1,other", ",0,other"))
+    lines = [line | {"best": 0} for line in csv.DictReader((REFERENCE / "real1.csv").read_text().splitlines())]
+    (tmp_path / "real1.csv").write_text(write(lines))
     assert "No value is the best of its column" in shown()
-    assert "![" not in shown()
-    table.write_text(text)
+    assert "![" not in page.read_text()
     drawn.write_bytes(b"figure")
-    first, _, *rows, _, picture, last, below, _ = shown().removeprefix(f"a\n{begin}\n").split("\n")
-    for words in ("ResNets on CIFAR-10 as lossy JPEGs", "Median of 3 seeds", "Bold: best of its column"):
-        assert words in first
-    assert rows == [
-        "| top-1 (%) | A, 4/32 | A, 3/32 | B, 4/32 | B, 3/32 |",
-        "| --- | --: | --: | --: | --: |",
-        "| Full-precision | 81.00 | 81.00 | 83.00 | 83.00 |",
-        "| RTN | 76.50 | 54.00 | 76.50 | 54.00 |",
-        "| B + X | 80.00 | **79.50** | 80.00 | **79.50** |",
-        "| Ablation | 70.00 | 71.00 | 70.00 | 71.00 |",
-    ]
-    assert (picture, last, below) == ("![Accuracy against bits](docs/bits.png)", end, "b")
-    assert (tmp_path / "docs/bits.png").read_bytes() == b"figure"
+    (tmp_path / "real1.csv").write_text(write([*lines[:-1], lines[-1] | {"best": 1}]))
+    assert "Bold: best of its column" in shown()
+    assert page.read_text().count(f"**{lines[-1]['value']}** |") == 1
+    assert "![Accuracy against bits](docs/bits.png)" in page.read_text()
+    assert figure.read_bytes() == b"figure"

@@ -14,7 +14,7 @@ from visible_text import visible
 
 from flexround.jobs import ranking as job
 from flexround.jobs import resolve
-from flexround.results import cells, ranking
+from flexround.results import cells, ranking, typed_csv
 from flexround.results.render import readme_tables, report_page
 from flexround.settings import user_rows
 from flexround.settings.layout import ROOT, Run
@@ -50,7 +50,7 @@ def test_the_lower_perplexity_leads(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
         fill(Path("results"), OF_RUNS["table05"], SCORES)
         stage.run(Namespace(job=Path(resolve.inputs(Plan(loaded("mini")), "ranking")["job"])))
-        lines = ranking.load(Path("results/mini/ranking.csv"))
+        lines = typed_csv.load_made(Path("results/mini/ranking.csv"), ranking.Line)
     (first, last) = [line for line in lines if line.group == "Language modelling"]
     assert (first.method, first.leads, last.method, last.loses) == ("AdaRound", 12, "FlexRound", 12)
 
@@ -120,4 +120,5 @@ def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:
     page = report_page.render(tmp_path, plan)
     assert re.search(r'<tr data-family="ImageNet">\s*<td[^>]*>ImageNet</td>\s*<td[^>]*>Strong</td>', page)
     assert "What leads on small networks may not lead on large ones." in visible(page)
-    assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in readme_tables.ranked(ranking.load(path)).splitlines()
+    shown = readme_tables.ranked(typed_csv.load_made(path, ranking.Line)).splitlines()
+    assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in shown

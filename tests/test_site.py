@@ -48,9 +48,8 @@ def test_every_hyper_parameter_has_a_row_with_values_and_meaning(made):
     assert "| `lr` | above 0 to 100, or for each group: above 0 to 100 | learning rate" in text
 
 
-def test_a_page_has_the_papers_numbers_ours_the_claims_and_the_commands():
-    text = table_page.page(3, [MINI, PAPER], BOLD, ROOT)
-    paper, mini, big = re.split(r"^## .*$", text, flags=re.MULTILINE)[1:]
+def test_a_page_has_the_papers_numbers_with_their_errata_ours_the_claims_and_the_commands():
+    paper, mini, big = re.split(r"^## .*$", table_page.page(3, [MINI, PAPER], BOLD, ROOT), flags=re.MULTILINE)[1:]
     assert "| B + FlexRound (Ours) | 4/4 | **69.32** / **88.83** |" in paper
     assert re.search(r"\| B \+ FlexRound \(Ours\) \| 4/4 \| \**9\d\.\d\d", mini)
     assert "top-1 / top-5 |" in mini
@@ -60,14 +59,11 @@ def test_a_page_has_the_papers_numbers_ours_the_claims_and_the_commands():
     assert "    make results/table3.csv\n" in mini
     assert "No results of this scale are published here." in big
     assert "    make results/table3.csv SCALE=paper\n" in big
-
-
-def test_errata_stand_below_the_papers_numbers_and_another_series_says_nothing_of_the_paper():
     assert "(a)" in table_page.page(20, [MINI], BOLD, ROOT).split("## Scale")[0]
-    text = table_page.page(1, [REAL], BOLD, ROOT)
-    assert "## In the paper" not in text
-    assert "    make results/real1.csv\n" in text
-    assert re.search(r"^\| B \+ FlexRound \(Ours\) .*\d\d\.\d\d", text, re.MULTILINE)
+    real = table_page.page(1, [REAL], BOLD, ROOT)
+    assert "## In the paper" not in real
+    assert "    make results/real1.csv\n" in real
+    assert re.search(r"^\| B \+ FlexRound \(Ours\) .*\d\d\.\d\d", real, re.MULTILINE)
     assert markdown.escape("[s1=*a*;\n|b_c|]") == r"\[s1=\*a\*; \|b\_c\|\]"
 
 

@@ -15,7 +15,7 @@ from visible_text import offline, visible
 from flexround.errors import InputError, SettingsError
 from flexround.jobs import resolve
 from flexround.results import grid
-from flexround.results.render import html, latex, notes, terminal
+from flexround.results.render import html, latex, terminal, words
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
 from flexround.settings.validation import validate
@@ -120,38 +120,34 @@ def test_a_spec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     ],
 )
 def test_captions_as_plain_text(written: str, shown: str) -> None:
-    assert notes.plain(written) == shown
+    assert words.plain(written) == shown
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
 def test_a_reader_sees_whose_numbers_these_are(name: str) -> None:
     table = OF_RUNS[name]
     shown = visible(rendered((REFERENCE / f"table{table.number}.csv").read_text(), table)[1])
-    words = "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers. Each cell: ours"
-    assert words in shown
-    assert notes.plain(table.caption).strip() in shown
+    said = "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers. Each cell: ours"
+    assert said in shown
+    assert words.plain(table.caption).strip() in shown
 
 
 def test_sections_stand_in_the_middle_of_their_rows_and_rows_of_fewer_metrics_fill_their_columns(
     tmp_path: Path,
 ) -> None:
     fragment, page, shown = rendered(fill(tmp_path, OF_RUNS["table04"], SCORES), OF_RUNS["table04"])
-    lines = fragment.splitlines()
-    body = lines[lines.index(r"\toprule") + 1 : lines.index(r"\bottomrule")]
-    assert body[0].startswith(r"Dataset & Method & \multicolumn{2}{c}{BERT\textsubscript{BASE}} & ")
-    assert [line.split(" & ")[:2] for line in body[1:6]] == [
-        [r"\midrule"],
-        ["", "Full-precision"],
-        [r"\cmidrule{2-12}"],
-        ["MNLI", "Q+AdaRound"],
-        ["", "Q+FlexRound (Ours)"],
-    ]
-    assert body[4] == rf"MNLI & Q+AdaRound & {' & '.join(['80.00 & 80.00'] * 5)} \\"
-    assert body.count(r"\midrule") == body.count(r"\cmidrule{2-12}") == 3
-    assert "Bold: best of its section by more than the noise." in fragment
     assert r"\begin{tabular}{clS[table-format=2.2]@{~/~}S[table-format=2.2]S" in fragment
+    assert (
+        r"""\midrule
+ & Full-precision & 99.00 & 99.00 & 99.00 & 99.00 & 99.00 & 99.00 & 99.00 & 99.00 & 99.00 & 99.00 \\
+\cmidrule{2-12}
+MNLI & Q+AdaRound & 80.00 & 80.00 & 80.00 & 80.00 & 80.00 & 80.00 & 80.00 & 80.00 & 80.00 & 80.00 \\
+ & Q+FlexRound (Ours) & """
+        in fragment
+    )
     assert "MRPC & Q+AdaRound & " + " & ".join([r"\multicolumn{2}{c}{80.00}"] * 5) in fragment
     assert r" & Q+FlexRound (Ours) & \multicolumn{2}{c}{\bfseries 85.00} & " in fragment
+    assert "Bold: best of its section by more than the noise." in fragment
     assert re.findall(r'<th scope="col">(\w+)<', page) == ["Section", "Method", "Metrics"]
     assert page.count(' colspan="2" title=') == 2 * 5 + 5
     assert "matched/mismatched" in visible(page)
@@ -177,9 +173,7 @@ def test_a_section_is_named_again_after_another_one() -> None:
         ),
         (
             "table21",
-            r" & B+FlexRound (Ours) & 4 / 16"
-            + r" & \bfseries 85.00" * 3
-            + r" & \bfseries 85.00\rlap{\textsuperscript{a}} & \bfseries 85.00",
+            r" & \bfseries 85.00\rlap{\textsuperscript{a}} & \bfseries 85.00",
             "although B+AdaRound",
             '<span class="paper">(72.61<sup>a</sup>)</span>',
         ),
@@ -189,19 +183,15 @@ def test_a_section_is_named_again_after_another_one() -> None:
 def test_an_erratum_stands_at_its_method_or_number_and_the_published_value_stays(
     tmp_path: Path, name: str, marked: str, note: str, in_page: str
 ) -> None:
-    text = fill(tmp_path, OF_RUNS[name], SCORES)
-    assert name != "table20" or "72.93" in text.splitlines()[7 * 7 + 4]
-    fragment, page, _ = rendered(text, OF_RUNS[name])
+    fragment, page, _ = rendered(fill(tmp_path, OF_RUNS[name], SCORES), OF_RUNS[name])
     number, below = [line for line in fragment.splitlines() if r"\textsuperscript{a" in line]
     assert marked in number
     assert below.startswith(r"{\footnotesize \textsuperscript{a}~")
     assert note in below
-    assert fragment.index(r"\end{tabular}") < fragment.index(below) < fragment.index(r"\end{table*}")
     assert page.count("<sup>a</sup>") == 2
     head, tail = page.split(in_page)
     assert head.count("Q+FlexRound (Ours)</th>") == (2 if name == "table20" else 0), "the last of three models"
-    assert '<p class="small"><sup>a</sup> ' in tail
-    assert note in tail
+    assert note in tail[tail.index('<p class="small"><sup>a</sup> ') :]
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="needs pdflatex")

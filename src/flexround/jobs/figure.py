@@ -5,13 +5,13 @@ from pathlib import Path
 from pydantic import Field
 
 from flexround.jobs import shared
-from flexround.jobs.jobfile import Job, Plan, Planned, network
-from flexround.jobs.shared import RESULTS
+from flexround.jobs.jobfile import Plan, Planned, network
+from flexround.jobs.shared import RESULTS, ShowingJob
 from flexround.results import sample_sizes
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import layout
 from flexround.settings.layout import Run
-from flexround.settings.schema import Checkpoint, Count, Positive, Recipe, Strict, TaskSpec
+from flexround.settings.schema import Checkpoint, Count, Positive, Strict, TaskSpec
 from flexround.settings.tables import ByBits, GridShifts, Panel, SampleSize, Table
 
 
@@ -26,24 +26,15 @@ class Shift(Strict):
     quantized: Path
 
 
-class Bits(Strict):
-    """Accuracy against bits: a table, and what its cells are collected by."""
-
-    table: Table
-    recipes: dict[str, Recipe]
-    seeds: dict[str, Count]
-
-
-class FigureJob(Job):
+class FigureJob(ShowingJob):
     """Draw one figure."""
 
     number: Count
     title: str
-    scale: str
     large_weight: Positive | None = Field(description="that parts the histograms beside grid shifts, if it has any")
     shifts: tuple[Shift, ...]
     sizes: Sizes | None
-    by_bits: Bits | None
+    by_bits: Table | None
 
 
 def resolve(plan: Plan, number: int) -> Planned:
@@ -51,14 +42,15 @@ def resolve(plan: Plan, number: int) -> Planned:
     spec = plan.params.figures[number]
     shifts = [_shift(plan, panel) for panel in spec.panels] if isinstance(spec, GridShifts) else []
     histograms = isinstance(spec, GridShifts) and spec.histograms
+    table = plan.params.tables[spec.table] if isinstance(spec, ByBits) else None
     job = FigureJob(
+        **shared.showing(plan, [table] if table else []),
         number=number,
         title=f"Figure {number}. {spec.title}",
-        scale=plan.scale.name,
         large_weight=plan.scale.figures.large_weight if histograms else None,
         shifts=shifts,
         sizes=sample_sizes.of(plan) if isinstance(spec, SampleSize) else None,
-        by_bits=_by_bits(plan, spec) if isinstance(spec, ByBits) else None,
+        by_bits=table,
         out=RESULTS / plan.scale.name / f"figure{number}.pdf",
     )
     networks = [network for shift in shifts for network in (shift.weights, shift.quantized)]
@@ -66,13 +58,6 @@ def resolve(plan: Plan, number: int) -> Planned:
     code = {target for model in models for target in (model.factory, model.equalization) if target}
     code |= {shift.task.module for shift in shifts}
     return Planned(job, networks or shared.evaluated(plan.figure_runs(number)), tuple(sorted(code)))
-
-
-def _by_bits(plan: Plan, spec: ByBits) -> Bits:
-    """Return the table that a figure shows by its bits."""
-    table = plan.params.tables[spec.table]
-    known = shared.showing(plan, [table])
-    return Bits(table=table, recipes=known["recipes"], seeds=known["seeds"])
 
 
 def _shift(plan: Plan, panel: Panel) -> Shift:

@@ -54,7 +54,6 @@ def _agreed(table: Table, setting: Setting, plan: Plan) -> float:
 
 
 def _value(setting: Setting, task: str, checkpoint: str, plan: Plan) -> float:
-    """Return a setting of a pair."""
     scale, (kind, _, key) = plan.scale, setting.setting.partition(".")
     if task not in scale.tasks:
         raise SettingsError(f"scale {scale.name}: task {suggest(task, scale.tasks)}")

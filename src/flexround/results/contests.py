@@ -23,8 +23,17 @@ class Lead(NamedTuple):
     @property
     def wins(self) -> bool:
         """Whether the cell is better by more than the noise, and p agrees."""
+        return self.decided(self.sure.p_value) > 0
+
+    def decided(self, p_value: float | None) -> int:
+        """Return 1 if the cell is better than its rival, -1 if it is worse, 0 if chance may explain the difference.
+
+        The lead must exceed the noise, and ``p_value``, if there is one, must be below 0.05.
+        """
         margin = metrics.of(self.cell.metric).sign * self.value
-        return round(margin - self.sure.noise, EXACT) > 0 and (self.sure.p_value is None or self.sure.p_value < LEVEL)
+        if round(abs(margin) - self.sure.noise, EXACT) <= 0 or (p_value is not None and p_value >= LEVEL):
+            return 0
+        return 1 if margin > 0 else -1
 
 
 def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:

@@ -148,7 +148,6 @@ def _expected(metric: str, facts: Evaluated, arrays: Arrays) -> Iterable[tuple[s
 
 
 def _stored(path: Path) -> Arrays:
-    """Return the arrays of a file of predictions."""
     try:
         return load_file(path) if path.exists() else {}
     except SafetensorError as error:

@@ -3,9 +3,11 @@
 import hashlib
 import itertools
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError
+from flexround.io import artifacts
 from flexround.results import typed_csv
 from flexround.results.paper_numbers import SETTING, Key
 from flexround.results.typed_csv import Printed
@@ -52,11 +54,6 @@ class Entry(NamedTuple):
         """The first of the runs behind the number."""
         return Run(self.scale, self.task, self.checkpoint, self.recipe, 0)
 
-    @property
-    def texts(self) -> list[str]:
-        """The cells of the line as the CSV has them."""
-        return ["" if value is None else str(int(value) if isinstance(value, bool) else value) for value in self]
-
 
 class GridCell(NamedTuple):
     """The entries of a row in one column, one for each metric; the last fills what is left of ``width`` numbers."""
@@ -102,11 +99,12 @@ class GridRow(NamedTuple):
 
 
 class Heading(NamedTuple):
-    """A column's name, its metrics (none where the rows differ, or for settings) and its width in numbers."""
+    """A column's name, its metrics (none where the rows differ, or for settings), its width and place in numbers."""
 
     name: str
     metrics: tuple[str, ...]
     width: int
+    first: int  # how many numbers stand left of it
 
 
 class TableGrid(NamedTuple):
@@ -145,6 +143,11 @@ class TableGrid(NamedTuple):
         return [name for name, wanted in needed.items() if wanted]
 
 
+def load(path: Path) -> TableGrid:
+    """Read the CSV file of a table, see :func:`read`."""
+    return read(artifacts.read_text(path), str(path))
+
+
 def read(text: str, name: str = "table CSV") -> TableGrid:
     """Read the CSV of a table.
 
@@ -158,21 +161,24 @@ def read(text: str, name: str = "table CSV") -> TableGrid:
     count = max(map(len, by_row))
     if wrong := [cells[0][0].row for cells in by_row if len(cells) not in (1, count)]:
         raise InputError(f"{name}: row {wrong[0]} has neither one cell nor one for each column; make it again")
-    columns = tuple(map(_heading, zip(*(cells for cells in by_row if len(cells) == count), strict=True)))
+    columns = _headings(zip(*(cells for cells in by_row if len(cells) == count), strict=True))
     rows = tuple(_row(cells, columns) for cells in by_row)
     sha256 = hashlib.sha256(text.encode()).hexdigest()
     return TableGrid(entries[0].table, entries[0].scale, columns, rows, sha256)
 
 
 def _by_column(entries: Iterable[Entry]) -> list[tuple[Entry, ...]]:
-    """Return the entries of one row by column."""
     return [tuple(of_column) for _, of_column in itertools.groupby(entries, key=lambda entry: entry.column)]
 
 
-def _heading(cells: Sequence[tuple[Entry, ...]]) -> Heading:
-    """Return the heading over the cells of a column."""
-    metrics = {tuple(entry.metric for entry in cell) for cell in cells} - {(SETTING,)}
-    return Heading(cells[0][0].column, metrics.pop() if len(metrics) == 1 else (), max(map(len, cells)))
+def _headings(columns: Iterable[Sequence[tuple[Entry, ...]]]) -> tuple[Heading, ...]:
+    headings, first = [], 0
+    for cells in columns:
+        metrics = {tuple(entry.metric for entry in cell) for cell in cells} - {(SETTING,)}
+        width = max(map(len, cells))
+        headings.append(Heading(cells[0][0].column, metrics.pop() if len(metrics) == 1 else (), width, first))
+        first += width
+    return tuple(headings)
 
 
 def _row(cells: list[tuple[Entry, ...]], columns: Sequence[Heading]) -> GridRow:

@@ -57,15 +57,15 @@ def load(path: Path = TABLES) -> dict[Key, float]:
     return found
 
 
-def load_bold(path: Path = TABLES) -> frozenset[Key]:
+def load_bold() -> frozenset[Key]:
     """Read which numbers the paper prints in bold; errors are those of :func:`load`, but for keys that are twice."""
-    return frozenset(line.key for line in typed_csv.load(path, Published, RESTORE) if line.bold)
+    return frozenset(line.key for line in typed_csv.load(TABLES, Published, RESTORE) if line.bold)
 
 
-def load_figure7(path: Path = FIGURE7) -> list[Point]:
+def load_figure7() -> list[Point]:
     """Read the paper's points of figure 7 (accuracy against calibration size).
 
     Raises:
         InputError: the file is missing or a line isn't what it should be.
     """
-    return typed_csv.load(path, Point, RESTORE)
+    return typed_csv.load(FIGURE7, Point, RESTORE)

@@ -15,23 +15,17 @@ missing, or if a pair has neither scores of single examples nor bootstrap resamp
 import itertools
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
-from pathlib import Path
 from typing import NamedTuple
 
 import pandas as pd
 from scipy import stats
 
-from flexround import metrics
-from flexround.io import artifacts
-from flexround.results import typed_csv
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import budget_key
-from flexround.results.contests import EXACT, Lead, between
-from flexround.results.paired import LEVEL
+from flexround.results.contests import Lead, between
 from flexround.results.render.overview import family_of
 from flexround.results.table_csv import write
 from flexround.results.typed_csv import Printed
-from flexround.settings.layout import Run
 
 ALL, FAMILY, SETTING = "all", "family", "setting"
 LEADS, SHARES, LOSES, LEFT_OUT = OUTCOMES = ["leads", "shares", "loses", "left_out"]
@@ -72,9 +66,9 @@ def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
     """
     compared = [_leads(contest) for contest in found]
     adjusted = iter(stats.false_discovery_control([lead.sure.p_value for leads in compared for lead in leads]))
-    decided = [[_decided(lead, next(adjusted)) for lead in leads] for leads in compared]
+    decided = [[(lead, lead.decided(next(adjusted))) for lead in leads] for leads in compared]
     return [
-        {method: _outcome(cell.run, pairs, len(contest) - 1) for method, cell in contest.items()}
+        {method: _outcome(cell, pairs) for method, cell in contest.items()}
         for contest, pairs in zip(found, decided, strict=True)
     ]
 
@@ -101,15 +95,6 @@ def to_csv(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -
     return write(of.to_dict("records"), Line._fields)
 
 
-def load(path: Path) -> list[Line]:
-    """Return the lines of a ``ranking.csv``; none if it isn't made.
-
-    Raises:
-        InputError: a CSV of another version.
-    """
-    return typed_csv.read(artifacts.read_text(path), Line, str(path)) if path.exists() else []
-
-
 def _leads(contest: Contest) -> list[Lead]:
     """Return how each pair of methods stands; none if a seed is missing or a pair has nothing to compare."""
     if not all(cell.complete for cell in contest.values()):
@@ -118,18 +103,9 @@ def _leads(contest: Contest) -> list[Lead]:
     return leads if all(lead.sure.p_value is not None for lead in leads) else []
 
 
-def _decided(lead: Lead, p: float) -> tuple[Run, ...]:
-    """Return the better and the worse run of a pair, given its adjusted p; neither where chance may be why."""
-    margin = metrics.of(lead.cell.metric).sign * lead.value
-    if p >= LEVEL or round(abs(margin) - lead.sure.noise, EXACT) <= 0:
-        return ()
-    return (lead.cell.run, lead.rival.run) if margin > 0 else (lead.rival.run, lead.cell.run)
-
-
-def _outcome(run: Run, pairs: Sequence[tuple[Run, ...]], rivals: int) -> str:
-    """Return how a run stands in its contest, given what is decided of each pair."""
-    if not pairs:
+def _outcome(cell: Cell, pairs: Sequence[tuple[Lead, int]]) -> str:
+    """Return how a cell stands in its contest, given all pairs and which of each is better."""
+    own = [sign if lead.cell is cell else -sign for lead, sign in pairs if cell is lead.cell or cell is lead.rival]
+    if not own:
         return LEFT_OUT
-    if any(run in pair[1:] for pair in pairs):
-        return LOSES
-    return LEADS if sum(run in pair[:1] for pair in pairs) == rivals else SHARES
+    return LOSES if min(own) < 0 else LEADS if min(own) > 0 else SHARES

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from flexround.errors import InputError
+from flexround.io import artifacts
 
 L = TypeVar("L", bound=tuple[Any, ...])
 
@@ -52,9 +53,18 @@ def load(path: Path, line: type[L], remedy: str) -> list[L]:
     """
     try:
         text = path.read_text(encoding="utf-8")
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; {remedy}") from error
+    except (FileNotFoundError, UnicodeDecodeError) as error:
+        raise InputError(f"{path}: missing or not UTF-8; {remedy}") from error
     return read("\n".join(of for of in text.splitlines() if not of.startswith("#")), line, str(path), remedy)
+
+
+def load_made(path: Path, line: type[L]) -> list[L]:
+    """Return the lines of a CSV file that this project writes; none if it isn't made.
+
+    Raises:
+        InputError: it is damaged, or of another version.
+    """
+    return read(artifacts.read_text(path), line, str(path)) if path.exists() else []
 
 
 def read(text: str, line: type[L], name: str, remedy: str = "make it again") -> list[L]:

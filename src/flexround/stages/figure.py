@@ -1,17 +1,18 @@
 """Draw one figure of the paper as PDF and PNG."""
 
 import argparse
+from collections.abc import Collection
 
 from flexround.errors import InputError
-from flexround.jobs.figure import Bits, FigureJob, Shift
+from flexround.jobs.figure import FigureJob, Shift
 from flexround.jobs.shared import RESULTS
 from flexround.machine import provenance
 from flexround.reconstruct import codes, network
 from flexround.results import cells, sample_sizes
-from flexround.results.cells import Scope
 from flexround.results.render import curves, figure_style, shifts
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.sample_sizes import Sizes
+from flexround.settings.tables import Table
 from flexround.tasks import protocol
 
 
@@ -22,14 +23,14 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: a run that the figure shows is not evaluated, or of another version.
     """
     job = FigureJob.read(arguments.job)
+    title, scale = job.title, job.scale.name
     if job.by_bits is not None:
-        axis = Axis("bits of the weights")
-        drawn = curves.draw(_by_bits(job.by_bits, job.number, job.scale), axis, job.title, job.scale)
+        drawn = curves.draw(_by_bits(job, job.by_bits), Axis("bits of the weights"), title, scale)
     elif job.sizes is not None:
         axis = Axis("calibration samples", "top-1 accuracy (%)", sizes=True)
-        drawn = curves.draw(_sizes(job.sizes, job.number, job.scale), axis, job.title, job.scale)
+        drawn = curves.draw(_sizes(job, job.sizes), axis, title, scale)
     else:
-        drawn = shifts.draw(list(map(_shifts, job.shifts)), job.title, job.scale, job.large_weight)
+        drawn = shifts.draw(list(map(_shifts, job.shifts)), title, scale, job.large_weight)
     figure_style.save(drawn, job.out.with_suffix(""))
 
 
@@ -45,16 +46,15 @@ def _shifts(shift: Shift) -> shifts.Shifts:
     return shifts.Shifts(shift.panel.title, weights, moved, rounded, shift.panel.method, shift.panel.paper)
 
 
-def _by_bits(shown: Bits, number: int, scale: str) -> list[CurvePoint]:
+def _by_bits(job: FigureJob, table: Table) -> list[CurvePoint]:
     """Return the values of each row of a table that is compared, and of full precision; a panel for each column."""
     found: list[tuple[str, str, int | None, list[float]]] = []
-    for cell in cells.collect(shown.table, Scope(scale, shown.recipes, shown.seeds, RESULTS)):
-        recipe = shown.recipes[cell.run.recipe]
+    for cell in cells.collect(table, job.scope):
+        recipe = job.recipes[cell.run.recipe]
         if cell.compare or not recipe.quantized:
             values = [trial.value for trial in cell.trials]
             found.append((cell.key.column, cell.key.method, recipe.w_bits, values))
-    if not found or not all(values for *_, values in found):
-        raise InputError(f"figure {number}: a row without an evaluated run; evaluate all runs of its table first")
+    _refuse_missing(job, [values for *_, values in found])
     seeds = curves.seeds([values for *_, bits, values in found if bits is not None])
     return [
         curves.of_seeds(f"{network} (dashed: full precision)\n{seeds}", method, str(bits or ""), values)
@@ -62,14 +62,16 @@ def _by_bits(shown: Bits, number: int, scale: str) -> list[CurvePoint]:
     ]
 
 
-def _sizes(shown: Sizes, number: int, scale: str) -> list[CurvePoint]:
+def _sizes(job: FigureJob, shown: Sizes) -> list[CurvePoint]:
     """Return the accuracies of each method and calibration size, and the paper's points if it has any."""
-    found = sample_sizes.values(shown, scale, RESULTS)
-    if not all(found.values()):
-        raise InputError(
-            f"figure {number}: a point without an evaluated run; evaluate the runs of every calibration size"
-        )
+    found = sample_sizes.values(shown, job.scale.name, RESULTS)
+    _refuse_missing(job, found.values())
     ours = f"ours: {curves.seeds(list(found.values()))}"
     points = [curves.of_seeds(ours, method, str(size), values) for (method, size), values in found.items()]
     paper = "the paper, on ImageNet: value and spread"
     return points + [CurvePoint(paper, p.method, str(p.size), p.value, p.spread) for p in shown.points]
+
+
+def _refuse_missing(job: FigureJob, points: Collection[list[float]]) -> None:
+    if not points or not all(points):
+        raise InputError(f"figure {job.number}: a row without an evaluated run; evaluate all runs that it shows first")

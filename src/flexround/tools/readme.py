@@ -7,9 +7,9 @@ from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_bytes, write_text
-from flexround.results import grid, published_results, ranking
+from flexround.results import grid, published_results, ranking, typed_csv
 from flexround.results.claims import judged
-from flexround.results.render import leads, readme_tables, summary_sentences
+from flexround.results.render import leads, overview, readme_tables
 from flexround.results.render.figure_style import save_png
 from flexround.results.render.overview import standing
 from flexround.settings.load import load_params
@@ -62,12 +62,13 @@ def evidence(arguments: argparse.Namespace) -> str:
     path = arguments.tables / f"{params.tables[1].name}.csv"
     if not path.exists():
         raise InputError(f"{path}: missing; make the tables of the scale {params.scale.name}, then the reference")
-    text = readme_tables.evidence(grid.read(read_text(path), str(path)), params.tables[1], params.scale)
+    text = readme_tables.evidence(grid.load(path), params.tables[1], params.scale)
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
     if claims.exists():
         lines = judged.against_adaround(judged.load(claims, params.scale))
-        text += f"\n{summary_sentences.outcomes(lines)}\n"
-    if ranked := ranking.load(arguments.tables / published_results.published_name(params.scale, "ranking.csv")):
+        text += f"\n{overview.outcomes(lines)}\n"
+    ranking_csv = arguments.tables / published_results.published_name(params.scale, "ranking.csv")
+    if ranked := typed_csv.load_made(ranking_csv, ranking.Line):
         text += f"\n{readme_tables.ranked(ranked)}\n"
     if arguments.drawn and arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())

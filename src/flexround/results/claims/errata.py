@@ -139,7 +139,6 @@ def _identity(cell: Cell) -> tuple[object, ...]:
 
 
 def _grouped(cells: Iterable[Cell], key: Callable[[Cell], Hashable]) -> dict[Hashable, list[Cell]]:
-    """Return cells by a key, in order."""
     groups: dict[Hashable, list[Cell]] = defaultdict(list)
     for cell in cells:
         groups[key(cell)].append(cell)

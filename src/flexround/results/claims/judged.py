@@ -98,15 +98,6 @@ def read(text: str, claims: Mapping[str, Claim], name: str = "claims CSV") -> li
     return judged
 
 
-def read_errata(text: str, name: str = "errata CSV") -> list[Erratum]:
-    """Return the errata of ``errata.csv``.
-
-    Raises:
-        InputError: a CSV of another version.
-    """
-    return typed_csv.read(text, Erratum, name)
-
-
 def total(judged: Iterable[JudgedClaim]) -> dict[str, int]:
     """Return how many comparisons of claims have each verdict."""
     counts = Counter(line.verdict for claim in judged for line in claim.lines)

@@ -38,8 +38,9 @@ class Claim(Strict):
         """Yield the cells of a table or figure that the claim compares, pair by pair."""
         by_place = {(cell.run.recipe, *_place(cell)): cell for cell in cells}
         for one, other in self.pairs:
+            pattern = re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\w+)", re.escape(one))  # a {name} is one part between hyphens
             for cell in filter(self._covers, cells):
-                names = re.fullmatch(_pattern(one), cell.run.recipe)
+                names = re.fullmatch(pattern, cell.run.recipe)
                 rival = by_place.get((other.format(**names.groupdict()), *_place(cell))) if names else None
                 if rival is not None:
                     yield cell, rival
@@ -57,7 +58,6 @@ class Claim(Strict):
         return f"worse by less than {self.within[metric]:g}" if self.within else "better"
 
     def _covers(self, cell: Cell) -> bool:
-        """Whether the claim is about a cell."""
         wanted = (self.sections, self.columns, self.metrics or tuple(self.within or self.similar))
         values = (cell.key.section, cell.key.column, cell.key.metric)
         return all(not names or value in names for names, value in zip(wanted, values, strict=True))
@@ -86,11 +86,6 @@ def load(path: Path = CLAIMS) -> Claims:
 def _place(cell: Cell) -> tuple[str, str, str]:
     """Return what the rows of a comparison share."""
     return cell.key.section, cell.key.column, cell.key.metric
-
-
-def _pattern(template: str) -> str:
-    """Return a template of recipes as a regular expression; a {name} is one part between hyphens."""
-    return re.sub(r"\\\{(\w+)\\\}", r"(?P<\1>\\w+)", re.escape(template))
 
 
 def budget_key(run: Run) -> str:

@@ -4,13 +4,13 @@ import hashlib
 from collections.abc import Mapping
 
 from flexround import metrics
+from flexround.results import typed_csv
 from flexround.results.claims import judged
 from flexround.results.claims.judged import FAILS, HOLDS, NOT_RUN, VERDICTS, Erratum, JudgedClaim, Judgement
 from flexround.results.claims.specs import Claim
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import Key
 from flexround.results.render import jinja, words
-from flexround.results.render.notes import scale_note
 from flexround.results.typed_csv import Printed
 from flexround.settings.schema import ScaleFacts
 
@@ -25,14 +25,13 @@ def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale:
     """Return the page, from what ``verdicts.to_csv`` and ``errata.to_csv`` give."""
     return jinja.HTML.get_template("claims.html").render(
         scale=scale,
-        note=scale_note(scale),
         z=Z,
         holds=HOLDS,
         verdicts=VERDICTS,
         claims=judged.read(claims_csv, claims),
         header=COMPARISONS,
         comparisons=comparisons,
-        errata=[ERRATA, *errata(judged.read_errata(errata_csv))],
+        errata=[ERRATA, *errata(typed_csv.read(errata_csv, Erratum, "errata CSV"))],
         sha256=[hashlib.sha256(text.encode()).hexdigest() for text in (claims_csv, errata_csv)],
     )
 
@@ -71,5 +70,4 @@ def _cell(line: Judgement | Key) -> str:
 
 
 def _signed(margin: Printed | None, metric: str) -> str:
-    """Return a margin with its sign and unit; a dash where there is none."""
     return "—" if margin is None else f"{margin:+.2f}{' %' if metrics.of(metric).relative else ''}"

@@ -78,7 +78,6 @@ def draw(points: Sequence[CurvePoint], axis: Axis, title: str, scale: str) -> Fi
 
 
 def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> None:
-    """Draw one network."""
     whole = [point.value for point in points if not point.at]
     for value in whole:
         guide(axes, y=value)

@@ -18,7 +18,6 @@ from flexround.io.artifacts import read_json, read_text, write_bytes
 from flexround.results import grid, published_results
 from flexround.results.render import jinja, latex
 from flexround.results.render.latex import escape
-from flexround.results.render.notes import scale_note
 from flexround.settings.layout import PARAMS
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Strict
@@ -38,9 +37,9 @@ class PaperPart(Strict):
     items: tuple[str, ...]
 
 
-def parts(names: Sequence[str], path: Path = ORDER) -> tuple[PaperPart, ...]:
+def parts(names: Sequence[str]) -> tuple[PaperPart, ...]:
     """Return ``names`` of tables and figures in the paper's parts and order, then those that it doesn't have."""
-    paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(path))
+    paper = TypeAdapter(tuple[PaperPart, ...]).validate_python(read_yaml(ORDER))
     known = {item for part in paper for item in part.items}
     kept = [part.model_copy(update={"items": tuple(item for item in part.items if item in names)}) for part in paper]
     others = PaperPart(title="Not in the paper", items=tuple(name for name in names if name not in known))
@@ -67,7 +66,6 @@ def source(root: Path, plan: Plan, figures: str) -> str:
     missing = [name for name in names if name not in tables and not (directory / f"{name}.pdf").exists()]
     return jinja.LATEX.get_template("document.tex").render(
         scale=plan.scale,
-        note=scale_note(plan.scale),
         figures=figures,
         fit=latex.FIT,
         parts=parts([name for name in names if name not in missing]),
@@ -88,7 +86,7 @@ def _published(root: Path, plan: Plan, table: Table) -> str | None:
     if path is None:
         return None
     said = r"\caption{" + rf"\emph{{{escape(PUBLISHED)}}} "
-    return latex.render(grid.read(read_text(path), str(path)), table, plan.scale).replace(r"\caption{", said, 1)
+    return latex.render(grid.load(path), table, plan.scale).replace(r"\caption{", said, 1)
 
 
 def compile_pdf(source: Path) -> None:
@@ -114,7 +112,6 @@ def compile_pdf(source: Path) -> None:
 
 
 def _complaint(source: Path, log: str) -> str:
-    """Return what pdflatex complains about, and what to do."""
     first = next((line for line in log.splitlines() if line.startswith("!")), log[-200:])
     if re.search(r"File `[^']+' not found", first):
         return f"{source}: {first.strip('! ')} Install it (Debian: {PACKAGES})"

@@ -16,6 +16,7 @@ from matplotlib.axes import Axes
 from matplotlib.backends.backend_agg import FigureCanvasAgg
 from matplotlib.backends.backend_svg import FigureCanvasSVG
 from matplotlib.figure import Figure
+from numpy.typing import ArrayLike
 
 from flexround.io.artifacts import atomic_write
 
@@ -90,7 +91,7 @@ def method_line(
     )
 
 
-def link(axes: Axes, x: Sequence[float], y: Sequence[float], sheets: Sequence[str]) -> None:
+def link(axes: Axes, x: ArrayLike, y: ArrayLike, sheets: Sequence[str]) -> None:
     """Lay links to sheets of the report over points; without sheets nothing is laid."""
     if any(sheets):
         points = axes.scatter(x, y, s=40, alpha=0, zorder=5)
@@ -136,6 +137,5 @@ def save_png(figure: Figure, path: Path) -> None:
 
 
 def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
-    """Write a figure atomically in the suite's style."""
     with style():
         atomic_write(path, functools.partial(figure.savefig, metadata=metadata, dpi=PNG_DPI))

@@ -2,23 +2,14 @@
 
 from flexround.results.grid import Entry, TableGrid
 from flexround.results.render import jinja
-from flexround.results.render.notes import legend, plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
 
 def render(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
     """Return a table as an HTML page."""
-    return jinja.HTML.get_template("table.html").render(
-        scale=scale,
-        grid=grid,
-        table=table,
-        caption=plain(table.caption),
-        note=scale_note(scale),
-        legend=legend(grid),
-        deltas=any(entry.delta for entry in grid.entries),
-        hover=hover,
-    )
+    page = jinja.HTML.get_template("table.html")
+    return page.render(scale=scale, grid=grid, table=table, hover=hover, sheets=None)
 
 
 def hover(entry: Entry) -> str:

@@ -7,7 +7,7 @@ from flexround.errors import SettingsError
 from flexround.results.grid import Entry, GridRow, Heading, TableGrid
 from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import jinja
-from flexround.results.render.notes import absent, legend, scale_note
+from flexround.results.render.words import absent, legend, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Column, Row, Table
 
@@ -105,7 +105,6 @@ def _number(entry: Entry) -> str:
 
 
 def _superscript(marks: str) -> str:
-    """Return raised marks."""
     return rf"\textsuperscript{{{marks}}}" if marks else ""
 
 

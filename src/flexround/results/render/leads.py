@@ -4,6 +4,7 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
@@ -35,16 +36,25 @@ def draw(lines: Sequence[Judgement], title: str, scale: str, sheets: Sequence[st
         raise InputError("claims.csv compares FlexRound with AdaRound nowhere; make the tables, then the claims again")
     shown = places(line.place for line in lines)
     offsets = [SPREAD * (number * GOLDEN % 1 - 0.5) for number in range(len(lines))]  # from the table's line
-    x = [multiple(line.margin, line.noise) for line in lines]
-    y = [shown.index(line.place) + offset for line, offset in zip(lines, offsets, strict=True)]
+    x = np.array([multiple(line.margin, line.noise) for line in lines])
+    y = np.array([shown.index(line.place) + offset for line, offset in zip(lines, offsets, strict=True)])
+    reach = max(2.0, *abs(x))
     with style():
         figure = new_figure(7.2, HEIGHT * len(shown) + 1.3, title, scale)
         axes = figure.subplots()
         axes.axvspan(-1, 1, color=GREY, alpha=0.15, linewidth=0, zorder=0)
-        _scatter(axes, lines, x, y)
+        for verdict, (words, colour, marker) in VERDICTS.items():
+            own = [line.verdict == verdict for line in lines]
+            look = {"s": 16, "color": colour, "marker": marker, "linewidths": 1, "alpha": 0.6, "label": words}
+            axes.scatter(x[own], y[own], **look)
         link(axes, x, y, sheets)
         _count(axes, lines, shown)
-        _finish(axes, shown, max(2.0, *map(abs, x)))
+        axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
+        axes.set_yticks(range(len(shown)), [place.capitalize() for place in shown])
+        axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(shown) - 0.4, -1.6))
+        axes.set_xlabel("FlexRound's lead in multiples of what chance explains (grey: within it)")
+        axes.grid(axis="y")
+        axes.legend(loc="upper left", ncols=len(VERDICTS), bbox_to_anchor=(0, 1.03))
     return figure
 
 
@@ -60,14 +70,6 @@ def multiple(margin: Printed | None, noise: Printed | None) -> float:
     return max(-REACH, min(REACH, multiple))
 
 
-def _scatter(axes: Axes, lines: Sequence[Judgement], x: Sequence[float], y: Sequence[float]) -> None:
-    """Draw the points of each verdict."""
-    for verdict, (words, colour, marker) in VERDICTS.items():
-        own = [index for index, line in enumerate(lines) if line.verdict == verdict]
-        look = {"s": 16, "color": colour, "marker": marker, "linewidths": 1, "alpha": 0.6, "label": words}
-        axes.scatter([x[index] for index in own], [y[index] for index in own], **look)
-
-
 def _count(axes: Axes, lines: Sequence[Judgement], shown: Sequence[str]) -> None:
     """Write beside each table how many of its cells have which verdict."""
     counts = Counter((line.place, line.verdict) for line in lines)
@@ -76,13 +78,3 @@ def _count(axes: Axes, lines: Sequence[Judgement], shown: Sequence[str]) -> None
         text = "  ".join(f"{counts[place, verdict]:>3}" for verdict in VERDICTS)
         axes.text(1.01, y, text, transform=beside, va="center", family="DejaVu Sans Mono", fontsize=7)
     axes.text(1.01, -1, "better / noise / worse", transform=beside, va="center", fontsize=6.5, color=GREY)
-
-
-def _finish(axes: Axes, shown: Sequence[str], reach: float) -> None:
-    """Set limits, ticks, labels and the legend."""
-    axes.axvline(0, color=GREY, linewidth=0.7, zorder=1)
-    axes.set_yticks(range(len(shown)), [place.capitalize() for place in shown])
-    axes.set(xlim=(-1.05 * reach, 1.05 * reach), ylim=(len(shown) - 0.4, -1.6))
-    axes.set_xlabel("FlexRound's lead in multiples of what chance explains (grey: within it)")
-    axes.grid(axis="y")
-    axes.legend(loc="upper left", ncols=len(VERDICTS), bbox_to_anchor=(0, 1.03))

@@ -1,15 +1,15 @@
-"""How each table stands: counted from its CSV."""
+"""How each table stands, counted from its CSV, and what was found in all of them, in a few sentences."""
 
 import fnmatch
 from collections import Counter
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from flexround.io import artifacts
 from flexround.results import grid
+from flexround.results.claims.judged import BETTER, EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE, Judgement
 from flexround.results.grid import Entry, TableGrid
-from flexround.results.render.notes import plain
+from flexround.results.render.words import plain
 from flexround.results.table_csv import NOT_RUN
 from flexround.results.typed_csv import Printed
 from flexround.settings.tables import Table
@@ -27,28 +27,73 @@ FAMILIES = {  # of a table's tasks and models; the first that fits
     "commonsense": "Common-sense reasoning",
     "webnlg": "Generation",
 }
-STATES = ("reproduced", "close", "off", "computed", "partial", "missing", NOT_RUN)  # as in the CSV
+STATES = ("reproduced", "close", "off", "computed", "partial", "missing", NOT_RUN)  # of a cell, as in the CSV
+WORST_FIRST = ("missing", NOT_RUN, "partial", "off", "close", "computed", "reproduced")
+NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
+SHOWN = 5  # runs in a sentence
 
 
 class Standing(NamedTuple):
     """A table and how it stands."""
 
     table: Table
-    family: str  # what it is about, for the reader to choose by
-    title: str  # the first sentence of the caption, plain text
     grid: TableGrid | None = None  # its cells; None if it isn't made
-    status: str = NOT_RUN  # of the whole table, one of STATES
-    counts: Mapping[str, int] = {}  # cells by status
-    worst: Printed | None = (
-        None  # the difference of the cell farthest from the paper's; None where that may not be said
-    )
     published: bool = False  # whether its CSV is that of results/reference, because none was computed here
-    wins: tuple[int, int] = (0, 0)  # how many cells best by more than the noise are FlexRound's, and how many there are
+
+    @property
+    def family(self) -> str:
+        """What the table is about, for the reader to choose by."""
+        return family(self.table)
+
+    @property
+    def title(self) -> str:
+        """The first sentence of the caption, as plain text."""
+        return plain(self.table.caption).partition(". ")[0].rstrip(".")
 
     @property
     def entries(self) -> list[Entry]:
         """All numbers of the table; none if it isn't made."""
         return self.grid.entries if self.grid else []
+
+    @property
+    def sheets(self) -> dict[Entry, str]:
+        """The name of the report's sheet that says where a number comes from, such as ``3.24``."""
+        return {entry: f"{self.table.number}.{index}" for index, entry in enumerate(self.entries)}
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """The number of cells with each status."""
+        found = Counter(entry.status for entry in self.entries)
+        return {name: found[name] for name in STATES if found[name]}
+
+    @property
+    def status(self) -> str:
+        """The status of the table: that of its worst cell, but partial if some cells are there and some aren't."""
+        absent = sum(count for name, count in self.counts.items() if name in ("missing", NOT_RUN))
+        if 0 < absent < len(self.entries):
+            return "partial"
+        return next((name for name in WORST_FIRST if name in self.counts), NOT_RUN)
+
+    @property
+    def cells(self) -> str:
+        """The number of cells, by status if they differ."""
+        by_status = ", ".join(f"{count} {name}" for name, count in self.counts.items())
+        return by_status if len(self.counts) > 1 else by_status.partition(" ")[0]
+
+    @property
+    def worst(self) -> Printed | None:
+        """The difference of the cell that is farthest from the paper's; None where that may not be said."""
+        return max((entry.delta for entry in self.entries if entry.delta is not None), key=abs, default=None)
+
+    @property
+    def wins(self) -> tuple[int, int]:
+        """How many cells are best by more than the noise: FlexRound's, and all."""
+        return self.grid.wins if self.grid else (0, 0)
+
+    @property
+    def led(self) -> str:
+        """The wins in words, such as ``2 of 3``; empty if no cell is best."""
+        return "{} of {}".format(*self.wins) if self.wins[1] else ""
 
 
 def standing(table: Table, path: Path, published: bool = False) -> Standing:
@@ -57,28 +102,7 @@ def standing(table: Table, path: Path, published: bool = False) -> Standing:
     Raises:
         InputError: a CSV made by another version.
     """
-    unknown = Standing(table, family(table), plain(table.caption).partition(". ")[0].rstrip("."))
-    if not path.exists():
-        return unknown
-    found = grid.read(artifacts.read_text(path), str(path))
-    counts = Counter(entry.status for entry in found.entries)
-    deltas = [entry.delta for entry in found.entries if entry.delta is not None]
-    return unknown._replace(
-        grid=found,
-        published=published,
-        status=status(counts),
-        counts={name: counts[name] for name in STATES if counts[name]},
-        worst=max(deltas, key=abs, default=None),
-        wins=found.wins,
-    )
-
-
-def status(counts: Counter[str]) -> str:
-    """Return the status of a table: that of its worst cell, but partial if some cells are there and some aren't."""
-    if 0 < counts["missing"] + counts[NOT_RUN] < counts.total():
-        return "partial"
-    order = ("missing", NOT_RUN, "partial", "off", "close", "computed", "reproduced")
-    return next(name for name in order if counts[name])
+    return Standing(table, grid.load(path) if path.exists() else None, published)
 
 
 def family(table: Table) -> str:
@@ -89,3 +113,50 @@ def family(table: Table) -> str:
 def family_of(names: Collection[str]) -> str:
     """Return what tasks and checkpoints of these names are about."""
     return next((found for pattern, found in FAMILIES.items() if fnmatch.filter(names, pattern)), "Other")
+
+
+def sentences(
+    verdicts: Mapping[str, int], leads: Sequence[Judgement], standings: Sequence[Standing], others: Sequence[str] = ()
+) -> list[str]:
+    """Return the sentences that the report begins with.
+
+    ``verdicts`` count the comparisons of all claims, ``leads`` are those of FlexRound with AdaRound, ``others`` the
+    evaluated runs that none of the tables shows.
+    """
+    found = []
+    if judged := verdicts[HOLDS] + verdicts[FAILS] + verdicts[NOISE]:
+        found.append(
+            f"The paper's claims make {judged} comparisons that were run here: {verdicts[HOLDS]} hold, "
+            f"{verdicts[FAILS]} do not, and {verdicts[NOISE]} are inside the noise."
+        )
+    if verdicts[NOT_RUN]:
+        found.append(f"{verdicts[NOT_RUN]} more were not run.")
+    if leads:
+        of = Counter(line.verdict for line in leads)
+        found.append(
+            f"FlexRound against AdaRound, in {len(leads)} cells that differ in the rounding alone: "
+            f"{of[HOLDS] + of[FAILS]} are decided, {of[HOLDS]} for FlexRound and {of[FAILS]} for AdaRound; "
+            f"{of[NOISE]} are inside the noise."
+        )
+        found.append(outcomes(leads))
+    won, settled = (sum(standing.wins[side] for standing in standings) for side in (0, 1))
+    if settled:
+        found.append(
+            f"Of the {settled} cells that beat every other method by more than the noise, {won} are FlexRound's."
+        )
+    reached = Counter(entry.status for standing in standings for entry in standing.entries)
+    if compared := reached["reproduced"] + reached["close"] + reached["off"]:
+        found.append(f"{reached['reproduced']} of {compared} cells are within the tolerance of the paper's number.")
+    if others:
+        shown = [*others[:SHOWN], *([f"{len(others) - SHOWN} more"] if len(others) > SHOWN else [])]
+        found.append(f"Evaluated, but in no table of this page: {', '.join(shown)}.")
+    return found or [NOTHING]
+
+
+def outcomes(leads: Sequence[Judgement]) -> str:
+    """Return the sentence that counts the outcomes of the comparisons of FlexRound with AdaRound."""
+    of = Counter(line.outcome.partition(",")[0] for line in leads if line.outcome)
+    equal = sorted(outcome for outcome in of if outcome.startswith(EQUAL)) or [EQUAL]
+    counts = ", ".join(f"{of[outcome]} {outcome}" for outcome in (BETTER, WORSE, *equal, UNDECIDED))
+    method = "p adjusted by Benjamini and Hochberg's method for all comparisons"
+    return f"FlexRound against AdaRound, {method}: {counts}, of {of.total()}."

@@ -1,7 +1,7 @@
 """The plots of the report: drawn as the figures are, each point a link to its cell, with the numbers as a table."""
 
 import statistics
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import NamedTuple
@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from flexround.results import sample_sizes
-from flexround.results.claims.judged import Judgement
+from flexround.results.claims.judged import FAILS, HOLDS, Judgement
 from flexround.results.evaluated import read_run
 from flexround.results.grid import Entry
 from flexround.results.paired import Z
@@ -18,7 +18,7 @@ from flexround.results.paper_numbers import SETTING
 from flexround.results.render import curves, leads, origins, words
 from flexround.results.render.curves import Axis, CurvePoint
 from flexround.results.render.figure_style import svg
-from flexround.results.render.listing import Cell, Strip, as_cell
+from flexround.results.render.jinja import Cell, as_cell
 from flexround.results.render.overview import Standing
 from flexround.results.table_csv import number
 from flexround.settings.plan import Plan
@@ -27,7 +27,7 @@ Values = Mapping[tuple[str, int], list[float]]  # of the seeds, by method and ca
 
 
 class Picture(NamedTuple):
-    """One drawing, and its numbers; where these have strips there is no other drawing."""
+    """One drawing, and its numbers; where these have bars there is no other drawing."""
 
     label: str
     header: Sequence[str]
@@ -52,8 +52,7 @@ class Sheets:
         self.said: dict[str, str] = {}  # of each sheet, in words
         self._names: dict[tuple[str, ...], str] = {}
         for standing in standings:
-            for index, entry in enumerate(standing.entries):
-                sheet = f"{standing.table.number}.{index}"
+            for entry, sheet in standing.sheets.items():
                 self._names[_place(entry, standing.table.place)] = sheet
                 self.said[sheet] = f"{standing.table.title}, {cell_of(entry, entry.method)}: {entry.value}"
 
@@ -72,21 +71,21 @@ def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
     """Return FlexRound's leads over AdaRound: all in multiples of the noise, those of each table with their noise."""
     title = "FlexRound's lead over AdaRound"
     text = (
-        "Right of 0: FlexRound is better. The rows that are compared differ in the rounding alone. The leads of one "
-        "table are in points, for perplexities in percent; beside it, each is drawn in multiples of its noise. Where "
-        "the bar crosses 0, chance may explain the lead. A point, or a cell's name, is a link to FlexRound's cell."
+        "Right of 0, FlexRound is better. The compared rows differ in the rounding alone. The leads of one table are "
+        "in points, for perplexities in percent; the bar behind each lead shows how many times larger it is than its "
+        "noise. A point, or a cell's name, is a link to FlexRound's cell."
     )
+    pictures = []
+    if lines:
+        places = leads.places(line.place for line in lines)
+        counts = Counter((line.place, line.verdict) for line in lines)
+        header = ["", *(words_of for words_of, *_ in leads.VERDICTS.values())]
+        rows = [[Cell(p.capitalize()), *(Cell(str(counts[p, verdict])) for verdict in leads.VERDICTS)] for p in places]
+        drawn = leads.draw(lines, "", scale, [sheets.of(line, line.place) for line in lines])
+        pictures = [sheets.picture(title, "all tables", drawn, header, rows)]
+        pictures += [_of_place(place, [line for line in lines if line.place == place], sheets) for place in places]
     empty = "No claims were judged: make the claims of this scale."
-    if not lines:
-        return Plot("leads", title, text, empty, [])
-    places = leads.places(line.place for line in lines)
-    counts = Counter((line.place, line.verdict) for line in lines)
-    told = [[place.capitalize(), *(str(counts[place, verdict]) for verdict in leads.VERDICTS)] for place in places]
-    header = ["", *(words_of for words_of, *_ in leads.VERDICTS.values())]
-    drawn = leads.draw(lines, "", scale, [sheets.of(line, line.place) for line in lines])
-    every = sheets.picture(title, "all tables", drawn, header, [list(map(Cell, row)) for row in told])
-    each = [_of_place(place, [line for line in lines if line.place == place], sheets) for place in places]
-    return Plot("leads", title, text, empty, [every, *each])
+    return Plot("leads", title, text, empty, pictures)
 
 
 def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
@@ -129,19 +128,18 @@ def of_seeds(standings: Iterable[Standing], found: Values, root: Path, sheets: S
     Raises:
         InputError: an evaluated run that can't be used.
     """
-    lines: dict[str, list[tuple[str, str, list[float]]]] = {}
+    lines: dict[str, list[tuple[Cell, list[float]]]] = defaultdict(list)
     for standing in standings:
-        for entry in standing.entries:
+        for entry, sheet in standing.sheets.items():
             if values := _seeds(entry, standing, root):
-                line = (cell_of(entry, entry.method), sheets.of(entry, standing.table.place), values)
-                lines.setdefault(standing.table.title, []).append(line)
-    of_sizes = [(f"{method}, {size} samples", "", own) for (method, size), own in found.items() if len(own) > 1]
-    if of_sizes:
-        lines["calibration sizes"] = of_sizes
-    title = "Spread over seeds"
-    text = "Each point is a seed: its value less the median of its cell, which is in the middle."
+                lines[standing.table.title].append((_linked(cell_of(entry, entry.method), sheet), values))
+    for (method, size), values in found.items():
+        if len(values) > 1:
+            lines["calibration sizes"].append((Cell(f"{method}, {size} samples"), values))
+    text = "The bar behind the value of a seed shows how far it is from the median of the cell."
     empty = "Every cell has one seed, or its seeds were not computed here: --config seeds=3 makes three."
-    return Plot("seeds", title, text, empty, [_over_seeds(label, of) for label, of in lines.items()])
+    pictures = [_over_seeds(label, of_label) for label, of_label in lines.items()]
+    return Plot("seeds", "Spread over seeds", text, empty, pictures)
 
 
 def whole(plan: Plan, recipe: str) -> bool:
@@ -162,14 +160,15 @@ def _place(line: Entry | Judgement, place: str) -> tuple[str, ...]:
 
 def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
     """Return the leads of one table with their noise; a row of a figure is named by its number of samples."""
-    part = 100 / leads.REACH
+    kinds = {HOLDS: "good", FAILS: "bad"}
+    multiples = [abs(leads.multiple(line.margin, line.noise)) for line in lines]
     rows = []
-    for line in lines:
+    for line, multiple in zip(lines, multiples, strict=True):
         method = line.one.rpartition(", ")[2] if place.startswith("figure") else line.one.split()[0]
-        strip = Strip((part * leads.multiple(line.margin, line.noise),), part, line.verdict)
-        margin = as_cell(line.margin)._replace(drawn=strip)
+        share = round(100 * multiple / max(2.0, *multiples))
+        lead = as_cell(line.margin)._replace(share=share, kind=kinds.get(line.verdict, ""))
         others = map(as_cell, (line.noise, line.p_value, leads.VERDICTS[line.verdict][0]))
-        rows.append([_linked(cell_of(line, method), sheets.of(line, place)), margin, *others])
+        rows.append([_linked(cell_of(line, method), sheets.of(line, place)), lead, *others])
     return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 
 
@@ -219,19 +218,17 @@ def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
     return [read_run(run, root / "results", [metric])[metric].value for run in origins.evaluated(entry, root)]
 
 
-def _over_seeds(label: str, lines: list[tuple[str, str, list[float]]]) -> Picture:
-    """Return the seeds of each cell around its median."""
-    medians = [statistics.median(values) for _, _, values in lines]
-    deviations = [[value - median for value in line[2]] for median, line in zip(medians, lines, strict=True)]
-    part = 100 / (max(abs(deviation) for of_cell in deviations for deviation in of_cell) or 1.0)
+def _over_seeds(label: str, lines: Sequence[tuple[Cell, list[float]]]) -> Picture:
+    medians = [statistics.median(values) for _, values in lines]
+    away = [[abs(value - median) for value in values] for (_, values), median in zip(lines, medians, strict=True)]
+    largest = max(map(max, away)) or 1.0
     rows = []
-    for (name, sheet, values), median, of_cell in zip(lines, medians, deviations, strict=True):
-        strip = Strip(tuple(part * deviation for deviation in of_cell))
-        rows.append([_linked(name, sheet), Cell(number(median), drawn=strip), *map(Cell, map(number, values))])
-    header = ["cell", "median", *(f"seed {index}" for index in range(len(lines[0][2])))]
-    return Picture(label, header, rows)
+    for (name, values), median, of_cell in zip(lines, medians, away, strict=True):
+        bars = [round(100 * distance / largest) for distance in of_cell]
+        seeds = [Cell(number(value), share=bar) for value, bar in zip(values, bars, strict=True)]
+        rows.append([name, Cell(number(median)), *seeds])
+    return Picture(label, ["cell", "median", *(f"seed {index}" for index in range(len(lines[0][1])))], rows)
 
 
 def _linked(text: str, sheet: str) -> Cell:
-    """Return a cell that links to a sheet, if there is one."""
     return Cell(text, f"cell-{sheet}" if sheet else "")

@@ -2,14 +2,14 @@
 
 import re
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 
 from flexround.errors import InputError
 from flexround.results.grid import GridRow, TableGrid
 from flexround.results.ranking import ALL, Line
 from flexround.results.render import markdown
-from flexround.results.render.notes import plain, scale_note
 from flexround.results.render.overview import Standing
+from flexround.results.render.words import plain, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
@@ -37,7 +37,7 @@ def replaced(page: str, part: str, table: str) -> str:
 def status(standings: Iterable[Standing], scale: ScaleFacts) -> str:
     """Return the status of every table, with differences to the paper's numbers if ``scale`` allows."""
     header = ["table", "about", "status", "cells", "FlexRound best"]
-    rows = [[str(s.table.number), s.family, s.status, _cells(s.counts), _wins(*s.wins)] for s in standings]
+    rows = [[str(s.table.number), s.family, s.status, s.cells or MISSING, s.led or MISSING] for s in standings]
     if scale.comparable:
         header.append("farthest from the paper")
         rows = [[*row, str(s.worst or MISSING)] for row, s in zip(rows, standings, strict=True)]
@@ -73,20 +73,7 @@ def ranked(lines: Iterable[Line]) -> str:
     return markdown.table([name.replace("_", " ") for name in header], rows)
 
 
-def _cells(counts: Mapping[str, int]) -> str:
-    """Return the number of cells, by status if they differ."""
-    if len(counts) < 2:
-        return str(sum(counts.values()) or MISSING)
-    return ", ".join(f"{count} {name}" for name, count in counts.items())
-
-
-def _wins(won: int, settled: int) -> str:
-    """Return how often FlexRound is the best, of the cells that have a best."""
-    return f"{won} of {settled}" if settled else MISSING
-
-
 def _value(line: GridRow | None, column: int) -> str:
-    """Return a value, bold if it wins."""
     if line is None:
         return ""
     entry = line.cells[column].entries[0]
@@ -94,12 +81,10 @@ def _value(line: GridRow | None, column: int) -> str:
 
 
 def _seeds(grid: TableGrid) -> str:
-    """Return over how many seeds the values are."""
     seeds = max(entry.n_seeds for entry in grid.entries if entry.n_seeds)
     return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
 
 
 def _noise(grid: TableGrid) -> str:
-    """Return the standard error of the values that take part in a contest."""
     errors = [entry.stderr for entry in grid.entries if entry.stderr and entry.rival]
     return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""

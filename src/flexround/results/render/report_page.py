@@ -11,13 +11,13 @@ from typing import Any
 from markupsafe import Markup
 
 from flexround import metrics
-from flexround.io import artifacts
-from flexround.results import published_results, ranking
+from flexround.results import published_results, ranking, typed_csv
 from flexround.results.claims import judged
+from flexround.results.claims.judged import Erratum
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import DECIMALS, SETTING
-from flexround.results.render import claims_page, jinja, job_costs, notes, origins, pictures, summary_sentences, words
-from flexround.results.render.listing import Cell
+from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures, words
+from flexround.results.render.jinja import Cell
 from flexround.results.render.overview import Standing, standing
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
@@ -44,32 +44,36 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     every_run = list(itertools.chain(*runs.values()))
     shared = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
     claims_csv, errata_csv, ranking_csv = shared
-    ranked = ranking.load(ranking_csv.path)
+    ranked = typed_csv.load_made(ranking_csv.path, ranking.Line)
     claims = judged.load(claims_csv.path, plan.scale)
-    verdicts = judged.total(claims)
     leads = judged.against_adaround(claims)
     costs = {number: _seconds(root, plan, f"Table {number}", of_table) for number, of_table in runs.items() if of_table}
     sheets = pictures.Sheets(standings)
     sizes = pictures.sizes(plan, root)
-    data = origins.provenance(root, plan, standings, own) | {
-        "compared": _compared(standings, plan),
-        "decimals": DECIMALS,
-        "z": Z,
-    }
+    complete, unmade = plan.complete_tables(), [s for s in standings if not s.grid]
+    figures = {number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)}
+    data = origins.provenance(root, plan, standings, own)
+    data |= {"compared": _compared(standings, plan), "decimals": DECIMALS, "z": Z}
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
-        note=notes.scale_note(plan.scale),
         standings=standings,
-        complete=plan.complete_tables(),
+        not_run=[
+            (f"{s.table.title}: {s.title}.", f"{s.table.name}.csv", s.family)
+            for s in unmade
+            if s.table.number in complete
+        ],
+        lacking=sum(s.table.number not in complete for s in unmade),
         families=list(dict.fromkeys(s.family for s in standings)),
-        legend=notes.legend,
-        figures={number: _image(directory / f"figure{number}.png") for number in sorted(plan.figures)},
+        figures=[(number, image) for number, image in figures.items() if image],
+        undrawn=[
+            (f"Figure {number}: not run.", f"figure{number}.pdf", "") for number in figures if not figures[number]
+        ],
         published=sum(s.published for s in standings),
         claims=claims,
         claims_published=claims_csv.published,
         comparisons=claims_page.comparisons,
         comparisons_header=claims_page.COMPARISONS,
-        found=summary_sentences.sentences(verdicts, leads, standings, _others(directory, every_run)),
+        found=overview.sentences(judged.total(claims), leads, standings, _others(directory, every_run)),
         leads=pictures.of_leads(leads, sheets, plan.scale.name),
         plots=[
             pictures.of_bits(standings, plan, sheets),
@@ -80,7 +84,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         ranking_families=[line.group if line.by == ranking.FAMILY else "" for line in ranked],
         ranking_published=ranking_csv.published,
         errata_header=claims_page.ERRATA,
-        errata=_errata(errata_csv.path),
+        errata=claims_page.errata(typed_csv.load_made(errata_csv.path, Erratum)),
         status=_status(standings, plan.scale.comparable),
         costs=[["Table", *STAGES], *costs.values()],
         cost_families=[s.family for s in standings if s.table.number in costs],
@@ -96,7 +100,7 @@ def _compared(standings: Iterable[Standing], plan: Plan) -> list[dict[str, Any]]
     """
     return [
         {
-            "sheet": f"{standing.table.number}.{index}",
+            "sheet": sheet,
             "table": standing.table.title,
             "method": re.sub(r"\s*\+\s*", " + ", entry.method),  # the paper writes Q+FlexRound, too
             "cell": words.listed(entry.section, entry.column, words.of(entry.metric)),
@@ -109,14 +113,9 @@ def _compared(standings: Iterable[Standing], plan: Plan) -> list[dict[str, Any]]
             "published": entry.published,
         }
         for standing in standings
-        for index, entry in enumerate(standing.entries)
+        for entry, sheet in standing.sheets.items()
         if entry.metric != SETTING and entry.method
     ]
-
-
-def _errata(path: Path) -> list[tuple[object, ...]]:
-    """Return the rows of the errata; none if they aren't made."""
-    return claims_page.errata(judged.read_errata(artifacts.read_text(path), str(path))) if path.exists() else []
 
 
 def _others(directory: Path, runs: Iterable[Run]) -> list[str]:
@@ -132,11 +131,9 @@ def _status(standings: Iterable[Standing], comparable: bool) -> list[list[Cell |
     rows = [[*header, "FlexRound best"]]
     for s in standings:
         name = Cell(s.table.title, s.table.name) if s.grid else s.table.title
-        cells = ", ".join(f"{count} {state}" for state, count in s.counts.items())
         worst = [str(s.worst or "")] if comparable else []
-        best = "no best" if s.grid and s.table.groups else ""
-        best = f"{s.wins[0]} of {s.wins[1]}" if s.wins[1] else best
-        rows.append([name, s.title, s.family, "published" if s.published else s.status, cells, *worst, best])
+        led = s.led or ("no best" if s.grid and s.table.groups else "")
+        rows.append([name, s.title, s.family, "published" if s.published else s.status, s.cells, *worst, led])
     return rows
 
 
@@ -154,5 +151,4 @@ def _script_data(data: dict[str, Any]) -> Markup:
 
 
 def _image(path: Path) -> str | None:
-    """Return a PNG as a data address; None if the figure isn't drawn."""
     return "data:image/png;base64," + base64.b64encode(path.read_bytes()).decode() if path.exists() else None

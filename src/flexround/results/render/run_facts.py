@@ -9,7 +9,7 @@ from typing import Any
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.results.render import job_costs, words
-from flexround.results.render.listing import as_cell
+from flexround.results.render.jinja import as_cell
 from flexround.results.table_csv import number
 from flexround.settings import layout
 from flexround.settings.layout import Run
@@ -44,40 +44,36 @@ def sections(root: Path, plan: Plan, run: Run, own: str | None = None) -> list[S
     Raises:
         InputError: a file that isn't what it should be.
     """
+    evaluated, quantized = (root / of(run) for of in (layout.evaluated_dir, layout.quantized_dir))
+    weights = root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)
+    directories = job_costs.directories(plan, run)
+    samples = [root / place for place in directories if job_costs.stage(place) == "calibrate"]
     try:
-        return _sections(root, plan, run, own)
+        metrics, record = artifacts.read_json(evaluated / "metrics.json"), _optional(quantized / "record.json")
+        manifest = _manifest([quantized])
+        recorded: list[Section] = [
+            ("Run", {**vars(run), "make it again": command(run, plan, own)}),
+            ("Result", {key: metrics[key] for key in RESULT if metrics.get(key)}),
+            ("Recipe", _recipe(manifest)),
+            ("Settings and where they come from", _settings(manifest)),
+            ("Blocks", _blocks(record)),
+            ("Calibration samples", _manifest(samples)),
+            ("Full-precision network", _manifest([weights])),
+            ("Gate", _optional(root / plan.gate(run))),
+            ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
+            ("Versions of the evaluation", metrics.get("environment", {})),
+            ("Versions of the reconstruction", record.get("environment", {})),
+            ("sha256 of what is recorded", _hashes(root, directories)),
+            *_logs(root, directories),
+        ]
+        return [(title, _rounded(facts)) for title, facts in recorded if facts]
     except (AttributeError, KeyError, TypeError, ValueError) as error:
-        directory = root / layout.evaluated_dir(run)
         raise InputError(
-            f"{directory}: what is recorded of it isn't what its jobs write ({error!r}); make it again"
+            f"{evaluated}: what is recorded of it isn't what its jobs write ({error!r}); make it again"
         ) from error
 
 
-def _sections(root: Path, plan: Plan, run: Run, own: str | None) -> list[Section]:
-    directories = job_costs.directories(plan, run)
-    metrics = artifacts.read_json(root / layout.evaluated_dir(run) / "metrics.json")
-    manifest = _manifest([root / layout.quantized_dir(run)])
-    record = _optional(root / layout.quantized_dir(run) / "record.json")
-    recorded: list[Section] = [
-        ("Run", {**vars(run), "make it again": command(run, plan, own)}),
-        ("Result", {key: metrics[key] for key in RESULT if metrics.get(key)}),
-        ("Recipe", _recipe(manifest)),
-        ("Settings and where they come from", _settings(manifest)),
-        ("Blocks", _blocks(record)),
-        ("Calibration samples", _manifest([root / d for d in directories if job_costs.stage(d) == "calibrate"])),
-        ("Full-precision network", _manifest([root / layout.checkpoint_dir(run.scale, run.task, run.checkpoint)])),
-        ("Gate", _optional(root / plan.gate(run))),
-        ("Jobs: seconds, CPU seconds and peak MB", _costs(root, directories)),
-        ("Versions of the evaluation", metrics.get("environment", {})),
-        ("Versions of the reconstruction", record.get("environment", {})),
-        ("sha256 of what is recorded", _hashes(root, directories)),
-        *_logs(root, directories),
-    ]
-    return [(title, _rounded(facts)) for title, facts in recorded if facts]
-
-
 def _optional(path: Path) -> dict[str, Any]:
-    """Return a JSON file, or nothing if it isn't there."""
     return artifacts.read_json(path) if path.exists() else {}
 
 

@@ -7,17 +7,12 @@ import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flexround.errors import InputError
 from flexround.results.render.figure_style import BLUE, ORANGE, guide, new_figure, style
 
 
 @dataclasses.dataclass(frozen=True)
 class Shifts:
-    """How far a rounding moved the integer codes of one layer from round-to-nearest; all arrays have one shape.
-
-    Raises:
-        InputError: the shapes differ, or there is no weight.
-    """
+    """How far a rounding moved the integer codes of one layer from round-to-nearest; all arrays have one shape."""
 
     name: str  # of the model
     weight: np.ndarray  # pre-trained, float
@@ -25,13 +20,6 @@ class Shifts:
     rtn: np.ndarray  # integer codes of round-to-nearest
     method: str = ""  # where several are compared
     paper: str = ""  # what the paper says: a share, or how far the codes move
-
-    def __post_init__(self) -> None:
-        if not self.weight.shape == self.learned.shape == self.rtn.shape or not self.weight.size:
-            raise InputError(
-                f"{self.name}: weights of shape {self.weight.shape}, learned codes {self.learned.shape}, RTN codes "
-                f"{self.rtn.shape}; take all three from the same layer"
-            )
 
     @property
     def steps(self) -> np.ndarray:
@@ -91,7 +79,6 @@ def _with_histograms(part: Figure, panel: Shifts, large_weight: float) -> None:
 
 
 def _single(panel: Shifts, title: str, scale: str) -> Figure:
-    """Draw the grid shifts of one weight."""
     with style():
         figure = new_figure(4.2, 3.2, title, scale)
         axes = figure.subplots()

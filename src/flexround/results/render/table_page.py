@@ -3,7 +3,6 @@
 from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
-from flexround.io import artifacts
 from flexround.results import grid, published_results
 from flexround.results.claims import judged
 from flexround.results.claims.judged import JudgedClaim
@@ -11,8 +10,8 @@ from flexround.results.grid import Entry, TableGrid
 from flexround.results.paper_numbers import Key
 from flexround.results.render import claims_page, markdown, words
 from flexround.results.render.markdown import escape, strong
-from flexround.results.render.notes import absent, labels, legend, plain, scale_note
 from flexround.results.render.overview import family
+from flexround.results.render.words import absent, labels, legend, plain, scale_note
 from flexround.settings.params import Params
 from flexround.settings.schema import Scale
 from flexround.settings.tables import Table
@@ -28,7 +27,7 @@ def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Pat
     """
     table = scales[0].tables[number]
     paths = [published_results.find_published(root, params.scale, f"{table.name}.csv") for params in scales]
-    grids = [grid.read(artifacts.read_text(path), str(path)) if path else None for path in paths]
+    grids = [grid.load(path) if path else None for path in paths]
     parts = [f"# {table.title} ({family(table)})", escape(plain(table.caption).strip())]
     if (first := next(filter(None, grids), None)) and any(entry.published for entry in first.entries):
         parts += ["## In the paper", _paper(first, table, bold)]

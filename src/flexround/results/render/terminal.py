@@ -5,7 +5,7 @@ from collections.abc import Iterable
 from flexround.results.grid import Entry, GridRow, TableGrid
 from flexround.results.paper_numbers import SETTING
 from flexround.results.render import words
-from flexround.results.render.notes import absent, legend, scale_note
+from flexround.results.render.words import absent, legend, scale_note
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 

@@ -1,6 +1,11 @@
-"""Words for the keys that files of results and settings have, as the report shows them."""
+"""Words for readers: of keys and metrics, of a table's marks and scale, and plain text of LaTeX."""
 
-from flexround.settings.schema import Hyper, Recipe, label
+import re
+
+from flexround.results.grid import Entry, TableGrid
+from flexround.results.table_csv import NOT_RUN
+from flexround.settings.schema import Hyper, Recipe, ScaleFacts, label
+from flexround.settings.tables import Table
 
 METRICS = {
     "top1": "top-1",
@@ -16,12 +21,8 @@ METRICS = {
     "bleu": "BLEU",
     "ppl": "perplexity",
 }
-RUN = {
-    "task": "task",
+RUN = {  # where the key itself would not do
     "checkpoint": "network",
-    "recipe": "recipe",
-    "scale": "scale",
-    "seed": "seed",
     "value": "value, median over seeds",
     "spread": "largest minus smallest over seeds",
     "n_seeds": "seeds",
@@ -42,12 +43,16 @@ RUN = {
     "finish": "done to the network afterwards",
     "gate": "must lie in",
     "names": "of",
-    "packages": "packages",
     "lm_eval": "lm-eval",
 }
 CHOICE = {"selected": "selected among recipes", "heldout": "on held-out training rows"}
 SETTINGS = {name: label(field) for kind in (Hyper, Recipe) for name, field in kind.model_fields.items()}
 WORDS = METRICS | RUN | CHOICE | SETTINGS
+SUBSCRIPTS = "₀₁₂₃₄₅₆₇₈₉"
+SIGNS = {  # LaTeX -> text; double quotes before single ones
+    **{"``": "\u201c", "''": "\u201d", "`": "\u2018", "'": "\u2019"},
+    **{r"\odot": "\u2299", r"\rightarrow": "\u2192", r"\lfloor": "\u230a", r"\rceil": "\u2309"},
+}
 
 
 def of(key: str) -> str:
@@ -58,3 +63,45 @@ def of(key: str) -> str:
 def listed(*parts: str) -> str:
     """Return the parts of a text that are there, with commas between them."""
     return ", ".join(filter(None, parts))
+
+
+def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
+    """Return what stands left of the numbers, as names of fields of a row, each with its header."""
+    names = grid.told_apart
+    if table.descriptive:
+        names.insert(table.method_at, "method")
+    return [(name, table.descriptive[table.method_at] if name == "method" else name.capitalize()) for name in names]
+
+
+def scale_note(scale: ScaleFacts) -> str:
+    """Return the sentence that says whose numbers these are."""
+    if scale.comparable:
+        return f"Scale: {scale.name}."
+    return f"Scale: {scale.name}, with its own models and data instead of the paper's; not the paper's numbers."
+
+
+def absent(entry: Entry, missing: str) -> str:
+    """Return what stands in a cell without a value: that it was not to be run, or else ``missing``."""
+    return NOT_RUN if entry.status == NOT_RUN else missing
+
+
+def legend(grid: TableGrid, best: str = "Bold", partial: str = "†", missing: str = "—") -> str:
+    """Return what the marks mean, naming only those the table has."""
+    entries = grid.entries
+    contest = " and ".join(name for name in ("section", "bits") if any(getattr(e, name) for e in entries)) or "column"
+    marks = (
+        (any(entry.best for entry in entries), f"{best}: best of its {contest} by more than the noise."),
+        (any(entry.status == "partial" for entry in entries), f"{partial}: not all seeds are computed yet."),
+        (any(entry.status == "missing" for entry in entries), f"{missing}: not computed."),
+    )
+    return " ".join(sentence for present, sentence in marks if present)
+
+
+def plain(latex: str) -> str:
+    r"""Return LaTeX text as plain text, for HTML: ``\%``, quotes, ties, subscripts; other commands are dropped."""
+    text = re.sub(r"\\textsubscript\{([^}]*)\}", r"-\1", latex)  # sizes: BERT-Base, OPT-125M
+    text = re.sub(r"(?<!\\)_(\d)", lambda digit: SUBSCRIPTS[int(digit[1])], text)
+    text = re.sub(r"\\([%&#_])", r"\1", text).replace("~", " ").replace("$", "")
+    for written, sign in SIGNS.items():
+        text = text.replace(written, sign)
+    return re.sub(r"\\[a-zA-Z]+\s*|[{}]", "", text)

@@ -32,8 +32,7 @@ function describe(values, runs) {
 }
 
 function open(id) {
-  const [table, index] = id.split(".");
-  const cell = data.cells[table]?.[index];
+  const cell = data.cells[id];
   if (!cell) return;
   const [title, values, runs] = cell;
   document.getElementById("provenance-title").textContent = title;
@@ -89,7 +88,36 @@ function move(button, key) {
 
 function filter(family) {
   const nodes = [...document.querySelectorAll("[data-family]")];
-  for (const node of nodes) node.hidden = family !== "All" && node.dataset.family !== family;
+  for (const node of nodes) node.hidden = family !== "everything" && node.dataset.family !== family;
   const count = nodes.filter((node) => !node.hidden && node.matches("#status tr")).length;
   document.querySelector("#filter output").textContent = `${count} tables shown`;
 }
+
+document.addEventListener("click", ({ target }) => {
+  if (target.matches(".sort")) sort(target);
+  if (target.matches(".cell")) open(target.id.slice("cell-".length));
+  if (target === dialog) dialog.close(); // its backdrop
+});
+document.addEventListener("keydown", (event) => {
+  if (!event.key.startsWith("Arrow") || !event.target.matches(".cell")) return;
+  event.preventDefault();
+  move(event.target, event.key);
+});
+document.getElementById("filter").addEventListener("change", ({ target }) => filter(target.value));
+document.addEventListener("change", ({ target }) => {
+  if (!target.matches(".choice")) return;
+  const pictures = target.closest("section").querySelectorAll(":scope > .picture");
+  pictures.forEach((each, i) => (each.hidden = i !== Number(target.value)));
+});
+dialog.addEventListener("close", () => history.replaceState(null, "", location.pathname + location.search));
+for (const table of document.querySelectorAll(".values")) {
+  [...table.querySelectorAll(".cell")].slice(1).forEach((button) => (button.tabIndex = -1));
+}
+
+// What an address asks for: a cell's sheet, or two methods.
+function route() {
+  if (location.hash.startsWith("#cell-")) open(location.hash.slice("#cell-".length));
+  if (location.hash.startsWith("#compare&")) compareAsked(location.hash);
+}
+
+addEventListener("hashchange", route);
