@@ -61,7 +61,9 @@ def test_numbers_stand_beside_the_papers_and_their_noise_and_the_scale_is_named(
 
 def test_html_of_a_comparable_scale_shows_differences_and_loads_nothing(tmp_path: Path) -> None:
     complete(tmp_path, name="big")
-    _, page, _ = rendered(make(tmp_path, comparable=True), comparable=True)
+    written = rendered(make(tmp_path, comparable=True), comparable=True)
+    assert all("Scale: big, a test." in each for each in written), "its budgets may not be the paper's"
+    page = written[1]
     cell = r'<b>74.00</b>\s*<span class="paper">\(70.00\)</span>\s*<span class="delta">.*?✗.*?\+4.00</span>'
     assert re.search(cell, page, re.DOTALL)
     assert "standard error 1.39 on 1000 examples" in page

@@ -74,9 +74,9 @@ def labels(grid: TableGrid, table: Table) -> list[tuple[str, str]]:
 
 
 def scale_note(scale: ScaleFacts) -> str:
-    """Return the sentence that says whose numbers these are."""
+    """Return the sentence that says whose numbers these are; of the paper's networks also with which budgets."""
     if scale.comparable:
-        return f"Scale: {scale.name}."
+        return f"Scale: {scale.name}, {scale.description}."
     return f"Scale: {scale.name}, with its own models and data instead of the paper's; not the paper's numbers."
 
 
