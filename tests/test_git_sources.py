@@ -101,7 +101,7 @@ ORIGIN = r"Get it from: zoo/w\.th of the git repository file:///nowhere, commit 
     [
         (None, "zoo/w.th", {"sha256": "0" * 64}, "its sha256 is"),
         (None, "zoo/none", {}, "the commit has no zoo/none"),
-        (None, "zoo/w.th", {"revision": "b" * 40}, "it can't be fetched"),
+        (None, "zoo/w.th", {"revision": "b" * 40}, "git fetch: fatal: .*not our ref b"),
         ("file:///nowhere", "zoo/w.th", {"revision": "a" * 40}, f"git fetch: fatal.*{ORIGIN}"),
         (None, "train", {"packed": True, "bytes": 7}, r"packed as a tar of names such as train/\.\.\."),
     ],
@@ -122,8 +122,8 @@ def test_without_git_the_message_says_so(repository, tmp_path, monkeypatch):
 
 
 def test_nothing_else_than_the_wanted_files_is_checked_out(repository, tmp_path):
-    tree = git.checkout(repository[0], repository[1], ["train/ant"], tmp_path / "git")
-    assert [path.name for path in tree.rglob("*.*") if ".git" not in path.parts] == ["1.jpg"]
+    assert git.fetch(source(repository, "train/ant"), tmp_path) == tmp_path / "tree/train/ant"
+    assert [path.name for path in tmp_path.rglob("*") if path.is_file()] == ["1.jpg"]
 
 
 @pytest.mark.parametrize(
@@ -175,8 +175,8 @@ def test_git_is_given_up_in_the_end(repository, tmp_path, monkeypatch):
     program.chmod(0o755)
     monkeypatch.setenv("PATH", str(program.parent), prepend=":")
     monkeypatch.setattr(download, "LIMIT", 0.2)
-    with pytest.raises(download.DownloadError, match=r"git init: it took longer than 0\.2 s"):
-        git.checkout("file:///nowhere", "0" * 40, ["a"], tmp_path / "new")
+    with pytest.raises(InputError, match=r"git init: it took longer than 0\.2 s"):
+        sources.fetch("w", source(repository, "zoo/w.th"), tmp_path)
 
 
 def test_links_in_a_repository_lead_nowhere(tmp_path):
