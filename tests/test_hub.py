@@ -1,23 +1,21 @@
 """Repositories of the hub: downloaded at one commit, verified as a whole, continued where a download broke off."""
 
 import hashlib
-import http.server
 import json
 import re
 import subprocess
-import threading
 import time
 
 import pytest
 import test_fetch
-from test_fetch import put, stage
+from test_fetch import Handler, put, stage
 
 from flexround.errors import InputError
 from flexround.io import download, sources
 from flexround.settings.layout import ROOT
 from flexround.settings.sources import Source
 
-out = test_fetch.out
+out, serve = test_fetch.out, test_fetch.serve
 FILES = {"config.json": b"{}", "model-1.safetensors": b"one", "model-2.safetensors": b"two"}
 LINES = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items())
 DIGEST = hashlib.sha256(LINES.encode()).hexdigest()
@@ -29,7 +27,7 @@ def hub_source(**given):
     return Source(location="hub:owner/net", file="hub/net", licence="MIT", **given)
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
+class Hub(Handler):
     """Answers as the hub does for one repository."""
 
     protocol_version = "HTTP/1.1"
@@ -61,21 +59,16 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(content)
 
-    def log_message(self, *_):
-        pass
-
 
 @pytest.fixture
-def hub(monkeypatch, tmp_path):
+def hub(monkeypatch, tmp_path, serve):
     """Stand in for the hub; ``asked`` is what it was asked for, ``lost`` and ``slow`` say which files don't come."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        server.asked, server.lost, server.slow, server.daemon_threads = [], set(), "", True
-        settings = {"ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HOME": tmp_path / "home"}
-        for name, value in (settings | {"HUB_OFFLINE": "0", "HUB_DISABLE_XET": "1"}).items():
-            monkeypatch.setenv(f"HF_{name}", str(value))
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
+    server = serve(Hub)
+    server.lost, server.slow = set(), ""
+    settings = {"ENDPOINT": server.address, "HOME": tmp_path / "home", "HUB_OFFLINE": "0", "HUB_DISABLE_XET": "1"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"HF_{name}", str(value))
+    return server
 
 
 @pytest.mark.parametrize(("kind", "place"), [("checkpoint", ""), ("dataset", "/datasets")])
@@ -101,8 +94,11 @@ def test_a_directory_is_verified_as_a_whole(hub, out):
         sources.fetch("net", hub_source(), out)
     assert hub.asked == []
     (out / "hub/net/config.json").unlink()
-    with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*"):
+    with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*") as caught:
         sources.verify("net", hub_source(), out / "hub/net")
+    for part in ("the model owner/net", "revision main", "run-at-scale.md", f"put them into {out}/hub/net/"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
@@ -132,12 +128,3 @@ def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out,
     hub.asked.clear()
     assert sources.fetch("net", hub_source(), out) == DIGEST
     assert [path for command, path in hub.asked if command == "GET" and path.endswith("1.safetensors")] == []
-
-
-def test_a_missing_directory_says_what_to_put_where(out):
-    with pytest.raises(InputError) as caught:
-        sources.verify("net", hub_source(), out / "hub/net")
-    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", "run-at-scale.md")
-    for part in (*parts, f"{out}/hub/net/"):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)
