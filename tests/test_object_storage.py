@@ -1,11 +1,10 @@
-"""A run without a shared file system, and published results, on a server of S3's protocol on this machine."""
+"""A run without a shared file system, on a server of S3's protocol on this machine."""
 
 import importlib.util
-import os
-import subprocess
 import sys
 
 import pytest
+from published import Clone
 from result_hashes import hashes
 
 from flexround.rehearsal.project import copy
@@ -44,17 +43,10 @@ def bucket(server, request):
     bucket.objects.all().delete()
 
 
-def run(directory, *command):
-    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    environment = os.environ | {"PYTHONPATH": str(directory / "src"), "PATH": path}
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def snakemake(project, *arguments):
     target = f"results/smoke/{RUN}/metrics.json"
     scale = f"scale={ROOT / 'tests/smoke.yaml'}"
-    run(project, sys.executable, "-m", "snakemake", "--cores", "1", target, *arguments, "--config", scale)
+    Clone(project).run(sys.executable, "-m", "snakemake", "--cores", "1", target, *arguments, "--config", scale)
 
 
 def provider(server, bucket):

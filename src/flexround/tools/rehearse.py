@@ -11,7 +11,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flexround.errors import InputError, SettingsError, suggest
+from flexround.errors import InputError, look_up
 from flexround.rehearsal import project, scale
 from flexround.settings.layout import ROOT
 from flexround.settings.plan import Plan
@@ -57,10 +57,9 @@ def targets(plan: Plan, table: int | None) -> list[str]:
     """
     if table is None:
         return ["all", "results/report.html"]
-    if table not in plan.params.tables:
-        raise SettingsError(f"--table {suggest(str(table), map(str, plan.params.tables))}")
+    named = look_up("--table", {str(number): each for number, each in plan.params.tables.items()}, str(table))
     plan.table_runs(table)  # an error says why the scale can't make it
-    return [f"results/{plan.params.tables[table].name}.csv"]
+    return [f"results/{named.name}.csv"]
 
 
 @contextlib.contextmanager
