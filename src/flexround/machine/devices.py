@@ -3,6 +3,7 @@
 import contextlib
 import datetime
 import getpass
+import json
 import logging
 import math
 import os
@@ -12,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import filelock
 import torch
@@ -25,6 +25,7 @@ log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 PATIENCE = datetime.timedelta(days=30)  # of a rank whose job waits for its turn
 PARTS = max(SHARES)  # of a device, each with a lock
+INDICES = "flexround/devices"  # in torchrun's store: the device of each rank
 LEAST_DRIVER = 580  # NVIDIA: CUDA 13 runs on drivers of this branch or newer
 
 
@@ -47,11 +48,8 @@ def lease(asked: int = 0, jobs: int = 1) -> Iterator[torch.device]:
         yield torch.device("cpu")
         return
     precision.repeatable()
-    directory = Path(tempfile.gettempdir())
-    ranks = "LOCAL_RANK" in os.environ
-    collected = _turn(directory) if ranks else contextlib.nullcontext(lambda: None)
-    with collected as held, lease_one(identities(), directory, 1 if ranks or asked > 1 else jobs) as index:
-        held()
+    names, directory, ranks = identities(), Path(tempfile.gettempdir()), "LOCAL_RANK" in os.environ
+    with _lease_for_rank(names, directory) if ranks else lease_one(names, directory, 1 if asked > 1 else jobs) as index:
         if ranks:  # accelerate takes it for the number of the device
             os.environ["LOCAL_RANK"] = str(index)
         torch.cuda.set_device(index)
@@ -110,30 +108,19 @@ def _lock(directory: Path, name: str) -> Path:
 
 
 @contextlib.contextmanager
-def _turn(directory: Path) -> Iterator[Any]:
-    """Let one job of several ranks at a time collect its devices; yield what a rank calls when it has its own.
+def _lease_for_rank(names: Sequence[str], directory: Path) -> Iterator[int]:
+    """Yield the index of the device of this rank; the first rank leases one for each, and the others hear from it.
 
-    Two such jobs that each held a part of what they need would wait for each other for ever. The first rank holds the
-    lock, the others hear from it through torchrun's store.
+    One job at a time does so: two that each held a part of what they need would wait for each other for ever.
     """
-    store, rank, ranks = next(torch.distributed.rendezvous("env://", timeout=PATIENCE))
-    lock = _first_free([[_lock(directory, "turn")]])[1] if rank == 0 else None
-    if lock is not None:
-        store.set("flexround/turn", "")
-    store.wait(["flexround/turn"], PATIENCE)
-
-    def held() -> None:
-        store.add("flexround/held", 1)
-        while lock is not None and store.add("flexround/held", 0) < ranks:
-            time.sleep(POLL_SECONDS / 10)
-        if lock is not None:
-            lock.close()
-
-    try:
-        yield held
-    finally:
-        if lock is not None:
-            lock.close()
+    store, rank, ranks = next(torch.distributed.rendezvous("env://", timeout=PATIENCE))  # torchrun's
+    with contextlib.ExitStack() as held:
+        if rank == 0:
+            with _first_free([[_lock(directory, "turn")]])[1]:
+                indices = [held.enter_context(lease_one(names, directory)) for _ in range(ranks)]
+            store.set(INDICES, json.dumps(indices))
+        store.wait([INDICES], PATIENCE)
+        yield json.loads(store.get(INDICES))[rank]
 
 
 def _first_free(wanted: Sequence[Sequence[Path]]) -> tuple[int, contextlib.ExitStack]:
