@@ -7,6 +7,8 @@ from pathlib import Path
 from flexround.io.download import run
 from flexround.settings.sources import Source
 
+# Nothing else than the files is asked for.
+SETTINGS = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
 NOTES = ".cache/huggingface/download"  # what the hub's client writes about the files of a directory
 
 
@@ -23,7 +25,7 @@ def fetch(source: Source, partial: Path) -> Path:
     command = [sys.executable, "-m", "huggingface_hub.cli.hf", "download", source.location.partition(":")[2]]
     command += [f"--repo-type={kind}", f"--revision={source.revision}", f"--local-dir={partial.name}", *wanted]
     partial.mkdir(parents=True, exist_ok=True)
-    run("hf download", command, partial.parent, os.environ | {"NO_COLOR": "1"})
+    run("hf download", command, partial.parent, os.environ | SETTINGS)
     return partial
 
 
