@@ -11,6 +11,8 @@ ENTRIES ?=
 EXTRAS ?= $(shell cat .venv/extras 2>/dev/null)
 BIN := .venv/bin
 INSTALLED := .venv/installed
+# A file of your own rows, for tools that take one.
+OWN = $(patsubst own=%,--own %,$(filter own=%,$(CONFIG)))
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
@@ -119,7 +121,7 @@ endif
 pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (docs/storage.md), from REMOTE=directory or URL
 	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
 	dvc fetch $(PULLED)
-	python -m flexround.tools.dvc_cache --cache $$(dvc cache dir) $(PULLED)
+	python -m flexround.tools.dvc_cache $(PULLED)
 	dvc checkout $(PULLED)
 	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore
 	@# Sources are not stored: without them Snakemake would take all that was made of them for stale.
@@ -141,10 +143,10 @@ rehearse-slurm: $(INSTALLED) ## a small table under a private Slurm, with faults
 		$(if $(SLURM_SCALE),--scale $(SLURM_SCALE)) $(if $(REFERENCE),--reference $(REFERENCE)) $(if $(CONFIG),--config $(CONFIG))
 
 report: $(INSTALLED) ## one HTML page of every table and figure that is there, results/report.html (SCALE=paper)
-	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(patsubst own=%,--own %,$(filter own=%,$(CONFIG))) --out results/report.html
+	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/report.html
 
 paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.pdf; needs LaTeX
-	python -m flexround.tools.paper --scale $(call quoted,$(SCALE)) --out results/paper.pdf
+	python -m flexround.tools.report --scale $(call quoted,$(SCALE)) $(OWN) --out results/paper.pdf
 
 status: $(INSTALLED) ## the status of all tables in docs/results.md from results/reference, and its figure from results/SCALE/claims.csv
 	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png \

@@ -1,7 +1,12 @@
 """Golden numbers: exact values of small computations, which show a defect that the noise of a table's accuracies hides.
 
+    PYTHONPATH=tests:worlds python tests/golden.py    # measures them and writes golden.csv anew, two minutes
+
 A probe is a function from a variant to numbers by name. Variant 0 gives the values. In the others, each weight differs
-by some millionths, as on a machine that rounds differently: from them `bench/golden_numbers.py` takes the tolerances.
+by some millionths, as on a machine that rounds differently. The tolerance of a number is three times the furthest that
+it moved in ``VARIANTS``. A number may stay where it is in a few variants by luck. So its tolerance is at least that of
+the median recipe, relative to its value, and at least ``FLOOR``; not for RTN, which learns nothing. Seeds are not
+varied: other draws give other numbers, and must be noticed.
 """
 
 import copy
@@ -10,6 +15,7 @@ import math
 import statistics
 import tempfile
 import zlib
+from collections import defaultdict
 from pathlib import Path
 
 import numpy as np
@@ -37,6 +43,8 @@ from flexround.tasks.commonsense.task import Commonsense
 from flexround.tasks.webnlg import bleu
 from synthetic import articles, files, tokenizers
 
+VARIANTS = ((1, 1), (2, 1), (3, 1), (4, 2))  # number and threads
+FLOOR = 1e-5
 FILE = Path(__file__).with_suffix(".csv")
 MINI = load_params("mini")
 CPU = torch.device("cpu")
@@ -221,3 +229,27 @@ def compute(probe, variant=0, threads=1):
         return {f"{probe}/{name}": float(number) for name, number in PROBES[probe](variant).items()}
     finally:
         torch.backends.mkldnn.enabled = True
+
+
+def measure():
+    """Write value, tolerance and largest deviation of each number."""
+    values, *others = (
+        {name: value for probe in PROBES for name, value in compute(probe, *variant).items()}
+        for variant in ((0, 1), *VARIANTS)
+    )
+    furthest = {name: max(abs(other[name] - value) for other in others) for name, value in values.items()}
+    relative = defaultdict(list)  # by what a number is of, whichever the recipe
+    for name, value in values.items():
+        if abs(value) > FLOOR:  # beside a value that is zero but for rounding, any deviation is large
+            relative[name.partition("/")[2]].append(furthest[name] / abs(value))
+    lines = ["name,value,tolerance,largest_deviation\n"]
+    for name, value in values.items():
+        alike = relative.get(name.partition("/")[2], [0.0])
+        usual = 0.0 if "b-rtn-" in name else abs(value) * statistics.median(alike)
+        tolerance = max(3 * furthest[name], 3 * usual, FLOOR * max(1.0, abs(value)))
+        lines.append(f"{name},{value:.9g},{tolerance:.9g},{furthest[name]:.9g}\n")
+    FILE.write_text("".join(lines))
+
+
+if __name__ == "__main__":
+    measure()

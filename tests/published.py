@@ -38,7 +38,8 @@ class Clone:
     def __init__(self, root):
         self.root = root
         path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        self.environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path}
+        own = {name: value for name, value in os.environ.items() if not name.startswith("MAKE")}  # of make test
+        self.environment = own | {"PYTHONPATH": str(root / "src"), "PATH": path}
         self.environment["DVC_SITE_CACHE_DIR"] = str(root / ".dvc/tmp/site")  # as in the Makefile
 
     def run(self, *command, check=True):
@@ -125,12 +126,17 @@ def write_storage(root):
     (root / "dvc.yaml").write_text(yaml.safe_dump({"stages": written}))
 
 
+def copy_names(root, *names):
+    """Copy files and folders of the project into a directory."""
+    for name in names:
+        (root / name).parent.mkdir(parents=True, exist_ok=True)
+        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
+
+
 def copied(root):
     """Copy what runs and is published into a directory, with the smoke scale."""
     copy(root)
-    for name in COPIED:
-        (root / name).parent.mkdir(parents=True, exist_ok=True)
-        (shutil.copytree if (ROOT / name).is_dir() else shutil.copy2)(ROOT / name, root / name)
+    copy_names(root, *COPIED)
     smoke = (ROOT / "tests/smoke.yaml").read_text()
     options = "    options: {train: 640"
     (root / "smoke.yaml").write_text(smoke.replace(options, f"    sources: [{SOURCE}]\n{options}"))

@@ -6,7 +6,6 @@ Networks of the paper's scale are the stand-ins of a rehearsal. ``make fuzz`` tr
 import contextlib
 import fnmatch
 import functools
-import hashlib
 import json
 import os
 import shutil
@@ -55,7 +54,7 @@ from flexround.stages import finetune
 from flexround.tasks import protocol
 from flexround.tasks.images.options import ImageNetOptions
 from flexround.tasks.images.task import ImageNet
-from flexround.tools import dvc_cache, verify
+from flexround.tools import verify
 
 CASES = int(os.environ.get("CASES", 6))  # of each reader
 SECONDS = 120  # after which a reader hangs, on a busy machine too
@@ -228,17 +227,6 @@ def job_file(stage, kind, argument):
     )
 
 
-def write_lock(d):
-    def add(content, suffix=""):
-        md5 = hashlib.md5(content, usedforsecurity=False).hexdigest() + suffix
-        report_case.write(d / ".dvc/cache/files/md5" / md5[:2] / md5[2:], content.decode())
-        return md5
-
-    listing = json.dumps([{"md5": add(name.encode()), "relpath": name} for name in ("a", "b/c")]).encode()
-    outs = [{"path": "results/x", "md5": add(listing, ".dir")}, {"path": "results/y.csv", "md5": add(b"y")}]
-    (d / "dvc.lock").write_text(yaml.safe_dump({"schema": "2.0", "stages": {"shared": {"outs": outs}}}))
-
-
 def write_results(d):
     data, place = "results/real/data/cifar10", "results/real/evaluated/imagenet/net/weak/seed0"
     report_case.write(d / data / "a.npy", "12345")
@@ -279,7 +267,6 @@ READERS = {
     "evaluation": Reader(write_evaluation, read_evaluation, pinned=True),
     "job of a reconstruction": job_file("reconstruct", ReconstructJob, report_case.RUN),
     "job of a table": job_file("tabulate", TabulateJob, 3),
-    "dvc.lock": Reader(write_lock, lambda d: dvc_cache.run(Namespace(cache=Path(".dvc/cache"), entries=[]))),
     "verified results": Reader(write_results, lambda d: verify.run(Namespace(scale="real"))),
     "the report's files of a run": Reader(report_case.fill_root, read_report, RUN_FILES),
     "table CSV": Reader(
@@ -296,7 +283,7 @@ READERS = {
 @st.composite
 def damages(draw, content, name):
     """Return other content for a file, or None for none."""
-    structured = name.endswith((".json", ".jsonl", ".yaml", ".lock"))
+    structured = name.endswith((".json", ".jsonl", ".yaml"))
     way = draw(st.sampled_from([*WHOLE, "bit", "bit", "cut", "noise", *structured * (5 * ["value"] + ["key"])]))
     if way in WHOLE:
         return WHOLE[way]

@@ -59,21 +59,7 @@ def test_processes_get_different_devices_and_wait_for_one_whose_holder_ended_or_
 
 def test_the_index_is_that_of_the_name(hold):
     """A job that may use devices 2 and 3 calls the second of them 1, as torch does, but locks it as 3."""
-    assert [hold(names).received() for names in (("3",), ("2", "3"), ("2", "3", "4"))] == [0, 0, 2]
-
-
-def test_a_lease_ends_with_its_block_also_after_an_error(tmp_path, monkeypatch):
-    monkeypatch.setattr(devices.time, "sleep", lambda _: pytest.fail("it was not given back"))
-
-    def fail():
-        with lease_one(["0"], tmp_path):
-            raise KeyError
-
-    for _ in range(2):
-        with pytest.raises(KeyError):
-            fail()
-    with lease_one(["0"], tmp_path) as index:
-        assert index == 0
+    assert [hold(names).received() for names in (("3",), ("2", "3"), ("2", "3", "MIG-GPU-5e1f/1/0"))] == [0, 0, 2]
 
 
 def test_jobs_share_a_device_and_one_more_waits(hold):
@@ -110,23 +96,14 @@ def test_who_shares_by_other_numbers_never_has_more_than_the_whole_together(hold
     assert (third, late)[found.index(None)].received() == 0
 
 
-def test_the_lock_of_a_whole_device_is_an_ordinary_one(tmp_path):
-    """As another checkout takes it; who waits is told what is held."""
-    with lease_one("0", tmp_path, 4), pytest.raises(filelock.Timeout):
-        filelock.FileLock(tmp_path / "flexround-0.lock").acquire(timeout=0)
-    assert (tmp_path / "flexround-0.lock").stat().st_mode & 0o777 == 0o666
-    with filelock.FileLock(tmp_path / "flexround-0.lock"), pytest.raises(BlockingIOError):
-        devices._taken(tmp_path / "flexround-0.lock", [tmp_path / "flexround-0.1.lock"])
-
-
 def test_a_share_that_is_not_free_is_not_taken_in_part(tmp_path):
-    device, parts = tmp_path / "flexround-0.lock", [tmp_path / f"flexround-0.{part}.lock" for part in (5, 4)]
-    with lease_one("0", tmp_path, 3), filelock.FileLock(parts[1]):
+    parts = [tmp_path / f"flexround-0.{part}.lock" for part in (4, 5)]
+    with filelock.FileLock(parts[1]):
         with pytest.raises(filelock.Timeout) as refused:
-            devices._taken(device, parts)
+            devices._taken(parts)
         assert refused.value.lock_file == str(parts[1])
         filelock.FileLock(parts[0]).acquire(timeout=0)
-    filelock.FileLock(device).acquire(timeout=0)
+    assert parts[0].stat().st_mode & 0o777 == 0o666, "other users lock it, too"
 
 
 def test_without_cuda_it_is_the_cpu_and_nothing_is_locked(tmp_path, monkeypatch):
@@ -155,29 +132,23 @@ def gpus(tmp_path, monkeypatch):
     return chosen
 
 
-def locks(directory):
-    return sorted(path.stem.removeprefix("flexround-") for path in directory.glob("*.lock"))
-
-
-def test_two_jobs_that_both_call_their_gpu_0_do_not_wait_for_each_other(tmp_path, gpus, monkeypatch):
-    """Slurm numbers the devices of each job from 0."""
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "0")
-    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    monkeypatch.setattr(devices.time, "sleep", lambda _: pytest.fail("it waits"))
-    uuids = iter(("one", "two"))
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid=next(uuids)))
-    with lease(1), lease(1):
-        assert locks(tmp_path) == ["GPU-one", "GPU-two"]
-
-
-def test_slices_of_one_gpu_are_different_devices(gpus, monkeypatch):
-    """A driver may tell the UUID of the GPU that they are slices of."""
-    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(uuid="5e1f"))
-    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", "MIG-GPU-5e1f/1/0,MIG-77aa")
-    assert devices.identities() == ["MIG-GPU-5e1f/1/0", "MIG-77aa"]
-    with lease(1) as first, lease(1) as second:
-        assert (first.index, second.index) == (0, 1)
-        assert gpus == [0, 1]
+@pytest.mark.parametrize(
+    ("visible", "uuids", "names"),
+    [
+        ("0", ["b"], ["GPU-b"]),  # Slurm numbers the devices of each job from 0
+        ("2,3", ["b", "c"], ["GPU-b", "GPU-c"]),
+        ("", ["a", "b"], ["GPU-a", "GPU-b"]),
+        # a driver may tell the UUID of the GPU that they are slices of
+        ("MIG-GPU-a/1/0, MIG-77", ["a", "a"], ["MIG-GPU-a/1/0", "MIG-77"]),
+    ],
+)
+def test_a_device_has_the_same_name_in_all_processes(gpus, monkeypatch, visible, uuids, names):
+    monkeypatch.setenv("CUDA_VISIBLE_DEVICES", visible)
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: len(uuids))
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(uuid=uuids[index]))
+    assert devices.identities() == names
+    with lease(1) as device:
+        assert device.index == gpus[0] == 0
 
 
 def test_waiting_is_said_once_and_for_whom(tmp_path, monkeypatch, caplog):
@@ -188,7 +159,7 @@ def test_waiting_is_said_once_and_for_whom(tmp_path, monkeypatch, caplog):
         with pytest.raises(KeyError), lease_one(["GPU-5e1f"], tmp_path):
             pytest.fail("it is taken")
     assert len(caplog.messages) == 1
-    assert f"GPU-5e1f (held by process {os.getpid()} of " in caplog.messages[0]
+    assert f"GPU-5e1f.0 (held by process {os.getpid()} of " in caplog.messages[0]
 
 
 def test_a_job_that_asked_for_more_gpus_than_there_are_refuses(tmp_path, gpus, monkeypatch):

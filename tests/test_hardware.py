@@ -5,7 +5,6 @@ import json
 import os
 import re
 import signal
-import subprocess
 import sys
 import time
 from pathlib import Path
@@ -14,12 +13,15 @@ import numpy as np
 import pytest
 import torch
 from forks import Fork
+from own_networks import FEW, Pictures, made, pictures
 from stage_calls import Work
 
+import flexround
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
 from flexround.jobs import ranks
 from flexround.machine import hardware
+from flexround.reconstruct import phases
 from flexround.tasks.images import task as image_task
 from flexround.tasks.images import training
 
@@ -109,49 +111,31 @@ def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
     assert hardware.free_bytes() == 3000000 < without
 
 
-LIMITED = """
-import logging, resource, sys
-from pathlib import Path
-import torch
-import flexround
-from flexround.errors import InputError
-torch.set_num_threads(1)
-with torch.random.fork_rng():
-    torch.manual_seed(0)
-    channels = [3, 4, 4, 160, 4]
-    layers = [torch.nn.Conv2d(inside, outside, 1) for inside, outside in zip(channels, channels[1:])]
-    net = torch.nn.Sequential(*layers).eval()
-    x = torch.randn(64, 3, 32, 32)
-names = ["0", "1", "2", "3"]
-def learn(state):
-    return flexround.quantize(net, x, "b-flexround-w4", blocks=names, state=state, iters=2, batch=64, progress=False)
-whole = learn(None)
-size = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
-wide = 64 * 160 * 32 * 32 * 4  # bytes that block 2 hands on; too many for the allocator to keep
-resource.setrlimit(resource.RLIMIT_AS, (size + 2 * wide, resource.RLIM_INFINITY))
-try:
-    learn(sys.argv[1])
-except InputError as error:
-    print(error)
-else:
-    raise SystemExit("there was room")
-resource.setrlimit(resource.RLIMIT_AS, (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
-logging.basicConfig(level=logging.INFO, stream=sys.stdout, format="%(message)s")
-again = learn(sys.argv[1])
-assert all(torch.equal(value, again.model.state_dict()[name]) for name, value in whole.model.state_dict().items())
-"""
+def test_a_reconstruction_without_memory_says_which_block_and_goes_on_when_there_is_more(tmp_path, monkeypatch, caplog):
+    caplog.set_level("INFO")
+    learn = phases.WeightPhase.learn
 
+    def learned(state):
+        found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=state, device="cpu", **FEW)
+        return found.model.state_dict()
 
-def test_a_process_whose_memory_is_limited_says_which_block_and_goes_on_when_there_is_more(tmp_path):
-    command = [sys.executable, "-c", LIMITED, str(tmp_path / "state")]
-    found = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert found.returncode == 0, found.stderr
-    message, *logged = found.stdout.splitlines()
-    start = r"block 2, phase weights, activations in memory: the host's memory is too small: 0\.0\d+ GB asked for, "
-    assert re.match(start, message)
-    assert "try cache-mb 0 (activations in files), cache_dtype bfloat16, precision bfloat16, batch below 64" in message
-    learned = [line.partition(":")[0] for line in logged if line.startswith("weights ")]
-    assert learned == ["weights 3/4 2", "weights 4/4 3"]
+    def short(self, index, carry):
+        return torch.empty(PETABYTE) if index == 2 else learn(self, index, carry)
+
+    whole = learned(None)
+    monkeypatch.setattr(phases.WeightPhase, "learn", short)
+    message = (
+        r"^block stage\.1, phase weights, activations in memory: the host's memory is too small: .* asked for, .*; "
+        r"try cache-mb 0 \(activations in files\), cache_dtype bfloat16, precision bfloat16, batch below \d+"
+    )
+    with pytest.raises(InputError, match=message):
+        learned(tmp_path)
+    monkeypatch.setattr(phases.WeightPhase, "learn", learn)
+    caplog.clear()
+    again = learned(tmp_path)
+    logged = [line.partition(":")[0] for line in caplog.messages if line.startswith("weights ")]
+    assert logged[0] == "weights 3/7 stage.1"
+    assert all(torch.equal(value, again[name]) for name, value in whole.items())
 
 
 def test_stages_without_memory_name_their_settings_and_go_on_where_they_were(tmp_path, monkeypatch):

@@ -1,27 +1,25 @@
 """Repositories of the hub: downloaded at one commit, verified as a whole, continued where a download broke off."""
 
 import hashlib
-import http.server
 import json
 import re
 import subprocess
-import threading
 import time
 
 import pytest
 import test_fetch
-from test_fetch import put, stage
+from test_fetch import Handler, put, stage
 
 from flexround.errors import InputError
-from flexround.io import sources
+from flexround.io import download, sources
 from flexround.settings.layout import ROOT
 from flexround.settings.sources import Source
 
-out = test_fetch.out
+out, serve = test_fetch.out, test_fetch.serve
 FILES = {"config.json": b"{}", "model-1.safetensors": b"one", "model-2.safetensors": b"two"}
 LINES = "".join(f"{hashlib.sha256(content).hexdigest()}  {name}\n" for name, content in FILES.items())
 DIGEST = hashlib.sha256(LINES.encode()).hexdigest()
-COMMIT, MOVED = "c" * 40, "d" * 40  # what the branch means at first, and then
+COMMIT = "c" * 40  # what the branch means
 
 
 def hub_source(**given):
@@ -29,7 +27,7 @@ def hub_source(**given):
     return Source(location="hub:owner/net", file="hub/net", licence="MIT", **given)
 
 
-class Hub(http.server.BaseHTTPRequestHandler):
+class Hub(Handler):
     """Answers as the hub does for one repository."""
 
     protocol_version = "HTTP/1.1"
@@ -42,8 +40,7 @@ class Hub(http.server.BaseHTTPRequestHandler):
         server.asked.append((self.command, path))
         if path.startswith("/api/"):
             files = [{"type": "file", "path": name, "size": 3, "oid": name} for name in (*FILES, "others.bin")]
-            again = path.endswith("/main") and server.asked.count((self.command, path)) > 1
-            facts = files if "/tree/" in path else {"id": "owner/net", "sha": MOVED if again else COMMIT}
+            facts = files if "/tree/" in path else {"id": "owner/net", "sha": COMMIT}
             return self.answer(json.dumps(facts).encode(), {"Content-Type": "application/json"})
         name = path.rpartition(f"/{COMMIT}/")[2]
         if name in server.lost and self.command == "GET":
@@ -62,21 +59,16 @@ class Hub(http.server.BaseHTTPRequestHandler):
         if self.command == "GET":
             self.wfile.write(content)
 
-    def log_message(self, *_):
-        pass
-
 
 @pytest.fixture
-def hub(monkeypatch, tmp_path):
+def hub(monkeypatch, tmp_path, serve):
     """Stand in for the hub; ``asked`` is what it was asked for, ``lost`` and ``slow`` say which files don't come."""
-    with http.server.ThreadingHTTPServer(("127.0.0.1", 0), Hub) as server:
-        server.asked, server.lost, server.slow, server.daemon_threads = [], set(), "", True
-        settings = {"ENDPOINT": f"http://127.0.0.1:{server.server_port}", "HOME": tmp_path / "home"}
-        for name, value in (settings | {"HUB_OFFLINE": "0", "HUB_DISABLE_XET": "1"}).items():
-            monkeypatch.setenv(f"HF_{name}", str(value))
-        threading.Thread(target=server.serve_forever, args=(0.01,), daemon=True).start()
-        yield server
-        server.shutdown()
+    server = serve(Hub)
+    server.lost, server.slow = set(), ""
+    settings = {"ENDPOINT": server.address, "HOME": tmp_path / "home", "HUB_OFFLINE": "0", "HUB_DISABLE_XET": "1"}
+    for name, value in settings.items():
+        monkeypatch.setenv(f"HF_{name}", str(value))
+    return server
 
 
 @pytest.mark.parametrize(("kind", "place"), [("checkpoint", ""), ("dataset", "/datasets")])
@@ -85,7 +77,7 @@ def test_a_repository_is_downloaded_at_the_commit_that_its_revision_means(hub, o
         stage("net", hub_source(kind=kind), out)
         record = json.loads((out / "net.json").read_text())
         assert (record["sha256"], record["commit"], record["revision"]) == (DIGEST, COMMIT, "main")
-    assert {path.name for path in (out / "hub").iterdir()} == {"net", "net.sha256", "net.commit"}
+    assert {path.name for path in (out / "hub").iterdir()} == {"net", "net.sha256"}
     assert hub.asked.count(("GET", f"/api{place or '/models'}/owner/net/revision/main")) == 1, "not the second time"
     got = [path for command, path in hub.asked if command == "GET" and "resolve" in path]
     assert sorted(got) == [f"{place}/owner/net/resolve/{COMMIT}/{name}" for name in FILES], "and no other file of it"
@@ -102,8 +94,11 @@ def test_a_directory_is_verified_as_a_whole(hub, out):
         sources.fetch("net", hub_source(), out)
     assert hub.asked == []
     (out / "hub/net/config.json").unlink()
-    with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*"):
+    with pytest.raises(InputError, match=r"it has no config.json\. Get config.json, model-\*") as caught:
         sources.verify("net", hub_source(), out / "hub/net")
+    for part in ("the model owner/net", "revision main", "run-at-scale.md", f"put them into {out}/hub/net/"):
+        assert part in str(caught.value)
+    assert "\n" not in str(caught.value)
 
 
 def test_the_documented_command_prints_the_hash_of_a_folder(tmp_path):
@@ -118,28 +113,18 @@ def test_a_snapshot_that_takes_too_long_is_ended_and_what_came_is_kept(hub, out,
     """So is what came of a snapshot that broke off; neither is taken for a whole one."""
 
     def refused(message):
-        hub.asked.clear()
-        with pytest.raises(InputError, match=message):
+        with pytest.raises(InputError, match=f"net: {message}"):
             sources.fetch("net", hub_source(), out)
         assert not (out / "hub/net").exists()
 
     hub.lost.add("model-2.safetensors")
-    refused(r"the download failed \(\w+Error: .*model-2")
+    refused(r"hf download: Error: .*model-2")
     hub.lost.clear()
     hub.slow = "model-2.safetensors"
     with monkeypatch.context() as patch:
-        patch.setattr("flexround.io.hub.LIMIT", 1)
-        refused("it took longer than 1 s; what came is kept")
+        patch.setattr(download, "LIMIT", 2)
+        refused("hf download: it took longer than 2 s")
     hub.slow = ""
     hub.asked.clear()
     assert sources.fetch("net", hub_source(), out) == DIGEST
     assert [path for command, path in hub.asked if command == "GET" and path.endswith("1.safetensors")] == []
-
-
-def test_a_missing_directory_says_what_to_put_where(out):
-    with pytest.raises(InputError) as caught:
-        sources.verify("net", hub_source(), out / "hub/net")
-    parts = ("it is missing", "config.json, model-*.safetensors", "model owner/net", "revision main", "run-at-scale.md")
-    for part in (*parts, f"{out}/hub/net/"):
-        assert part in str(caught.value)
-    assert "\n" not in str(caught.value)

@@ -1,18 +1,16 @@
-"""A run without a shared file system, and published results, on a server of S3's protocol on this machine."""
+"""A run without a shared file system, on a server of S3's protocol on this machine."""
 
 import importlib.util
-import os
-import shutil
-import subprocess
 import sys
 
 import pytest
+from published import Clone
 from result_hashes import hashes
 
 from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 
-NEEDED = ("moto", "flask", "boto3", "dvc_s3", "snakemake_storage_plugin_s3")
+NEEDED = ("moto", "flask", "boto3", "snakemake_storage_plugin_s3")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 RUN = "evaluated/imagenet/mobilenetv2-brecq/full-precision/seed0"
 pytestmark = [
@@ -45,17 +43,10 @@ def bucket(server, request):
     bucket.objects.all().delete()
 
 
-def run(directory, *command):
-    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
-    environment = os.environ | {"PYTHONPATH": str(directory / "src"), "PATH": path}
-    done = subprocess.run(command, cwd=directory, env=environment, capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
-
-
 def snakemake(project, *arguments):
     target = f"results/smoke/{RUN}/metrics.json"
     scale = f"scale={ROOT / 'tests/smoke.yaml'}"
-    run(project, sys.executable, "-m", "snakemake", "--cores", "1", target, *arguments, "--config", scale)
+    Clone(project).run(sys.executable, "-m", "snakemake", "--cores", "1", target, *arguments, "--config", scale)
 
 
 def provider(server, bucket):
@@ -81,19 +72,3 @@ def test_results_of_this_machine_are_not_hidden_by_a_bucket(tmp_path, server, bu
     (project / "results/smoke").mkdir(parents=True)
     with pytest.raises(AssertionError, match="results/smoke: move it away"):
         snakemake(project, "--dry-run", *provider(server, bucket))
-
-
-def test_dvc_publishes_to_a_bucket(tmp_path, server, bucket):
-    one, other = tmp_path / "one", tmp_path / "other"
-    (one / "results").mkdir(parents=True)
-    (one / "results/a.json").write_text("1")
-    for command in (
-        *("git init --quiet .", "dvc init --quiet", "dvc add --quiet results", "git add ."),
-        f"dvc remote add --default storage s3://{bucket.name}/dvc",
-        f"dvc remote modify storage endpointurl {server}",
-        "dvc push --quiet",
-    ):
-        run(one, *command.split())
-    shutil.copytree(one, other, ignore=shutil.ignore_patterns("cache", "results", "tmp"))
-    run(other, "dvc", "pull", "--quiet")
-    assert (other / "results/a.json").read_text() == "1"

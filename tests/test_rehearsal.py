@@ -3,7 +3,6 @@
 import csv
 import gzip
 import json
-import re
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -162,24 +161,6 @@ def test_another_directory_is_left_alone(tmp_path):
     with pytest.raises(InputError, match="is not empty and no rehearsal"):
         project.build(tmp_path, "paper")
     assert [path.name for path in tmp_path.iterdir()] == ["thesis.tex"]
-
-
-def test_failures_are_told_with_the_reason_in_the_log(tmp_path):
-    jobs = {"rehearsal/quantized/a": 2, "rehearsal/quantized/b": 0, "rehearsal/table3": 137, "sources/glue": 0}
-    for name, code in jobs.items():
-        log = tmp_path / "logs" / f"{name}.log"
-        log.parent.mkdir(parents=True, exist_ok=True)
-        usage = {"seconds": 60.0, "cpu_seconds": 1.0, "max_rss_mb": 1.0, "exit": code}
-        log.with_name(f"{log.stem}.usage.json").write_text(json.dumps(usage))
-    (tmp_path / "logs/rehearsal/quantized/a.log").write_text("12:00:00 begins\n12:00:01 error: no disk\n\n")
-    lines, whole = rehearse.outcome(tmp_path, ["results/table3.csv"])
-    assert not whole
-    assert [line.split()[:2] for line in lines[:3]] == [["quantized", "2"], ["shown", "1"], ["sources", "1"]]
-    text = "\n".join(lines)
-    assert re.search(r"failed: .*quantized/a\.log: 12:00:01 error: no disk", text)
-    assert re.search(r"failed: .*table3\.log: exit code 137, nothing in the log", text)
-    assert "missing:" in text
-    assert "4.0 minutes" in text
 
 
 REHEARSE = [sys.executable, "-m", "flexround.tools.rehearse", "--table", "1", "--seeds", "1", "--cores", "2"]

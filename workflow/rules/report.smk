@@ -46,7 +46,7 @@ rule paper:
     params:
         scale=str(config.get("scale", "mini")),
     shell:
-        "python -m flexround.tools.paper --scale {params.scale:q} --out {output.pdf} > {log} 2>&1"
+        "python -m flexround.tools.report --scale {params.scale:q} --out {output.pdf} > {log} 2>&1"
 
 
 rule publish_document:

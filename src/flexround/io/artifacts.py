@@ -271,8 +271,20 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
     Raises:
         InputError: a file is missing, truncated or changed, is a link, pipe or directory, or lies elsewhere.
     """
+    manifest = read_formatted(directory / "manifest.json")
+    for error in damages(directory, manifest, verify):
+        raise error
+    return manifest
+
+
+def damages(directory: Path, manifest: dict[str, Any], verify: bool = True) -> Iterator[InputError]:
+    """Yield an error for each file that is not as a manifest says, see ``read_manifest``.
+
+    Raises:
+        InputError: the manifest lists no files.
+    """
     path = directory / "manifest.json"
-    manifest, again = read_formatted(path), remedy(path)
+    again = remedy(path)
     try:
         files = {name: (facts["bytes"], facts["sha256"]) for name, facts in manifest["files"].items()}
     except (AttributeError, KeyError, TypeError) as error:
@@ -280,12 +292,10 @@ def read_manifest(directory: Path, verify: bool = True) -> dict[str, Any]:
     for name, (expected, digest) in files.items():
         file = directory / name
         if not file.exists():
-            raise InputError(f"{file}: missing although {path} lists it; {again}")
-        if Path(name).name != name or not stat.S_ISREG(file.lstat().st_mode):
-            raise InputError(f"{file}: no file of its own beside {path}, which lists it; {again}")
-        size = file.stat().st_size
-        if size != expected:
-            raise InputError(f"{file}: {size} bytes, its manifest says {expected}; {again}")
-        if verify and sha256(file) != digest:
-            raise InputError(f"{file}: its sha256 is not the one in its manifest; {again}")
-    return manifest
+            yield InputError(f"{file}: missing although {path} lists it; {again}")
+        elif Path(name).name != name or not stat.S_ISREG(file.lstat().st_mode):
+            yield InputError(f"{file}: no file of its own beside {path}, which lists it; {again}")
+        elif (size := file.stat().st_size) != expected:
+            yield InputError(f"{file}: {size} bytes, its manifest says {expected}; {again}")
+        elif verify and sha256(file) != digest:
+            yield InputError(f"{file}: its sha256 is not the one in its manifest; {again}")

@@ -1,6 +1,7 @@
 """One file over HTTP or from this machine: whole, within a time limit, and nothing that can't be what was asked for."""
 
 import contextlib
+import functools
 import gzip
 import http.client
 import json
@@ -9,6 +10,7 @@ import signal
 import subprocess
 import time
 import urllib.error
+import urllib.parse
 import urllib.request
 import zipfile
 import zlib
@@ -17,6 +19,9 @@ from pathlib import Path
 from typing import BinaryIO
 
 from safetensors import SafetensorError, safe_open
+
+from flexround.io.artifacts import atomic_write
+from flexround.settings.sources import Source
 
 QUIET = 60  # seconds without a byte
 LIMIT = 6 * 3600  # seconds in all
@@ -48,24 +53,32 @@ def run(name: str, command: Sequence[str], directory: Path, environment: Mapping
         raise DownloadError(f"{name}: it took longer than {LIMIT} s") from error
     except subprocess.CalledProcessError as error:
         lines = error.stderr.strip().splitlines() or [f"exit status {error.returncode}"]
-        told = [line for line in lines if line.startswith(("fatal:", "error:", "ERROR:"))][:1] or lines[-1:]
+        told = [line for line in lines if line.lower().startswith(("fatal:", "error:"))][:1] or lines[-1:]
         broken = [line for line in lines if "connection broken by" in line][:1]  # pip's error does not say it
         raise DownloadError(f"{name}: {'; '.join(told + broken)}") from error
 
 
-def receive(url: str, path: Path, name: str) -> None:
+def fetch(source: Source, partial: Path) -> Path:
+    """Download a file, or the files of a directory from ``location/FILE``; what came whole is not asked for again.
+
+    Returns:
+        The file or the directory, below ``partial``.
+
+    Raises:
+        DownloadError: an address can't be reached, takes too long, or has no whole file.
+        InputError: ``partial`` can't be written.
+    """
+    wanted = {f"{source.location}/{file}": partial / file for file in source.files} or {source.location: partial / "it"}
+    for url, path in wanted.items():
+        if not path.exists():
+            atomic_write(path, functools.partial(_receive, url))
+    return partial if source.files else path
+
+
+def _receive(url: str, path: Path) -> None:
     """Download ``url`` to ``path``; in the main thread, which alone can be interrupted.
 
     Only errors of the network are tried again: what came whole and is not what was asked for stays so.
-
-    Args:
-        url: http, https or file.
-        path: an existing file, which is overwritten.
-        name: of the file when it is in its place; its suffix says what it must be.
-
-    Raises:
-        DownloadError: it can't be reached, takes too long, or isn't whole.
-        InputError, OSError: of the disk.
     """
     with _limited():
         for pause in (*PAUSES, None):
@@ -79,7 +92,7 @@ def receive(url: str, path: Path, name: str) -> None:
                 log.info("%s; another try in %g s", error, pause)
                 time.sleep(pause)
     with open(path, "rb") as received:
-        _check(received, name)
+        _check(received, urllib.parse.urlsplit(url).path)
 
 
 @contextlib.contextmanager

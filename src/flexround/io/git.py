@@ -3,10 +3,10 @@
 import os
 import shutil
 import tarfile
-from collections.abc import Sequence
 from pathlib import Path
 
-from flexround.io.download import run
+from flexround.io.download import DownloadError, run
+from flexround.settings.sources import Source
 
 # Precede those of the repository and of the user: each file is the bytes of its blob.
 ATTRIBUTES = "* -text -ident -filter -working-tree-encoding\n"
@@ -19,35 +19,35 @@ SETTINGS = {
 }
 
 
-def checkout(url: str, commit: str, paths: Sequence[str], directory: Path) -> Path:
-    """Fetch files or directories of a commit, which is a hash of its content, without its history.
+def fetch(source: Source, partial: Path) -> Path:
+    """Fetch the wanted part of a commit, which is a hash of its content, without its history.
 
-    Args:
-        url: of the repository, whatever ``git fetch`` understands.
-        commit: 40 hex digits.
-        paths: within the repository, ``.`` for all of it; where the server can, nothing else is transferred.
-        directory: for git's own files; must be new.
+    Where the server can, nothing else is transferred.
 
     Returns:
-        The directory of the files, which lie there under their paths, without git's own.
+        The file or directory, under its path in the repository and without git's own files, or the tar of a packed one.
 
     Raises:
-        DownloadError: with git's reason.
+        DownloadError: with git's reason, or the commit has no such part.
     """
-    tree = directory / "tree"
+    shutil.rmtree(partial, ignore_errors=True)
+    tree, path = partial / "tree", source.path or "."
+    wanted = [(Path(path) / file).as_posix() for file in source.files] or [path]
     tree.mkdir(parents=True)
     _git(tree, "init", "--quiet", "--template=")
     (tree / ".git/info").mkdir()
     (tree / ".git/info/attributes").write_text(ATTRIBUTES)
-    _git(tree, "remote", "add", "origin", url)
-    _git(tree, "fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", commit)
-    _git(tree, "sparse-checkout", "set", "--no-cone", *("/*" if path == "." else f"/{path}" for path in paths))
-    _git(tree, "checkout", "--quiet", "--detach", commit)
+    _git(tree, "remote", "add", "origin", source.location.partition(":")[2])
+    _git(tree, "fetch", "--quiet", "--depth", "1", "--filter", "blob:none", "origin", source.revision)
+    _git(tree, "sparse-checkout", "set", "--no-cone", *("/*" if name == "." else f"/{name}" for name in wanted))
+    _git(tree, "checkout", "--quiet", "--detach", source.revision)
     shutil.rmtree(tree / ".git")
-    return tree
+    if not (tree / path).exists():
+        raise DownloadError(f"the commit has no {path}")
+    return _pack(tree, path, partial / "packed.tar") if source.packed else tree / path
 
 
-def pack(tree: Path, path: str, out: Path) -> Path:
+def _pack(tree: Path, path: str, out: Path) -> Path:
     """Write the files below ``tree/path`` as the tar ``out`` and return it; their names are those in ``tree``."""
     with tarfile.open(out, "w") as tar:
         for file in sorted(file for file in (tree / path).rglob("*") if file.is_file()):

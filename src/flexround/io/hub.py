@@ -1,59 +1,35 @@
-"""Files of a repository on the Hugging Face hub, at one commit; in a process of its own, which a time limit can end."""
+"""Files of a repository on the Hugging Face hub, at one commit, fetched with the hub's command ``hf``."""
 
-import json
-import subprocess
+import os
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
-from flexround.io.download import LIMIT, DownloadError
+from flexround.io.download import run
+from flexround.settings.sources import Source
+
+# Nothing else than the files is asked for.
+SETTINGS = {"HF_HUB_DISABLE_TELEMETRY": "1", "HF_HUB_DISABLE_UPDATE_CHECK": "1", "NO_COLOR": "1"}
+NOTES = ".cache/huggingface/download"  # what the hub's client writes about the files of a directory
 
 
-def snapshot(repository: str, kind: str, revision: str, files: Sequence[str], path: Path) -> tuple[Path, str]:
-    """Download files; what breaks off is continued by the next call.
+def fetch(source: Source, partial: Path) -> Path:
+    """Download the wanted files to ``partial`` and return it; files that are there already are not fetched again.
 
-    Args:
-        repository: ``owner/name``.
-        kind: ``model`` or ``dataset``.
-        revision: branch, tag or commit.
-        files: patterns of names.
-        path: of the future directory, beside which this one is.
-
-    Returns:
-        The directory of the files, and the commit that the revision means.
+    A time limit can end a process, but not the threads with which the hub's client downloads.
 
     Raises:
-        DownloadError: it can't be reached, or takes too long.
+        DownloadError: the hub can't be reached, lacks the revision, or takes too long.
     """
-    command = [sys.executable, "-m", "flexround.io.hub", repository, kind, revision, str(path), *files]
-    try:
-        done = subprocess.run(command, stdout=subprocess.PIPE, text=True, timeout=LIMIT)
-    except subprocess.TimeoutExpired as error:
-        raise DownloadError(f"it took longer than {LIMIT} s; what came is kept, run the same command again") from error
-    told = json.loads(done.stdout or "{}")
-    if "commit" not in told:
-        raise DownloadError(f"the download failed ({told.get('error', f'exit code {done.returncode}')})")
-    return _partial(path, told["commit"]), told["commit"]
+    kind = "model" if source.kind == "checkpoint" else "dataset"
+    wanted = [f"--include={pattern}" for pattern in source.files]
+    command = [sys.executable, "-m", "huggingface_hub.cli.hf", "download", source.location.partition(":")[2]]
+    command += [f"--repo-type={kind}", f"--revision={source.revision}", f"--local-dir={partial.name}", *wanted]
+    partial.mkdir(parents=True, exist_ok=True)
+    run("hf download", command, partial.parent, os.environ | SETTINGS)
+    return partial
 
 
-def _partial(path: Path, commit: str) -> Path:
-    return path.with_name(f".{path.name}.{commit}")
-
-
-def main(repository: str, kind: str, revision: str, path: str, *files: str) -> dict[str, str]:
-    """Download in this process; return the commit, or what went wrong in one line."""
-    import huggingface_hub  # here: who only waits for this process does without it
-
-    try:
-        # A branch may move on in the middle of a download, a commit can't.
-        commit = str(huggingface_hub.repo_info(repository, repo_type=kind, revision=revision).sha)
-        huggingface_hub.snapshot_download(
-            repository, repo_type=kind, revision=commit, local_dir=_partial(Path(path), commit), allow_patterns=[*files]
-        )
-    except Exception as error:  # those of the hub and of its HTTP client have no base of their own
-        return {"error": f"{type(error).__name__}: {str(error).strip().partition(chr(10))[0]}"}
-    return {"commit": commit}
-
-
-if __name__ == "__main__":
-    print(json.dumps(main(*sys.argv[1:])))
+def commit(directory: Path) -> str | None:
+    """Return the commit that a directory was downloaded at; None if it doesn't come from the hub."""
+    notes = sorted((directory / NOTES).rglob("*.metadata"))
+    return notes[0].read_text().partition("\n")[0] if notes else None

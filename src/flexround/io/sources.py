@@ -2,26 +2,25 @@
 
 import dataclasses
 import fnmatch
-import functools
 import hashlib
 import logging
 import shutil
 import tarfile
-import urllib.parse
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.io import download, git, hub, pypi
-from flexround.io.artifacts import atomic_write, sha256, write_text
+from flexround.io.artifacts import sha256, write_text
 from flexround.settings.sources import Source
 
 log = logging.getLogger(__name__)
 PREFIX = "sha256:"  # a revision that starts with it gives the first digits of the file's sha256
-HUB = "hub:"  # a location that starts with it is a repository of the Hugging Face hub
-GIT = "git:"  # a location that starts with it is a git repository
-PYPI = "pypi:"  # a location that starts with it is a package of the package index
-SCHEMES = ("http:", "https:", "file:", HUB, GIT, PYPI)  # of locations that are downloaded
+FETCHERS: dict[str, Callable[[Source, Path], Path]] = {  # by what a location begins with
+    **dict.fromkeys(("http", "https", "file"), download.fetch),
+    **{"hub": hub.fetch, "git": git.fetch, "pypi": pypi.fetch},
+}
+ANEW = ("git", "pypi")  # what broke off begins anew; the others go on in the next call
 
 
 def fetch(name: str, source: Source, directory: Path) -> str | None:
@@ -68,21 +67,15 @@ def _digest(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
-def commit(path: Path) -> str | None:
-    """Return the commit of a source downloaded from the hub, None for others."""
-    record = _beside(path, "commit")
-    return record.read_text().strip() if record.exists() else None
-
-
 def _members(directory: Path) -> list[str]:
     """Return the relative paths of the files of a directory, sorted, without what is hidden."""
     names = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
     return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
 
 
-def _beside(path: Path, kind: str) -> Path:
-    """Return where the sha256 of an unpinned source, or the commit of a download from the hub, is kept."""
-    return path.with_name(f"{path.name}.{kind}")
+def _record(path: Path) -> Path:
+    """Return where the sha256 of an unpinned source is kept."""
+    return path.with_name(f"{path.name}.sha256")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -100,7 +93,7 @@ class _Wanted:
             return digest(self.path) if self.path.is_dir() else sha256(self.path)
         if self.path.is_dir() and not self.source.files:
             return None
-        found, record = self.check(self.path), _beside(self.path, "sha256")
+        found, record = self.check(self.path), _record(self.path)
         if self.source.sha256 is None and not record.exists():
             write_text(record, f"{found}  {self.path.name}\n")
         return found
@@ -142,7 +135,7 @@ class _Wanted:
 
     def known_hashes(self) -> dict[str, str]:
         """Return where a hash, or the beginning of one, is written down -> that hash."""
-        known, record = {"params/sources.yaml": self.source.sha256 or ""}, _beside(self.path, "sha256")
+        known, record = {"params/sources.yaml": self.source.sha256 or ""}, _record(self.path)
         if self.source.revision.startswith(PREFIX):
             known["its revision"] = self.source.revision.removeprefix(PREFIX)
         if self.source.sha256 is None and record.exists():
@@ -161,93 +154,40 @@ class _Wanted:
         self.path.symlink_to(place)
 
     @property
-    def downloadable(self) -> bool:
-        """Whether its location is an address, and not words about what to obtain."""
-        return self.source.location.startswith(SCHEMES)
+    def scheme(self) -> str:
+        """How its location begins; nothing where it is words about what to obtain."""
+        scheme = self.source.location.partition(":")[0]
+        return scheme if scheme in FETCHERS else ""
+
+    @property
+    def partial(self) -> Path:
+        """Where it lies until it is whole."""
+        return self.path.with_name(f".{self.path.name}.partial")
 
     def discard(self) -> None:
-        """Delete what is there."""
-        if self.path.is_dir():
-            shutil.rmtree(self.path)
-        self.path.unlink(missing_ok=True)
+        """Delete what is there, and what an earlier call left."""
+        for path in (self.path, self.partial):
+            if path.is_dir():
+                shutil.rmtree(path)
+            path.unlink(missing_ok=True)
 
     def download(self) -> None:
-        """Download it; ``path`` appears when it is whole and checked. What breaks off is continued by the next call."""
-        if self.source.location.startswith(HUB):
-            self._download_snapshot()
-        elif self.source.path is not None:
-            self._download_part(self.source.path)
-        elif not self.downloadable:
+        """Download it; ``path`` appears when it is whole and checked."""
+        if not self.scheme:
             raise self.error("it is missing and can't be downloaded freely")
-        elif self.source.files:
-            self._download_files()
-        else:
-            atomic_write(self.path, self._download)
-
-    def _download_snapshot(self) -> None:
-        """Download the files of a repository on the Hugging Face hub."""
-        source = self.source
-        repository, kind = source.location.removeprefix(HUB), "model" if source.kind == "checkpoint" else "dataset"
-        log.info("downloading %s from %s", self.name, source.location)
+        log.info("downloading %s from %s", self.name, self.source.location)
         try:
-            partial, commit = hub.snapshot(repository, kind, source.revision, source.files, self.path)
-        except download.DownloadError as error:
-            raise self.error(str(error)) from error
-        self._adopt(partial)
-        write_text(_beside(self.path, "commit"), commit + "\n")
-
-    def _download_part(self, path: str) -> None:
-        """Fetch a file or a directory of one commit of a git repository, or of one wheel."""
-        source = self.source
-        origin = source.location.partition(":")[2]
-        log.info("fetching %s from %s", self.name, source.location)
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        shutil.rmtree(partial, ignore_errors=True)
-        try:
-            if source.location.startswith(PYPI):
-                content = pypi.part(origin, source.revision, path, source.files, source.bytes, partial)
-            else:
-                wanted = [(Path(path) / file).as_posix() for file in source.files] or [path]
-                tree = git.checkout(origin, source.revision, wanted, partial)
-                if not (tree / path).exists():
-                    raise self.error(f"the commit has no {path}")
-                content = git.pack(tree, path, partial / "packed.tar") if source.packed else tree / path
+            content = FETCHERS[self.scheme](self.source, self.partial)
             self.check(content)
-            content.rename(self.path)
         except download.DownloadError as error:
-            raise self.error(f"it can't be fetched ({error})") from error
-        finally:
-            shutil.rmtree(partial, ignore_errors=True)
-
-    def _download_files(self) -> None:
-        """Download the files of a directory from ``location/FILE``."""
-        partial = self.path.with_name(f".{self.path.name}.partial")
-        for file in self.source.files:
-            if not (partial / file).exists():
-                atomic_write(partial / file, functools.partial(self._receive, f"{self.source.location}/{file}"))
-        self._adopt(partial)
-
-    def _adopt(self, partial: Path) -> None:
-        """Check a downloaded directory and make it ``path``, or delete it."""
-        try:
-            self.check(partial)
-        except InputError:
-            shutil.rmtree(partial, ignore_errors=True)
-            raise
-        partial.rename(self.path)
-
-    def _download(self, temporary: Path) -> None:
-        """Download a file to ``temporary`` and check it before it becomes ``path``."""
-        self._receive(self.source.location, temporary)
-        self.check(temporary)
-
-    def _receive(self, url: str, temporary: Path) -> None:
-        """Download ``url`` to ``temporary``, whole."""
-        log.info("downloading %s from %s", self.name, url)
-        try:
-            download.receive(url, temporary, urllib.parse.urlsplit(url).path)
-        except (download.DownloadError, ValueError) as error:
+            if self.scheme in ANEW:
+                shutil.rmtree(self.partial, ignore_errors=True)
             raise self.error(str(error)) from error
+        except InputError:
+            shutil.rmtree(self.partial, ignore_errors=True)
+            raise
+        content.rename(self.path)
+        shutil.rmtree(self.partial, ignore_errors=True)
 
     def error(self, reason: str) -> InputError:
         """Return the error that says what is wrong and what to put where."""
@@ -263,22 +203,25 @@ class _Wanted:
         )
         if source.files or source.packed:
             pinned += " (docs/run-at-scale.md has the command for that of a folder)"
-        origin, what, place = source.location, "it", f"it at {path}"
-        if source.files:
-            what, place = ", ".join(source.files), f"them into {path}/"
-        if origin.startswith(PYPI):
-            package = f"{origin.removeprefix(PYPI)} of the package index, sha256 {source.revision}"
-            origin = f"{source.path} of the wheel {package}"
-        elif source.path is not None:
-            form = f", packed as a tar of names such as {source.path}/..." if source.packed else ""
-            origin = f"{source.path} of the git repository {origin.removeprefix(GIT)}, commit {source.revision}{form}"
-        if origin.startswith(HUB):
-            kind = "model" if source.kind == "checkpoint" else "data set"
-            origin = f"the {kind} {origin.removeprefix(HUB)} of the Hugging Face hub, revision {source.revision}"
+        what, place = (", ".join(source.files), f"them into {path}/") if source.files else ("it", f"it at {path}")
         again = ""
-        if path.exists() and self.downloadable:
+        if path.exists() and self.scheme:
             record = path.parents[len(Path(source.file).parts) - 1] / f"{self.name}.json"
             again = f". Or delete {path} and {record}, and run the same command again: it is downloaded"
         return InputError(
-            f"source {self.name}: {path}: {reason}. Get {what} from: {origin}, and put {place}; {pinned}{again}"
+            f"source {self.name}: {path}: {reason}. Get {what} from: {self.origin}, and put {place}; {pinned}{again}"
         )
+
+    @property
+    def origin(self) -> str:
+        """Where a reader can get it."""
+        source, address = self.source, self.source.location.partition(":")[2]
+        if self.scheme == "hub":
+            kind = "model" if source.kind == "checkpoint" else "data set"
+            return f"the {kind} {address} of the Hugging Face hub, revision {source.revision}"
+        if self.scheme == "git":
+            form = f", packed as a tar of names such as {source.path}/..." if source.packed else ""
+            return f"{source.path} of the git repository {address}, commit {source.revision}{form}"
+        if self.scheme == "pypi":
+            return f"{source.path} of the wheel {address} of the package index, sha256 {source.revision}"
+        return source.location

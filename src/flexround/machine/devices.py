@@ -2,8 +2,8 @@
 
 import contextlib
 import datetime
-import fcntl
 import getpass
+import json
 import logging
 import math
 import os
@@ -13,7 +13,6 @@ import tempfile
 import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any
 
 import filelock
 import torch
@@ -25,7 +24,8 @@ from flexround.machine.hardware import SHARES, smi
 log = logging.getLogger(__name__)
 POLL_SECONDS = 1.0
 PATIENCE = datetime.timedelta(days=30)  # of a rank whose job waits for its turn
-PARTS = max(SHARES)  # of a device, a lock each
+PARTS = max(SHARES)  # of a device, each with a lock
+INDICES = "flexround/devices"  # in torchrun's store: the device of each rank
 LEAST_DRIVER = 580  # NVIDIA: CUDA 13 runs on drivers of this branch or newer
 
 
@@ -48,11 +48,8 @@ def lease(asked: int = 0, jobs: int = 1) -> Iterator[torch.device]:
         yield torch.device("cpu")
         return
     precision.repeatable()
-    directory = Path(tempfile.gettempdir())
-    ranks = "LOCAL_RANK" in os.environ
-    collected = _turn(directory) if ranks else contextlib.nullcontext(lambda: None)
-    with collected as held, lease_one(identities(), directory, 1 if ranks or asked > 1 else jobs) as index:
-        held()
+    names, directory, ranks = identities(), Path(tempfile.gettempdir()), "LOCAL_RANK" in os.environ
+    with _lease_for_rank(names, directory) if ranks else lease_one(names, directory, 1 if asked > 1 else jobs) as index:
         if ranks:  # accelerate takes it for the number of the device
             os.environ["LOCAL_RANK"] = str(index)
         torch.cuda.set_device(index)
@@ -93,80 +90,65 @@ def identities() -> list[str]:
 def lease_one(names: Sequence[str], directory: Path, jobs: int = 1) -> Iterator[int]:
     """Yield the index of the first of ``names`` that is free, waiting until there is one.
 
-    A job that shares its device holds adjacent parts of it, 4 of 12 if there are three ``jobs``. So jobs of workflows
-    that share it among other numbers never hold more than the whole together.
+    A job that shares its device with others holds adjacent parts of it, 4 of 12 if there are three ``jobs``. So jobs
+    never hold more than the whole together, also if workflows share it among other numbers.
     """
-    devices = [directory / f"flexround-{name.replace('/', '-')}.lock" for name in names]
     width = PARTS // jobs
-    shares = [range(first, first + width) for first in range(0, PARTS, width)] if jobs > 1 else [range(0)]
     # The first share of every device, then the second: jobs spread over the devices.
-    wanted = [(path, [path.with_suffix(f".{part}.lock") for part in share]) for share in shares for path in devices]
+    shares = [(name, range(first, first + width)) for first in range(0, PARTS, width) for name in names]
+    wanted = [[_lock(directory, f"{name}.{part}") for part in parts] for name, parts in shares]
     index, held = _first_free(wanted)
     with held:
-        yield index % len(devices)
+        yield index % len(names)
+
+
+def _lock(directory: Path, name: str) -> Path:
+    """Return the file that is locked for what is called ``name``."""
+    return directory / f"flexround-{name.replace('/', '-')}.lock"
 
 
 @contextlib.contextmanager
-def _turn(directory: Path) -> Iterator[Any]:
-    """Let one job of several ranks at a time collect its devices; yield what a rank calls when it has its own.
+def _lease_for_rank(names: Sequence[str], directory: Path) -> Iterator[int]:
+    """Yield the index of the device of this rank; the first rank leases one for each, and the others hear from it.
 
-    Two such jobs that each held a part of what they need would wait for each other for ever. The first rank holds the
-    lock, the others hear from it through torchrun's store.
+    One job at a time does so: two that each held a part of what they need would wait for each other for ever.
     """
-    store, rank, ranks = next(torch.distributed.rendezvous("env://", timeout=PATIENCE))
-    lock = _first_free([(directory / "flexround-turn.lock", ())])[1] if rank == 0 else None
-    if lock is not None:
-        store.set("flexround/turn", "")
-    store.wait(["flexround/turn"], PATIENCE)
-
-    def held() -> None:
-        store.add("flexround/held", 1)
-        while lock is not None and store.add("flexround/held", 0) < ranks:
-            time.sleep(POLL_SECONDS / 10)
-        if lock is not None:
-            lock.close()
-
-    try:
-        yield held
-    finally:
-        if lock is not None:
-            lock.close()
+    store, rank, ranks = next(torch.distributed.rendezvous("env://", timeout=PATIENCE))  # torchrun's
+    with contextlib.ExitStack() as held:
+        if rank == 0:
+            with _first_free([[_lock(directory, "turn")]])[1]:
+                indices = [held.enter_context(lease_one(names, directory)) for _ in range(ranks)]
+            store.set(INDICES, json.dumps(indices))
+        store.wait([INDICES], PATIENCE)
+        yield json.loads(store.get(INDICES))[rank]
 
 
-def _first_free(wanted: Sequence[tuple[Path, Sequence[Path]]]) -> tuple[int, contextlib.ExitStack]:
-    """Take the first free device, or parts of one, and return its index; wait for it, and say once who holds them."""
+def _first_free(wanted: Sequence[Sequence[Path]]) -> tuple[int, contextlib.ExitStack]:
+    """Take the first list of locks of which all are free, and return its index; wait for it, and say who holds them."""
     told = False
     while True:
         busy = []
-        for index, (device, parts) in enumerate(wanted):
+        for index, paths in enumerate(wanted):
             try:
-                return index, _taken(device, parts)
-            except (filelock.Timeout, BlockingIOError) as error:
-                busy.append(Path(error.lock_file) if isinstance(error, filelock.Timeout) else device)
+                return index, _taken(paths)
+            except filelock.Timeout as error:
+                busy.append(Path(error.lock_file))
         if not told:
-            holders = [f"{path.stem} ({_holder(path)})" for path in dict.fromkeys(busy)]
-            log.info("waiting for one of: %s", "; ".join(holders))
+            log.info("waiting for one of: %s", "; ".join(f"{path.stem} ({_holder(path)})" for path in busy))
             told = True
         time.sleep(POLL_SECONDS)
 
 
-def _taken(device: Path, parts: Sequence[Path]) -> contextlib.ExitStack:
-    """Take the lock of a device, or those of ``parts`` of it and the device's together with other such jobs.
+def _taken(paths: Sequence[Path]) -> contextlib.ExitStack:
+    """Take all locks.
 
     Raises:
-        filelock.Timeout, BlockingIOError: one of them is not free; none was taken.
+        filelock.Timeout: one of them is not free; none was taken.
     """
     with contextlib.ExitStack() as held:
-        if parts:
-            with contextlib.suppress(FileExistsError):
-                device.touch(exist_ok=False)
-                device.chmod(0o666)  # other users lock it, too
-            file = held.enter_context(device.open())
-            fcntl.flock(file, fcntl.LOCK_SH | fcntl.LOCK_NB)  # which keeps out who wants it alone, as filelock does
-            held.callback(fcntl.flock, file, fcntl.LOCK_UN)  # a process that was forked meanwhile has it open, too
-        for path in parts or [device]:
-            held.enter_context(filelock.FileLock(path, mode=0o666).acquire(timeout=0))
-        for path in (device, *parts):
+        for path in paths:
+            held.enter_context(filelock.FileLock(path, mode=0o666).acquire(timeout=0))  # other users lock it, too
+        for path in paths:
             _sign(path)
         return held.pop_all()
 

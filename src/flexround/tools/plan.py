@@ -1,21 +1,19 @@
 """Say what a table or figure costs before anything is computed: jobs, missing files, bytes, GPU-hours."""
 
 import argparse
-import dataclasses
 import math
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
-from typing import NamedTuple
 
 from flexround.errors import SettingsError, suggest
 from flexround.results.render import overview
-from flexround.settings import cost, layout, user_rows
-from flexround.settings.layout import Run
+from flexround.settings import cost, user_rows
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Stage
 from flexround.tasks import protocol
-from flexround.tools import cli, workload
+from flexround.tools import cli, outputs, workload
+from flexround.tools.outputs import Output
 
 GIB = 2**30
 STEPS = ("finetune", "gate", "reconstruct", "choice", "evaluate")  # what takes a GPU's hours
@@ -44,69 +42,30 @@ def run(arguments: argparse.Namespace) -> None:
     for name, numbers, known in (("table", tables, plan.params.tables), ("figure", figures, plan.figures)):
         if unknown := [n for n in numbers if n not in known]:
             raise SettingsError(f"--{name} {suggest(str(unknown[0]), map(str, known))}")
-    shown = [plan.params.tables[number] for number in tables]
-    groups = [(plan.table_runs(table.number), overview.family(table), True) for table in shown if not table.settings]
-    groups += [(plan.figure_runs(number), "Figures", number not in plan.params.figures.shifts) for number in figures]
-    families: dict[Run, str] = {}
-    for runs, family, _ in groups:
-        families |= dict.fromkeys(runs, family) | families
-    evaluated = {run for runs, _, measured in groups for run in runs if measured}
-    for line in _report(plan, jobs(plan, families, evaluated), not arguments.all):
+    for line in _report(plan, planned(plan, tables, figures), not arguments.all):
         sys.stdout.write(f"{line}\n")
 
 
-class PlannedJob(NamedTuple):
-    """A job that may use a GPU."""
-
-    step: str  # one of ``STEPS``
-    family: str  # of the table that shows it first
-    run: Run  # what it is of; a checkpoint's has full precision
-    result: str  # the file that is there when it is done
-
-    @property
-    def stage(self) -> Stage:
-        """The stage that it asks for resources as."""
-        return "finetune" if self.step == "finetune" else "reconstruct" if self.step == "reconstruct" else "evaluate"
-
-    @property
-    def pair(self) -> tuple[str, str]:
-        """The task and the checkpoint."""
-        return self.run.task, self.run.checkpoint
+def planned(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> dict[Output, str]:
+    """Return all outputs of tables and figures, each once -> the family of the table that shows it first."""
+    found: dict[tuple[str, str], tuple[Output, str]] = {}
+    for name, runs, evaluated in outputs.shown(plan, tables, figures):
+        subjects = {subject for run in runs for subject in (run.task, run.checkpoint)}
+        family = "Figures" if name.startswith("figure") else overview.family_of(subjects)
+        for output in (output for run in runs for output in outputs.of_run(plan, run, evaluated)):
+            found.setdefault((output.step, output.place), (output, family))
+    return dict(found.values())
 
 
-def jobs(plan: Plan, families: dict[Run, str], evaluated: set[Run]) -> list[PlannedJob]:
-    """Return the jobs on a GPU for runs, each once; what is chosen among others needs them all."""
-    found: dict[tuple[str, str], PlannedJob] = {}
-    for run, family in families.items():
-        recipe, whole = plan.params.recipe(run.recipe), dataclasses.replace(run, recipe=layout.FULL_PRECISION, seed=0)
-        network, quantized = layout.checkpoint_dir(run.scale, run.task, run.checkpoint), layout.quantized_dir
-        needed = [dataclasses.replace(run, recipe=name) for name in recipe.select or (run.recipe,)]
-        needed = [one for one in needed if plan.params.recipe(one.recipe).setting]
-        for wanted, step, of, result in (
-            (True, "finetune", whole, f"{network}/manifest.json"),
-            (recipe.quantized, "gate", whole, plan.gate(run)),
-            *((True, "reconstruct", one, f"{quantized(one)}/manifest.json") for one in needed),
-            (recipe.select, "choice", run, f"{quantized(run)}/manifest.json"),
-            (run in evaluated, "evaluate", run, f"{layout.evaluated_dir(run)}/metrics.json"),
-        ):
-            if wanted:
-                found.setdefault((step, result), PlannedJob(step, family, of, result))
-    return list(found.values())
-
-
-def _report(plan: Plan, everything: list[PlannedJob], pairwise: bool) -> Iterator[str]:
+def _report(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterator[str]:
     """Yield the lines of the report."""
     names = list(dict.fromkeys(job.run.task for job in everything))
     seeds = " or ".join(map(str, sorted({plan.seeds(name) for name in names})))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {seeds} seed(s) per quantized run"
-    samples = dict.fromkeys(plan.samples_dir(job.run) for job in everything if job.step == "reconstruct")
-    results = {step: [job.result for job in everything if job.step == step] for step in STEPS}
-    results["data"] = [f"{layout.data_dir(plan.scale.name, name)}/manifest.json" for name in names]
-    results["calibrate"] = [f"{directory}/manifest.json" for directory in samples]
     yield "jobs by stage:"
-    for stage in COUNTED:
-        done = sum(Path(file).exists() for file in results[stage])
-        yield f"  {stage:<12}{len(results[stage]):>5}   already on disk: {done}"
+    for step in COUNTED:
+        done = [job.done for job in everything if job.step == step]
+        yield f"  {step:<12}{len(done):>5}   already on disk: {sum(done)}"
     yield from _missing(plan, list(dict.fromkeys(job.run.checkpoint for job in everything)), names)
     if plan.scale.comparable:  # the hours are those of the paper's data
         yield from _costs(plan, everything, pairwise)
@@ -133,11 +92,11 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
     yield from lines
 
 
-def _networks(plan: Plan, everything: list[PlannedJob]) -> dict[tuple[str, str], cost.NetworkCost]:
+def _networks(plan: Plan, jobs: list[Output]) -> dict[tuple[str, str], cost.NetworkCost]:
     """Return the network of each task and checkpoint; those of the same shapes are counted once."""
     counted: dict[tuple[object, ...], cost.NetworkCost] = {}
     found = {}
-    for pair in dict.fromkeys(job.pair for job in everything):
+    for pair in dict.fromkeys(job.pair for job in jobs):
         task, checkpoint = protocol.named(plan.scale, pair[0]), plan.params.checkpoint(pair[1])
         key = checkpoint.model.model_dump_json(), task.input_shape, task.head.get("head")
         if key not in counted:
@@ -146,36 +105,44 @@ def _networks(plan: Plan, everything: list[PlannedJob]) -> dict[tuple[str, str],
     return found
 
 
-def _need(plan: Plan, job: PlannedJob, network: cost.NetworkCost) -> cost.Need:
+def _stage(job: Output) -> Stage:
+    """Return the stage that a job asks for resources as."""
+    return "finetune" if job.step == "finetune" else "reconstruct" if job.step == "reconstruct" else "evaluate"
+
+
+def _need(plan: Plan, job: Output, network: cost.NetworkCost) -> cost.Need:
     """Return what a job needs."""
     task, params = job.run.task, plan.params
     checkpoint, recipe = params.checkpoint(job.run.checkpoint), params.recipe(job.run.recipe)
     if job.step == "finetune":
         return cost.training(task, network, params.train(*job.pair), checkpoint.streamed)
     if job.step == "reconstruct":
-        hyper, card = plan.hyper(job.run)[0], 1e6 * plan.resources(job.stage, *job.pair).gpu_mb
+        hyper, card = plan.hyper(job.run)[0], 1e6 * plan.resources(_stage(job), *job.pair).gpu_mb
         return cost.reconstruction(task, network, recipe, hyper, checkpoint.streamed, card)
     rows = len(recipe.select) * plan.scale.tasks[task].options.get("heldout", 0) if job.step == "choice" else None
     return cost.evaluation(task, network, checkpoint.evaluated, checkpoint.streamed, rows)
 
 
-def _costs(plan: Plan, everything: list[PlannedJob], pairwise: bool) -> Iterator[str]:
+def _costs(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterator[str]:
     """Yield estimated GPU-hours, bytes on disk and in memory.
 
     Raises:
         SettingsError: a job needs more memory or time than it asks for.
     """
-    networks = _networks(plan, everything)
-    needs = {job: _need(plan, job, networks[job.pair]) for job in everything}
-    left = {step: [job for job in everything if job.step == step and not Path(job.result).exists()] for step in STEPS}
+    jobs = [job for job in everything if job.step in STEPS]
+    networks = _networks(plan, jobs)
+    needs = {job: _need(plan, job, networks[job.pair]) for job in jobs}
+    left = {step: [job for job in jobs if job.step == step and not job.done] for step in STEPS}
     yield "estimated A100 hours of what is not done (rates: params/bill.yaml):"
     for pair in dict.fromkeys(job.pair for job in left["reconstruct"]) if pairwise else ():
         of_pair = [job for job in left["reconstruct"] if job.pair == pair]
         network, hours = networks[pair], sum(needs[job].seconds for job in of_pair) / 3600
         yield f"  {'/'.join(pair):<40}{hours:8.2f} h   {network.flop / 2e6:.0f} MMAC, {len(network.blocks)} blocks"
-    yield from _by_step({job: needs[job].seconds / 3600 for jobs_left in left.values() for job in jobs_left})
+    yield from _by_step(
+        {job: needs[job].seconds / 3600 for jobs_left in left.values() for job in jobs_left}, everything
+    )
     weights, quantized = (sum(needs[job].disk for job in left[stage]) / GIB for stage in ("finetune", "reconstruct"))
-    drawn = {plan.samples_dir(job.run): job.run for job in left["reconstruct"]}.values()
+    drawn = [job.run for job in everything if job.step == "calibrate" and not job.done]
     # A byte a pixel; texts are shorter.
     samples = (
         sum(plan.hyper(run)[0].samples * math.prod(protocol.named(plan.scale, run.task).input_shape) for run in drawn)
@@ -188,19 +155,19 @@ def _costs(plan: Plan, everything: list[PlannedJob], pairwise: bool) -> Iterator
     cache = max((needs[job].cache for job in left["reconstruct"]), default=0) / GIB
     caches, state = cost.CACHES * cache, cost.STATES * cache
     yield f"per job: activation caches up to {caches:.2f} GiB, resume state on disk up to {state:.2f} GiB"
-    for stage in dict.fromkeys(job.stage for job in everything):
-        if of_stage := [need for job, need in needs.items() if job.stage == stage]:
+    for stage in dict.fromkeys(map(_stage, jobs)):
+        if of_stage := [need for job, need in needs.items() if _stage(job) == stage]:
             gpu, host = max(need.gpu for need in of_stage) / 1e9, max(need.host for need in of_stage) / 1e9
             yield f"largest {stage} job: GPU {gpu:.1f} GB, host {host:.1f} GB"
     if too_large := _too_large(plan, needs):
         raise SettingsError("jobs that need more than they ask for:\n" + "\n".join(too_large))
 
 
-def _by_step(hours: dict[PlannedJob, float]) -> Iterator[str]:
+def _by_step(hours: dict[Output, float], family: dict[Output, str]) -> Iterator[str]:
     """Yield hours by what they are for, and by family of tables."""
-    families = list(dict.fromkeys(job.family for job in hours))
+    families = list(dict.fromkeys(family[job] for job in hours))
     rows = {
-        step: [sum(hours[job] for job in hours if (job.step, job.family) == (step, name)) for name in families]
+        step: [sum(hours[job] for job in hours if (job.step, family[job]) == (step, name)) for name in families]
         for step in STEPS
         if any(hours[job] for job in hours if job.step == step)
     }
@@ -211,17 +178,17 @@ def _by_step(hours: dict[PlannedJob, float]) -> Iterator[str]:
         yield "  ".join([f"  {step:<20}", *(f"{value:>18.2f}" for value in row), f"{sum(row):>10.2f}{unit}"])
 
 
-def _too_large(plan: Plan, needs: dict[PlannedJob, cost.Need]) -> list[str]:
+def _too_large(plan: Plan, needs: dict[Output, cost.Need]) -> list[str]:
     """Return what jobs need more of than they ask for; one line stands for all jobs of a stage on a network."""
     worst: dict[tuple[str, str], tuple[float, str]] = {}
     for job, need in needs.items():
-        asked = plan.resources(job.stage, *job.pair)
+        asked = plan.resources(_stage(job), *job.pair)
         compared = (
             ("GB of GPU memory", need.gpu / 1e9, asked.gpu_mb / 1e3, need.way_out),
             ("GB of host memory", need.host / 1e9, asked.mem_mb / 1e3, need.way_out),
             ("hours", need.seconds / 3600, asked.runtime / 60, "raise its runtime (needs)"),
         )
-        where = f"{job.stage} {'/'.join(job.pair)}"
+        where = f"{_stage(job)} {'/'.join(job.pair)}"
         for unit, needed, given, way_out in compared if asked.gpu else ():
             if needed > max(given, worst.get((where, unit), (0.0,))[0]):
                 text = f"{where}: {needed:.1f} {unit} ({job.run.recipe}), it asks for {given:.1f}; {way_out}"

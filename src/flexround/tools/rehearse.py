@@ -3,19 +3,16 @@
 import argparse
 import contextlib
 import fcntl
-import json
 import logging
 import os
 import subprocess
 import sys
 import time
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from flexround.errors import InputError, SettingsError, suggest
+from flexround.errors import InputError, look_up
 from flexround.rehearsal import project, scale
-from flexround.results.published_results import SHARED
 from flexround.settings.layout import ROOT
 from flexround.settings.plan import Plan
 from flexround.tools import cli
@@ -23,8 +20,6 @@ from flexround.tools import cli
 log = logging.getLogger(__name__)
 DIRECTORY = ROOT / "rehearsal"
 FAILED = 1
-USAGE = ".usage.json"
-SHOWN = 20  # failures
 
 
 def parser() -> argparse.ArgumentParser:
@@ -40,36 +35,31 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Build the copy, run the workflow in it and print what came of it; a failed job ends it with 1."""
+    """Build the copy and run the workflow in it, which tells of every job; a failed one ends it with 1."""
     start = time.monotonic()
     with alone(arguments.directory) as lock:
         params = project.build(arguments.directory, arguments.scale, min(arguments.gpu, 1))
-        plan = Plan(params, arguments.seeds)
-        if arguments.table is not None and arguments.table not in params.tables:
-            raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
-        goals, files = wanted(plan, arguments.table)
+        goals = targets(Plan(params, arguments.seeds), arguments.table)
         log.info("%s: copy of the project with stand-ins; nothing in it is a result", arguments.directory)
-        limits = arguments.cores, arguments.gpu, arguments.seeds
-        code = snakemake(arguments.directory, goals, *limits, lock)
-    lines, whole = outcome(arguments.directory, files)
-    sys.stdout.write(f"rehearsal of scale {arguments.scale}, jobs by stage:\n")
-    sys.stdout.writelines(f"{line}\n" for line in lines)
-    good = code == 0 and whole
-    verdict = "everything ran" if good else f"not everything ran (Snakemake's exit code: {code})"
-    sys.stdout.write(f"{verdict}, {(time.monotonic() - start) / 60:.1f} minutes\n")
-    if not good:
+        code = snakemake(arguments.directory, goals, arguments.cores, arguments.gpu, arguments.seeds, lock)
+    verdict = f"not everything ran (Snakemake's exit code: {code})" if code else "everything ran"
+    minutes = (time.monotonic() - start) / 60
+    sys.stdout.write(f"rehearsal of scale {arguments.scale}: {verdict}, {minutes:.1f} minutes\n")
+    if code:
         sys.exit(FAILED)
 
 
-def wanted(plan: Plan, table: int | None) -> tuple[list[str], list[str]]:
-    """Return Snakemake's targets, and the files that must be there at the end: of one table, or of the whole scale."""
-    if table is not None:
-        plan.table_runs(table)  # an error says why the scale can't make it
-        files = [f"results/{name}" for name in plan.files([table], [])]
-        return files[:1], files
-    names = plan.files(plan.complete_tables(), plan.complete_figures())
-    names += [*SHARED, "claims.html", "report.html", f"{plan.scale.name}/metrics.json"]
-    return ["all", "results/report.html"], [f"results/{name}" for name in names]
+def targets(plan: Plan, table: int | None) -> list[str]:
+    """Return Snakemake's targets: one table, or the whole scale with its report.
+
+    Raises:
+        SettingsError: there is no such table, or the scale can't make it.
+    """
+    if table is None:
+        return ["all", "results/report.html"]
+    named = look_up("--table", {str(number): each for number, each in plan.params.tables.items()}, str(table))
+    plan.table_runs(table)  # an error says why the scale can't make it
+    return [f"results/{named.name}.csv"]
 
 
 @contextlib.contextmanager
@@ -107,38 +97,6 @@ def snakemake(directory: Path, goals: Sequence[str], cores: str, gpu: int, seeds
     # The goals come first: --resources takes all that follows it.
     command = [sys.executable, "-m", "snakemake", "--nolock", *goals, *limits, "--config", *config]
     return subprocess.run(command, cwd=directory, env=environment, pass_fds=[lock], check=False).returncode
-
-
-def outcome(directory: Path, files: Sequence[str]) -> tuple[list[str], bool]:
-    """Return what the jobs in ``directory`` left behind, in lines; whether none failed and all ``files`` are there."""
-    jobs: Counter[str] = Counter()
-    seconds, failures = 0.0, []
-    for path in sorted((directory / "logs").rglob(f"*{USAGE}")):
-        facts = json.loads(path.read_text())
-        jobs[_stage(path.relative_to(directory / "logs").parts)] += 1
-        seconds += facts["seconds"]
-        if facts["exit"]:
-            log = path.with_name(path.name.removesuffix(USAGE) + ".log")
-            failures.append(f"failed: {log}: {_reason(log, facts['exit'])}")
-    lines = [f"  {stage:<14}{count:>6}" for stage, count in sorted(jobs.items())]
-    lines += [f"  {'together':<14}{jobs.total():>6}   {seconds / 60:.1f} minutes of jobs", *failures[:SHOWN]]
-    if len(failures) > SHOWN:
-        lines.append(f"failed: {len(failures) - SHOWN} more")
-    missing = [f"missing: {directory / file}" for file in files if not (directory / file).is_file()]
-    return lines + missing, not failures and not missing
-
-
-def _stage(parts: Sequence[str]) -> str:
-    """Return what the jobs of a log's directory make: that directory, or ``shown`` for tables, figures and the like."""
-    if parts[0] != scale.NAME:
-        return parts[0]
-    return parts[1] if len(parts) > 2 else "shown"
-
-
-def _reason(log: Path, code: int) -> str:
-    """Return the last line of a failed job's log."""
-    lines = [line for line in log.read_text(errors="replace").splitlines() if line.strip()] if log.is_file() else []
-    return lines[-1].strip() if lines else f"exit code {code}, nothing in the log"
 
 
 if __name__ == "__main__":

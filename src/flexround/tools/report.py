@@ -1,11 +1,12 @@
-"""Gather all tables and figures that are there into one HTML page, with where every number comes from."""
+"""Gather all tables and figures that are there into one HTML page, with where every number comes from, or one PDF."""
 
 import argparse
 import logging
+import os
 from pathlib import Path
 
 from flexround.io.artifacts import write_text
-from flexround.results.render import report_page
+from flexround.results.render import document, report_page
 from flexround.settings import user_rows
 from flexround.settings.plan import Plan
 from flexround.tools import cli
@@ -18,7 +19,9 @@ def parser() -> argparse.ArgumentParser:
     arguments = cli.parser(__doc__)
     arguments.add_argument("--root", type=Path, default=Path(), help="directory with results and logs")
     arguments.add_argument("--own", metavar="FILE", help="your recipes and rows, as in --config own=FILE")
-    arguments.add_argument("--out", type=Path, required=True, help="the page")
+    arguments.add_argument(
+        "--out", type=Path, required=True, help="the page.html, or the paper.pdf with its source as .tex beside it"
+    )
     return arguments
 
 
@@ -26,13 +29,20 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the program; nothing is computed that isn't there.
 
     Raises:
-        InputError: a result that isn't what it should be.
+        InputError: a result that isn't what it should be, or pdflatex or one of its packages is missing.
         SettingsError: the scale's settings, or the file of one's own, are wrong.
     """
+    root, out = arguments.root, arguments.out
     plan = Plan(user_rows.configured(arguments.scale, arguments.own))
-    user_rows.claim(plan.scale.name, arguments.scale, arguments.root)
-    write_text(arguments.out, report_page.render(arguments.root, plan, arguments.own))
-    log.info("%s: %.1f MB", arguments.out, arguments.out.stat().st_size / 1e6)
+    user_rows.claim(plan.scale.name, arguments.scale, root)
+    if out.suffix == ".pdf":
+        source = out.with_suffix(".tex")
+        figures = os.path.relpath(root / "results" / plan.scale.name, out.parent)
+        write_text(source, document.source(root, plan, figures))
+        document.compile_pdf(source)
+    else:
+        write_text(out, report_page.render(root, plan, arguments.own))
+    log.info("%s: %.1f MB", out, out.stat().st_size / 1e6)
 
 
 if __name__ == "__main__":

@@ -42,11 +42,11 @@ def save(results: Path, kept: Path) -> None:
     """Copy the records of the outputs that exist.
 
     Raises:
-        InputError: an output has no record.
+        InputError: a file is neither an output with a record nor in one.
     """
     records = {output: record for output, record in _records() if output.is_relative_to(results) and output.exists()}
-    unknown = [output for output in _outputs(results) if output not in records]
-    if unknown:
+    files = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_relative_to(kept))
+    if unknown := [file for file in files if not records.keys() & {file, *file.parents}]:
         raise InputError(
             f"{unknown[0]} and {len(unknown) - 1} more: Snakemake has no record of making them; "
             "delete them or make them again"
@@ -82,13 +82,6 @@ def _records() -> Iterator[tuple[Path, Path]]:
         if record.is_file():
             parts = (part.removeprefix("@") for part in record.relative_to(METADATA).parts)
             yield Path(base64.urlsafe_b64decode("".join(parts)).decode()), record
-
-
-def _outputs(results: Path) -> list[Path]:
-    """Return the outputs that must have a record: tables, figures, directories with a manifest, evaluations, gates."""
-    deep = [*results.glob("*/**/metrics.json"), *results.glob("gates/**/*.json")]
-    directories = [manifest.parent for manifest in results.glob("*/**/manifest.json")]
-    return sorted([path for path in results.iterdir() if path.is_file()] + deep + directories)
 
 
 if __name__ == "__main__":

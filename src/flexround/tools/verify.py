@@ -5,25 +5,22 @@ So is the chain: an output says where it belongs and what it was made of, a tabl
 
 import argparse
 import contextlib
-import dataclasses
 import functools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 from flexround.errors import InputError
-from flexround.io.artifacts import read_json, sha256
+from flexround.io.artifacts import damages, read_formatted, read_json
 from flexround.regress import compare
 from flexround.results import cells, evaluated
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
-from flexround.settings import layout
-from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
-from flexround.tools import cli
+from flexround.tools import cli, outputs
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", METRICS)  # hold the sha256 of the files beside them
@@ -45,14 +42,13 @@ def run(arguments: argparse.Namespace) -> None:
     if not files:
         raise InputError(f"{root}: holds no results; make them (snakemake --cores all) or fetch them (make pull)")
     serves = served(plan)
-    listed, problems = _read(file for file in files if file.name in LISTS)
-    problems += _compare(listed)
-    wrong = {file for file, _ in problems}
-    evaluations = [file for file in files if file.name == METRICS and not {file, file.with_name(PREDICTIONS)} & wrong]
-    problems += _recompute(evaluations)
-    wrong = {file for file, _ in problems}
-    lists = [file for file in files if file.name in LISTS] + sorted(root.glob("gates/*/*.json"))
-    problems += _broken(file for file in lists if file not in wrong)
+    listed, problems = set[Path](), list[tuple[Path, str]]()
+    for path in [file for file in files if file.name in LISTS] + sorted(root.glob("gates/*/*.json")):
+        try:
+            problems += map(_problem, _damages(path, listed))
+            problems += _broken(path)
+        except InputError as error:
+            problems.append(_problem(error))
     problems += _untrue(root, plan.params)
     problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
     for path, problem in problems:
@@ -67,41 +63,35 @@ def run(arguments: argparse.Namespace) -> None:
         sys.exit(FAILED)
 
 
-def _read(lists: Iterator[Path]) -> tuple[dict[Path, str], list[tuple[Path, str]]]:
-    """Return the sha256 of every file that a manifest or an evaluation lists, and the lists that can't be read."""
-    listed: dict[Path, str] = {}
-    problems = []
-    for path in lists:
-        try:
-            if path.name == METRICS:
-                listed[path.with_name(PREDICTIONS)] = evaluated.read(path).predictions.sha256
-            else:
-                listed |= {path.parent / name: facts["sha256"] for name, facts in read_json(path)["files"].items()}
-        except InputError as error:
-            problems.append((path, _reason(error, path)))
-        except (AttributeError, KeyError, TypeError):
-            problems.append((path, "damaged: it lists no files"))
-    return listed, problems
+def _problem(error: InputError) -> tuple[Path, str]:
+    """Return the file that an error begins with, and what is wrong, without the way out: the last line gives it."""
+    place, _, reason = str(error).partition(": ")
+    return Path(place), reason.partition("; ")[0]
 
 
-def _recompute(evaluations: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield the evaluations whose values aren't what their predictions give."""
-    for path in evaluations:
-        try:
-            evaluated.compare(path, evaluated.read(path))
-        except InputError as error:
-            yield path, _reason(error, path)
+def _damages(path: Path, listed: set[Path]) -> Iterator[InputError]:
+    """Yield what is wrong with the files of a manifest, or with an evaluation; add the files to ``listed``.
+
+    Raises:
+        InputError: of an evaluation, or a manifest that can't be read.
+    """
+    if path.name == METRICS:
+        listed.add(path.with_name(PREDICTIONS))
+        evaluated.compare(path, evaluated.read(path))
+    elif path.name in LISTS:
+        manifest = read_formatted(path)
+        yield from damages(path.parent, manifest)
+        listed.update(path.parent / name for name in manifest["files"])
 
 
-def _broken(outputs: Iterable[Path]) -> Iterator[tuple[Path, str]]:
-    """Yield the manifests, evaluations and gates that belong elsewhere, or of whose inputs others lie there now."""
-    for path in outputs:
-        content, place = read_json(path), path.parent if path.name in LISTS else path
-        if content.get("place") != str(place):
-            yield path, f"says that its place is {content.get('place')}"
-        for origin, hashes in content.get("inputs", {}).items():
-            if _hashes(Path(origin)) not in (None, hashes):
-                yield path, f"was made of another {origin} than lies there now"
+def _broken(path: Path) -> Iterator[tuple[Path, str]]:
+    """Yield if a manifest, an evaluation or a gate belongs elsewhere, or other inputs of it lie there now."""
+    content, place = read_json(path), path.parent if path.name in LISTS else path
+    if content.get("place") != str(place):
+        yield path, f"says that its place is {content.get('place')}"
+    for origin, hashes in content.get("inputs", {}).items():
+        if _hashes(Path(origin)) not in (None, hashes):
+            yield path, f"was made of another {origin} than lies there now"
 
 
 def _hashes(origin: Path) -> Any:
@@ -130,21 +120,7 @@ def _untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
                 yield path, f"{key.metric} of row {key.row}, {key.column} is {values}"
 
 
-def _reason(error: InputError, path: Path) -> str:
-    """Return what an error says of a file, without its name and the way out, which the last line gives for all."""
-    return str(error).removeprefix(f"{path}: ").partition("; ")[0]
-
-
-def _compare(listed: dict[Path, str]) -> Iterator[tuple[Path, str]]:
-    """Yield the files that are missing or have another sha256."""
-    for file, digest in listed.items():
-        if not file.exists():
-            yield file, "missing, but its manifest lists it"
-        elif sha256(file) != digest:
-            yield file, "its sha256 is not the one in its manifest"
-
-
-def _summary(root: Path, listed: dict[Path, str], serves: dict[str, list[str]]) -> Iterator[str]:
+def _summary(root: Path, listed: set[Path], serves: dict[str, list[str]]) -> Iterator[str]:
     """Yield what is here for no table, how much was checked, and what the tables need that isn't here."""
     for directory in sorted({str(file.parent) for file in listed} - set(serves)):
         yield f"{directory}: no table or figure reads it"
@@ -158,40 +134,11 @@ def _summary(root: Path, listed: dict[Path, str], serves: dict[str, list[str]]) 
 
 def served(plan: Plan) -> dict[str, list[str]]:
     """Return directory or gate -> ``table3``, ``figure7``, ... that are made from it, of what the scale can make."""
-    figures = plan.complete_figures()
-    shown = [(plan.params.tables[number].name, plan.table_runs(number), True) for number in plan.complete_tables()]
-    shown += [(f"figure{n}", plan.figure_runs(n), n not in plan.params.figures.shifts) for n in figures]
     products: dict[str, list[str]] = {}
-    for name, runs, measured in shown:
-        for directory in sorted({directory for run in runs for directory in _directories(plan, run, measured)}):
-            products.setdefault(directory, []).append(name)
+    for name, runs, measured in outputs.shown(plan, plan.complete_tables(), plan.complete_figures()):
+        for place in sorted({output.place for run in runs for output in outputs.of_run(plan, run, measured)}):
+            products.setdefault(place, []).append(name)
     return products
-
-
-def _directories(plan: Plan, run: Run, measured: bool) -> Iterator[str]:
-    """Yield everything that a run is made from, and itself, which is an evaluation if it is ``measured``."""
-    recipe = plan.params.recipe(run.recipe)
-    yield layout.data_dir(run.scale, run.task)
-    yield from _network(plan, run.task, run.checkpoint)
-    if measured:
-        yield layout.evaluated_dir(run)
-    if recipe.quantized:
-        yield layout.quantized_dir(run)
-        yield plan.gate(run)
-    if recipe.setting:
-        yield plan.samples_dir(run)
-    for name in recipe.select:
-        yield from _directories(plan, dataclasses.replace(run, recipe=name), measured=False)
-
-
-def _network(plan: Plan, task: str, checkpoint: str) -> Iterator[str]:
-    """Yield a full-precision network, the data it is trained on, and those of the network it starts from."""
-    yield layout.checkpoint_dir(plan.scale.name, task, checkpoint)
-    origins = plan.origins(task, checkpoint)
-    if "data" in origins:
-        yield origins["data"]
-    if "pretrained" in origins:
-        yield from _network(plan, plan.params.checkpoint(checkpoint).pretrain or "", checkpoint)
 
 
 if __name__ == "__main__":
