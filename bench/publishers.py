@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from exhaustive_search import exhaustive
 from torch import Tensor, nn
 
 from flexround.quant.gptq import GPTQ
@@ -147,7 +148,7 @@ def lrq(directory: Path) -> None:
         weight, x = linear(seed)
         theirs = published(bits, channel_wise=True, mode="lrq", org_weight=weight)
         grid = Grid(theirs.delta, theirs.zero_point, 0, 2**bits - 1)
-        own = initial_grid(weight, Scheme(bits, symmetric=False, axis=0), "mse-exact")
+        own, _ = exhaustive(weight, bits, symmetric=False, p=2.4)
         ours = LRQ(weight, grid, AXES, rank=SIZE)
         ours.right.data.copy_(theirs.delta3.data)
         pairs = {ours.d1: theirs.delta1, ours.left: theirs.delta2, ours.right: theirs.delta3}
@@ -156,7 +157,7 @@ def lrq(directory: Path) -> None:
             there.data.add_(torch.randn(there.shape, generator=torch.Generator().manual_seed(seed)) * 0.05)
             mine.data.copy_(there.data)
         ours.d1.data.sub_(grid.step.log())  # theirs is ln s1
-        same = torch.isclose(own.step, grid.step, rtol=1e-5).float().mean().item()
+        same = torch.isclose(own, grid.step.flatten().double(), rtol=1e-5).float().mean().item()
         what = f"LRQ W{bits} seed {seed}"
         report_gradients(f"{what}, {100 * same:.0f} % of the steps equal", pairs, [ours(weight), theirs(weight)], x)
         results = []

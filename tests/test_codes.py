@@ -50,7 +50,6 @@ def test_a_file_takes_bits_of_a_byte_for_each_code_and_says_so(tmp_path, bits, p
     assert codes.encode(stored) == path.read_bytes()
     found = codes.read(path).tensors()
     assert toy.same(found, tensors)
-    assert codes.shapes(path) == ({"a.bias": (3,), "a.weight": (64, 33, 3, 3)}, ["weight/a"])
     with safe_open(path, framework="pt") as file:
         told = json.loads(file.metadata()["grids"])["weight/a"]
     low = -(2 ** (bits - 1))

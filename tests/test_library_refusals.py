@@ -164,7 +164,7 @@ def test_a_failed_call_leaves_nothing_attached(monkeypatch):
     original = WeightPhase._harden
 
     def harden(self, layers):
-        if self.names[layers[0]].startswith("stage.1"):
+        if layers[0].name.startswith("stage.1"):
             raise KeyboardInterrupt
         return original(self, layers)
 

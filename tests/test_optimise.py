@@ -1,4 +1,4 @@
-"""The loss and how parameters move: schedules, schedules by group, signed gradient descent."""
+"""How parameters move: schedules, schedules by group, signed gradient descent, β of the regulariser."""
 
 import math
 
@@ -68,12 +68,6 @@ def test_the_optimizer_of_the_settings_is_used(tmp_path):
         ratio = (tensors[key.replace("initial_step", "step")] / tensors[key]).log()
         torch.testing.assert_close(ratio * 2, (ratio * 2).round(), rtol=0, atol=1e-4)
         assert ratio != 0
-
-
-@pytest.mark.parametrize("p", [2.0, 2.4])
-def test_loss_is_the_sum_over_channels_and_the_mean_over_the_rest(p):
-    a, b = torch.randn(4, 3, 5, 6), torch.randn(4, 3, 5, 6)
-    torch.testing.assert_close(ReconstructionError(p)(a, b), (a - b).abs().pow(p).sum(1).mean())
 
 
 def test_beta_is_absent_in_the_warm_up_then_falls_linearly():

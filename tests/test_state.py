@@ -1,4 +1,4 @@
-"""Resume after a kill at any moment with the same bits; foreign and damaged state."""
+"""Resume after a kill at any moment with the same bits; damaged state; what is written, and when."""
 
 import itertools
 import math
@@ -104,27 +104,27 @@ def written(monkeypatch):
     return seen
 
 
-@pytest.mark.parametrize("after", [1, 4, 6])
-def test_finished_blocks_are_not_computed_again_and_the_state_holds_one_carry(tmp_path, after, monkeypatch, computed):
-    directory = interrupted(tmp_path, after, B, monkeypatch)
-    names = {1: ("weights-000", "full", "quantized"), 4: (), 6: ("steps-001", "full", "initial")}[after]
-    assert {path.name for path in directory.glob("*.cache")} == {f"{names[0]}.{name}.cache" for name in names[1:]}
+@pytest.mark.parametrize(
+    ("after", "budget", "caches", "kept"),
+    [
+        (1, math.inf, ("weights-000.full", "weights-000.quantized"), 1),
+        (3, 4 * CARRIED, ("weights-001.full", "weights-001.quantized"), 2),
+        (4, math.inf, (), 4),
+        (6, math.inf, ("steps-001.full", "steps-001.initial"), 6),
+    ],
+)
+def test_finished_blocks_are_not_computed_again_and_the_state_holds_one_carry(
+    tmp_path, after, budget, caches, kept, monkeypatch, computed
+):
+    """Those behind the last activations on the disk are."""
+    directory = interrupted(tmp_path, after, B, monkeypatch, budget=budget)
+    assert {path.name for path in directory.glob("*.cache")} == {f"{name}.cache" for name in caches}
     computed.clear()
-    found, records, _ = toy.run(toy.job(B), tmp_path)
-    assert computed == [0, 1, 2, 3, 0, 1, 2, 3][after:]
+    found, records, _ = toy.run(toy.job(B), tmp_path, budget=budget)
+    assert computed == [0, 1, 2, 3, 0, 1, 2, 3][kept:]
     assert toy.same(found, toy.straight("B", "flexround", 3, 4))
     assert [record["block"] for record in records] == ["stem", "body.0", "body.1", "head"] * 2
     assert not (tmp_path / "run").exists()
-
-
-def test_foreign_state_is_refused_and_left_alone(tmp_path, monkeypatch):
-    directory = interrupted(tmp_path, 2, toy.recipe(), monkeypatch)
-    progress = artifacts.read_formatted(directory / PROGRESS)
-    artifacts.write_formatted(directory / PROGRESS, progress | {"fingerprint": "somebody else's"})
-    before = sorted(path.name for path in directory.iterdir())
-    with pytest.raises(InputError, match="belongs to another run"):
-        toy.run(toy.job(toy.recipe()), tmp_path)
-    assert sorted(path.name for path in directory.iterdir()) == before
 
 
 def test_state_of_other_settings_is_not_used(tmp_path, monkeypatch, caplog):
@@ -143,19 +143,9 @@ def test_what_is_written_keeps_to_a_budget(tmp_path, written, budget):
     assert toy.same(found, toy.straight("B", "flexround", 3, 4))
 
 
-def test_blocks_whose_activations_are_not_on_disk_are_computed_again(tmp_path, monkeypatch, computed):
-    interrupted(tmp_path, 3, B, monkeypatch, budget=4 * CARRIED)
-    computed.clear()
-    found = toy.run(toy.job(B), tmp_path, budget=4 * CARRIED)[0]
-    assert len(computed) == 8 - 2
-    assert toy.same(found, toy.straight("B", "flexround", 3, 4))
-
-
 def test_activations_are_not_written_faster_than_the_pace(tmp_path, written):
     toy.run(toy.job(toy.recipe("B", "rtn", 3)), tmp_path, pace=1.0)
     assert not written
-    toy.run(toy.job(toy.recipe("B", "rtn", 3)), tmp_path)
-    assert len(written) == 2 * 3, "none after the last block"
 
 
 def test_a_run_of_the_largest_network_writes_less_than_100_gb():
@@ -209,6 +199,10 @@ def test_what_goes_wrong_while_writing_ends_the_run(tmp_path, monkeypatch, posit
     assert toy.same(toy.run(toy.job(toy.recipe()), tmp_path)[0], toy.straight())
 
 
+def foreign(path):
+    artifacts.write_formatted(path, artifacts.read_formatted(path) | {"fingerprint": "somebody else's"})
+
+
 def truncated(path):
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
 
@@ -225,6 +219,7 @@ def flipped(path):
         ("weights-000.safetensors", os.unlink),
         ("weights-001.full.cache", truncated),
         (PROGRESS, truncated),
+        (PROGRESS, foreign),
     ],
 )
 def test_damaged_state_is_rebuilt_with_a_message(tmp_path, damage, file, monkeypatch, caplog):

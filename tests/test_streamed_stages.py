@@ -79,16 +79,18 @@ def test_from_the_source_to_a_quantized_evaluation_whole_and_in_half_precision(m
     full = {recipe: each["metrics"]["ppl"] for recipe, each in found.items()}
     assert full[recipes[0]] != full[recipes[1]]
     assert full[recipes[1]] == pytest.approx(full[recipes[0]], rel=0.05)
-    changed, lowered, lower = make(evaluated="bfloat16"), [], network.lower
-    monkeypatch.setattr(
-        network, "lower", lambda model, kind: lower(lowered.append(copy.deepcopy(model)) or model, kind)
-    )
+    changed, read = make(evaluated="bfloat16"), []
+    for module, name in ((network.build, "full_precision"), (network, "quantized")):
+        load = getattr(module, name)
+        monkeypatch.setattr(
+            module, name, lambda *given, load=load: read.append(copy.deepcopy(model := load(*given))) or model
+        )
     for recipe in recipes:
         half = changed.metrics(*NAMES, recipe, again=True)
         assert half["precision"] == "bfloat16"
         assert half["metrics"]["ppl"] != full[recipe]
         assert half["metrics"]["ppl"] == pytest.approx(full[recipe], rel=0.01)
-        kinds = {name.rpartition(".")[2]: parameter.dtype for name, parameter in lowered.pop().named_parameters()}
+        kinds = {name.rpartition(".")[2]: parameter.dtype for name, parameter in read.pop().named_parameters()}
         steps = kinds.pop("raw_step", torch.float32)
         assert (set(kinds.values()), steps) == ({torch.bfloat16}, torch.float32), "never whole in float32"
 

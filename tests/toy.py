@@ -85,17 +85,17 @@ def samples(count=64, size=8):
     return torch.randn(count, 3, size, size, generator=torch.Generator().manual_seed(1))
 
 
-def job(recipe, seed=0, net=None, **hyper):
+def job(recipe, net=None, **hyper):
     own = copy.deepcopy(net or model())
     settings = Hyper.model_validate(HYPER).model_copy(update=hyper)  # also beyond what a scale may set
-    return job_of(own, blocks(own), recipe, settings, seed=seed)
+    return job_of(own, blocks(own), recipe, settings)
 
 
-def job_of(net, cut, recipe, hyper, weights=None, mask=None, seed=0):
+def job_of(net, cut, recipe, hyper, weights=None, mask=None):
     """Return the job of quantizing a network in place, which is ``cut`` into blocks."""
     rounding = imports.load(ROUNDINGS.get(recipe.rounding, recipe.rounding))
-    parts, device = ("toy", seed), torch.device("cpu")
-    return Reconstruction(net, cut, weights or Resident(cut), recipe, hyper, rounding, parts, device, mask)
+    weights, device = weights or Resident(cut), torch.device("cpu")
+    return Reconstruction(net, cut, weights, recipe, hyper, rounding, ("toy", 0), device, mask)
 
 
 def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):

@@ -19,7 +19,8 @@ class ActivationQuantizer(nn.Module):
         enabled: False passes x through.
         keep_probability: chance of each element to keep its quantized value while ``generator`` is set.
         generator: source of the drop masks; None keeps every element quantized.
-        fused: the bounds as tensors while it runs compiled, else None.
+        low, high: the least and the largest code, numbers, or tensors while ``fused``.
+        fused: whether it runs compiled.
     """
 
     def __init__(self, grid: Grid) -> None:
@@ -30,12 +31,12 @@ class ActivationQuantizer(nn.Module):
         self.enabled = True
         self.keep_probability = 1.0
         self.generator: torch.Generator | None = None
-        self.fused: tuple[Tensor, Tensor] | None = None
+        self.fused = False
 
     def fuse(self, on: bool) -> None:
         """Have ``forward`` run compiled from now on where gradients are wanted, or no longer."""
-        low, high = (torch.as_tensor(bound).to(self.raw_step.detach()) for bound in (self.low, self.high))
-        self.fused = (low, high) if on else None
+        self.fused = on
+        self.low, self.high = (torch.as_tensor(b).to(self.raw_step.detach()) if on else b for b in self.grid.bounds)
 
     def step(self) -> Tensor:
         """Return Δ > 0, shape ()."""
@@ -49,7 +50,7 @@ class ActivationQuantizer(nn.Module):
         """Return the quantized activations, shape of ``x`` and, outside of autocast, its type."""
         if not self.enabled:
             return x
-        if self.fused is None and x.dtype in (torch.float16, torch.bfloat16):
+        if not self.fused and x.dtype in (torch.float16, torch.bfloat16):
             quantized = self(x.float())  # codes need more digits than half precision has
             return quantized if torch.is_autocast_enabled(x.device.type) else quantized.to(x.dtype)
         if self.generator is None or self.keep_probability >= 1:
@@ -60,10 +61,9 @@ class ActivationQuantizer(nn.Module):
 
     def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
         """Return the quantized ``x``, float32 of any shape, where ``kept`` (its shape) is one; None: everywhere."""
-        if self.fused is None and kept is None and not torch.is_grad_enabled():
+        if not self.fused and kept is None and not torch.is_grad_enabled():
             return (x / self.step()).round_().clamp_(self.low, self.high).mul_(self.step())
-        bounds = self.fused or (self.low, self.high)
-        return StepQuantize.apply(x, self.step(), *bounds, kept, bool(self.fused))
+        return StepQuantize.apply(x, self.step(), self.low, self.high, kept, self.fused)
 
 
 class TokenQuantizer(ActivationQuantizer):

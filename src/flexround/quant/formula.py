@@ -29,7 +29,6 @@ class Formula(Function):
     Attributes:
         multiplied: whether the value is a factor of a matrix product. Compiled, it then has the type that autocast
             multiplies in, and its gradient is read so, which spares the casts.
-        shaped: whether the gradients ask for the shapes of the inputs.
         value: ``(needs, *inputs)`` -> the value, then what ``gradients`` gets. ``needs`` says which inputs are to have
             a gradient.
         gradients: ``(grad, needs, shapes, compiled, *kept)`` -> the gradients of the first inputs, each of its own
@@ -38,7 +37,6 @@ class Formula(Function):
     """
 
     multiplied: ClassVar[bool] = False
-    shaped: ClassVar[bool] = False
     value: ClassVar[Callable[..., tuple[Any, ...]]]
     gradients: ClassVar[Callable[..., Gradients]]
 
@@ -50,7 +48,7 @@ class Formula(Function):
             ctx.save_for_backward(*inputs)
             kind = _product_type(inputs[0]) if formula.multiplied else torch.float32
             return _compiled(_valued(formula))(kind, *_plain(inputs))
-        ctx.shapes = _shapes(inputs) if formula.shaped else ()
+        ctx.shapes = _shapes(inputs)
         value, *kept = formula.value(ctx.needs_input_grad, *inputs)
         ctx.save_for_backward(*kept)
         return value

@@ -22,7 +22,7 @@ class DivideRound(Formula):
     ∂Ŵ/∂S' = ∂Ŵ/∂d2 / S' = -W / S'^2 is Proposition 3.1.
     """
 
-    multiplied = shaped = True
+    multiplied = True
 
     @staticmethod
     def value(
@@ -74,9 +74,9 @@ class DivideRound(Formula):
         outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == 4 else grad_d
         grad_d1 = None
         if needs[2] and compiled:  # two sums are two passes over memory then, else the second is a small one
-            grad_d1 = _sum_to(grad_d + grad * quantized, shape1)
+            grad_d1 = (grad_d + grad * quantized).sum_to_size(shape1)
         elif needs[2]:
-            grad_d1 = _sum_to(grad * quantized, shape1) + outer.sum_to_size(shape1)
+            grad_d1 = (grad * quantized).sum_to_size(shape1) + outer.sum_to_size(shape1)
         return (
             None if slope is None else grad * slope,
             None,
@@ -85,11 +85,6 @@ class DivideRound(Formula):
             None if shape3 is None else outer.sum_to_size(shape3),
             None if shape4 is None else outer.sum_to_size(shape4),
         )
-
-
-def _sum_to(x: Tensor, shape: torch.Size) -> Tensor:
-    """Sum a full-size product down to ``shape``."""
-    return x.sum() if len(shape) == 0 else x.sum_to_size(shape)
 
 
 class RectifiedSigmoidRound(Formula):

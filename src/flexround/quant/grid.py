@@ -99,14 +99,6 @@ def channel_range(x: Tensor, axis: int | None) -> tuple[Tensor, Tensor]:
     return x.amin(other, keepdim=True), x.amax(other, keepdim=True)
 
 
-def range_as(x: Tensor, step: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the minimum and maximum of what each step of ``x`` stands for, shape of ``step``."""
-    if step.ndim == 0:
-        return channel_range(x, None)
-    other = [dim for dim in range(x.ndim) if step.shape[dim] == 1]
-    return x.amin(other, keepdim=True), x.amax(other, keepdim=True)
-
-
 def nearest_codes(x: Tensor, grid: Grid) -> Tensor:
     """Round-to-nearest codes clamp(round(x / step), low, high); float tensor of whole numbers, shape of ``x``."""
     low, high = grid.bounds

@@ -44,7 +44,7 @@ class LRQ(Rounding):
         """Return s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉, clipped to the grid, shape of ``weight``."""
         d2 = self.axes.undo_matrix(torch.addmm(self.column, self.left, self.right), weight)
         scales = self.grid.step, self.d1, d2, self.row, None
-        return DivideRound.apply(weight, *scales, *self.bounds, bool(self.fused))
+        return DivideRound.apply(weight, *scales, self.low, self.high, self.fused)
 
     def step(self) -> Tensor:
         return self.grid.step * self.d1.detach().exp()

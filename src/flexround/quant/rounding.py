@@ -1,4 +1,4 @@
-"""What every rounding is: a parametrization of ``weight`` with learnable scales and integer codes.
+"""The base of all roundings: a parametrization of ``weight`` with learnable scales and integer codes.
 
 To add one, subclass :class:`Rounding` in one file, name it under ``roundings`` in ``params/recipes.yaml`` (or write
 ``package.module:Class`` in a recipe) and add a recipe.
@@ -10,7 +10,7 @@ from collections.abc import Iterable
 import torch
 from torch import Tensor, nn
 
-from flexround.quant.grid import Bound, Grid, clip
+from flexround.quant.grid import Grid, clip
 
 
 @dataclasses.dataclass(frozen=True)
@@ -46,7 +46,8 @@ class Rounding(nn.Module):
     Attributes:
         fusable: of the class, whether ``forward`` heeds ``fused``.
         needs_inputs: of the class, whether ``fit`` is to be called before the block is learned.
-        fused: while learning, the bounds as tensors if ``forward`` shall run compiled, else None.
+        low, high: the least and the largest code, numbers or tensors as of ``Grid.bounds``; tensors while ``fused``.
+        fused: while learning, whether ``forward`` and ``regularizer`` run compiled.
     """
 
     fusable = False
@@ -57,14 +58,14 @@ class Rounding(nn.Module):
         self.grid = grid
         self.axes = axes
         self.low, self.high = grid.bounds
-        self.fused: tuple[Tensor, Tensor] | None = None
+        self.fused = False
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return Ŵ, shape of ``weight``, as it is while learning (soft for AdaRound); differentiable."""
         raise NotImplementedError
 
     def fit(self, weight: Tensor, inputs: Iterable[Tensor]) -> None:
-        """Look at what the layer multiplies ``weight`` with; the layers before it have been fitted.
+        """Look at the inputs that the layer multiplies with ``weight``; the layers before it have been fitted.
 
         Args:
             weight: the full-precision weight.
@@ -77,13 +78,8 @@ class Rounding(nn.Module):
 
     def fuse(self, on: bool) -> None:
         """Have ``forward`` and ``regularizer`` run compiled from now on, or no longer."""
-        low, high = (torch.as_tensor(bound).to(self.grid.step) for bound in (self.low, self.high))
-        self.fused = (low, high) if on else None
-
-    @property
-    def bounds(self) -> tuple[Bound, Bound]:
-        """The least and the largest code, as the formula that runs takes them."""
-        return self.fused or (self.low, self.high)
+        self.fused = on
+        self.low, self.high = (torch.as_tensor(b).to(self.grid.step) if on else b for b in self.grid.bounds)
 
     def step(self) -> Tensor:
         """Return the current step s1, shape of ``grid.step``."""

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.quant.formula import Formula, Gradients
-from flexround.quant.grid import MIN_STEP, Grid, clip, range_as
+from flexround.quant.grid import MIN_STEP, Grid, clip
 from flexround.quant.rounding import Axes, Rounding
 
 LARGEST = 0.5  # |V|: a code moves by one at most
@@ -26,7 +26,9 @@ class SignRound(Rounding):
 
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
         super().__init__(weight, grid, axes)
-        low, high = range_as(weight.detach(), grid.step)
+        weight, shape = weight.detach(), grid.step.shape
+        other = [dim for dim in range(weight.ndim) if not shape or shape[dim] == 1]
+        low, high = weight.amin(other).view(shape), weight.amax(other).view(shape)
         if grid.qmin < 0:
             reaching = [torch.maximum(-low, high) * 2 / (grid.qmax - grid.qmin)]
         else:  # 0 / 0 for an end at 0, which has no range to learn
@@ -74,8 +76,6 @@ class AddRound(Formula):
     With u = W / s the gradients are, inside the bounds [outside]: ∂Ŵ/∂V = s [0], ∂Ŵ/∂s = ⌊u + V⌉ - u [bound],
     ∂Ŵ/∂bound = 0 [s, of the bound that clips].
     """
-
-    shaped = True
 
     @staticmethod
     def value(

@@ -1,7 +1,6 @@
 """How a quantized network is stored: integer codes, steps and zero points, beside the tensors that stay as they are.
 
-Whoever reads or writes a file with codes does it here. A file holds a part of a network, such as one block; its tensors
-are
+All files with codes are read and written here. A file holds a part of a network, such as one block; its tensors are
 
 * ``parameter/NAME``: a tensor of the state dict that is not quantized;
 * ``weight/MODULE:codes``, ``:step``, ``:zero_point``, ``:initial_step``: a quantized weight;
@@ -11,12 +10,11 @@ The metadata have the least and the largest code of each grid. Codes of fewer th
 is lossless and takes bits / 8 of a byte each; the metadata then have their shape.
 """
 
-import contextlib
 import dataclasses
 import json
 import math
 import operator
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -68,7 +66,7 @@ Result = dict[str, Stored]  # key: "weight/<module>" or "activation/<module>/<in
 
 @dataclasses.dataclass(frozen=True)
 class Part:
-    """What a file holds: quantized tensors by key, and the other tensors of the state dict by name; all on the CPU."""
+    """The content of a file: quantized tensors by key, the other tensors of the state dict by name; all on the CPU."""
 
     quantized: Result
     parameters: dict[str, Tensor]
@@ -86,37 +84,43 @@ class Part:
             tensors |= {f"{key}:{part}": value for part, value in parts.items() if value is not None}
         return tensors
 
-    def check_finite(self) -> None:
-        """Refuse NaN and Inf.
+    def check(self) -> None:
+        """Refuse values that no reconstruction stores.
 
         Raises:
-            InputError: naming the tensor.
+            InputError: NaN or Inf, a step that is not positive, or a code or zero point that is no integer in range.
         """
         for key, value in self.tensors().items():
             if value.is_floating_point() and not torch.isfinite(value).all():
                 raise InputError(f"{key} holds NaN or Inf; look for them in the checkpoint")
+        for key, stored in self.quantized.items():
+            grid = stored.grid
+            if not (grid.step > 0).all():
+                raise InputError(f"{key}: a step is not positive")
+            for what, whole in (("zero point", grid.zero_point), ("code", stored.codes)):
+                if whole is not None and not ((whole >= grid.qmin) & (whole <= grid.qmax) & (whole % 1 == 0)).all():
+                    raise InputError(f"{key}: a {what} is no integer from {grid.qmin} to {grid.qmax}")
 
 
 def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
-    """Return copies of what was found for some tensors of a model, and of its other tensors with these ``names``.
+    """Return copies of the results for some tensors of a model, and of its other tensors with these ``names``.
 
     No two of them share memory, as tied tensors do, or an unlearned step and its initial value: a file refuses that.
 
     Raises:
-        InputError: a value is NaN or Inf.
+        InputError: a value is none that may be stored.
     """
     owners = places(model)
     made = Part(
         {key: _copied(stored) for key, stored in quantized.items()},
         {name: _on_cpu(getattr(*owners[name])) for name in names},
     )
-    made.check_finite()
+    made.check()
     return made
 
 
 def _copied(stored: Stored) -> Stored:
-    grid = stored.grid
-    grid = dataclasses.replace(grid, step=_on_cpu(grid.step), zero_point=_on_cpu(grid.zero_point))
+    grid = dataclasses.replace(stored.grid, step=_on_cpu(stored.grid.step), zero_point=_on_cpu(stored.grid.zero_point))
     if stored.codes is None or stored.initial_step is None:
         return Stored(grid)
     return Stored(grid, _on_cpu(stored.codes), _on_cpu(stored.initial_step))
@@ -187,56 +191,27 @@ def encode(content: Part) -> bytes:
 
 
 def read(path: Path) -> Part:
-    """Return what a file holds.
+    """Return the content of a file.
 
     Raises:
         InputError: the file is damaged, a tensor is missing or no quantizer's: steps are positive, codes and zero
             points integers in range.
     """
-    with _opened(path) as (file, grids):
-        quantized = {key: _stored(file, key, facts) for key, facts in grids.items()}
-        names = [key for key in file.keys() if key.startswith(PARAMETER)]  # noqa: SIM118 (it is no dict)
-        found = Part(quantized, {name.removeprefix(PARAMETER): file.get_tensor(name) for name in names})
-    try:
-        found.check_finite()
-        for key, stored in quantized.items():
-            _check_grid(key, stored)
-    except InputError as error:
-        raise InputError(f"{path}: {error}") from error
-    return found
-
-
-def shapes(path: Path) -> tuple[dict[str, tuple[int, ...]], list[str]]:
-    """Return the shapes of a file's tensors by their names in the state dict, and the keys of what is quantized.
-
-    Raises:
-        InputError: the file is damaged; no tensor is read.
-    """
-    with _opened(path) as (file, grids):
-        found: dict[str, tuple[int, ...]] = {}
-        for key in file.keys():  # noqa: SIM118 (it is no dict)
-            shape = tuple(file.get_slice(key).get_shape())
-            if key.startswith(PARAMETER):
-                found[key.removeprefix(PARAMETER)] = shape
-            elif key.startswith(WEIGHT) and key.endswith(CODES) and (grid := grids.get(key.removesuffix(CODES))):
-                found[f"{key.removeprefix(WEIGHT).removesuffix(CODES)}.weight"] = tuple(grid.get("shape", shape))
-    return found, list(grids)
-
-
-@contextlib.contextmanager
-def _opened(path: Path) -> Iterator[tuple[Any, dict[str, Any]]]:
-    """Open a file; yield it and the facts of its grids. Any damage that its reader meets is one message."""
+    again = f"delete {path.parent} and run the same command again"
     try:
         with safe_open(path, framework="pt") as file:
             facts = file.metadata() or {}
             if GRIDS not in facts:
-                raise InputError(
-                    f"{path}: its metadata have no {GRIDS}: an older version wrote it, or something else; "
-                    f"delete {path.parent} and quantize the network again"
-                )
-            yield file, dict(json.loads(facts[GRIDS]))
+                raise InputError(f"its metadata have no {GRIDS}: an older version wrote it, or something else; {again}")
+            quantized = {key: _stored(file, key, grid) for key, grid in dict(json.loads(facts[GRIDS])).items()}
+            names = [key for key in file.keys() if key.startswith(PARAMETER)]  # noqa: SIM118 (it is no dict)
+            found = Part(quantized, {name.removeprefix(PARAMETER): file.get_tensor(name) for name in names})
+        found.check()
+    except InputError as error:
+        raise InputError(f"{path}: {error}") from error
     except (SafetensorError, AttributeError, LookupError, RuntimeError, TypeError, ValueError) as error:
-        raise InputError(f"{path}: damaged: {error}; delete {path.parent} and run the same command again") from error
+        raise InputError(f"{path}: damaged: {error}; {again}") from error
+    return found
 
 
 def _stored(file: Any, key: str, facts: dict[str, Any]) -> Stored:
@@ -260,20 +235,6 @@ def _stored(file: Any, key: str, facts: dict[str, Any]) -> Stored:
     return Stored(grid, codes, file.get_tensor(f"{key}:initial_step"))
 
 
-def _check_grid(key: str, stored: Stored) -> None:
-    """Refuse what no reconstruction stores.
-
-    Raises:
-        InputError: a step that is not positive; a code or zero point that is no integer in range.
-    """
-    grid = stored.grid
-    if not (grid.step > 0).all():
-        raise InputError(f"{key}: a step is not positive")
-    for what, value in (("zero point", grid.zero_point), ("code", stored.codes)):
-        if value is not None and not ((value >= grid.qmin) & (value <= grid.qmax) & (value % 1 == 0)).all():
-            raise InputError(f"{key}: a {what} is no integer from {grid.qmin} to {grid.qmax}")
-
-
 # a network
 
 
@@ -294,9 +255,7 @@ def apply(
     kind: torch.dtype | None = torch.float32,
 ) -> None:
     """Write a result into a model: weights of type ``kind``, or None for the type they have there; quantizers."""
-    modules = dict(model.named_modules())
-    names = {module: name for name, module in modules.items()}
-    sites = {site_key(names, site): site for block in blocks for site in block.sites}
+    modules, sites = dict(model.named_modules()), _sites(model, blocks)
     for key, stored in result.items():
         if key.startswith(WEIGHT):
             module = modules[key.removeprefix(WEIGHT)]
@@ -304,6 +263,12 @@ def apply(
         else:
             grid = dataclasses.replace(stored.grid, step=stored.grid.step.to(device))
             attach_quantizer(sites[key], activation.of_grid(grid))
+
+
+def _sites(model: nn.Module, blocks: Iterable[Block]) -> dict[str, Site]:
+    """Return the activation sites of a model's blocks by their keys."""
+    names = {module: name for name, module in model.named_modules()}
+    return {site_key(names, site): site for block in blocks for site in block.sites}
 
 
 def load(
@@ -321,32 +286,27 @@ def load(
     Raises:
         InputError: damaged files, tensors that don't fit the model, or values that no reconstruction stores.
     """
-    paths, blocks = files(directory), list(blocks)
-    if differing := _differing(paths, model, blocks):
-        raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(differing[:3])}")
-    owners = places(model)
-    for path in paths:
+    owners, blocks = places(model), list(blocks)
+    missing, sites = {name: getattr(*place).shape for name, place in owners.items()}, _sites(model, blocks)
+    for path in files(directory):
         found = read(path)
+        shapes = {name: value.shape for name, value in found.parameters.items()}
+        for key, stored in found.quantized.items():
+            if stored.codes is not None:
+                shapes[f"{key.removeprefix(WEIGHT)}.weight"] = stored.codes.shape
+        foreign = [name for name, shape in shapes.items() if missing.pop(name, None) != shape]
+        foreign += [key for key in found.quantized if key.startswith(ACTIVATION) and key not in sites]
+        if foreign:
+            break
         for name, value in found.parameters.items():
             there = getattr(*owners[name])
             cast = value.is_floating_point() and (kind is None or isinstance(there, nn.Parameter))
             put(owners[name], value.to(device, (kind or there.dtype) if cast else value.dtype))
         apply(found.quantized, model, blocks, device, kind)
-
-
-def _differing(paths: Iterable[Path], model: nn.Module, blocks: Iterable[Block]) -> list[str]:
-    """Return the tensors that the model or the stored network has alone, or in another shape."""
-    stored: dict[str, tuple[int, ...]] = {}
-    quantized: list[str] = []
-    for path in paths:
-        of_file, keys = shapes(path)
-        stored |= of_file
-        quantized += keys
-    wanted = {name: tuple(value.shape) for name, value in model.state_dict().items()}
-    names = {module: name for name, module in model.named_modules()}
-    sites = {site_key(names, site) for block in blocks for site in block.sites}
-    lost = [key for key in quantized if key.startswith(ACTIVATION) and key not in sites]
-    return sorted(name for name in stored.keys() | wanted if stored.get(name) != wanted.get(name)) + lost
+    else:
+        foreign = sorted(missing)
+    if foreign:
+        raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(foreign[:3])}")
 
 
 def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:
@@ -357,12 +317,11 @@ def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[T
     Raises:
         InputError: no such quantized weight, or another shape.
     """
-    of_files = {key: path for path in files(directory) for key in shapes(path)[1] if key.startswith(WEIGHT)}
-    key = f"{WEIGHT}{module}"
-    if key not in of_files:
-        known = [name.removeprefix(WEIGHT) for name in of_files]
-        raise InputError(f"{directory}: quantized weight {suggest(module, known)}")
-    stored = read(of_files[key]).quantized[key]
+    parts = (read(path).quantized for path in files(directory))
+    weights = {key.removeprefix(WEIGHT): one for part in parts for key, one in part.items() if key.startswith(WEIGHT)}
+    if module not in weights:
+        raise InputError(f"{directory}: quantized weight {suggest(module, weights)}")
+    stored = weights[module]
     assert stored.codes is not None
     assert stored.initial_step is not None
     if stored.codes.shape != weight.shape:

@@ -24,7 +24,7 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
 
 log = logging.getLogger(__name__)
-REST = "rest"  # position of what is in no block
+REST = "rest"  # position of the tensors outside all blocks
 
 
 def reconstruct(
@@ -90,7 +90,7 @@ def reconstruct(
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     """Return a clause on the layers that stay at round-to-nearest unasked, and one on the matrices in floating point.
 
-    ``report`` is what the reconstruction returned, whose model may have lost its values.
+    ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
     nearest = [name for record in report for name in record.get("nearest", ())]
     owners = places(job.model)
@@ -131,7 +131,7 @@ def boundaries(job: Reconstruction, samples: Tensor) -> list[torch.Size]:
 
 
 def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> None:
-    """Write what is in no block, before anything is computed."""
+    """Store the tensors outside all blocks, before anything is computed."""
     quantized = {name for names in inside for name in names}
     with job.weights.surroundings():
         rest = codes.part({}, job.model, [name for name in places(job.model) if name not in quantized])
@@ -139,7 +139,7 @@ def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> 
 
 
 def _earlier(state: State, index: int) -> Result:
-    """Return what earlier phases found for a block."""
+    """Return the results of earlier phases for a block."""
     earlier: Result = {}
     for entry in state.entries:
         if entry["position"].endswith(f"/{index:03d}"):
@@ -185,7 +185,7 @@ def _timed(
 
 
 def wait(device: torch.device) -> None:
-    """Return when a GPU has done what it was told."""
+    """Wait until a GPU has finished its work."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
 

@@ -1,4 +1,4 @@
-"""What the layers of a block are given: shown to roundings that look before they learn, and how its ends are found."""
+"""The inputs of a block's layers: shown to roundings that look before they learn; they tell the network's ends, too."""
 
 import contextlib
 from collections.abc import Iterator

@@ -13,7 +13,6 @@ from flexround.models import build
 from flexround.models.blocks import Block
 from flexround.models.shards import CPU
 from flexround.models.surgery.preprocess import prepare
-from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.schema import Checkpoint
@@ -29,7 +28,9 @@ def prepared(
     device: torch.device = CPU,
     kind: torch.dtype = torch.float32,
 ) -> nn.Module:
-    """Return the folded and preprocessed full-precision network; see ``build.full_precision``.
+    """Return the folded and preprocessed full-precision network, whose parameters have the type ``kind``.
+
+    A streamed one has them on ``device``; see ``build.full_precision``.
 
     Raises:
         InputError: damaged or foreign weights.
@@ -38,6 +39,8 @@ def prepared(
     model = build.full_precision(checkpoint, head, directory, device, kind)
     groups = checkpoint.model.equalization
     prepare(model, steps, imports.load(groups)(model) if groups else None)
+    for parameter in model.parameters():
+        parameter.data = parameter.data.to(kind)
     return model.eval()
 
 
@@ -80,17 +83,3 @@ def quantized(
     prepare(model, [step for step in steps if step in STRUCTURAL])
     codes.load(directory, model, build.cut(checkpoint, model), device, kind)
     return model.eval()
-
-
-def lower(model: nn.Module, kind: torch.dtype) -> nn.Module:
-    """Store the weights in a lower precision, in place; activation steps stay float32.
-
-    Args:
-        model: network on any device.
-        kind: of all parameters but the steps.
-    """
-    for module in model.modules():
-        if not isinstance(module, ActivationQuantizer):
-            for parameter in module.parameters(recurse=False):
-                parameter.data = parameter.data.to(kind)
-    return model

@@ -109,9 +109,9 @@ def optimise(
     Args:
         block: with its quantizers.
         batches: source of (input, target, mask).
-        groups: what is learned.
+        groups: learned parameters.
         iterations: steps of the optimizer.
-        error: what is minimised.
+        error: the error that is minimised.
         regularizers: called with β; their sum is weighted by ``annealing.weight``.
         annealing: schedule of β.
         name: the block's, for progress and errors.

@@ -1,8 +1,9 @@
-"""What is done to one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
+"""The work on one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
 import contextlib
+import dataclasses
 import itertools
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Sequence, Set
 from typing import Any
 
 import torch
@@ -30,7 +31,7 @@ AT_ONCE = 2**31  # bytes of the largest tensor of a pass, if all initial rows go
 
 
 class Phase:
-    """One sweep over the blocks; what it carries on is taken out of ``carry`` as it is used, to be freed."""
+    """One sweep over the blocks; activations are taken out of ``carry`` when they are used, to free their memory."""
 
     name = ""
     steps_alone = False  # activation steps are learned, and no weights
@@ -38,7 +39,6 @@ class Phase:
     def __init__(self, job: Reconstruction, samples: Tensor, store: Store) -> None:
         self.job, self.samples, self.store = job, samples, store
         self.names = {module: name for name, module in job.model.named_modules()}
-        self.given: dict[nn.Module, Grid] = {}
 
     def start(self) -> dict[str, Tensor]:
         """Return the carried activations (N, ...) before the first block, by name."""
@@ -78,7 +78,7 @@ class Phase:
 
     @torch.no_grad()
     def through(self, call: Callable[[Tensor, Tensor | None], Tensor], x: Tensor) -> Tensor:
-        """Return the cache of what ``call`` gives for all cached rows (N, ...) and their mask, batch by batch."""
+        """Return the cache of the outputs of ``call`` for all cached rows (N, ...) and their mask, batch by batch."""
         output = None
         for rows in slices(len(x), self.job.hyper.batch):
             part = call(on(self.job.device, x[rows]), self.job.mask_of(rows))
@@ -88,18 +88,15 @@ class Phase:
         assert output is not None
         return output
 
-    def loss(self, p: float) -> ReconstructionError:
-        """Return the error that is minimised and reported."""
-        return ReconstructionError(p, self.job.hyper.mask_padding)
-
     def error(self, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
         """Return the error of the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T)."""
         job, total, count = self.job, 0.0, min(ERROR_SAMPLES, len(target))
+        error = ReconstructionError(job.hyper.loss_p, job.hyper.mask_padding)
         for rows in slices(count, job.hyper.batch):
             mask = job.mask_of(rows)
             with torch.no_grad(), job.products():
                 part = predict(rows, mask)
-            total += self.loss(job.hyper.loss_p)(part.float(), on(job.device, target[rows]), mask).item() * len(part)
+            total += error(part.float(), on(job.device, target[rows]), mask).item() * len(part)
         return total / count
 
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
@@ -161,7 +158,7 @@ class Phase:
         Args:
             block: with its quantizers, which afterwards drop nothing and have fixed steps.
             caches: quantized input, full-precision input and target, (N, ...) each.
-            groups: what is learned.
+            groups: learned parameters.
             roundings: of the block's weights, if they are learned.
         """
         job, hyper, what = self.job, self.job.hyper, "step " if self.steps_alone else ""
@@ -177,23 +174,23 @@ class Phase:
             job.generator(f"{what}mix", block.name, job.device),
         )
         fused = hyper.fused and compiler_works(job.device)
-        parts: list[Rounding | ActivationQuantizer] = [*roundings, *attach.quantizers(block)]
-        for part in parts:
-            part.fuse(fused)
+        compiled: list[Rounding | ActivationQuantizer] = [*roundings, *attach.quantizers(block)] if fused else []
+        for part in compiled:
+            part.fuse(True)
         with tensor_float(hyper.precision == "tf32"):
             losses, idle = optimise(
                 block,
                 batches,
                 groups,
                 iterations,
-                self.loss(p),
+                ReconstructionError(p, hyper.mask_padding),
                 [rounding.regularizer for rounding in roundings],
                 Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end),
                 block.name,
                 job.precision,
                 "adam" if self.steps_alone else hyper.optimizer,
             )
-        for part in parts:
+        for part in compiled:
             part.fuse(False)
         for quantizer in attach.quantizers(block):
             quantizer.generator = None
@@ -210,6 +207,24 @@ class Phase:
         return self.job.hyper.reconstruct_stem or not stem
 
 
+@dataclasses.dataclass(frozen=True)
+class _Layer:
+    """A layer of the block at work, with the rounding of its weight and the grid that this was given."""
+
+    name: str
+    module: nn.Module
+    rounding: Rounding
+    given: Grid  # which the rounding may replace
+
+    def weight(self) -> Tensor:
+        """Return the full-precision weight below the rounding, as this takes it: in groups, if each has a step."""
+        return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
+
+    def moves(self, idle: Set[nn.Parameter] = frozenset()) -> bool:
+        """Whether the rounding looks at the layer's inputs, or learns parameters that are not all ``idle``."""
+        return self.rounding.needs_inputs or not idle >= set(itertools.chain(*self.rounding.groups().values()))
+
+
 class WeightPhase(Phase):
     """Weights (B), or weights and activation steps together (Q)."""
 
@@ -222,78 +237,71 @@ class WeightPhase(Phase):
         job, block = self.job, self.job.blocks[index]
         full, target = carry.pop("full"), carry.pop("target")
         quantized = self.before(block, carry.pop("quantized"))
-        layers = attach.weight_layers(block)
         special = ends(job, index, quantized)
-        roundings = [self._rounding(layer, special.get(layer)) for layer in layers]
-        originals = self._bake_nearest(layers, roundings)
-        if job.joint:
-            self.calibrate_sites(index, quantized[: job.hyper.a_init_samples])
+        layers = [self._layer(module, special.get(module)) for module in attach.weight_layers(block)]
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
-        record["error_rtn"] = self.block_error(block, quantized, target)
-        self._attach(layers, roundings, originals)
-        idle = {parameter for rounding in roundings for parameter in rounding.parameters()}
-        learns = self.learns(index)
-        if learns:
+        record["error_rtn"] = self._attach(index, layers, quantized, target)
+        learned: list[str] = []
+        if self.learns(index):
             self._fit(block, layers, quantized)
+            idle = {parameter for layer in layers for parameter in layer.rounding.parameters()}
             if job.hyper.iters:
-                facts, idle = self._learn(block, roundings, full, quantized, target)
+                facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 record |= facts
                 record["error_soft"] = self.block_error(block, quantized, target)
-        named = [(self.names[layer], rounding) for layer, rounding in zip(layers, roundings, strict=True)]
-        could = [name for name, rounding in named if _moved(rounding, set())]
-        found = [name for name, rounding in named if _moved(rounding, idle)]
-        record["learned"] = learns and bool(found)
-        record["nearest"] = [name for name in could if not learns or name not in found]
-        learned = self._harden(layers)
+            learned = [layer.name for layer in layers if layer.moves(idle)]
+        record["learned"] = bool(learned)
+        record["nearest"] = [layer.name for layer in layers if layer.moves() and layer.name not in learned]
+        found = self._harden(layers)
         if job.joint:
-            learned |= self.steps(block)
+            found |= self.steps(block)
         del full  # a cache less while the output becomes one
         output = self.forward(block, quantized)
         record["error_hard"] = self.error(lambda rows, _: on(job.device, output[rows]), target)
-        return learned, {"full": target, "quantized": output}, record
+        return found, {"full": target, "quantized": output}, record
 
-    def _rounding(self, layer: nn.Module, end: End | None) -> Rounding:
-        """Make a layer's rounding at its initial grid."""
-        job, hyper = self.job, self.job.hyper
-        axes = attach.weight_axes(layer)
+    def _layer(self, module: nn.Module, end: End | None) -> _Layer:
+        """Make the rounding of a layer at its initial grid."""
+        job, hyper, name = self.job, self.job.hyper, self.names[module]
+        axes = attach.weight_axes(module)
         assert axes is not None
         axis = None if hyper.w_granularity == "tensor" else axes.output
         scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
-        weight = layer.weight.detach()  # type: ignore[operator]
-        size = job.group_size(layer)
-        grid = attach.weight_grid(self.names[layer], weight, scheme, hyper.w_init, hyper.w_init_p, size)
-        self.given[layer] = grid  # which the rounding may replace
-        return job.rounding(in_groups(weight, grid.step), grid, axes, **job.recipe.options)
+        weight = module.weight.detach()  # type: ignore[operator]
+        grid = attach.weight_grid(name, weight, scheme, hyper.w_init, hyper.w_init_p, job.group_size(module))
+        rounding = job.rounding(in_groups(weight, grid.step), grid, axes, **job.recipe.options)
+        return _Layer(name, module, rounding, grid)
 
-    def _bake_nearest(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding]) -> list[Tensor]:
-        """Round all weights to nearest, where every rounding is measured from; return the originals."""
-        originals = [layer.weight.detach().clone() for layer in layers]  # type: ignore[operator]
-        for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
-            grouped = in_groups(weight, rounding.grid.step)
-            attach.bake(layer, nearest_codes(grouped, rounding.grid) * rounding.grid.step)
-        return originals
+    def _attach(self, index: int, layers: Sequence[_Layer], x: Tensor, target: Tensor) -> float:
+        """Put the roundings on their layers; return the block's error on ``x`` (N, ...) at round-to-nearest before.
 
-    def _attach(self, layers: Sequence[nn.Module], roundings: Sequence[Rounding], originals: list[Tensor]) -> None:
-        """Put the original weights back, below their roundings; ``originals`` is then empty, its memory free."""
-        for layer, rounding, weight in zip(layers, roundings, originals, strict=True):
-            attach.bake(layer, weight)
-            attach.attach_rounding(layer, rounding)
-        originals.clear()
+        There, where every rounding is measured from, the sites of Q are calibrated.
+        """
+        originals = [layer.module.weight.detach().clone() for layer in layers]  # type: ignore[operator]
+        for layer, weight in zip(layers, originals, strict=True):
+            grid = layer.rounding.grid
+            attach.bake(layer.module, nearest_codes(in_groups(weight, grid.step), grid) * grid.step)
+        if self.job.joint:
+            self.calibrate_sites(index, x[: self.job.hyper.a_init_samples])
+        error = self.block_error(self.job.blocks[index], x, target)
+        for layer, weight in zip(layers, originals, strict=True):
+            attach.bake(layer.module, weight)
+            attach.attach_rounding(layer.module, layer.rounding)
+        return error
 
-    def _fit(self, block: Block, layers: Sequence[nn.Module], x: Tensor) -> None:
-        """Show the roundings that ask for it what their layers get for ``x`` (N, ...), those before them fitted.
+    def _fit(self, block: Block, layers: Sequence[_Layer], x: Tensor) -> None:
+        """Show the roundings that ask for them the inputs of their layers for ``x`` (N, ...), one after the other.
 
         Raises:
             NumericalError: a rounding can't make use of it, with the layer.
         """
         for layer in layers:
-            rounding, weight = attach.attached_rounding(layer), attach.original_weight(layer)
-            if rounding.needs_inputs:
+            if layer.rounding.needs_inputs:
                 try:
-                    rounding.fit(in_groups(weight, rounding.grid.step), layer_inputs(self.job, block, layer, x))
+                    layer.rounding.fit(layer.weight(), layer_inputs(self.job, block, layer.module, x))
                 except ValueError as error:
                     raise NumericalError(
-                        f"layer {self.names[layer]}: {error}; look for them in the checkpoint and the samples"
+                        f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
                     ) from error
 
     def _learn(
@@ -311,19 +319,17 @@ class WeightPhase(Phase):
             return {}, set()
         return self.minimise(block, (quantized, full, target), groups, roundings)
 
-    def _harden(self, layers: Sequence[nn.Module]) -> Result:
+    def _harden(self, layers: Sequence[_Layer]) -> Result:
         """Replace each rounding by its codes times its step, in float32."""
-        learned: Result = {}
+        found: Result = {}
         for layer in layers:
-            rounding, weight = attach.attached_rounding(layer), attach.original_weight(layer)
-            name, grid = self.names[layer], rounding.final_grid()
-            codes = rounding.codes(in_groups(weight, grid.step))
-            given = self.given.pop(layer)
-            attach.bake(layer, codes * grid.step)
-            learned[f"{WEIGHT}{name}"] = Stored(
-                grid, store_codes(name, codes, grid, given).reshape(weight.shape), given.step
-            )
-        return learned
+            weight, grid = layer.weight(), layer.rounding.final_grid()
+            codes = layer.rounding.codes(weight)
+            attach.bake(layer.module, codes * grid.step)
+            stored = store_codes(layer.name, codes, grid, layer.given)
+            stored = stored.reshape(layer.module.weight.shape)  # type: ignore[arg-type]
+            found[f"{WEIGHT}{layer.name}"] = Stored(grid, stored, layer.given.step)
+        return found
 
 
 class StepPhase(Phase):
@@ -349,13 +355,8 @@ class StepPhase(Phase):
         return self.steps(block), {"full": target, "initial": initial}, record
 
 
-def _moved(rounding: Rounding, idle: set[nn.Parameter]) -> bool:
-    """Whether a rounding was shown its layer's inputs, or learns parameters that are not all ``idle``."""
-    return rounding.needs_inputs or not idle.issuperset(itertools.chain(*rounding.groups().values()))
-
-
 def _weight_groups(roundings: Sequence[Rounding], job: Reconstruction) -> list[ParameterGroup]:
-    """Return what roundings learn, by learning rate and schedule: one fused optimiser call instead of one per layer."""
+    """Return the roundings' parameters by rate and schedule: one fused optimiser call instead of one per layer."""
     merged: dict[tuple[float, str], list[nn.Parameter]] = {}
     for rounding in roundings:
         for name, parameters in rounding.groups().items():

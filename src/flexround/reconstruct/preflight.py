@@ -1,4 +1,4 @@
-"""What a reconstruction will take, from its largest block at work for a moment; nothing is written."""
+"""Forecast of a reconstruction's memory and time: its largest block runs for a moment; nothing is written."""
 
 import dataclasses
 import time
@@ -18,7 +18,7 @@ FORWARDS = 2  # runs of a block over all samples: full-precision output, quantiz
 
 @dataclasses.dataclass(frozen=True)
 class Forecast:
-    """What was found.
+    """The forecast.
 
     Attributes:
         block: name of the largest block.

@@ -1,4 +1,4 @@
-"""What is reconstructed and how: the model, its blocks, the resolved settings, the generators."""
+"""The task of a reconstruction: the model, its blocks, the resolved settings, the generators."""
 
 import dataclasses
 import math
@@ -24,7 +24,7 @@ End = Literal["stem", "head"]  # the network's first or last layer
 
 @dataclasses.dataclass(frozen=True)
 class Reconstruction:
-    """What is reconstructed and how.
+    """A network to be quantized, and all settings.
 
     Attributes:
         model: the model to quantize, on ``device`` or without weights, in eval mode, BN folded; changed in place.

@@ -67,7 +67,7 @@ class State:
         """Lock the directory, read what is there, and remove it after a successful end.
 
         Raises:
-            InputError: another process works on this run, or the state belongs to another run.
+            InputError: another process works on this run, or the directory can't be made.
         """
         try:
             self.directory.mkdir(parents=True, exist_ok=True)
@@ -91,34 +91,30 @@ class State:
             self.directory.parent.rmdir()
 
     def _read(self) -> None:
-        """Take over the finished blocks, refusing a foreign state and dropping a damaged one with a message."""
+        """Take over the finished blocks; drop a damaged state with a message."""
         others = [path.name for path in self.directory.parent.iterdir() if path != self.directory]
         if others:
             log.info("%s: state of other settings or code is there and not used: %s", self.directory.parent, others)
-        if not (self.directory / PROGRESS).exists():
+        path = self.directory / PROGRESS
+        if not path.exists():
             return
         try:
-            progress = artifacts.read_formatted(self.directory / PROGRESS)
-            foreign = progress["fingerprint"] != self.fingerprint
-            files = [*progress["entries"], *progress["carried"].values()]
-            damaged = None if foreign else self._first_damage(files)
+            progress = artifacts.read_formatted(path)
+            damage = self._first_damage(progress)
         except (InputError, KeyError, TypeError) as error:
-            foreign, damaged = False, f"{PROGRESS} is not readable ({error})"
-        if foreign:
-            raise InputError(
-                f"{self.directory}: this state belongs to another run (fingerprint {progress['fingerprint'][:16]}...); "
-                "it is not touched: move it away or delete it"
-            )
-        if damaged:
-            log.warning("%s: damaged state (%s); starting this run again from its first block", self.directory, damaged)
-            (self.directory / PROGRESS).unlink()
+            damage = f"{PROGRESS} is not readable ({error})"
+        if damage:
+            log.warning("%s: damaged state (%s); starting this run again from its first block", self.directory, damage)
+            path.unlink()
             return
         self.entries, self.carried = progress["entries"], progress["carried"]
         log.info("resuming after block %s", self.entries[-1]["position"])
 
-    def _first_damage(self, files: list[dict[str, Any]]) -> str | None:
-        """Return what is wrong with the files, or None."""
-        for facts in files:
+    def _first_damage(self, progress: dict[str, Any]) -> str | None:
+        """Return what is wrong with the state or the files that it relies on, or None."""
+        if progress["fingerprint"] != self.fingerprint:
+            return "it is another run's"
+        for facts in [*progress["entries"], *progress["carried"].values()]:
             path = self.directory / facts["file"]
             if not path.exists():
                 return f"{path.name} is missing"
@@ -135,14 +131,14 @@ class State:
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
         """Record a finished block: its results and, when it is time, the activations that replace those carried so far.
 
-        What is not written yet when a job is killed is computed again. Nobody will change ``part`` or ``carry``.
+        Work that is not yet written when a job is killed is done again. Nobody may change ``part`` or ``carry`` later.
 
         Args:
             position: ``phase/block``, or another word.
-            part: what was found.
+            part: the block's result.
             carry: caches (N, ...); what is a file in this directory stays that file. None after the last block of a
                 phase.
-            record: of the block's work; None for what is in no block.
+            record: of the block's work; None for the tensors outside all blocks.
 
         Raises:
             InputError: no room on the disk, found now or when the block before was written.
@@ -151,19 +147,19 @@ class State:
         entry = _entry(position, record)
         self.entries.append(entry)
         self._since += 1
-        kept = {name: file_of(value) for name, value in carry.items()}
-        in_files = any(path is not None and path.parent.samefile(self.directory) for path in kept.values())
-        size = sum(value.numel() * value.itemsize for value in carry.values())
+        kept = [file_of(value) for value in carry.values()]
+        in_files = any(path is not None and path.parent.samefile(self.directory) for path in kept)
+        size = sum(value.nbytes for value in carry.values())
         rested = time.monotonic() - self._last >= size / self.pace
-        activations: tuple[Any, ...] = ()
+        activations, old = None, list[Path]()
         if in_files or not carry or (rested and self._since >= self._every):
             self._since, self._last = 0, time.monotonic()
-            old = self._caches(kept.values())  # found now: the next block makes caches of its own while this is written
-            activations = dict(carry), old
-        self._pending = self._writer.submit(self._write, entry, part, *activations)
+            activations = dict(carry)
+            old = self._caches(kept)  # found now: the next block makes caches of its own while this is written
+        self._pending = self._writer.submit(self._write, entry, part, activations, old)
 
     def join(self) -> None:
-        """Wait until everything is on disk; raise what went wrong there."""
+        """Wait until everything is on disk; raise the error of writing it, if there was one."""
         if self._pending is not None:
             pending, self._pending = self._pending, None
             pending.result()
@@ -173,11 +169,9 @@ class State:
         names = {path.name for path in kept if path is not None}
         return [path for path in self.directory.glob(f"*{SUFFIX}") if path.name not in names]
 
-    def _write(
-        self, entry: dict[str, Any], part: Part, carry: dict[str, Tensor] | None = None, old: Sequence[Path] = ()
-    ) -> None:
+    def _write(self, entry: dict[str, Any], part: Part, carry: dict[str, Tensor] | None, old: list[Path]) -> None:
         """Write a block's results; with the activations that it carries on, the list of all that is there, too."""
-        entry["sha256"] = _write(self.directory / entry["file"], [codes.encode(part)])
+        entry["sha256"] = _write_hashed(self.directory / entry["file"], [codes.encode(part)])
         if carry is None:
             return
         stem = entry["position"].replace("/", "-")
@@ -190,16 +184,16 @@ class State:
     def _keep(self, name: str, value: Tensor) -> dict[str, Any]:
         """Make sure that a cache is in a file of this directory; return what is needed to read it back."""
         path = file_of(value)
-        if path is None or not path.parent.samefile(self.directory):
-            path = self.directory / name
-            digest = _write(path, pieces(value))
-        else:
+        if path is not None and path.parent.samefile(self.directory):
             digest = artifacts.sha256(path)
+        else:
+            path = self.directory / name
+            digest = _write_hashed(path, pieces(value))
         shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
         return {"file": path.name, "sha256": digest, "shape": shape, "dtype": kind}
 
     def part(self, entry: dict[str, Any]) -> Part:
-        """Return what was found for a finished block."""
+        """Return the result of a finished block."""
         if "sha256" not in entry:
             self.join()
         return codes.read(self.directory / entry["file"])
@@ -251,12 +245,12 @@ class MemoryState(State):
 
 
 def _entry(position: str, record: dict[str, Any] | None) -> dict[str, Any]:
-    """Return what is known of a finished block."""
+    """Return the entry of a finished block."""
     entry = {"position": position, "file": f"{position.replace('/', '-')}{codes.SUFFIX}"}
     return entry if record is None else entry | {"record": record}
 
 
-def _write(path: Path, parts: Iterable[bytes | memoryview]) -> str:
+def _write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
     """Write a file atomically; return its sha256, computed on the way."""
     digest = hashlib.sha256()
 

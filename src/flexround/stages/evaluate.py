@@ -70,7 +70,7 @@ def measured(
     task, checkpoint = protocol.build(job.task), job.checkpoint
     load = network.quantized if quantized else network.prepared
     kind = getattr(torch, checkpoint.evaluated)
-    model = network.lower(load(checkpoint, task.head, source, steps, device, kind), kind).to(device)
+    model = load(checkpoint, task.head, source, steps, device, kind).to(device)
     with precision.autocast(kind, device):
         return task.evaluate(model, job.data, device, EVALUATED, source, split)
 
