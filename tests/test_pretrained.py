@@ -49,7 +49,7 @@ def test_every_form_is_loaded(kind, form, tmp_path):
         if kind == "gpt_neo":
             state |= {f"transformer.h.0.attn.attention.{name}": torch.ones(1) for name in ("bias", "masked_bias")}
     if "shards" in form:
-        parts = {f"{i}-of-2": dict(list(state.items())[i::2]) for i in range(2)}
+        parts = {f"{i}-of-2.{form.split()[0]}": dict(list(state.items())[i::2]) for i in range(2)}
         for part, values in parts.items():
             save(values, tmp_path / part)
         index = {"weight_map": {key: part for part, values in parts.items() for key in values}}

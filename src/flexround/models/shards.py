@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.models.checkpoints import check_finite, check_names, check_shape
-from flexround.models.tensors import places, put
+from flexround.models.tensors import places, put, untied
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
@@ -152,12 +152,9 @@ class Writer:
 
 def save(model: nn.Module, directory: Path, size: int = SHARD_BYTES) -> list[str]:
     """Write the weights of a model, tied ones once, by a :class:`Writer`; return the names of the files."""
-    writer, seen = Writer(directory, size), set[int]()
-    for name, place in places(model).items():
-        value = getattr(*place)
-        if id(value) not in seen:
-            seen.add(id(value))
-            writer.add(name, value)
+    writer = Writer(directory, size)
+    for name, place in untied(model).items():
+        writer.add(name, getattr(*place))
     return writer.finish()
 
 
