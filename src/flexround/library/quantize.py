@@ -127,7 +127,7 @@ def quantize(
                 source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
                 origin = card.origin(name, learned_by, source, inputs.x, left(work, report))
-                facts = (steady(network, first), origin.model_dump())
+                facts = (steady(network, first), origin)
                 return work, Quantized(network, given, found, sources, report, stored, *facts)
 
         done = None
@@ -137,7 +137,7 @@ def quantize(
             if not precision.relaxed(error):
                 raise
         work, quantized = done or attempt()  # again when the error no longer holds the first one's tensors
-    said, parts = list(quantized.origin["left"]), work.blocks
+    said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
     if said:
@@ -175,8 +175,7 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
     digest = hashlib.sha256()
     for tensor in (*work.model.state_dict().values(), inputs.x, *([] if inputs.mask is None else [inputs.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    entry = "flexround.library.quantize:quantize"
-    return State(Path(directory), code_digest.fingerprint(entry, work, digest.hexdigest()))
+    return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
 
 
 def _refuse(model: Any) -> None:
