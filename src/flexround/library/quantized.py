@@ -191,21 +191,15 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
 
 def _saved(directory: Path) -> bool:
     """Whether a directory holds a network that was saved here, as it was saved, and nothing else."""
+    names, edited = {path.name for path in directory.iterdir()}, False
     try:
         manifest = artifacts.read_manifest(directory)
-    except InputError:
+        if card.FILE in names:
+            edited = artifacts.sha256(directory / card.FILE) != artifacts.read_json(directory / RECORD)["card"]
+    except (InputError, OSError, KeyError, TypeError):
         return False
-    found = {path.name for path in directory.iterdir()} - {*manifest["files"], "manifest.json", RECORD}
-    return "architecture" in manifest and (not found or (found == {card.FILE} and _own_card(directory)))
-
-
-def _own_card(directory: Path) -> bool:
-    """Whether the model card of a directory is as it was written with the record."""
-    path = directory / card.FILE
-    try:
-        return path.is_file() and artifacts.sha256(path) == artifacts.read_json(directory / RECORD)["card"]
-    except (InputError, KeyError, TypeError):
-        return False
+    known = {*manifest["files"], "manifest.json", RECORD, card.FILE}
+    return "architecture" in manifest and not edited and names <= known
 
 
 def _whole(model: nn.Module, quantized: Set[str]) -> Block:
