@@ -75,6 +75,7 @@ def test_onnxruntime_computes_the_same_from_onnx(tmp_path, build, recipe):
     stored = {each.name: each.data_type for each in graph.initializer if each.name.endswith(".codes")}
     assert len(stored) == len(quantized.codes())
     assert set(stored.values()) == {onnx.TensorProto.INT8}
+    assert b".py" not in path.read_bytes(), "no place in the files of this machine"
     wanted, full = quantized(x).detach().numpy(), model(x).detach().numpy()
     off = np.abs(run_onnx(path, x) - wanted).mean()
     assert off < (0.25 if quantized.sites else 1e-4) * np.abs(full - wanted).mean(), "a code may flip where one rounds"

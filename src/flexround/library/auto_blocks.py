@@ -80,7 +80,8 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
                 dataclasses.replace(block, sites=tuple(site for site in block.sites if calls.count(site.module) == 1))
                 for block in structure.blocks(model)
             ]
-            return _checked(model, once, x)
+            check(model, once, Inputs(x[:TRIED]), x.device)
+            return once
     seen = _watched(model, x[:1])
     chosen = _possible(model, seen, _children(model, WHOLE))
     if reads_ids:  # a language model's last layer stays as it is, like embeddings (the paper's section 4.3)
@@ -115,17 +116,17 @@ def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
     known = [name for name, _ in model.named_modules()]
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(known[1:13])}, ...")
-    return _blocks(model, _watched(model, x[:1]), names, x)
+    return _blocks(model, _watched(model, x[:1], names), names, x)
 
 
 @torch.no_grad()
 def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
-    """Compare the blocks with the network on every sample: glue that depends on the row is replayed for one row.
+    """Compare blocks with the network on samples: what lies between them is replayed for one row.
 
     Args:
         model: in evaluation mode, on ``device``.
         blocks: found, of modules named, or made by the user's function.
-        inputs: all samples, and the mask of their padding.
+        inputs: samples, and the mask of their padding.
         device: where it is computed.
 
     Raises:
@@ -137,8 +138,8 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
         if differ(model, blocks, x[start : start + ROWS].to(device), kept):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: what lies between the blocks "
-                f"depends on the row; {HINT}"
+                f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: a block reads more than what "
+                f"the one before it gives, or what lies between them depends on the row; {HINT}"
             )
 
 
@@ -203,7 +204,9 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
                 f"{network}: {parts[index].name} reads more than what {parts[index - 1].name}, which runs before it, "
                 f"gives; {HINT}"
             )
-    return _checked(model, [_block(model, seen, parts[: index + 1]) for index in range(len(parts))], x)
+    blocks = [_block(model, seen, parts[: index + 1]) for index in range(len(parts))]
+    check(model, blocks, Inputs(x[:TRIED]), x.device)
+    return blocks
 
 
 def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> bool:
@@ -219,16 +222,6 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
     return bool(found.isnan().any()) and not x.isnan().any()
-
-
-def _checked(model: nn.Module, blocks: list[Block], x: Tensor) -> list[Block]:
-    """Return the blocks if they compute what the model does, else raise InputError."""
-    if differ(model, blocks, x[:TRIED]):
-        names = ", ".join(block.name for block in blocks[:6]) + ", ..." * (len(blocks) > 6)
-        raise InputError(
-            f"{type(model).__name__}: {names} one after the other don't compute what the network does; {HINT}"
-        )
-    return blocks
 
 
 def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
@@ -262,8 +255,8 @@ def apart(x: Tensor, y: Tensor) -> float:
     return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
 
 
-def _watched(model: nn.Module, row: Tensor) -> _Pass:
-    """Run the model on one row, (1, ...), and watch all its modules."""
+def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
+    """Run the model on one row, (1, ...), and watch its modules that have weights, and those of these names."""
     ran: list[_Part] = []
     layers: list[nn.Module] = []
 
@@ -272,7 +265,8 @@ def _watched(model: nn.Module, row: Tensor) -> _Pass:
 
     with contextlib.ExitStack() as hooks:
         for name, module in model.named_modules(remove_duplicate=False):
-            hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
+            if name in names or any(map(weight_axes, module.modules())):
+                hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
             hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: layers.append(layer)))
         model(first_input(row))

@@ -1,4 +1,4 @@
-"""Quantize a language model in a Hugging Face directory, block by block from its files; export it for other tools."""
+"""Quantize a language model in a Hugging Face directory, and export it for other tools."""
 
 import argparse
 import collections
@@ -48,7 +48,8 @@ def parser() -> argparse.ArgumentParser:
     arguments = argparse.ArgumentParser(prog="python -m flexround", description=__doc__)
     commands = arguments.add_subparsers(required=True, metavar="{quantize,export}")
     _quantize_arguments(commands)
-    made = commands.add_parser("export", help="write what quantize made for other tools, block by block if possible")
+    about = "write what quantize made in a format that others load, block by block where the format allows"
+    made = commands.add_parser("export", help=about, description=about)
     made.set_defaults(run=export)
     made.add_argument("model", type=Path, help="directory that flexround quantize wrote")
     made.add_argument("--format", required=True, choices=EXPORTS)
@@ -58,9 +59,8 @@ def parser() -> argparse.ArgumentParser:
 
 def _quantize_arguments(commands: Any) -> None:
     """Add the command ``quantize``."""
-    made = commands.add_parser(
-        "quantize", help="quantize block by block", formatter_class=argparse.ArgumentDefaultsHelpFormatter
-    )
+    about, form = "quantize a model, block by block from its files", argparse.ArgumentDefaultsHelpFormatter
+    made = commands.add_parser("quantize", help=about, description=about, formatter_class=form)
     made.set_defaults(run=quantize)
     made.add_argument("model", type=Path, help="directory with config.json, safetensors and a tokenizer")
     made.add_argument("--recipe", default="b-flexround-w4", help="name in params/recipes.yaml")

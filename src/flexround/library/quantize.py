@@ -263,20 +263,20 @@ def _cut(
     Raises:
         InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
-    x = inputs.x[: auto_blocks.TRIED].to(device)
-    if callable(blocks):
-        found = list(blocks(model))
-        if not found or not all(isinstance(block, Block) for block in found):
-            raise InputError("blocks: the function has to return a list of flexround.Block")
-    elif blocks is None and family.blocks is not None:
+    x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
+    if blocks is None and family.blocks is not None:
         found = imports.load(family.blocks)(model)
-        _given(functools.partial(protocol.run, found), x[:1], f"the blocks of {type(model).__name__}")
+        _given(functools.partial(protocol.run, found), x[:1], f"the blocks of {name}")
         return found
-    else:
-        found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
-        log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
-    _given(model, auto_blocks.first_input(x[:1]), type(model).__name__)
-    with hardware.enough(f"{type(model).__name__}, compared with its blocks", "samples of smaller size"):
+    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
+        if callable(blocks):
+            found = list(blocks(model))
+            if not found or not all(isinstance(block, Block) for block in found):
+                raise InputError("blocks: the function has to return a list of flexround.Block")
+        else:
+            found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
+            log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
+        _given(model, auto_blocks.first_input(x[:1]), name)
         auto_blocks.check(model, found, inputs, device)
     return found
 
