@@ -9,7 +9,6 @@ import yaml
 from own_networks import FEW, Pictures, llama, made, pictures, words
 
 import flexround
-from flexround.errors import InputError
 from flexround.library import card
 
 SYMMETRIC = {"w_scheme": "symmetric", "w_granularity": "group", "group_size": 8}
@@ -51,37 +50,26 @@ def test_a_card_loads_its_directory_and_tells_how_it_was_made(tmp_path, kind):
         assert f"| {record['block']} | weights | 4 | {errors} |" in text
 
 
-@pytest.mark.parametrize(
-    ("source", "name"),
-    [
-        ("someone/a-llama", "someone/a-llama"),
-        ("null", "null"),
-        ("/data/of/someone/a-llama", "a-llama"),
-        ("/home/someone/hub/models--someone--a-llama/snapshots/0a1b", "someone/a-llama"),
-        ("a: [\n---\nlicense: mit", None),
-        ("", None),
-    ],
-)
-def test_a_card_names_a_network_and_no_path_and_its_header_is_whole(tmp_path, source, name):
+SOURCES = {  # where a network comes from, and how its card names it
+    "someone/a-llama": "someone/a-llama",
+    "null": "null",
+    "/data/of/someone/a-llama": "a-llama",
+    "/home/someone/hub/models--someone--a-llama/snapshots/0a1b": "someone/a-llama",
+    "a: [\n---\nlicense: mit": None,
+    "": None,
+}
+
+
+def test_a_card_names_a_network_and_no_path_and_its_header_is_whole(tmp_path):
     quantized = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4a4", **FEW)
-    origin = card.origin("own", "Down|Up\n", source, pictures(), ["x"])
-    facts = quantized._facts.model_copy(update={"origin": origin})
-    card.write(tmp_path, card.SAVED, facts, quantized.report, quantized.model)
-    header, text, _ = read(tmp_path)
-    assert header.get("base_model") == name
-    assert header.keys() - {"base_model", "base_model_relation"} == {"library_name", "tags"}
+    for source, name in SOURCES.items():
+        origin = card.origin("own", "Down|Up\n", source, pictures(), ["x"])
+        facts = quantized._facts.model_copy(update={"origin": origin})
+        card.write(tmp_path, card.SAVED, facts, quantized.report, quantized.model)
+        header, text, _ = read(tmp_path)
+        assert header.get("base_model") == name
+        assert header.keys() - {"base_model", "base_model_relation"} == {"library_name", "tags"}
     assert r"| rounding | Down\|Up  | recipe own |" in text
     assert re.search(r"\| stage.0 \| steps \| 2 \| \d", text), "both phases"
     assert "| activations: kind of grid | symmetric |" in text
     assert "| bits of the first layer | 8 |" in text
-
-
-def test_a_card_is_replaced_while_it_is_ours_and_an_edited_one_stays(tmp_path):
-    quantized = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
-    out = quantized.save(quantized.save(tmp_path / "out"))
-    assert flexround.load(out, made(Pictures)).origin == quantized.origin
-    (out / "README.md").write_text("mine")
-    assert torch.equal(flexround.load(out, made(Pictures))(pictures()), quantized(pictures()))
-    with pytest.raises(InputError, match="out: not empty"):
-        quantized.save(out)
-    assert (out / "README.md").read_text() == "mine"

@@ -72,9 +72,10 @@ def test_onnxruntime_computes_the_same_from_onnx(tmp_path, build, recipe):
     quantized = flexround.quantize(model, x, recipe, **FEW | {"iters": 1})
     path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
     graph = onnx.load(path).graph
-    stored = {each.name: each.data_type for each in graph.initializer if each.name.endswith(":codes")}
+    stored = {each.name: each.data_type for each in graph.initializer if each.name.endswith(".codes")}
     assert len(stored) == len(quantized.codes())
     assert set(stored.values()) == {onnx.TensorProto.INT8}
+    assert b".py" not in path.read_bytes(), "no place in the files of this machine"
     wanted, full = quantized(x).detach().numpy(), model(x).detach().numpy()
     off = np.abs(run_onnx(path, x) - wanted).mean()
     assert off < (0.25 if quantized.sites else 1e-4) * np.abs(full - wanted).mean(), "a code may flip where one rounds"
@@ -91,7 +92,7 @@ def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, 
     path = quantized.export("onnx", tmp_path / "out", ids[:2]) / "model.onnx"
     for rows in (ids, ids[:, :7]):
         assert np.abs(run_onnx(path, rows) - quantized(rows).logits.detach().numpy()).max() < 1e-6
-    stored = [each for each in onnx.load(path).graph.initializer if each.name.endswith(":codes")]
+    stored = [each for each in onnx.load(path).graph.initializer if each.name.endswith(".codes")]
     assert len(stored) == len(quantized.codes())
     assert {each.data_type for each in stored} == {onnx.TensorProto.UINT8}
 

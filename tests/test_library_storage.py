@@ -213,7 +213,8 @@ def test_a_network_that_computes_something_else_is_named(saved, saved_llama, cha
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])
 def test_an_equal_network_is_taken_whatever_its_type_and_mode_and_keeps_its_type(saved, saved_llama, quantized, kind):
     model = made(Pictures).train().to(kind)
-    flexround.load(saved, model)
+    (saved / "README.md").write_text("mine")
+    assert flexround.load(saved, model).origin == quantized.origin
     for name, value in model.state_dict().items():
         assert value.dtype == (torch.float32 if name.endswith("raw_step") else kind), name
         assert torch.equal(value, quantized.model.state_dict()[name].to(value.dtype)), name

@@ -7,7 +7,7 @@ import pytest
 from flexround.settings.layout import ROOT
 
 SHORTER = {"(4, 3, 2)": "(2,)", "(3, 2)": "(2,)", '{"iters": 500, "lr": more': '{"iters": 20, "lr": more'}
-SHORTER |= {"iters=200": "iters=20", "iters=300": "iters=20"}
+SHORTER |= {"iters=200": "iters=20", "iters=300": "iters=20", '"iters": 300': '"iters": 20', "range(250)": "range(30)"}
 
 
 @pytest.mark.filterwarnings("ignore")

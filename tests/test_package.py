@@ -69,7 +69,7 @@ def test_the_core_alone_runs_the_first_lines_of_the_page(wheel, tmp_path):
     refused = run(str(tmp_path / "venv/bin/flexround"), "quantize", "--help")
     assert (refused.returncode, refused.stderr) == (
         2,
-        "error: quantize needs the package transformers: pip install 'flexround[llm]'\n",
+        "error: flexround needs the package transformers: pip install 'flexround[llm]'\n",
     )
 
 

@@ -1,7 +1,6 @@
 """Hugging Face model directories: what is loaded, under which names, and what is refused."""
 
 import json
-import shutil
 
 import pytest
 import tiny
@@ -49,7 +48,7 @@ def test_every_form_is_loaded(kind, form, tmp_path):
         if kind == "gpt_neo":
             state |= {f"transformer.h.0.attn.attention.{name}": torch.ones(1) for name in ("bias", "masked_bias")}
     if "shards" in form:
-        parts = {f"{i}-of-2": dict(list(state.items())[i::2]) for i in range(2)}
+        parts = {f"{i}-of-2.{form.split()[0]}": dict(list(state.items())[i::2]) for i in range(2)}
         for part, values in parts.items():
             save(values, tmp_path / part)
         index = {"weight_map": {key: part for part, values in parts.items() for key in values}}
@@ -123,7 +122,7 @@ def refused(model, directory, *messages):
     with pytest.raises(InputError) as caught:
         load_pretrained(model, directory)
     for message in messages:
-        assert message in str(caught.value)
+        assert message.replace("{directory}", str(directory)) in str(caught.value)
     assert unchanged(model, before)
 
 
@@ -169,6 +168,8 @@ CONFIG = "config.json: not a model's configuration"
         ({WEIGHTS: "cut"}, ["model.safetensors: not a whole safetensors file"]),
         ({WEIGHTS: None, "pytorch_model.bin.index.json": '{"weight_map": {"a": "one.bin"}}'}, ["one.bin: missing"]),
         ({WEIGHTS: None, INDEX: "[]"}, ["index.json: not an index of shards"]),
+        # an index leads out of no directory
+        ({WEIGHTS: None, INDEX: '{"weight_map": {"a": "../outside/part"}}'}, ["{directory}/part: missing"]),
     ],
 )
 def test_bad_directories_are_refused(files, messages, bert_directory):
@@ -199,13 +200,3 @@ def test_weights_must_be_whole(kind, name, change, message, tmp_path):
     value = state.pop(name)
     save_file(state | change(value), tmp_path / WEIGHTS)
     refused(tiny.make(kind, seed=2), tmp_path, message, name)
-
-
-def test_an_index_leads_to_no_other_directory(bert_directory):
-    outside, inside = bert_directory / "outside", bert_directory / "inside"
-    outside.mkdir(), inside.mkdir()
-    shutil.move(bert_directory / WEIGHTS, outside / "part")
-    shutil.copy(bert_directory / "config.json", inside)
-    (inside / INDEX).write_text(json.dumps({"weight_map": {"a": "../outside/part"}}))
-    with pytest.raises(InputError, match=r"inside/part"):
-        load_pretrained(tiny.make("bert"), inside)

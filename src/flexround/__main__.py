@@ -3,28 +3,18 @@
 import importlib
 import sys
 
-from flexround.errors import USER_ERROR, SettingsError, look_up
+from flexround.errors import USER_ERROR
 from flexround.tools import cli
-
-COMMANDS = {"quantize": "flexround.library.command", "export": "flexround.library.export_command"}
 
 
 def main() -> None:
     """Run a command; what the user can mend is one line and exit code 2."""
-    if len(sys.argv) < 2 or sys.argv[1] in ("-h", "--help"):
-        print(f"usage: python -m flexround {{{','.join(COMMANDS)}}} ...; each has --help", file=sys.stderr)
-        sys.exit(0 if len(sys.argv) > 1 else 2)
-    name = sys.argv.pop(1)
     try:
-        command = importlib.import_module(look_up("command", COMMANDS, name))
-    except SettingsError as error:
-        message = str(error)
+        command = importlib.import_module("flexround.library.command")
     except ModuleNotFoundError as error:
-        message = f"{name} needs the package {error.name}: pip install 'flexround[llm]'"
-    else:
-        return cli.main(command.run, command.parser())
-    print(f"error: {message}", file=sys.stderr)
-    sys.exit(USER_ERROR)
+        print(f"error: flexround needs the package {error.name}: pip install 'flexround[llm]'", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    cli.main(lambda arguments: arguments.run(arguments), command.parser())
 
 
 if __name__ == "__main__":

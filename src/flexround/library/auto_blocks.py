@@ -6,6 +6,7 @@ may depend on the part before it and on nothing else, and a cut is taken only if
 what the network does.
 """
 
+import collections
 import contextlib
 import copy
 import dataclasses
@@ -30,23 +31,33 @@ ROWS = 32  # of the samples that run at once when a cut is compared with the net
 HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
 
 
-class _NoBlock(InputError):
-    """A module that isn't called once, or with something else than tensors of floats."""
-
-    def __init__(self, name: str, says: str) -> None:
-        super().__init__(f"{says}; {HINT}")
-        self.name = name
-
-
 @dataclasses.dataclass
 class _Part:
-    """A module that becomes a block, and what it was called with and gave for one row."""
+    """A module that can be a block, and what it was called with and gave for one row."""
 
     name: str
     module: nn.Module
     arguments: tuple[Any, ...]
     keywords: dict[str, Any]
     output: Any
+
+
+@dataclasses.dataclass
+class _Pass:
+    """What a forward pass of one row, (1, ...), showed.
+
+    Attributes:
+        row: input of the network.
+        parts: the modules that can be blocks, by name, in the order in which they returned: they were called once, and
+            their first argument and their output are tensors of floats.
+        calls: how often each module was called, by name.
+        layers: the layers with weights in the order of their calls.
+    """
+
+    row: Tensor
+    parts: dict[str, _Part]
+    calls: collections.Counter[str]
+    layers: list[nn.Module]
 
 
 @torch.no_grad()
@@ -69,24 +80,25 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
                 dataclasses.replace(block, sites=tuple(site for site in block.sites if calls.count(site.module) == 1))
                 for block in structure.blocks(model)
             ]
-            return _checked(model, once, x)
-    chosen = _callable(model, _children(model, WHOLE), x[:1])
+            check(model, once, Inputs(x[:TRIED]), x.device)
+            return once
+    seen = _watched(model, x[:1])
+    chosen = _possible(model, seen, _children(model, WHOLE))
     if reads_ids:  # a language model's last layer stays as it is, like embeddings (the paper's section 4.3)
-        parts, _ = _watched(model, chosen, x[:1])
-        heads = [part.name for part in parts[-1:] if weight_axes(part.module)]
-        chosen = [name for name in chosen if name not in heads]
+        last = [name for name in seen.parts if name in chosen][-1:]
+        chosen = [name for name in chosen if name not in last or not weight_axes(model.get_submodule(name))]
     while True:
         try:
-            blocks = _blocks(model, chosen, x)
+            blocks = _blocks(model, seen, chosen, x)
             break
         except InputError:
             finer = [inner for name in chosen for inner in _inside(model, name)]
             if len(finer) > len(chosen):
-                chosen = _callable(model, finer, x[:1])
+                chosen = _possible(model, seen, finer)
             elif reads_ids:
                 raise
             else:  # a part needs more than the part before it: all are learned together
-                return _blocks(model, [WHOLE], x)
+                return _blocks(model, seen, [WHOLE], x)
     position = 0
     while position < len(chosen):
         name = chosen[position]
@@ -94,7 +106,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
         position += 1
         if isinstance(model.get_submodule(name), nn.Sequential) or _inside(model, name) != [name]:
             with contextlib.suppress(InputError):
-                blocks, chosen, position = _blocks(model, finer, x), finer, position - 1
+                blocks, chosen, position = _blocks(model, seen, finer, x), finer, position - 1
     return blocks
 
 
@@ -104,17 +116,17 @@ def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
     known = [name for name, _ in model.named_modules()]
     if unknown := [name for name in names if name not in known]:
         raise InputError(f"blocks: the model has no module {unknown[0]!r}, but {', '.join(known[1:13])}, ...")
-    return _blocks(model, names, x)
+    return _blocks(model, _watched(model, x[:1], names), names, x)
 
 
 @torch.no_grad()
 def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
-    """Compare the blocks with the network on every sample: glue that depends on the row is replayed for one row.
+    """Compare blocks with the network on samples: what lies between them is replayed for one row.
 
     Args:
         model: in evaluation mode, on ``device``.
         blocks: found, of modules named, or made by the user's function.
-        inputs: all samples, and the mask of their padding.
+        inputs: samples, and the mask of their padding.
         device: where it is computed.
 
     Raises:
@@ -126,15 +138,15 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
         if differ(model, blocks, x[start : start + ROWS].to(device), kept):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: what lies between the blocks "
-                f"depends on the row; {HINT}"
+                f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: a block reads more than what "
+                f"the one before it gives, or what lies between them depends on the row; {HINT}"
             )
 
 
 @torch.no_grad()
 def called(model: nn.Module, x: Tensor) -> list[nn.Module]:
     """Return the layers with weights in the order of their calls, for the first row of ``x`` (N, ...)."""
-    return _watched(model, [], x[:1])[1]
+    return _watched(model, x[:1]).layers
 
 
 def first_input(x: Tensor) -> Tensor:
@@ -156,43 +168,45 @@ def _children(model: nn.Module, name: str) -> list[str]:
 
 def _inside(model: nn.Module, name: str) -> list[str]:
     """Return the names of a module's children if it has a list of several modules of one kind inside, else its own."""
-    repeats = any(map(_repeats, model.get_submodule(name).modules()))
-    return _children(model, name) if repeats else [name]
+    for module in model.get_submodule(name).modules():
+        kinds = [type(module.get_submodule(inner)) for inner in _children(module, WHOLE)]
+        if isinstance(module, nn.Sequential | nn.ModuleList) and len(kinds) > len(set(kinds)):
+            return _children(model, name)
+    return [name]
 
 
-def _callable(model: nn.Module, chosen: list[str], x: Tensor) -> list[str]:
-    """Return the chosen modules, those that can be no blocks replaced by their children."""
-    while True:
-        try:
-            _watched(model, chosen, x)
-        except _NoBlock as error:
-            index = chosen.index(error.name)
-            inner = _children(model, error.name)
-            if not inner:
-                raise
-            chosen = [*chosen[:index], *inner, *chosen[index + 1 :]]
-        else:
-            return chosen
+def _possible(model: nn.Module, seen: _Pass, names: Sequence[str]) -> list[str]:
+    """Return names of modules, those that can be no blocks replaced by their children if they have some."""
+    found = []
+    for name in names:
+        inner = [] if name in seen.parts else _children(model, name)
+        found += _possible(model, seen, inner) if inner else [name]
+    return found
 
 
-def _repeats(module: nn.Module) -> bool:
-    """Whether a module is a list of modules of which several are of one kind."""
-    kinds = [type(module.get_submodule(name)) for name in _children(module, WHOLE)]
-    return isinstance(module, nn.Sequential | nn.ModuleList) and len(kinds) > len(set(kinds))
-
-
-def _blocks(model: nn.Module, chosen: Sequence[str], x: Tensor) -> list[Block]:
+def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> list[Block]:
     """Return modules as blocks in the order of their calls; InputError if they don't compute what the model does."""
+    network = type(model).__name__
     if not chosen:
-        raise InputError(f"{type(model).__name__}: has no parts with linears or convolutions; {HINT}")
-    parts, calls = _watched(model, chosen, x[:1])
-    for index in range(1, len(parts)):
-        if _reads_earlier(model, parts[: index + 1], x[:1]):
+        raise InputError(f"{network}: has no parts with linears or convolutions; {HINT}")
+    for name in chosen:
+        if seen.calls[name] != 1:
+            raise InputError(f"{name}: called {seen.calls[name]} times in a forward pass, not once; {HINT}")
+        if name not in seen.parts:
+            where = f"{network}.{name}".rstrip(".")
             raise InputError(
-                f"{type(model).__name__}: {parts[index].name} reads more than what {parts[index - 1].name}, which runs "
-                f"before it, gives; {HINT}"
+                f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
             )
-    return _checked(model, [_block(model, parts, index, calls, x[:1]) for index in range(len(parts))], x)
+    parts = [part for name, part in seen.parts.items() if name in chosen]
+    for index in range(1, len(parts)):
+        if _reads_earlier(model, parts[: index + 1], seen.row):
+            raise InputError(
+                f"{network}: {parts[index].name} reads more than what {parts[index - 1].name}, which runs before it, "
+                f"gives; {HINT}"
+            )
+    blocks = [_block(model, seen, parts[: index + 1]) for index in range(len(parts))]
+    check(model, blocks, Inputs(x[:TRIED]), x.device)
+    return blocks
 
 
 def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> bool:
@@ -208,16 +222,6 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
     return bool(found.isnan().any()) and not x.isnan().any()
-
-
-def _checked(model: nn.Module, blocks: list[Block], x: Tensor) -> list[Block]:
-    """Return the blocks if they compute what the model does, else raise InputError."""
-    if differ(model, blocks, x[:TRIED]):
-        names = ", ".join(block.name for block in blocks[:6]) + ", ..." * (len(blocks) > 6)
-        raise InputError(
-            f"{type(model).__name__}: {names} one after the other don't compute what the network does; {HINT}"
-        )
-    return blocks
 
 
 def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
@@ -251,49 +255,41 @@ def apart(x: Tensor, y: Tensor) -> float:
     return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
 
 
-def _watched(model: nn.Module, chosen: Sequence[str], x: Tensor) -> tuple[list[_Part], list[nn.Module]]:
-    """Run the model on one row; return its parts and its layers with weights, both in the order of their calls."""
+def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
+    """Run the model on one row, (1, ...), and watch its modules that have weights, and those of these names."""
     ran: list[_Part] = []
-    calls: list[nn.Module] = []
+    layers: list[nn.Module] = []
 
     def watch(name: str) -> Callable[..., None]:
-        def hook(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-            ends = first_argument(arguments, keywords), first_output(output)
-            if not all(isinstance(end, Tensor) and end.is_floating_point() for end in ends):
-                where = f"{type(model).__name__}{'.' * bool(name)}{name}"
-                raise _NoBlock(
-                    name, f"{where}: is no block: its first argument and its output are not both tensors of floats"
-                )
-            ran.append(_Part(name, module, arguments, keywords, output))
-
-        return hook
+        return lambda module, *call: ran.append(_Part(name, module, *call))
 
     with contextlib.ExitStack() as hooks:
-        for name in chosen:
-            hooks.enter_context(model.get_submodule(name).register_forward_hook(watch(name), with_kwargs=True))
+        for name, module in model.named_modules(remove_duplicate=False):
+            if name in names or any(map(weight_axes, module.modules())):
+                hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
-            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: calls.append(layer)))
-        model(first_input(x))
-    names = [part.name for part in ran]
-    for name in chosen:
-        if names.count(name) != 1:
-            raise _NoBlock(name, f"{name}: called {names.count(name)} times in a forward pass, not once")
-    return ran, calls
+            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: layers.append(layer)))
+        model(first_input(row))
+    calls = collections.Counter(part.name for part in ran)
+    ends = [(first_argument(part.arguments, part.keywords), first_output(part.output)) for part in ran]
+    floats = [all(isinstance(end, Tensor) and end.is_floating_point() for end in of_one) for of_one in ends]
+    parts = {part.name: part for part, fits in zip(ran, floats, strict=True) if fits and calls[part.name] == 1}
+    return _Pass(row, parts, calls, layers)
 
 
-def _block(model: nn.Module, parts: Sequence[_Part], index: int, calls: list[nn.Module], row: Tensor) -> Block:
-    """Return a part as a block. The input of each layer is quantized, but for that of the network's first layer."""
-    part = parts[index]
-    layers = [module for module in part.module.modules() if weight_axes(module) and calls.count(module) == 1]
+def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
+    """Return the last of these parts as a block; the input of each layer is quantized, but for the network's first."""
+    part = parts[-1]
+    layers = [module for module in part.module.modules() if weight_axes(module) and seen.layers.count(module) == 1]
 
     def before(x: Tensor) -> Tensor:
-        return _replayed(model, parts[: index + 1], row.to(x.device), x)
+        return _replayed(model, parts, seen.row.to(x.device), x)
 
     def call(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
         arguments, keywords = with_first(part.arguments, part.keywords, x)
         return first_output(module(*arguments, **keywords))
 
-    sites = tuple(Site(layer, "input") for layer in layers if layer is not calls[0])
+    sites = tuple(Site(layer, "input") for layer in layers if layer is not seen.layers[0])
     return Block(part.name or "network", part.module, sites, before, call)
 
 

@@ -40,8 +40,9 @@ Load it inside this directory:
 
 {settings}
 
-The error of a block's output is |difference|^{power:g}, summed over channels, mean over the rest, on at most {count}
-samples. It is given before learning (phase weights: at round-to-nearest) and after it.
+The error of a block's output is |difference|^{power:g}, summed over the channels of images or the tokens of a text,
+averaged over the rest, on at most {count} samples. It is given before learning (phase weights: at round-to-nearest)
+and after it.
 
 {errors}
 

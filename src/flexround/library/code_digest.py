@@ -13,20 +13,19 @@ from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.settings import reach
 
 
-def fingerprint(entry: str, work: Reconstruction, inputs: str) -> str:
+def fingerprint(work: Reconstruction, inputs: str) -> str:
     """Return a hash of all that decides the bits of a reconstruction: settings, machine, inputs and code.
 
-    The code is all that the entry and the rounding can import; comments count only in notebooks.
+    The code is all that the library and the rounding can import; comments count only in notebooks.
 
     Args:
-        entry: ``package.module:name`` of the function that runs.
         work: its rounding is a class, or a function that makes one; of a module, a script or a notebook.
         inputs: a digest of the weights and the samples.
 
     Raises:
         InputError: code that was typed in where it can't be read again, so that an edit of it would not be noticed.
     """
-    starts, texts, rounding = [entry], [], work.rounding
+    starts, texts, rounding = ["flexround.library.quantize", "flexround.library.command"], [], work.rounding
     for base in rounding.__mro__ if isinstance(rounding, type) else (rounding,):
         if base.__module__ == "__main__":
             texts.append(_typed(base))

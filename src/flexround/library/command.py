@@ -1,6 +1,7 @@
-"""Quantize a language model in a Hugging Face directory, block by block from its files."""
+"""Quantize a language model in a Hugging Face directory, and export it for other tools."""
 
 import argparse
+import collections
 import contextlib
 import dataclasses
 import json
@@ -19,13 +20,13 @@ from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
 from flexround.library import auto_blocks, card, code_digest, settings
 from flexround.library.architecture import described, steady
-from flexround.library.quantized import write_record
+from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
-from flexround.reconstruct import cache
+from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -39,38 +40,50 @@ COMPANIONS = (
     *("config.json", "generation_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
 )
+TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
 
 def parser() -> argparse.ArgumentParser:
-    """Return the command line."""
-    arguments = argparse.ArgumentParser(
-        prog="python -m flexround quantize",
-        description=__doc__,
-        formatter_class=argparse.ArgumentDefaultsHelpFormatter,
-    )
-    arguments.add_argument("model", type=Path, help="directory with config.json, safetensors and a tokenizer")
-    arguments.add_argument("--recipe", default="b-flexround-w4", help="name in params/recipes.yaml")
-    arguments.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
-    arguments.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
-    arguments.add_argument("--samples", type=int, default=128, help="blocks of text")
-    arguments.add_argument("--length", type=int, default=2048, help="tokens of a block")
-    arguments.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
-    arguments.add_argument("--device", help="where it runs; a GPU if there is one")
-    arguments.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
-    arguments.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
-    arguments.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
-    arguments.add_argument(
+    """Return the command line; ``run`` of its arguments is the function of the command."""
+    arguments = argparse.ArgumentParser(prog="python -m flexround", description=__doc__)
+    commands = arguments.add_subparsers(required=True, metavar="{quantize,export}")
+    _quantize_arguments(commands)
+    about = "write what quantize made in a format that others load, block by block where the format allows"
+    made = commands.add_parser("export", help=about, description=about)
+    made.set_defaults(run=export)
+    made.add_argument("model", type=Path, help="directory that flexround quantize wrote")
+    made.add_argument("--format", required=True, choices=EXPORTS)
+    made.add_argument("--out", type=Path, required=True, help="new directory")
+    return arguments
+
+
+def _quantize_arguments(commands: Any) -> None:
+    """Add the command ``quantize``."""
+    about, form = "quantize a model, block by block from its files", argparse.ArgumentDefaultsHelpFormatter
+    made = commands.add_parser("quantize", help=about, description=about, formatter_class=form)
+    made.set_defaults(run=quantize)
+    made.add_argument("model", type=Path, help="directory with config.json, safetensors and a tokenizer")
+    made.add_argument("--recipe", default="b-flexround-w4", help="name in params/recipes.yaml")
+    made.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
+    made.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
+    made.add_argument("--samples", type=int, default=128, help="blocks of text")
+    made.add_argument("--length", type=int, default=2048, help="tokens of a block")
+    made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
+    made.add_argument("--device", help="where it runs; a GPU if there is one")
+    made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
+    made.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
+    made.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
+    made.add_argument(
         "--set",
         action="append",
         default=[],
         metavar="KEY=VALUE",
         help="a hyper-parameter that differs from the paper's",
     )
-    arguments.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
-    return arguments
+    made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
 
 
-def run(arguments: argparse.Namespace) -> None:
+def quantize(arguments: argparse.Namespace) -> None:
     """Quantize, or say what it would take.
 
     Raises:
@@ -109,7 +122,7 @@ def run(arguments: argparse.Namespace) -> None:
         _compare(work, samples[:1])
     inputs = {path.name: artifacts.sha256(path) for path in files.files}
     read = json.dumps(inputs) + samples.numpy().tobytes().hex()
-    fingerprint = code_digest.fingerprint("flexround.library.command:run", work, read)
+    fingerprint = code_digest.fingerprint(work, read)
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state, *limits)
         origin = card.origin(name, str(recipe.rounding), str(arguments.model), samples, left(work, report))
@@ -122,6 +135,33 @@ def run(arguments: argparse.Namespace) -> None:
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
             write_record(new, facts, report, model, device)
     log.info("%s: done; flexround.load reads it", arguments.out)
+
+
+class _Parts(collections.UserDict[str, Any]):
+    """The parts of a stored network by the names of their files, each read when it is asked for."""
+
+    def __getitem__(self, name: str) -> codes.Part:
+        return codes.read(self.data[name])
+
+
+def export(arguments: argparse.Namespace) -> None:
+    """Write a quantized network in a format that others load.
+
+    Raises:
+        InputError: a directory without a network, or what the format can't hold.
+    """
+    directory, kind = arguments.model, arguments.format
+    saved = read_saved(directory)
+    stored_type = configuration(directory).dtype or torch.float32  # of the network that was quantized
+    with artifacts.new_directory(arguments.out) as new:
+        artifacts.copy_existing(directory, new, COMPANIONS)
+        if kind == "onnx":  # traced, with all weights in memory
+            write_export(load(directory, causal_model(directory)), kind, new, TRACED)
+        else:
+            with weightless():
+                model = causal_model(directory, stored_type)
+            parts = _Parts({path.name: path for path in codes.files(directory)})
+            write_export(saved.network(model, parts), kind, new)
 
 
 def configuration(directory: Path) -> Any:

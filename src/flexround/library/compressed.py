@@ -3,6 +3,7 @@
 That library's own code packs the weights, layer by layer, from our codes' values and steps.
 """
 
+import copy
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -19,10 +20,9 @@ from compressed_tensors.quantization import (
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.io import artifacts
 from flexround.library.quantized import Quantized
 from flexround.models.shards import Writer
-from flexround.models.tensors import places
+from flexround.models.tensors import untied
 from flexround.quant.grid import Grid
 from flexround.reconstruct.codes import ACTIVATION, WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe
@@ -58,12 +58,11 @@ def write(quantized: Quantized, directory: Path) -> None:
     low, bits = _check(ranges, model, recipe, hyper)
     form = WHOLE if recipe.a_bits else PACKED
     scheme = _scheme(list(ranges), bits, low < 0, form, recipe, hyper)
-    writer, owners, kind = Writer(directory), places(model), next(model.parameters()).dtype
-    first = {id(getattr(*place)): name for name, place in reversed(owners.items())}  # of tied tensors
+    writer, owners, kind = Writer(directory), untied(model), next(model.parameters()).dtype
     directory.mkdir(parents=True, exist_ok=True)
     for part in quantized.parts.values():
         for name, value in part.parameters.items():
-            if first[id(getattr(*owners[name]))] == name:
+            if name in owners:
                 writer.add(name, _cast(value, kind))
         for key, stored in part.quantized.items():
             if key.startswith(WEIGHT):
@@ -162,10 +161,9 @@ def _write_config(model: Any, scheme: QuantizationScheme, form: str, directory: 
         ignore=[name for name in linears if name not in set(scheme.targets)],
         quantization_status=QuantizationStatus.COMPRESSED,
     )
-    model.config.save_pretrained(directory)
+    config = copy.deepcopy(model.config)
+    config.architectures, config.dtype = [type(model).__name__], model.dtype
+    config.quantization_config = section.model_dump(mode="json") | {"version": compressed_tensors.__version__}
+    config.save_pretrained(directory)
     if model.can_generate() and not (directory / "generation_config.json").exists():  # its maker's
         model.generation_config.save_pretrained(directory)
-    content = artifacts.read_json(directory / "config.json")
-    content |= {"architectures": [type(model).__name__], "dtype": str(model.dtype).removeprefix("torch.")}
-    facts = section.model_dump(mode="json") | {"version": compressed_tensors.__version__}
-    artifacts.write_json(directory / "config.json", content | {"quantization_config": facts})

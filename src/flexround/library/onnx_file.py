@@ -3,21 +3,19 @@
 import copy
 import tempfile
 import warnings
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import onnx
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators that become Q and DQ
-from onnx import helper, numpy_helper
 from torch import Tensor, nn
+from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.library.quantized import Quantized
-from flexround.models.tensors import put
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct.codes import Stored
 
@@ -25,6 +23,30 @@ FILE = "model.onnx"
 BYTE = 8  # bits
 LARGEST = 2**31  # bytes of a protobuf message
 Example = Tensor | Mapping[str, Tensor]
+
+
+class _Dequantize(nn.Module):
+    """A stored weight as the operator that the exporter knows, in the place of the weight in floating point.
+
+    ``apart`` puts a ``Reshape`` behind the operator. Without it onnxruntime makes one MatMulNBits of operator and
+    product, which rounds the other factor to 8 bit.
+    """
+
+    def __init__(self, stored: Stored, apart: bool) -> None:
+        super().__init__()
+        assert stored.codes is not None
+        channels, grid = len(stored.codes), stored.grid
+        step, zero = (value.reshape(-1).expand(channels).clone() for value in (grid.step, grid.zero_point))
+        self.register_buffer("codes", stored.codes[None] if apart else stored.codes)
+        self.register_buffer("step", step)
+        self.register_buffer("zero", zero.to(torch.int64))
+        self.arguments = (int(apart), grid.qmin, grid.qmax, stored.codes.dtype)
+        self.shape = stored.codes.shape
+
+    def forward(self, _: Tensor) -> Tensor:
+        """Return the weight (Cout, ...)."""
+        dequantize = torch.ops.quantized_decomposed.dequantize_per_channel
+        return dequantize(self.codes, self.step, self.zero, *self.arguments).reshape(self.shape)
 
 
 class _QuantizeDequantize(nn.Module):
@@ -65,19 +87,25 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
         )
     if quantized.hyper.w_granularity == "group":
         raise InputError("export onnx: weights in groups; the nodes have a step for each output channel or one for all")
-    model, codes = copy.deepcopy(quantized.model).cpu().float().eval(), quantized.codes()
-    for name, stored in codes.items():  # a smaller type has rounded them
-        put((model.get_submodule(name), "weight"), stored.values())
+    model = copy.deepcopy(quantized.model).cpu().float().eval()
+    for name, stored in quantized.codes().items():
+        layer = model.get_submodule(name)
+        apart = isinstance(layer, nn.Linear) and not _reads_quantized(name, quantized.sites)
+        parametrize.register_parametrization(layer, "weight", _Dequantize(stored, apart), unsafe=True)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
             if isinstance(child, ActivationQuantizer):
                 setattr(module, name, _QuantizeDequantize(child))
     proto = _traced(model, example)
-    _store_codes(proto, codes)
     if proto.ByteSize() >= LARGEST:
         raise InputError(f"export onnx: {proto.ByteSize() / 1e9:.1f} GB; one file holds 2; use compressed-tensors")
     onnx.checker.check_model(proto)
     artifacts.write_bytes(directory / FILE, proto.SerializeToString())
+
+
+def _reads_quantized(name: str, sites: Sequence[tuple[str, str]]) -> bool:
+    """Whether the input of a layer is quantized: at it, or at a module around it."""
+    return any(where == "input" and f"{name}.".startswith(f"{module}.") for module, where in sites)
 
 
 def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
@@ -95,7 +123,10 @@ def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:
             reason = str(error.__cause__ or error).strip().splitlines()[0]
             raise InputError(f"export onnx: {type(model).__name__} can't be traced: {reason}") from error
     assert program is not None
-    return program.model_proto
+    proto = program.model_proto
+    for node in proto.graph.node:
+        del node.metadata_props[:]  # of each operation, the place in the files of this machine
+    return proto
 
 
 def _given(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Any]:
@@ -111,47 +142,3 @@ def _given(example: Example) -> tuple[tuple[Tensor, ...], dict[str, Tensor], Any
     if isinstance(example, Tensor):
         return (given(example),), {}, (free(example),)
     return (), {name: given(x) for name, x in example.items()}, {name: free(x) for name, x in example.items()}
-
-
-def _store_codes(proto: onnx.ModelProto, codes: Mapping[str, Stored]) -> None:
-    """Replace the quantized weights of a graph by codes and DequantizeLinear nodes; InputError if it lacks a weight."""
-    graph = proto.graph
-    there = {each.name: numpy_helper.to_array(each) for each in graph.initializer}
-    for name, stored in codes.items():
-        values = stored.values().numpy()
-        place, turned = _place(there, f"{name}.weight", values)
-        if place is None:
-            raise InputError(f"export onnx: {name}.weight is not in the traced graph; the exporter changed it")
-        assert stored.codes is not None
-        integers = stored.codes.numpy()
-        grids = (part.numpy().reshape(-1) for part in (stored.grid.step, stored.grid.zero_point))
-        step, zero = (np.broadcast_to(part, len(integers)) for part in grids)  # of one for all, or one for each row
-        _replace(graph, place, integers.T if turned else integers, step, zero, axis=integers.ndim - 1 if turned else 0)
-
-
-def _place(there: Mapping[str, np.ndarray], name: str, values: np.ndarray) -> tuple[str | None, bool]:
-    """Return the name of a weight in the graph, and whether it lies transposed there, as the exporter has linears."""
-    for other in [name, *there]:
-        for turned, wanted in ((False, values), (True, values.T)) if values.ndim == 2 else ((False, values),):
-            if other in there and np.array_equal(there[other], wanted):
-                return other, turned
-    return None, False
-
-
-def _replace(graph: Any, name: str, codes: np.ndarray, step: np.ndarray, zero: np.ndarray, axis: int) -> None:
-    """Put codes, one step and zero point for each entry along ``axis``, and a DequantizeLinear where a weight was."""
-    quantized = {output for node in graph.node if node.op_type == "DequantizeLinear" for output in node.output}
-    multiplied = [node.input[0] for node in graph.node if node.op_type == "MatMul" and name in node.input]
-    kept = [each for each in graph.initializer if each.name != name]
-    del graph.initializer[:]
-    value = name
-    if any(other not in quantized for other in multiplied):
-        # Of both nodes onnxruntime makes a MatMulNBits, which rounds the other input to 8 bit; not beyond a Reshape.
-        kept.append(numpy_helper.from_array(np.array(codes.shape), f"{name}:shape"))
-        value, codes, axis = f"{name}:value", codes[None], axis + 1
-        graph.node.insert(0, helper.make_node("Reshape", [value, f"{name}:shape"], [name], f"{name}:reshape"))
-    parts = {"codes": np.ascontiguousarray(codes), "step": step, "zero": zero.astype(codes.dtype)}
-    graph.initializer.extend(kept)
-    graph.initializer.extend(numpy_helper.from_array(part.copy(), f"{name}:{key}") for key, part in parts.items())
-    node = helper.make_node("DequantizeLinear", [f"{name}:{key}" for key in parts], [value], f"{name}:dq", axis=axis)
-    graph.node.insert(0, node)

@@ -127,7 +127,7 @@ def quantize(
                 source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
                 origin = card.origin(name, learned_by, source, inputs.x, left(work, report))
-                facts = (steady(network, first), origin.model_dump())
+                facts = (steady(network, first), origin)
                 return work, Quantized(network, given, found, sources, report, stored, *facts)
 
         done = None
@@ -137,7 +137,7 @@ def quantize(
             if not precision.relaxed(error):
                 raise
         work, quantized = done or attempt()  # again when the error no longer holds the first one's tensors
-    said, parts = list(quantized.origin["left"]), work.blocks
+    said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
     if said:
@@ -175,8 +175,7 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
     digest = hashlib.sha256()
     for tensor in (*work.model.state_dict().values(), inputs.x, *([] if inputs.mask is None else [inputs.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    entry = "flexround.library.quantize:quantize"
-    return State(Path(directory), code_digest.fingerprint(entry, work, digest.hexdigest()))
+    return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
 
 
 def _refuse(model: Any) -> None:
@@ -264,20 +263,20 @@ def _cut(
     Raises:
         InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
-    x = inputs.x[: auto_blocks.TRIED].to(device)
-    if callable(blocks):
-        found = list(blocks(model))
-        if not found or not all(isinstance(block, Block) for block in found):
-            raise InputError("blocks: the function has to return a list of flexround.Block")
-    elif blocks is None and family.blocks is not None:
+    x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
+    if blocks is None and family.blocks is not None:
         found = imports.load(family.blocks)(model)
-        _given(functools.partial(protocol.run, found), x[:1], f"the blocks of {type(model).__name__}")
+        _given(functools.partial(protocol.run, found), x[:1], f"the blocks of {name}")
         return found
-    else:
-        found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
-        log.info("%s: cut into %d blocks: %s", type(model).__name__, len(found), ", ".join(b.name for b in found))
-    _given(model, auto_blocks.first_input(x[:1]), type(model).__name__)
-    with hardware.enough(f"{type(model).__name__}, compared with its blocks", "samples of smaller size"):
+    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
+        if callable(blocks):
+            found = list(blocks(model))
+            if not found or not all(isinstance(block, Block) for block in found):
+                raise InputError("blocks: the function has to return a list of flexround.Block")
+        else:
+            found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
+            log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
+        _given(model, auto_blocks.first_input(x[:1]), name)
         auto_blocks.check(model, found, inputs, device)
     return found
 

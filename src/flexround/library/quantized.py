@@ -19,7 +19,7 @@ from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import Writer
 from flexround.models.surgery.preprocess import prepare
-from flexround.models.tensors import places
+from flexround.models.tensors import untied
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
 from flexround.reconstruct.network import STRUCTURAL
@@ -39,6 +39,11 @@ class Saved(Facts):
 
     report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
 
+    def network(self, model: nn.Module, parts: Mapping[str, codes.Part]) -> "Quantized":
+        """Return the network: a model, with or without values, and what is stored of each block."""
+        settings = (self.recipe, self.hyper, self.hyper_sources)
+        return Quantized(model, *settings, self.report, parts, self.architecture, self.origin)
+
 
 @dataclasses.dataclass(repr=False)
 class Quantized:
@@ -49,8 +54,10 @@ class Quantized:
             them; in evaluation mode, on the device where it was made.
         recipe, hyper: all settings.
         sources: of each hyper-parameter, where its value comes from.
-        report: a dict for each block and phase: ``block``, the mean squared errors ``error_rtn`` (round-to-nearest),
-            ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output, ``seconds``, ``peak_mb``.
+        report: a dict for each block and phase: ``block``, ``seconds``, ``peak_mb``, and the errors ``error_rtn``
+            (round-to-nearest), ``error_soft`` (as learned) and ``error_hard`` (as stored) of its output: |difference|
+            to the power ``hyper.loss_p``, summed over the channels of images or the tokens of a text, averaged over
+            the rest.
         parts: what is stored of each block, by the name of its file; in memory, or read when it is asked for.
         architecture: what tells the network from others whose tensors have the same shapes.
         origin: what the network was made of: ``recipe``, ``rounding``, ``base_model`` (None if it has no name), the
@@ -64,7 +71,7 @@ class Quantized:
     report: list[dict[str, Any]]
     parts: Mapping[str, codes.Part]
     architecture: dict[str, str]
-    origin: dict[str, Any]
+    origin: card.Origin
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the model returns."""
@@ -73,7 +80,7 @@ class Quantized:
     def __repr__(self) -> str:
         """Return a line."""
         bits = f"W{self.recipe.w_bits}" + (f"A{self.recipe.a_bits}" if self.recipe.a_bits else "")
-        return f"Quantized({type(self.model).__name__}, {self.recipe.rounding} {bits}, {len(self.codes())} layers)"
+        return f"Quantized({type(self.model).__name__}, {self.origin.rounding} {bits}, {len(self.codes())} layers)"
 
     def codes(self) -> dict[str, codes.Stored]:
         """Return the integer codes, step and zero point of each quantized weight by the name of its module."""
@@ -179,27 +186,20 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     codes.load(directory, outline, [_whole(outline, quantized)], torch.device("meta"))  # finds whatever is wrong
     prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
     codes.load(directory, model, [_whole(model, quantized)], where, None)
-    facts = (recipe, saved.hyper, saved.hyper_sources, saved.report)
-    return Quantized(model.to(where), *facts, parts, saved.architecture, saved.origin.model_dump())
+    return saved.network(model.to(where), parts)
 
 
 def _saved(directory: Path) -> bool:
     """Whether a directory holds a network that was saved here, as it was saved, and nothing else."""
+    names, edited = {path.name for path in directory.iterdir()}, False
     try:
         manifest = artifacts.read_manifest(directory)
-    except InputError:
+        if card.FILE in names:
+            edited = artifacts.sha256(directory / card.FILE) != artifacts.read_json(directory / RECORD)["card"]
+    except (InputError, OSError, KeyError, TypeError):
         return False
-    found = {path.name for path in directory.iterdir()} - {*manifest["files"], "manifest.json", RECORD}
-    return "architecture" in manifest and (not found or (found == {card.FILE} and _own_card(directory)))
-
-
-def _own_card(directory: Path) -> bool:
-    """Whether the model card of a directory is as it was written with the record."""
-    path = directory / card.FILE
-    try:
-        return path.is_file() and artifacts.sha256(path) == artifacts.read_json(directory / RECORD)["card"]
-    except (InputError, KeyError, TypeError):
-        return False
+    known = {*manifest["files"], "manifest.json", RECORD, card.FILE}
+    return "architecture" in manifest and not edited and names <= known
 
 
 def _whole(model: nn.Module, quantized: Set[str]) -> Block:
@@ -234,12 +234,10 @@ def write_state_dict(quantized: Quantized, directory: Path) -> None:
     """
     if quantized.recipe.a_bits:
         raise InputError("export torch: a state dict has no place for quantized activations; use save, or onnx")
-    writer, owners = Writer(directory), places(quantized.model)
-    first = {id(getattr(*place)): name for name, place in reversed(owners.items())}  # of tied tensors
+    writer, owners = Writer(directory), untied(quantized.model)
     for part in quantized.parts.values():
         weights = {f"{key.removeprefix(codes.WEIGHT)}.weight": one.values() for key, one in part.quantized.items()}
         for name, value in (part.parameters | weights).items():
-            there = getattr(*owners[name])
-            if first[id(there)] == name:
-                writer.add(name, value.to(there.dtype))
+            if name in owners:
+                writer.add(name, value.to(getattr(*owners[name]).dtype))
     writer.finish()

@@ -1,14 +1,15 @@
 """Other people's checkpoints: read without running their code, renamed to our layouts, loaded strictly."""
 
+import contextlib
 import pickle
 import re
 import struct
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file
+from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
 from flexround.errors import InputError
@@ -144,10 +145,8 @@ def _load(path: Path) -> object:
     if not path.is_file():
         raise InputError(f"{path}: missing; put the file there or run the data stage, which fetches it")
     if path.suffix == ".safetensors":
-        try:
-            return load_file(path)
-        except SafetensorError as error:
-            raise InputError(f"{path}: not a whole safetensors file ({error}); delete it and fetch it again") from error
+        with opened(path) as file:
+            return {name: file.get_tensor(name) for name in file.offset_keys()}
     try:
         # Every storage stays on the CPU, where it is read first, wherever it was saved.
         return torch.load(path, weights_only=True, map_location=lambda storage, _: storage)
@@ -163,6 +162,18 @@ def _load(path: Path) -> object:
         raise InputError(
             f"{path}: not a whole PyTorch checkpoint ({size} bytes; {reason}); delete it and fetch it again"
         ) from error
+
+
+@contextlib.contextmanager
+def opened(path: Path) -> Iterator[Any]:
+    """Open a safetensors file; InputError if it is missing or damaged."""
+    if not path.is_file():
+        raise InputError(f"{path}: missing; fetch the directory again")
+    try:
+        with safe_open(path, framework="pt") as file:
+            yield file
+    except (SafetensorError, OSError) as error:
+        raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error
 
 
 def some(names: Iterable[str]) -> str:

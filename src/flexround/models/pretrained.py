@@ -12,7 +12,7 @@ from flexround.errors import InputError
 from flexround.io.artifacts import write_text
 from flexround.models import tokenizer_files
 from flexround.models.checkpoints import load_into, read_foreign
-from flexround.models.shards import opened, read_index
+from flexround.models.shards import read_index
 from flexround.models.tokenizer_files import TOKENIZER
 
 log = logging.getLogger(__name__)
@@ -115,16 +115,10 @@ def check_same(config: Any, theirs: Any, path: Path) -> None:
 
 def _read_weights(directory: Path) -> dict[str, Tensor]:
     """Read all tensors of the directory, from safetensors if there are any."""
-    for name, read in (("model.safetensors", _read_safetensors), ("pytorch_model.bin", read_foreign)):
+    for name in ("model.safetensors", "pytorch_model.bin"):
         if (directory / name).is_file():
-            return read(directory / name)
+            return read_foreign(directory / name)
         if (index := directory / f"{name}.index.json").is_file():
             shards = sorted(set(read_index(index).values()))
-            return {key: value for shard in shards for key, value in read(shard).items()}
+            return {key: value for shard in shards for key, value in read_foreign(shard).items()}
     raise InputError(f"{directory}: neither model.safetensors nor pytorch_model.bin, whole or in shards with an index")
-
-
-def _read_safetensors(path: Path) -> dict[str, Tensor]:
-    """Read a safetensors file."""
-    with opened(path) as file:
-        return {name: file.get_tensor(name) for name in file.offset_keys()}

@@ -1,21 +1,18 @@
 """Weights that stay in their files until they are needed: safetensors, whole or in shards with an index."""
 
-import contextlib
 import functools
 import json
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import torch
-from safetensors import SafetensorError, safe_open
 from safetensors.torch import save_file
 from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.models.checkpoints import check_finite, check_names, check_shape
-from flexround.models.tensors import places, put
+from flexround.models.checkpoints import check_finite, check_names, check_shape, opened
+from flexround.models.tensors import places, put, untied
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
@@ -152,12 +149,9 @@ class Writer:
 
 def save(model: nn.Module, directory: Path, size: int = SHARD_BYTES) -> list[str]:
     """Write the weights of a model, tied ones once, by a :class:`Writer`; return the names of the files."""
-    writer, seen = Writer(directory, size), set[int]()
-    for name, place in places(model).items():
-        value = getattr(*place)
-        if id(value) not in seen:
-            seen.add(id(value))
-            writer.add(name, value)
+    writer = Writer(directory, size)
+    for name, place in untied(model).items():
+        writer.add(name, getattr(*place))
     return writer.finish()
 
 
@@ -187,16 +181,3 @@ def read_index(index: Path) -> dict[str, Path]:
         return {name: index.parent / Path(file).name for name, file in named}
     except (ValueError, KeyError, TypeError, AttributeError, RecursionError) as error:
         raise InputError(f"{index}: not an index of shards: {error}; fetch it again") from error
-
-
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[Any]:
-    """Open a safetensors file; InputError if it is missing or damaged."""
-    try:
-        if not path.is_file():
-            raise InputError(f"{path}: missing; fetch the directory again")
-        file = safe_open(path, framework="pt")
-    except (SafetensorError, OSError) as error:
-        raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error
-    with file:
-        yield file

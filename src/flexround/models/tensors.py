@@ -21,6 +21,13 @@ def places(model: nn.Module) -> dict[str, Place]:
     }
 
 
+def untied(model: nn.Module) -> dict[str, Place]:
+    """Return the places of a model's tensors, of tied ones under their first name alone."""
+    owners = places(model)
+    first = {id(getattr(*place)): name for name, place in reversed(owners.items())}
+    return {name: place for name, place in owners.items() if first[id(getattr(*place))] == name}
+
+
 def matrices(model: nn.Module, names: Iterable[str]) -> list[str]:
     """Return those of the named tensors that have two or more dimensions and are no embeddings."""
     owners = places(model)
