@@ -21,7 +21,6 @@ from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense import harness
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.commonsense.options import CommonsenseOptions
-from flexround.tasks.language import c4
 from flexround.tasks.language import files as language_files
 from flexround.tasks.language import task as language_modelling
 from flexround.tasks.language.task import LanguageModelling
@@ -56,7 +55,7 @@ class Commonsense(LanguageModelling):
                 raise InputError(f"{name}: {few}; lower the option shots")
         for split in ("validation", "test"):
             made[split] = language_files.read(root / "wikitext2", "wikitext2", split)
-        made["train"] = c4.read(root / "c4", options.calibration, options.shards, options.documents)
+        made["train"] = language_files.read_c4(root / "c4", options.calibration, options.shards, options.documents)
         return made
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:

@@ -70,7 +70,7 @@ def read_parquet(path: Path, classes: int, count: int | None) -> tuple[np.ndarra
     ``path`` is ``FOLDER/SPLIT``, of the files ``SPLIT-*.parquet`` with the columns ``img`` (``bytes`` of an image) and
     ``label`` (int); a missing or damaged one is an InputError too. Returned are uint8 (N, 32, 32, 3) and int64 (N,).
     """
-    _, rows = hub_files.read(f"{path.name} of CIFAR-10", [path.parent], [path.name], ["img", "label"])
+    rows = [row for _, row in hub_files.table(path.parent, path.name, ["img", "label"])[1]]
     contents = {f"row {index}": row["img"] for index, row in enumerate(rows)}
     by_class: dict[object, list[str]] = {label: [] for label in range(classes)}
     for name, row in zip(contents, rows, strict=True):
