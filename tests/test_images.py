@@ -260,7 +260,7 @@ def test_lossless_images_are_those_of_the_hub_s_rows_class_by_class(tmp_path):
     np.testing.assert_array_equal(found["train_images"], pixels[[4, 9, 3, 8, 2, 7, 1, 6, 0, 5]])
     np.testing.assert_array_equal(found["val_images"], pixels[np.argsort(labels, kind="stable")])
     assert found["val_labels"].tolist() == sorted(labels)
-    with pytest.raises(InputError, match=r"train-.*parquet, example 0: not an image of 4 classes"):
+    with pytest.raises(InputError, match=r"train-.*parquet, example 0: label 4 of 4 classes"):
         cifar10(root="here", classes=4).prepare(tmp_path / "data", tmp_path)
     rows[7]["img"]["bytes"] = b"no image"
     parquet.write_table(pa.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")

@@ -4,7 +4,6 @@ Or from the parquet files of the Hugging Face hub, ``plain_text/train-*`` and ``
 """
 
 from pathlib import Path, PurePosixPath
-from typing import Any
 
 import numpy as np
 
@@ -67,15 +66,12 @@ def read_parquet(path: Path, classes: int) -> list[list[Stored]]:
     Raises:
         InputError: a missing or damaged file, or another class.
     """
-    place, records = hub_files.table(path.parent, path.name, ["img", "label"])
-    numbered = [(where, (where, row)) for where, row in records]
-
-    def image(record: tuple[str, Any]) -> tuple[int, Stored]:
-        where, row = record
-        return range(classes).index(row["label"]), (where, row["img"]["bytes"])
-
-    images = hub_files.converted(place, numbered, image, f"an image of {classes} classes")
-    return [[stored for label, stored in images if label == wanted] for wanted in range(classes)]
+    by_class: list[list[Stored]] = [[] for _ in range(classes)]
+    for where, row in hub_files.table(path.parent, path.name, ["img", "label"])[1]:
+        if row["label"] not in range(classes):
+            raise InputError(f"{where}: label {row['label']!r} of {classes} classes; fetch it again")
+        by_class[row["label"]].append((where, (row["img"] or {}).get("bytes") or b""))
+    return by_class
 
 
 def _first(images: list[Stored], path: Path, count: int) -> list[Stored]:

@@ -14,6 +14,7 @@ from flexround.tasks.images.arrays import ArrayTask, decoded, tar_files
 from flexround.tasks.images.folder import EXTENSIONS
 from flexround.tasks.images.options import PhotographsOptions
 from flexround.tasks.images.transforms import central_square
+from flexround.tasks.text import files as text_files
 
 INDEX, NAME, LABEL = "images.csv", "ImageId", "TrueLabel"
 
@@ -76,16 +77,15 @@ def read_photographs(path: Path, classes: int, count: int, size: int) -> tuple[n
 
 def _rows(path: Path, index: bytes, classes: int) -> list[tuple[str, int]]:
     """Return the file name and the label, from 0, of each row of the index."""
-    reader = csv.DictReader(index.decode(errors="replace").splitlines())
-    lines = list(reader)
-    if missing := [column for column in (NAME, LABEL) if column not in (reader.fieldnames or ())]:
-        raise InputError(f"{path}: {INDEX} has no column {missing[0]}; fetch the tar again")
-    valid = {str(label) for label in range(1, classes + 1)}
-    for number, line in enumerate(lines, 2):
-        if line[LABEL] not in valid:
-            found = f"{INDEX}, line {number}: {LABEL} is {line[LABEL]!r}, not 1 to {classes}"
-            raise InputError(f"{path}: {found}; fetch the tar again")
-    return [(f"{line[NAME]}.png", int(line[LABEL]) - 1) for line in lines]
+
+    def row(line: dict[str, str]) -> tuple[str, int]:
+        if not 1 <= int(line[LABEL]) <= classes:
+            raise ValueError(f"{LABEL} is {line[LABEL]}, not 1 to {classes}")
+        return f"{line[NAME]}.png", int(line[LABEL]) - 1
+
+    lines = enumerate(csv.DictReader(index.decode(errors="replace").splitlines()), 2)
+    records = [(f"{path}: {INDEX}, line {number}", line) for number, line in lines]
+    return text_files.converted(path, records, row, "a photograph with its label")
 
 
 def _squares(path: Path, files: Sequence[tuple[str, bytes]], size: int) -> np.ndarray:
