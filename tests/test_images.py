@@ -194,13 +194,8 @@ def test_top1_top5_and_standard_errors(tmp_path):
     def evaluated(logits):
         return task.evaluate(Table(logits), tmp_path, torch.device("cpu"), 3, tmp_path, "validation")
 
-    first, fifth, sixth, second = (
-        torch.eye(8)[3],
-        [9.0, 8, 7, 5, 6, 0, 0, 0],
-        [9.0, 8, 7, 4, 6, 5, 0, 0],
-        [9.0, 0, 0, 8],
-    )
-    logits = torch.stack([first, torch.tensor(fifth), torch.tensor(sixth), torch.tensor([*second, 0, 0, 0, 0])])
+    rows = [[0, 0, 0, 1], [9, 8, 7, 5, 6], [9, 8, 7, 4, 6, 5], [9, 0, 0, 8]]  # ranks of class 3: 1, 5, 6, 2
+    logits = torch.tensor([row + [0.0] * (8 - len(row)) for row in rows])
     found = evaluated(logits)
     assert found.metrics == {"top1": 25.0, "top5": 75.0}
     assert found.stderr["top1"] == pytest.approx(25.0)  # sqrt(3/4 * 1/4 * 4/3 / 4)

@@ -121,6 +121,15 @@ def test_calibration_rows_are_training_rows_that_are_not_held_out(chain):
         chain.held_out("glue-mnli", "gpt-neo-125m")
 
 
+def test_the_best_on_the_held_out_rows_is_chosen(chain):
+    manifest = artifacts.read_manifest(chain.quantized("glue-rte", "bert-base", "q-flexround-w8a8-tuned"))
+    chosen = manifest["selected"]
+    assert chosen["heldout"].keys() == set(chain.params.recipe("q-flexround-w8a8-tuned").select)
+    assert chosen["heldout"][chosen["recipe"]] == max(chosen["heldout"].values())
+    best = chain.quantized("glue-rte", "bert-base", chosen["recipe"])
+    assert manifest["files"] == artifacts.read_manifest(best)["files"]
+
+
 # training
 
 

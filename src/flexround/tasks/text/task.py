@@ -51,7 +51,7 @@ class TextTask(abc.ABC):
         write_manifest(out, [f"{name}.jsonl" for name in splits], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training rows, none of them held out; see ``packed``."""
+        """Return random training rows, none of them held out; int64 (samples,) are their indices, see ``packed``."""
         lines = read_lines(data, "train")
         kept, _ = self.parts(len(lines))
         indices = kept[draw_indices(len(kept), samples, seed)]
@@ -96,7 +96,7 @@ def packed(indices: np.ndarray, lines: Sequence[str]) -> dict[str, np.ndarray]:
 
 
 def sampled(samples: dict[str, np.ndarray]) -> Rows:
-    """Return the rows that calibration samples hold as ``examples``."""
+    """Return the rows that calibration samples hold as ``examples``, uint8 (bytes,)."""
     return [json.loads(line) for line in samples["examples"].tobytes().splitlines()]
 
 

@@ -44,7 +44,7 @@ class WebNLG(text.TextTask):
         return {split: webnlg_files.unique_contexts(webnlg_files.read(root, split)) for split in ("train", "test")}
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training sentences with their contexts, none of which is held out; see ``text.packed``."""
+        """Return random training sentences with contexts, none held out; int64 (samples,) indices, see ``packed``."""
         entries = text.read_rows(data, "train")
         kept, _ = self.parts(len(entries))
         rows = webnlg_files.training_rows([entries[index] for index in kept])
