@@ -15,7 +15,6 @@ from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.glue import files as glue
 from flexround.tasks.images import cifar10
 from flexround.tasks.images import photographs as photos
-from flexround.tasks.language import c4
 from flexround.tasks.language import files as language
 from flexround.tasks.language.options import StoriesOptions
 from flexround.tasks.language.stories import Stories
@@ -106,7 +105,9 @@ class Case(NamedTuple):
 
 
 def rte(*rows):
-    return [dict(zip(("sentence1", "sentence2", "label"), row, strict=True)) for row in rows]
+    """Return rows of the hub's RTE from pairs and labels."""
+    names = ("sentence1", "sentence2", "label", "idx")
+    return [dict(zip(names, (*row, index), strict=True)) for index, row in enumerate(rows, 5)]
 
 
 def released(name, split, file, text, *rows):
@@ -127,7 +128,7 @@ CASES = {
         f"rte/train-{SHARD}",
         rte(("Zürich", "b", 0), ("c", "d", 1)),
         lambda d: glue.read(d, "rte", "train"),
-        [row | {"idx": index} for index, row in enumerate(rte(("Zürich", "b", 0), ("c", "d", 1)))],
+        rte(("Zürich", "b", 0), ("c", "d", 1)),
     ),
     "squad": Case(
         f"plain_text/validation-{SHARD}",
@@ -148,10 +149,11 @@ CASES = {
         [{"text": text} for text in ("no it was n't black friday é", "but\u2028while the <unk> N %", "last")],
     ),
     "webnlg": Case("train.json", [AIRPORT, BARE, ARTIST], lambda d: webnlg.read(d, "train"), [AIRPORT_ROW, ARTIST_ROW]),
+    "webnlg test": Case("test.json", [ARTIST], lambda d: webnlg.read(d, "test"), [ARTIST_ROW]),
     "c4": Case(
         "en/c4-train.00000-of-01024.json.gz",
         [{"text": "Zürich", "url": "x"}, {"text": "b", "url": "x"}],
-        lambda d: sorted(row["text"] for row in c4.read(d, "paper", 1, 2)),
+        lambda d: sorted(row["text"] for row in language.read_c4(d, "paper", 1, 2)),
         ["Zürich", "b"],
     ),
     "tinystories": Case(
@@ -175,8 +177,8 @@ CASES = {
     "cifar10": Case(
         "test.tar",
         lambda path: real_files.images(path, "test", 2, "abc"),
-        lambda d: cifar10.read(d / "test.tar", 3, None)[1].tolist(),
-        [0, 0, 1, 1, 2, 2],
+        lambda d: [len(images) for images in cifar10.read_tar(d / "test.tar", 3)],
+        [2, 2, 2],
     ),
     **{
         name: Case(
@@ -200,18 +202,18 @@ CASES = {
 
 
 def write(path, content):
-    """Write rows or a text in the format that the path's name says."""
+    """Write a text as it is, rows in the format that the path's name says; or call what writes the file."""
     path.parent.mkdir(parents=True, exist_ok=True)
-    if path.suffix == ".parquet":
+    if callable(content):
+        content(path)
+    elif path.suffix == ".parquet":
         parquet.write_table(pyarrow.Table.from_pylist(content), path)
-    elif path.suffix == ".json":
+    elif path.suffix == ".json" and not isinstance(content, str):
         entries = [{str(number): entry} for number, entry in enumerate(content, 1)]
         path.write_text(json.dumps({"entries": entries}, ensure_ascii=False))
     elif path.suffix == ".gz":
         lines = [json.dumps(row, ensure_ascii=False) for row in content]
         path.write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
-    elif path.suffix == ".tar":
-        content(path)
     elif path.suffix in (".jsonl", ".bz2"):
         real_files.write_questions(path, content)
     else:

@@ -2,20 +2,19 @@
 
 import itertools
 import json
-import shutil
 from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import tokenizers
+import transformers
 
 from flexround.errors import InputError
 from flexround.models import tokenizer_files
 from flexround.tasks.text import encode
 from synthetic import tokenizers as mini
 
-REAL = Path(__file__).parents[2] / "shared" / "realdata" / "tokenizers"
 CORPUS = [
     "The red tower of Arlen was built by Mira Voss.",
     "Mira Voss built the red tower near the old river.",
@@ -62,31 +61,27 @@ def test_no_texts_no_room_and_no_padding(wordpiece):
         encode.encode(bare, ["a"], None, 8)
 
 
-@pytest.mark.skipif(not REAL.is_dir(), reason="no real data beside the checkout")
-@pytest.mark.parametrize(("name", "whole"), [("bert_uncased", False), ("gpt2", False), ("gpt2", True)])
-def test_real_vocabularies_equal_transformers(name, whole, tmp_path):
-    from transformers import BertTokenizer, GPT2Tokenizer
-
-    bert, directory = name == "bert_uncased", tmp_path / name
-    shutil.copytree(REAL / name, directory)
-    if not whole:
-        (directory / "tokenizer.json").unlink(missing_ok=True)
-    (directory / "config.json").write_text(json.dumps({"model_type": "bert" if bert else "gpt_neo"}))
-    if bert:
-        reference = BertTokenizer(vocab=str(directory / "vocab.txt"))
+@pytest.mark.parametrize("kind", ["bert", "gpt2"])
+def test_ids_are_those_of_transformers(kind, wordpiece, tmp_path):
+    if kind == "bert":
+        vocabulary = wordpiece.get_vocab()
+        (tmp_path / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)))
+        reference = transformers.BertTokenizer(vocab=str(tmp_path / "vocab.txt"))
     else:
-        reference = GPT2Tokenizer(vocab=str(directory / "vocab.json"), merges=str(directory / "merges.txt"))
+        learned = tokenizers.ByteLevelBPETokenizer()
+        learned.train_from_iterator(CORPUS, 320, special_tokens=["<|endoftext|>"], show_progress=False)
+        files = learned.save_model(str(tmp_path))
+        reference = transformers.GPT2Tokenizer(vocab=files[0], merges=files[1])
         reference.pad_token = reference.eos_token
-    assert len(reference) == (30522 if bert else 50257)
-    tokenizer_files.tokenizer_file(directory).save(str(tmp_path / "tokenizer.json"))
-    tokenizer = tokenizer_files.load(tmp_path / "tokenizer.json")
+    (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
+    tokenizer = tokenizer_files.tokenizer_file(tmp_path)
     options = {"padding": "max_length", "truncation": "longest_first", "return_tensors": "np"}
     for length, second in itertools.product((10, 24), (SECOND, None)):
         expected = reference(FIRST, second, max_length=length, return_token_type_ids=True, **options)
         found = encode.encode(tokenizer, FIRST, second, length)
         assert np.array_equal(found.ids, expected["input_ids"])
         assert np.array_equal(found.mask, expected["attention_mask"])
-        if bert:
+        if kind == "bert":
             assert np.array_equal(found.types, expected["token_type_ids"])
 
 

@@ -13,7 +13,6 @@ from flexround import imports
 from flexround.errors import SettingsError
 from flexround.io.artifacts import read_manifest
 from flexround.mini import outliers
-from flexround.settings.load import load_params
 from flexround.settings.schema import Finish
 from flexround.stages import finetune
 
@@ -92,10 +91,3 @@ def test_a_network_gets_them_when_it_is_ready(tmp_path):
     stored = load_file(tmp_path / "model.safetensors")["model.layers.0.input_layernorm.weight"]
     torch.testing.assert_close(stored / before, torch.tensor([30.0 if i in (0, 8) else 1.0 for i in range(16)]))
     assert read_manifest(tmp_path)["finish"] == done.model_dump()
-
-
-def test_all_language_networks_of_mini_have_them():
-    language = [c for c in load_params("mini").scale.checkpoints.values() if "resnet" not in c.model.blocks]
-    language = [c for c in language if "mobilenet" not in c.model.blocks]
-    assert len(language) == 13
-    assert all(c.finish and c.finish.function == "flexround.mini.outliers:put" for c in language)

@@ -233,22 +233,26 @@ def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bo
 
 
 class Scorer:
-    """A task whose metric is written in the network's file."""
+    """A task whose first metric is written in the network's file."""
 
     head = {}
+
+    def __init__(self, metric):
+        self.metric = metric
 
     def evaluate(self, model, data, device, batch, source, split):
         assert split == "heldout", "never the test set"
         value = float((source / "weights-000.safetensors").read_text())
-        return protocol.Evaluation(metrics={"ppl": value, "f1": 0.0}, stderr={}, n_examples={}, scores={})
+        return protocol.Evaluation(metrics={self.metric: value, "acc": 0.0}, stderr={}, n_examples={}, scores={})
 
 
-def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkeypatch):
-    """A lower perplexity is better, the first of equal ones is taken; test_text_tasks has a metric to be maximised."""
-    monkeypatch.setattr(protocol, "build", lambda _: Scorer())
+@pytest.mark.parametrize(("metric", "best"), [("ppl", "b"), ("f1", "a")])
+def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkeypatch, metric, best):
+    """A lower perplexity or a higher F1 is better; of equal ones the first is taken."""
+    monkeypatch.setattr(protocol, "build", lambda _: Scorer(metric))
     monkeypatch.setattr("flexround.reconstruct.network.quantized", lambda *_: torch.nn.Identity())
     monkeypatch.chdir(tmp_path)
-    values = {"a": 71.0, "b": 70.0, "c": 70.0}
+    values = {"a": 71.0, "b": 70.0, "c": 70.0, "d": 71.0}
     for name, value in values.items():
         artifacts.write_text(Path(name, "weights-000.safetensors"), str(value))
         artifacts.write_manifest(Path(name), ["weights-000.safetensors"], place=name, made_of=name)
@@ -259,6 +263,6 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     Path("select.json").write_text(json.dumps(settings))
     select.run(Namespace(job=Path("select.json"), gpus=0, jobs_per_gpu=1))
     manifest = artifacts.read_manifest(Path("out"))
-    assert Path("out/weights-000.safetensors").samefile("b/weights-000.safetensors")
-    assert manifest["made_of"] == "b"
-    assert manifest["selected"] == {"recipe": "b", "metric": "ppl", "heldout": values}
+    assert Path("out/weights-000.safetensors").samefile(f"{best}/weights-000.safetensors")
+    assert manifest["made_of"] == best
+    assert manifest["selected"] == {"recipe": best, "metric": metric, "heldout": values}

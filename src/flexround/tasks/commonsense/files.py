@@ -5,13 +5,10 @@ mosaicml/llm-foundry; HellaSwag is that of klosax/hellaswag_text_data. Their wor
 details: the last sentence of HellaSwag's contexts keeps its small letter, and ARC has four choices only.
 """
 
-import bz2
 import json
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
-from flexround.errors import InputError
 from flexround.tasks.commonsense import choices
 from flexround.tasks.commonsense.choices import KINDS, Row
 from flexround.tasks.text import files as text_files
@@ -42,24 +39,17 @@ def read(root: Path, name: str, train: bool) -> list[Row]:
     Raises:
         InputError: missing, damaged or empty files, missing fields, labels that are not there.
     """
-    split, hint = ("train", SHOTS) if train else (KINDS[name].split, text_files.WHERE)
-    folders = [root / name, *sorted(path for path in (root / name).glob("*") if path.is_dir())]
-    what, names = f"the {split} split of {name}", (split, f"{name}_{split}")
-    place, rows = text_files.read(what, folders, names, KINDS[name].fields, hint=hint)
-    return [_checked(row, name, f"{place}, example {index}") for index, row in enumerate(rows, start=1)]
+    kind, (split, hint) = KINDS[name], ("train", SHOTS) if train else (KINDS[name].split, text_files.WHERE)
 
-
-def _checked(row: Row, name: str, where: str) -> Row:
-    """Return the fields of a row that can be asked; ``where`` is for messages."""
-    kind = KINDS[name]
-    if lacking := [field for field in kind.fields if row[field] is None]:
-        raise InputError(f"{where}: no {', '.join(lacking)}; {name} has {', '.join(kind.fields)}")
-    content = {field: row[field] for field in kind.fields}
-    try:
+    def row(record: Row) -> Row:
+        content = {field: record[field] for field in kind.fields}
+        if lacking := [field for field, value in content.items() if value is None]:
+            raise ValueError(f"no {', '.join(lacking)}")
         choices.check(kind.pose(content))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
-        raise InputError(f"{where}: not a question of {name} ({error}): {content}; mend or remove it") from error
-    return content
+        return content
+
+    place, records = text_files.table(root / name, split, kind.fields, hint)
+    return text_files.converted(place, records, row, f"a question of {name}")
 
 
 def read_posed(root: Path, name: str) -> list[Row]:
@@ -68,43 +58,31 @@ def read_posed(root: Path, name: str) -> list[Row]:
     Raises:
         InputError: a missing, damaged or empty file, or a line that is no question.
     """
-    path = root / POSED[name][0]
-    rows: list[Row] = []
-    for number, found in _records(path):
-        try:
-            row = _posed(found, POSED[name][1])
-            choices.check(row)
-        except (ValueError, TypeError, LookupError, AttributeError, RecursionError) as error:
-            where = f"{path}, line {number}: not a question of {name}"
-            raise InputError(f"{where} ({error!r}); fetch the file again") from error
-        rows.append(row)
-    if not rows:
-        raise InputError(f"{path}: no questions; fetch it again")
-    return rows
+    file, end = POSED[name]
+    lines = list(text_files.lines(root / file))
+
+    def row(text: str) -> Row:
+        question = _of_lines(text) if name == "hellaswag" else _of_json(text, end)
+        choices.check(question)
+        return question
+
+    if name == "hellaswag":
+        groups = (lines[start : start + LINES] for start in range(0, len(lines), LINES))
+        lines = [(group[0][0], "".join(line for _, line in group)) for group in groups]
+    return text_files.converted(root / file, lines, row, f"a question of {name}")
 
 
-def _records(path: Path) -> Iterator[tuple[int, str | list[str]]]:
-    """Yield each question's first line number, and its line of JSON or its six lines of text."""
-    if path.suffix == ".jsonl":
-        yield from ((n, line) for n, line in enumerate(text_files.decoded(path).split("\n"), start=1) if line)
-        return
-    if not path.is_file():
-        raise InputError(f"{path} is missing; {text_files.WHERE}")
-    try:
-        lines = bz2.decompress(path.read_bytes()).decode().rstrip("\n").split("\n")
-    except (OSError, ValueError) as error:
-        raise InputError(f"{path}: damaged or not whole ({error}); fetch it again") from error
-    yield from ((start + 1, lines[start : start + LINES]) for start in range(0, len(lines), LINES))
+def _of_lines(text: str) -> Row:
+    """Return a question of HellaSwag, which is ``LINES`` lines."""
+    context, gold, *endings = (choices.tidy(line) for line in text.rstrip("\n").split("\n"))
+    if len(endings) != LINES - 2:
+        raise ValueError(f"{len(endings)} endings")
+    return {"query": context, "choices": endings, "gold": int(gold)}
 
 
-def _posed(found: str | list[str], end: str) -> Row:
+def _of_json(line: str, end: str) -> Row:
     """Return a question; ``end`` follows its query."""
-    if not isinstance(found, str):
-        context, gold, *endings = (choices.tidy(line) for line in found)
-        if len(endings) != LINES - 2:
-            raise ValueError(f"{len(endings)} endings")
-        return {"query": context, "choices": endings, "gold": int(gold)}
-    row: Any = json.loads(found)
+    row: Any = json.loads(line)
     if "continuation" in row:
         return {"choices": row["context_options"], "continuation": row["continuation"], "gold": row["gold"]}
     return {"query": row["query"].removeprefix("Passage: ") + end, "choices": row["choices"], "gold": row["gold"]}

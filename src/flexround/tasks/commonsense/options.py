@@ -8,7 +8,6 @@ from pydantic import Field
 from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count, Strict
 from flexround.tasks.commonsense.choices import Version
-from flexround.tasks.language import c4
 from flexround.tasks.text.options import AdapterTrainSettings
 
 Block = Annotated[int, Field(ge=2)]
@@ -19,7 +18,7 @@ class CommonsenseOptions(Strict):
 
     name: Literal["commonsense"] = "commonsense"
     root: Path = Field(Path(), description="folder of commonsense, wikitext2 and c4 in the sources directory; none: it")
-    calibration: c4.Rule = Field(
+    calibration: Literal["paper", "release"] = Field(
         "paper", description="random blocks of random documents of C4, or release: the first blocks of the first 1 %"
     )
     shards: Count = Field(1, description="first shards of C4 that the random documents come from")

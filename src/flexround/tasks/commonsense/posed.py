@@ -12,7 +12,7 @@ from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.commonsense.options import PosedOptions
 from flexround.tasks.commonsense.task import Commonsense
-from flexround.tasks.language import task as language_modelling
+from flexround.tasks.language.task import text_losses
 from flexround.tasks.text import files as text_files
 from flexround.tasks.text import task as text
 
@@ -36,7 +36,7 @@ class PosedCommonsense(Commonsense):
             order = np.random.default_rng(derive(f"questions of {name}")).permutation(len(questions))
             made[name] = [questions[index] for index in order[: self.options.questions]]
         test, train = (  # one copy of WikiText-2 has the line ends of Windows
-            text_files.decoded(sources / self.options.root / path).replace("\r\n", "\n") for path in (TEST, C4)
+            text_files.text(sources / self.options.root / path).replace("\r\n", "\n") for path in (TEST, C4)
         )
         made["train"] = [{"text": line} for line in train.split("\n") if line.strip()]
         return made | {"test": [{"text": test}]}
@@ -45,7 +45,6 @@ class PosedCommonsense(Commonsense):
         self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
     ) -> dict[str, np.ndarray]:
         """Return the blocks' mean losses in nats, float64 (N,)."""
+        (row,) = text.read_rows(data, "test")
         size, first, where = self.options.test_block, self.options.test_blocks, f"{data}, test text of WikiText-2"
-        texts = language_modelling.read_texts(data, "test")
-        found = language_modelling.text_losses(model, texts, tokenizer, size, device, batch, where, first)
-        return {"ppl": found}
+        return {"ppl": text_losses(model, [row["text"]], tokenizer, size, device, batch, where, first)}

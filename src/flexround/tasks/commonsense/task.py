@@ -6,7 +6,6 @@ zero-shot and of five-shot accuracies are about the same networks.
 
 import itertools
 import logging
-from collections.abc import Iterable
 from pathlib import Path
 
 import numpy as np
@@ -21,10 +20,8 @@ from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense import harness
 from flexround.tasks.commonsense.choices import KINDS
 from flexround.tasks.commonsense.options import CommonsenseOptions
-from flexround.tasks.language import c4
 from flexround.tasks.language import files as language_files
-from flexround.tasks.language import task as language_modelling
-from flexround.tasks.language.task import LanguageModelling
+from flexround.tasks.language.task import LanguageModelling, text_losses
 from flexround.tasks.protocol import Evaluation, Inputs, Split
 from flexround.tasks.text import metrics as text_metrics
 from flexround.tasks.text import task as text
@@ -56,7 +53,7 @@ class Commonsense(LanguageModelling):
                 raise InputError(f"{name}: {few}; lower the option shots")
         for split in ("validation", "test"):
             made[split] = language_files.read(root / "wikitext2", "wikitext2", split)
-        made["train"] = c4.read(root / "c4", options.calibration, options.shards, options.documents)
+        made["train"] = language_files.read_c4(root / "c4", options.calibration, options.shards, options.documents)
         return made
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
@@ -95,35 +92,33 @@ class Commonsense(LanguageModelling):
         tokenizer = self._tokenizer(network)
         losses = self._losses(model, data, device, batch, tokenizer)
         scored = {metric: text_metrics.perplexity(values) for metric, values in losses.items()}
-        counts = {metric: len(values) for metric, values in losses.items()}
         predictions = {f"{metric}/loss": values for metric, values in losses.items()}
         asked, facts = harness.VersionedModel(model, tokenizer, self.options.prompts, batch), {}
         for name, shots in itertools.product(KINDS, self.options.shots):
             metric = f"{name}_{shots}" if shots else name
             answers = harness.ask(asked, name, data, shots)
             scored[metric] = text_metrics.averaged(answers.scores[KINDS[name].metric])
-            counts[metric] = len(answers.examples)
             predictions |= {f"{metric}/{kind}": values for kind, values in answers.scores.items()}
             if shots:
                 predictions[f"{metric}/examples"] = answers.examples
             facts[metric] = answers.facts
             log.info("%s: %.2f", metric, scored[metric].value)
         protocol = {"lm_eval": harness.VERSION, "asked_as": self.options.prompts, "questions": facts}
-        return text.evaluation(scored, counts, predictions, protocol)
+        return text.evaluation(scored, predictions, protocol)
 
     def _losses(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, tokenizer: Tokenizer
     ) -> dict[str, np.ndarray]:
         """Return the blocks' mean losses in nats, float64 (N,), for each of the two perplexities."""
 
-        def losses(split: str, texts: Iterable[str], size: int) -> np.ndarray:
-            where = f"{data}, {split} text of WikiText-2"
-            return language_modelling.text_losses(model, texts, tokenizer, size, device, batch, where)
-
-        short, long, read = self.options.block_size, self.options.test_block, language_modelling.read_texts
+        validation, test = ([row["text"] for row in text.read_rows(data, split)] for split in ("validation", "test"))
+        parts = {
+            "ppl": (validation, self.options.block_size),
+            f"ppl_{self.options.test_block}": (["\n\n".join(test)], self.options.test_block),
+        }
         return {
-            "ppl": losses("validation", read(data, "validation"), short),
-            f"ppl_{long}": losses("test", ["\n\n".join(read(data, "test"))], long),
+            metric: text_losses(model, texts, tokenizer, size, device, batch, f"{data}, texts of {metric}")
+            for metric, (texts, size) in parts.items()
         }
 
     def _tokenizer(self, network: Path) -> Tokenizer:

@@ -87,7 +87,6 @@ class Glue(text.TextTask):
             answers = logits[:, 0] if self.options.name == "stsb" else logits.argmax(1)
             predicted[part] = answers, self.labels(rows)
         scored = {name: text_metrics.scored(metric, *predicted[part]) for name, (metric, part) in metrics.items()}
-        counts = {name: len(predicted[part][0]) for name, (_, part) in metrics.items()}
         record = {f"{part}/predicted": answers for part, (answers, _) in predicted.items()}
         record |= {f"{part}/label": labels for part, (_, labels) in predicted.items()}
-        return text.evaluation(scored, counts, record)
+        return text.evaluation(scored, record)

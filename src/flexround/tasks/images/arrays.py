@@ -1,10 +1,8 @@
-"""Image sets that are small enough to lie in one array, from tars that are read in place."""
+"""Image sets that are small enough to lie in one array, from tars that are not unpacked."""
 
-import contextlib
+import io
 import tarfile
-from collections.abc import Iterator
 from pathlib import Path
-from typing import IO
 
 import numpy as np
 from PIL import Image
@@ -12,7 +10,7 @@ from PIL import Image
 from flexround.errors import InputError
 from flexround.io.artifacts import write_manifest
 from flexround.tasks.images.task import ImageTask, save_array
-from flexround.tasks.images.training import ArrayImages, TrainingImages
+from flexround.tasks.images.training import TrainingImages
 from flexround.tasks.images.transforms import UNREADABLE
 from flexround.tasks.protocol import draw_indices
 
@@ -33,24 +31,24 @@ class ArrayTask(ImageTask):
         indices = draw_indices(len(images), samples, seed)
         return {"images": images[indices], "indices": indices}
 
-    def training_images(self, data: Path, whole: bool) -> TrainingImages:
+    def training_images(self, data: Path) -> TrainingImages:
         """Return the training set, in memory."""
-        return ArrayImages(np.load(data / "train_images.npy"), np.load(data / "train_labels.npy"))
+        return TrainingImages(np.load(data / "train_images.npy").__getitem__, np.load(data / "train_labels.npy"))
 
 
-@contextlib.contextmanager
-def opened(path: Path) -> Iterator[tuple[tarfile.TarFile, dict[str, tarfile.TarInfo]]]:
-    """Open a tar: yield it and its files by name. Raises InputError if it is missing, damaged or no tar."""
+def tar_files(path: Path) -> dict[str, bytes]:
+    """Return the files in a tar by name. Raises InputError if it is missing, damaged or no tar."""
     try:
         with tarfile.open(path, "r:") as tar:
-            yield tar, {member.name: member for member in tar if member.isfile()}
+            files = ((member.name, tar.extractfile(member)) for member in tar if member.isfile())
+            return {name: content.read() for name, content in files if content}
     except (tarfile.TarError, OSError) as error:
         raise InputError(f"{path}: not a whole tar ({error}); fetch it again") from error
 
 
-def decoded(path: Path, name: str, content: IO[bytes] | None) -> Image.Image:
+def decoded(path: Path, name: str, content: bytes) -> Image.Image:
     """Return the RGB image in a file of the tar or table at ``path``. Raises InputError if it is damaged or none."""
     try:
-        return Image.open(content).convert("RGB")  # type: ignore[arg-type]
+        return Image.open(io.BytesIO(content)).convert("RGB")
     except UNREADABLE as error:
         raise InputError(f"{path}: {name} can't be read ({error}); fetch it again") from error

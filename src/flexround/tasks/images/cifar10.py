@@ -3,20 +3,18 @@
 Or from the parquet files of the Hugging Face hub, ``plain_text/train-*`` and ``plain_text/test-*``, which are lossless.
 """
 
-import io
-from collections.abc import Callable
 from pathlib import Path, PurePosixPath
-from typing import IO
 
 import numpy as np
 
 from flexround.errors import InputError
-from flexround.tasks.images.arrays import ArrayTask, decoded, opened
+from flexround.tasks.images.arrays import ArrayTask, decoded, tar_files
 from flexround.tasks.images.options import Cifar10Options
 from flexround.tasks.text import files as hub_files
 
 SIZE = 32
 FOLDER = "plain_text"  # of the parquet files
+Stored = tuple[str, bytes]  # name and content of an image
 
 
 class Cifar10(ArrayTask):
@@ -26,7 +24,7 @@ class Cifar10(ArrayTask):
     input_shape = (3, SIZE, SIZE)
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode the test images and a part of the training images, straight from the tars, or from parquet.
+        """Decode the test images and a part of the training images: as many of each class, the first ones.
 
         Raises:
             InputError: a source without images, with other classes or another number of images, or a damaged image.
@@ -34,65 +32,58 @@ class Cifar10(ArrayTask):
         root, options = sources / self.options.root, self.options
         lossless = (root / FOLDER).is_dir()
         arrays: dict[str, np.ndarray] = {}
-        for name, split, count in (("train", "train", options.train), ("val", "test", None)):
+        for name, split in (("train", "train"), ("val", "test")):
             path = root / FOLDER / split if lossless else root / f"{split}.tar"
-            images, labels = (read_parquet if lossless else read)(path, options.classes, count)
-            if count is None and len(labels) != options.val:
-                raise InputError(f"{path}: {len(labels)} images instead of {options.val}; fetch it again")
-            arrays |= {f"{name}_images": images, f"{name}_labels": labels}
+            by_class = (read_parquet if lossless else read_tar)(path, options.classes)
+            if name == "train":
+                by_class = [_first(images, path, options.train // options.classes) for images in by_class]
+            elif (count := sum(map(len, by_class))) != options.val:
+                raise InputError(f"{path}: {count} images instead of {options.val}; fetch it again")
+            arrays[f"{name}_images"] = np.stack([_pixels(path, *image) for images in by_class for image in images])
+            arrays[f"{name}_labels"] = np.repeat(np.arange(options.classes), [len(images) for images in by_class])
         self.save(out, arrays)
 
 
-def read(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Decode the images of a tar, class by class in the order of their names; nothing is extracted.
-
-    An image's class is the folder it lies in. ``count`` images are kept, as many of each class, the first by name;
-    None keeps all.
-
-    Returns:
-        uint8 (N, 32, 32, 3) and int64 (N,).
+def read_tar(path: Path, classes: int) -> list[list[Stored]]:
+    """Return the images of a tar, class by class in the order of their names. The class is the folder of an image.
 
     Raises:
-        InputError: it is no tar, has other classes or too few images, or an image is damaged or of another size.
+        InputError: it is no tar, or has other classes.
     """
-    with opened(path) as (tar, members):
-        by_class: dict[object, list[str]] = {}
-        for name in sorted(members):
-            by_class.setdefault(PurePosixPath(name).parent.name, []).append(name)
-        if len(by_class) != classes:
-            raise InputError(f"{path}: {len(by_class)} classes instead of {classes}; fetch it again")
-        return _arrays(path, by_class, count, lambda name: tar.extractfile(members[name]))
+    by_class: dict[str, list[Stored]] = {}
+    for name, content in sorted(tar_files(path).items()):
+        by_class.setdefault(PurePosixPath(name).parent.name, []).append((name, content))
+    if len(by_class) != classes:
+        raise InputError(f"{path}: {len(by_class)} classes instead of {classes}; fetch it again")
+    return list(by_class.values())
 
 
-def read_parquet(path: Path, classes: int, count: int | None) -> tuple[np.ndarray, np.ndarray]:
-    """Decode the images of a split, class by class as ``read`` does, in the order of the rows.
+def read_parquet(path: Path, classes: int) -> list[list[Stored]]:
+    """Return the images of ``FOLDER/SPLIT-*.parquet``, class by class in the order of the rows.
 
-    ``path`` is ``FOLDER/SPLIT``, of the files ``SPLIT-*.parquet`` with the columns ``img`` (``bytes`` of an image) and
-    ``label`` (int); a missing or damaged one is an InputError too. Returned are uint8 (N, 32, 32, 3) and int64 (N,).
+    The files have the columns ``img`` (``bytes`` of an image) and ``label`` (int).
+
+    Raises:
+        InputError: a missing or damaged file, or another class.
     """
-    _, rows = hub_files.read(f"{path.name} of CIFAR-10", [path.parent], [path.name], ["img", "label"])
-    contents = {f"row {index}": row["img"] for index, row in enumerate(rows)}
-    by_class: dict[object, list[str]] = {label: [] for label in range(classes)}
-    for name, row in zip(contents, rows, strict=True):
-        if row["label"] not in by_class:
-            raise InputError(f"{path}: {name}: label {row['label']!r} of {classes} classes; fetch it again")
-        by_class[row["label"]].append(name)
-    return _arrays(path, by_class, count, lambda name: io.BytesIO(dict(contents[name] or {}).get("bytes", b"")))
+    by_class: list[list[Stored]] = [[] for _ in range(classes)]
+    for where, row in hub_files.table(path.parent, path.name, ["img", "label"])[1]:
+        if row["label"] not in range(classes):
+            raise InputError(f"{where}: label {row['label']!r} of {classes} classes; fetch it again")
+        by_class[row["label"]].append((where, (row["img"] or {}).get("bytes") or b""))
+    return by_class
 
 
-def _arrays(
-    path: Path, by_class: dict[object, list[str]], count: int | None, open_: Callable[[str], IO[bytes] | None]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the images and labels of the first files of each class, ``count`` in all, or of all files."""
-    kept = None if count is None else count // len(by_class)
-    for of_class, names in by_class.items():
-        if len(names) < (kept or 0):
-            few = f"class {of_class} has {len(names)} images, fewer than {kept}"
-            raise InputError(f"{path}: {few}; lower the option train")
-    images: list[np.ndarray] = []
-    for name in (name for names in by_class.values() for name in names[:kept]):
-        images.append(np.asarray(decoded(path, name, open_(name))))
-        if (shape := images[-1].shape) != (SIZE, SIZE, 3):
-            raise InputError(f"{path}: {name} is {shape[1]} x {shape[0]}, not {SIZE} x {SIZE}")
-    labels = np.repeat(np.arange(len(by_class)), [len(names[:kept]) for names in by_class.values()])
-    return np.stack(images), labels.astype(np.int64)
+def _first(images: list[Stored], path: Path, count: int) -> list[Stored]:
+    """Return the first images of a class."""
+    if len(images) < count:
+        raise InputError(f"{path}: a class has {len(images)} images, fewer than {count}; lower the option train")
+    return images[:count]
+
+
+def _pixels(path: Path, name: str, content: bytes) -> np.ndarray:
+    """Return an image, uint8 (32, 32, 3)."""
+    image = np.asarray(decoded(path, name, content))
+    if image.shape != (SIZE, SIZE, 3):
+        raise InputError(f"{path}: {name} is {image.shape[1]} x {image.shape[0]}, not {SIZE} x {SIZE}")
+    return image

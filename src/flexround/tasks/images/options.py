@@ -8,7 +8,6 @@ from pydantic import Field, model_validator
 from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Batch, Count, Decay, Epochs, Factor, Positive, Seed, Share, Strict
 
-FULL_SCALE = (0.08, 1.0)  # share of the image's area that a random crop covers
 Triple = tuple[float, float, float]
 OfEpochs = Annotated[float, Field(ge=0, le=100_000, allow_inf_nan=False)]
 
@@ -29,15 +28,11 @@ class ImageNetOptions(ImageOptions):
     val_count: Count | None = Field(50_000, description="validation images expected; null: any number")
     resize: Count = Field(256, description="shorter side before the central crop")
     crop: Count = 224
-    train_scale: tuple[float, float] = Field(FULL_SCALE, description="area of random crops, as a share of the image")
-    train_flip: bool = Field(True, description="whether calibration images are mirrored at random")
 
     @model_validator(mode="after")
     def _possible(self) -> "ImageNetOptions":
         if self.crop > self.resize:
             raise ValueError(f"crop={self.crop} is larger than resize={self.resize}")
-        if not 0 < self.train_scale[0] <= self.train_scale[1] <= 1:
-            raise ValueError(f"train_scale={self.train_scale}: needs 0 < low <= high <= 1")
         return self
 
 
@@ -78,10 +73,8 @@ class FinetuneSettings(Strict):
     gamma: Positive = Field(0.1, description="factor of each milestone")
     warmup: OfEpochs = Field(0.0, description="epochs of linear warm-up")
     label_smoothing: Share = 0.0
-    random_resized_crop: bool = Field(False, description="crop by the task's train_scale, as for ImageNet")
     shift: int = Field(0, ge=0, le=10_000, description="random translation by up to so many pixels")
-    flip: bool = Field(False, description="random mirroring, left to right")
-    seed: Seed = Field(0, description="of order, augmentation and dropout")
+    seed: Seed = Field(0, description="of order, translations and dropout")
 
 
 TASKS = {

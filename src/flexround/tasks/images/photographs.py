@@ -4,17 +4,17 @@ The photographs are those of the NIPS 2017 competition on adversarial images; ``
 """
 
 import csv
-import tarfile
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
 
 import numpy as np
 
 from flexround.errors import InputError
-from flexround.tasks.images.arrays import ArrayTask, decoded, opened
+from flexround.tasks.images.arrays import ArrayTask, decoded, tar_files
 from flexround.tasks.images.folder import EXTENSIONS
 from flexround.tasks.images.options import PhotographsOptions
 from flexround.tasks.images.transforms import central_square
+from flexround.tasks.text import files as text_files
 
 INDEX, NAME, LABEL = "images.csv", "ImageId", "TrueLabel"
 
@@ -47,12 +47,11 @@ def read_samples(path: Path, classes: int, size: int) -> tuple[np.ndarray, np.nd
     Raises:
         InputError: the tar or an image is damaged, or there is not one image of each class.
     """
-    with opened(path) as (tar, members):
-        names = sorted(name for name in members if name.lower().endswith(EXTENSIONS))
-        found = len({PurePosixPath(name).name.partition("_")[0] for name in names})
-        if not len(names) == found == classes:
-            raise InputError(f"{path}: {len(names)} images of {found} classes, not one of {classes}; fetch it again")
-        return _squares(path, tar, [members[name] for name in names], size), np.arange(classes)
+    files = [(name, content) for name, content in sorted(tar_files(path).items()) if name.lower().endswith(EXTENSIONS)]
+    found = len({PurePosixPath(name).name.partition("_")[0] for name, _ in files})
+    if not len(files) == found == classes:
+        raise InputError(f"{path}: {len(files)} images of {found} classes, not one of {classes}; fetch it again")
+    return _squares(path, files, size), np.arange(classes)
 
 
 def read_photographs(path: Path, classes: int, count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -64,37 +63,31 @@ def read_photographs(path: Path, classes: int, count: int, size: int) -> tuple[n
     Raises:
         InputError: the tar, its index or an image is damaged, an image is missing, or there are not ``count``.
     """
-    with opened(path) as (tar, members):
-        by_name = {PurePosixPath(name).name: member for name, member in members.items()}
-        rows = _rows(path, tar, by_name.get(INDEX), classes)
-        if len(rows) != count:
-            raise InputError(f"{path}: {INDEX} has {len(rows)} images instead of {count}; fetch the tar again")
-        if missing := [name for name, _ in rows if name not in by_name]:
-            raise InputError(f"{path}: {len(missing)} images are missing, the first is {missing[0]}; fetch it again")
-        images = _squares(path, tar, [by_name[name] for name, _ in rows], size)
+    files = {PurePosixPath(name).name: content for name, content in tar_files(path).items()}
+    if INDEX not in files:
+        raise InputError(f"{path}: no {INDEX} in it; fetch it again")
+    rows = _rows(path, files[INDEX], classes)
+    if len(rows) != count:
+        raise InputError(f"{path}: {INDEX} has {len(rows)} images instead of {count}; fetch the tar again")
+    if missing := [name for name, _ in rows if name not in files]:
+        raise InputError(f"{path}: {len(missing)} images are missing, the first is {missing[0]}; fetch it again")
+    images = _squares(path, [(name, files[name]) for name, _ in rows], size)
     return images, np.array([label for _, label in rows], np.int64)
 
 
-def _rows(path: Path, tar: tarfile.TarFile, index: tarfile.TarInfo | None, classes: int) -> list[tuple[str, int]]:
+def _rows(path: Path, index: bytes, classes: int) -> list[tuple[str, int]]:
     """Return the file name and the label, from 0, of each row of the index."""
-    content = tar.extractfile(index) if index else None
-    if content is None:
-        raise InputError(f"{path}: no {INDEX} in it; fetch it again")
-    reader = csv.DictReader(content.read().decode(errors="replace").splitlines())
-    lines = list(reader)
-    if missing := [column for column in (NAME, LABEL) if column not in (reader.fieldnames or ())]:
-        raise InputError(f"{path}: {INDEX} has no column {missing[0]}; fetch the tar again")
-    valid = {str(label) for label in range(1, classes + 1)}
-    for number, line in enumerate(lines, 2):
-        if line[LABEL] not in valid:
-            found = f"{INDEX}, line {number}: {LABEL} is {line[LABEL]!r}, not 1 to {classes}"
-            raise InputError(f"{path}: {found}; fetch the tar again")
-    return [(f"{line[NAME]}.png", int(line[LABEL]) - 1) for line in lines]
+
+    def row(line: dict[str, str]) -> tuple[str, int]:
+        if not 1 <= int(line[LABEL]) <= classes:
+            raise ValueError(f"{LABEL} is {line[LABEL]}, not 1 to {classes}")
+        return f"{line[NAME]}.png", int(line[LABEL]) - 1
+
+    lines = enumerate(csv.DictReader(index.decode(errors="replace").splitlines()), 2)
+    records = [(f"{path}: {INDEX}, line {number}", line) for number, line in lines]
+    return text_files.converted(path, records, row, "a photograph with its label")
 
 
-def _squares(path: Path, tar: tarfile.TarFile, members: Sequence[tarfile.TarInfo], size: int) -> np.ndarray:
+def _squares(path: Path, files: Sequence[tuple[str, bytes]], size: int) -> np.ndarray:
     """Return the central squares of images: uint8 (N, size, size, 3)."""
-    images = np.empty((len(members), size, size, 3), np.uint8)
-    for image, member in zip(images, members, strict=True):
-        image[:] = central_square(decoded(path, member.name, tar.extractfile(member)), size)
-    return images
+    return np.stack([central_square(decoded(path, name, content), size) for name, content in files])

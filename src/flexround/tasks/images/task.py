@@ -19,12 +19,11 @@ from flexround.machine.seeding import derive
 from flexround.settings.validation import validate
 from flexround.tasks.images import folder
 from flexround.tasks.images.options import ImageNetOptions, ImageOptions
-from flexround.tasks.images.training import ArrayImages, FileImages, FinetuneSettings, TrainingImages, train
-from flexround.tasks.images.transforms import decode_all, flip, random_resized_crop, resize_and_crop
+from flexround.tasks.images.training import FinetuneSettings, TrainingImages, train
+from flexround.tasks.images.transforms import Transform, decode_all, flip, random_resized_crop, resize_and_crop
 from flexround.tasks.protocol import Evaluation, Inputs, Split, draw_indices
 
 log = logging.getLogger(__name__)
-MEMORY = 1 << 30  # bytes up to which a training set is decoded once and kept
 ROOT_FILE = "train_root.txt"
 
 
@@ -41,8 +40,8 @@ class ImageTask(abc.ABC):
         self.options = options
 
     @abc.abstractmethod
-    def training_images(self, data: Path, whole: bool) -> TrainingImages:
-        """Return the training set; ``whole`` says that no random crops will be asked for."""
+    def training_images(self, data: Path) -> TrainingImages:
+        """Return the training set."""
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration images as float32 (N, 3, H, W), normalized, on the CPU."""
@@ -57,8 +56,8 @@ class ImageTask(abc.ABC):
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place; see ``FinetuneSettings``."""
         checked = validate(FinetuneSettings, settings, "train settings of an image task")
-        images = self.training_images(data, whole=not checked.random_resized_crop)
-        return {"settings": checked.model_dump(mode="json"), **train(model, images, self.normalise, checked)}
+        facts = train(model, self.training_images(data), self.normalise, checked)
+        return {"settings": checked.model_dump(mode="json"), **facts}
 
     def evaluate(
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
@@ -110,9 +109,9 @@ class ImageNet(ImageTask):
         log.info("%s: decoding %d validation images", root, len(files))
 
         def decode(path: Path) -> None:
-            resize, crop = options.resize, options.crop
-            pixels = np.lib.format.open_memmap(path, "w+", np.uint8, (len(files), crop, crop, 3))
-            decode_all(root / "val", files, lambda _, image: resize_and_crop(image, resize, crop), pixels)
+            shape = len(files), options.crop, options.crop, 3
+            pixels = np.lib.format.open_memmap(path, "w+", np.uint8, shape)
+            decode_all(root / "val", files, self._evaluated, pixels)
             pixels.flush()
 
         atomic_write(out / "val_images.npy", decode)
@@ -128,32 +127,31 @@ class ImageNet(ImageTask):
 
         ``images`` is uint8 (samples, crop, crop, 3), ``indices`` int64 (samples,).
         """
-        images = self._files(data)
-        indices = draw_indices(len(images.files), samples, seed)
+        index = folder.read_index(data / "train.txt")
+        indices = draw_indices(len(index.files), samples, seed)
 
-        def transform(position: int, image: Image.Image) -> np.ndarray:
+        def augmented(position: int, image: Image.Image) -> np.ndarray:
             rng = np.random.default_rng(derive("calibration augmentation", seed, position))
-            cropped = random_resized_crop(image, self.options.crop, self.options.train_scale, rng)
-            return flip(cropped, rng) if self.options.train_flip else cropped
+            return flip(random_resized_crop(image, self.options.crop, rng), rng)
 
-        return {"images": images.decoded(indices, transform), "indices": indices}
+        return {"images": self._decoded(data, index, indices, augmented), "indices": indices}
 
-    def training_images(self, data: Path, whole: bool) -> TrainingImages:
-        """Return the training set: decoded once if no random crops are needed and it fits, else read as needed."""
-        images = self._files(data)
-        if not whole or len(images.files) * self.options.crop**2 * 3 >= MEMORY:
-            return images
-        log.info("%s: decoding %d training images", images.root, len(images.files))
-        return ArrayImages(images.whole(np.arange(len(images.files))), images.labels)
+    def training_images(self, data: Path) -> TrainingImages:
+        """Return the training set, decoded as it is asked for."""
+        index = folder.read_index(data / "train.txt")
+        return TrainingImages(lambda indices: self._decoded(data, index, indices, self._evaluated), index.labels)
 
-    def _files(self, data: Path) -> FileImages:
-        """Return the training images as files."""
+    def _evaluated(self, _: int, image: Image.Image) -> np.ndarray:
+        """Return an image as it is evaluated."""
+        return resize_and_crop(image, self.options.resize, self.options.crop)
+
+    def _decoded(self, data: Path, index: folder.Index, indices: np.ndarray, transform: Transform) -> np.ndarray:
+        """Return ``transform`` of training images: uint8 (B, crop, crop, 3)."""
         root = Path(read_text(data / ROOT_FILE).rstrip("\n"))
         if not root.is_dir():
             raise InputError(f"{root}: the training images are no longer there; run the data stage again")
-        index = folder.read_index(data / "train.txt")
-        options = self.options
-        return FileImages(root, index.files, index.labels, options.resize, options.crop, options.train_scale)
+        pixels = np.empty((len(indices), self.options.crop, self.options.crop, 3), np.uint8)
+        return decode_all(root, [index.files[number] for number in indices], transform, pixels)
 
 
 def save_array(path: Path, array: np.ndarray) -> None:

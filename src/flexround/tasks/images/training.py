@@ -1,72 +1,29 @@
-"""Training an image classifier: SGD with momentum, a schedule, label smoothing, light augmentation."""
+"""Training an image classifier: SGD with momentum, a schedule, label smoothing, random translations."""
 
-import dataclasses
 import logging
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
-from PIL import Image
 from torch import nn
 from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.machine.seeding import derive
-from flexround.tasks.images.options import FULL_SCALE, FinetuneSettings
-from flexround.tasks.images.transforms import decode_all, random_resized_crop, resize_and_crop
+from flexround.tasks.images.options import FinetuneSettings
 from flexround.tasks.resumable import Progress
 
 log = logging.getLogger(__name__)
 
 
-@dataclasses.dataclass(frozen=True)
-class ArrayImages:
-    """Training images that fit in memory: ``images`` uint8 (N, H, H, 3), ``labels`` int64 (N,)."""
+class TrainingImages(NamedTuple):
+    """N training images: ``load`` returns those at indices (B,), as they are evaluated, uint8 (B, H, W, 3)."""
 
-    images: np.ndarray
-    labels: np.ndarray
-
-    def whole(self, indices: np.ndarray) -> np.ndarray:
-        """Return images as they are evaluated: uint8 (B, H, W, 3)."""
-        return self.images[indices]
-
-    def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        """Return a random resized crop of each image: uint8 (B, H, W, 3)."""
-        size = self.images.shape[1]
-        images = (Image.fromarray(image) for image in self.images[indices])
-        return np.stack([random_resized_crop(image, size, FULL_SCALE, rng) for image in images])
-
-
-@dataclasses.dataclass(frozen=True)
-class FileImages:
-    """Training images decoded anew whenever they are asked for; the methods of ``ArrayImages``."""
-
-    root: Path
-    files: Sequence[str]
-    labels: np.ndarray
-    resize: int
-    crop: int
-    train_scale: tuple[float, float]
-
-    def whole(self, indices: np.ndarray) -> np.ndarray:
-        return self.decoded(indices, lambda _, image: resize_and_crop(image, self.resize, self.crop))
-
-    def cropped(self, indices: np.ndarray, rng: np.random.Generator) -> np.ndarray:
-        # One generator per image: the threads that decode don't finish in a fixed order.
-        rngs = rng.spawn(len(indices))
-        return self.decoded(indices, lambda i, image: random_resized_crop(image, self.crop, self.train_scale, rngs[i]))
-
-    def decoded(self, indices: np.ndarray, transform: Callable[[int, Image.Image], np.ndarray]) -> np.ndarray:
-        """Return uint8 (B, crop, crop, 3), ``transform`` of the images' positions in ``indices`` and the images."""
-        out = np.empty((len(indices), self.crop, self.crop, 3), np.uint8)
-        return decode_all(self.root, [self.files[index] for index in indices], transform, out)
-
-
-TrainingImages = ArrayImages | FileImages
+    load: Callable[[np.ndarray], np.ndarray]
+    labels: np.ndarray  # int64 (N,)
 
 
 def train(
@@ -154,18 +111,15 @@ def _batches(
     order = rng.permutation(len(images.labels))
     for start in range(0, len(order) - batch + 1, batch):
         indices = order[start : start + batch]
-        pixels = images.cropped(indices, rng) if settings.random_resized_crop else images.whole(indices)
-        yield augment(pixels, settings.shift, settings.flip, rng), images.labels[indices]
+        yield shifted(images.load(indices), settings.shift, rng), images.labels[indices]
 
 
-def augment(pixels: np.ndarray, shift: int, flip: bool, rng: np.random.Generator) -> np.ndarray:
-    """Shift each image (B, H, W, 3) by up to ``shift`` pixels, reflecting at the border, and mirror half of them."""
+def shifted(pixels: np.ndarray, most: int, rng: np.random.Generator) -> np.ndarray:
+    """Shift each image (B, H, W, 3) by up to ``most`` pixels, reflecting at the border."""
+    if not most:
+        return pixels
     count, height, width, _ = pixels.shape
-    if shift:
-        padded = np.pad(pixels, ((0, 0), (shift, shift), (shift, shift), (0, 0)), mode="reflect")
-        corner: np.ndarray = rng.integers(2 * shift + 1, size=(2, count, 1, 1))
-        rows, columns = corner[0] + np.arange(height)[:, None], corner[1] + np.arange(width)
-        pixels = padded[np.arange(count)[:, None, None], rows, columns]
-    if flip:
-        pixels = np.where(rng.random((count, 1, 1, 1)) < 0.5, pixels[:, :, ::-1], pixels)
-    return pixels
+    padded = np.pad(pixels, ((0, 0), (most, most), (most, most), (0, 0)), mode="reflect")
+    corner: np.ndarray = rng.integers(2 * most + 1, size=(2, count, 1, 1))
+    rows, columns = corner[0] + np.arange(height)[:, None], corner[1] + np.arange(width)
+    return padded[np.arange(count)[:, None, None], rows, columns]

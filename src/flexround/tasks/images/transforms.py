@@ -16,9 +16,10 @@ from PIL import Image
 
 from flexround.errors import InputError
 
-ASPECT = (3 / 4, 4 / 3)
+SCALE, ASPECT = (0.08, 1.0), (3 / 4, 4 / 3)  # of a random box: its share of the image's area, and width / height
 ATTEMPTS = 10
 THREADS = 16  # PIL frees the interpreter lock while it decodes and resizes
+Transform = Callable[[int, Image.Image], np.ndarray]  # from an image and its position
 UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 
@@ -41,16 +42,16 @@ def central_square(image: Image.Image, size: int) -> np.ndarray:
     return np.asarray(square.resize((size, size), Image.Resampling.BICUBIC))
 
 
-def random_resized_crop(image: Image.Image, crop: int, scale: tuple[float, float], rng: Generator) -> np.ndarray:
-    """Cut a random box of ``scale`` of the area and aspect 3/4 to 4/3, resize it to uint8 (crop, crop, 3)."""
-    box = draw_box(*image.size, scale, rng)
+def random_resized_crop(image: Image.Image, crop: int, rng: Generator) -> np.ndarray:
+    """Cut a random box, see ``draw_box``, and resize it to uint8 (crop, crop, 3)."""
+    box = draw_box(*image.size, rng)
     return np.asarray(image.crop(box).resize((crop, crop), Image.Resampling.BILINEAR))
 
 
-def draw_box(width: int, height: int, scale: tuple[float, float], rng: Generator) -> tuple[int, int, int, int]:
+def draw_box(width: int, height: int, rng: Generator) -> tuple[int, int, int, int]:
     """Draw (left, top, right, bottom) as torchvision's RandomResizedCrop does, with its central fallback."""
     for _ in range(ATTEMPTS):
-        area = width * height * rng.uniform(*scale)
+        area = width * height * rng.uniform(*SCALE)
         aspect = math.exp(rng.uniform(math.log(ASPECT[0]), math.log(ASPECT[1])))
         w, h = round(math.sqrt(area * aspect)), round(math.sqrt(area / aspect))
         if 0 < w <= width and 0 < h <= height:
@@ -67,9 +68,7 @@ def flip(image: np.ndarray, rng: Generator) -> np.ndarray:
     return image[:, ::-1] if rng.random() < 0.5 else image
 
 
-def decode_all(
-    root: Path, files: Sequence[str], transform: Callable[[int, Image.Image], np.ndarray], out: np.ndarray
-) -> np.ndarray:
+def decode_all(root: Path, files: Sequence[str], transform: Transform, out: np.ndarray) -> np.ndarray:
     """Decode images on several cores, put ``transform(position, image)`` into ``out[position]`` and return ``out``.
 
     CMYK, grey and palette images become RGB, as by torchvision's loader. ``transform`` returns uint8 of the shape of

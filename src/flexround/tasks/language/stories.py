@@ -19,7 +19,7 @@ class Stories(LanguageModelling):
     def rows(self, sources: Path) -> dict[str, text.Rows]:
         """Read the stories, a row each, so that each begins as the tokenizer begins a text."""
         path = sources / self.options.root
-        stories = [story.strip() for story in text_files.decoded(path).split(SEPARATOR)]
+        stories = [story.strip() for story in text_files.text(path).split(SEPARATOR)]
         rows = [{"text": story} for story in stories if story]
         count = round(self.options.train * len(rows))
         if not 0 < count < len(rows):

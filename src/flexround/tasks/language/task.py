@@ -6,7 +6,6 @@ the end is dropped. A block's labels are its own ids: its first token is not pre
 """
 
 import itertools
-import json
 from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
@@ -66,8 +65,7 @@ class LanguageModelling(text.TextTask):
         lines = text.read_lines(data, "train")
         kept, _ = self.parts(len(lines))
         numbers = np.random.default_rng(derive("calibration samples", seed)).integers(2**62, size=samples)
-        examples = "\n".join(lines[index] for index in kept)
-        return {"indices": numbers, "examples": np.frombuffer(examples.encode(), np.uint8)}
+        return text.packed(numbers, [lines[index] for index in kept])
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return random blocks of the training text as int64 (N, 2, T) ids and types; there is no padding.
@@ -109,21 +107,14 @@ class LanguageModelling(text.TextTask):
     ) -> Evaluation:
         """Return the perplexity ``ppl``; its examples are the blocks, whose mean losses are the predictions.
 
-        Text, ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would
-        take too much.
+        Ids and logits are held for one batch at a time, which is smaller than ``batch`` where the logits would take
+        too much.
         """
-        texts = (row["text"] for row in self.held_out(data)) if split == "heldout" else read_texts(data, split)
+        texts = [row["text"] for row in self.split_rows(data, split)]
         tokenizer, where = tokenizer_files.load(network / TOKENIZER), f"{data}, {split} text"
         losses = text_losses(model, texts, tokenizer, self.options.block_size, device, batch, where)
         ppl = text_metrics.perplexity(losses)
-        return text.evaluation({"ppl": ppl}, {"ppl": len(losses)}, {f"{split}/loss": losses})
-
-
-def read_texts(data: Path, split: str) -> Iterator[str]:
-    """Yield the texts of a split's rows, one by one from the file."""
-    with open(data / f"{split}.jsonl", encoding="utf-8") as file:
-        for line in file:
-            yield json.loads(line)["text"]
+        return text.evaluation({"ppl": ppl}, {f"{split}/loss": losses})
 
 
 def choose(numbers: np.ndarray, available: int) -> np.ndarray:

@@ -16,7 +16,6 @@ from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.task import Rows
 
 CHUNK = 256  # questions whose encodings, far larger than the arrays made of them, are held at once
-CHUNK_FEATURES = 4096  # features whose candidate spans are held at once
 
 
 class Features(NamedTuple):
@@ -83,15 +82,20 @@ def predictions(
     """
     answers = [""] * len(contexts)
     best = np.full(len(contexts), -np.inf)
-    for first in range(0, len(windows.example), CHUNK_FEATURES):
-        rows = slice(first, first + CHUNK_FEATURES)
-        if np.isnan(start_logits[rows]).any() or np.isnan(end_logits[rows]).any():
-            raise NumericalError(f"NaN among the logits of the windows from {first}; the model has diverged")
-        logits = start_logits[rows], end_logits[rows]
-        scores, spans = _best_spans(windows.offsets[rows], *logits, n_best, max_answer)
-        for example, score, (start, end) in zip(windows.example[rows], scores, spans, strict=True):
-            if score > best[example]:
-                best[example], answers[example] = score, contexts[example][start:end]
+    for offsets, example, opening, closing in zip(
+        windows.offsets, windows.example, start_logits, end_logits, strict=True
+    ):
+        if np.isnan(opening).any() or np.isnan(closing).any():
+            raise NumericalError(f"NaN among the logits of question {example}; the model has diverged")
+        starts, ends = (np.argsort(-logits, kind="stable")[:n_best] for logits in (opening, closing))
+        first, last = offsets[starts, 0, None], offsets[ends, 1]
+        length = ends - starts[:, None] + 1
+        allowed = (first >= 0) & (last >= 0) & (length >= 1) & (length <= max_answer)
+        scores = np.where(allowed, opening[starts, None] + closing[ends], -np.inf)
+        start, end = np.unravel_index(scores.argmax(), scores.shape)
+        if scores[start, end] > best[example]:
+            best[example] = scores[start, end]
+            answers[example] = contexts[example][offsets[starts[start], 0] : offsets[ends[end], 1]]
     return answers
 
 
@@ -131,20 +135,3 @@ def _check_room(tokenizer: Tokenizer, name: str, question: str, context: str, ma
             f"question {name}: its {tokens} tokens leave {room} of max_length={max_length} for the context, "
             f"which must be more than doc_stride={doc_stride}; raise the one, lower the other or drop the question"
         )
-
-
-def _best_spans(
-    offsets: np.ndarray, start_logits: np.ndarray, end_logits: np.ndarray, n_best: int, max_answer: int
-) -> tuple[np.ndarray, np.ndarray]:
-    """Return the score (F,) and the characters (F, 2) of the best allowed span of each window; -inf for none."""
-    starts, ends = (np.argsort(-logits, axis=1, kind="stable")[:, :n_best] for logits in (start_logits, end_logits))
-    opening = np.take_along_axis(offsets[..., 0], starts, axis=1)
-    closing = np.take_along_axis(offsets[..., 1], ends, axis=1)
-    length = ends[:, None, :] - starts[:, :, None] + 1
-    allowed = (opening[:, :, None] >= 0) & (closing[:, None, :] >= 0) & (length >= 1) & (length <= max_answer)
-    highest_starts = np.take_along_axis(start_logits, starts, axis=1)
-    highest_ends = np.take_along_axis(end_logits, ends, axis=1)
-    scores = np.where(allowed, highest_starts[:, :, None] + highest_ends[:, None, :], -np.inf)
-    best = scores.reshape(len(scores), -1).argmax(axis=1)
-    rows, (start, end) = np.arange(len(best)), np.divmod(best, scores.shape[2])
-    return scores[rows, start, end], np.stack([opening[rows, start], closing[rows, end]], axis=1)

@@ -1,8 +1,14 @@
-"""Files of data sets: text in UTF-8, and splits in parquet as the Hugging Face hub stores them, whole or in shards."""
+"""Files of data sets as records, each with its place for messages: lines of text, and parquet as the hub stores it.
 
-import itertools
+The reader of a data set says where its files lie and how a record becomes a row. Records that can't are refused here,
+by file and number.
+"""
+
+import bz2
+import gzip
 import re
-from collections.abc import Iterable, Sequence
+import zlib
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -10,72 +16,93 @@ from pyarrow import ArrowException, parquet
 
 from flexround.errors import InputError
 
+Record = tuple[str, Any]  # its place, and what stands there
 WHERE = "params/sources.yaml says where to get the data"
+OPENERS: dict[str, Callable[..., Any]] = {".gz": gzip.open, ".bz2": bz2.open}
+WRONG = (LookupError, TypeError, ValueError, ArithmeticError, AttributeError, RecursionError)  # raised by a conversion
 
 
-def read(
-    what: str,
-    folders: Sequence[Path],
-    names: Sequence[str],
-    columns: Sequence[str],
-    texts: Sequence[str] = (),
-    hint: str = WHERE,
-) -> tuple[Path, list[dict[str, Any]]]:
-    """Read the rows of a split from ``NAME.parquet`` or its shards ``NAME-*.parquet``.
+def lines(path: Path) -> Iterator[tuple[str, str]]:
+    r"""Yield the place and the text of each line of a UTF-8 file, which may be compressed by gzip or bzip2.
 
-    Args:
-        what: the split, for messages.
-        folders: the places to look in; the first one that has the split counts.
-        names: the names that the split may have there, best first.
-        columns: needed of every file.
-        texts: those of the columns that must hold text in every row.
-        hint: what to do where the split is missing.
-
-    Returns:
-        The place of the split, for messages, and its rows with all their columns.
+    Lines end with ``\n`` alone, which is part of the text: other separators may stand inside a line.
 
     Raises:
-        InputError: the split or one of its shards is missing; a file is damaged or lacks a column; there are no rows,
-            or one without text.
+        InputError: the file is missing or damaged, or a line is not UTF-8.
     """
-    files = _find(folders, names)
-    if not files:
-        name = names[0]
-        raise InputError(f"{folders[0]}: {what} is missing. Put {name}.parquet or {name}-*.parquet there; {hint}")
-    rows = [row for path in files for row in _rows(path, columns)]
-    if not rows:
-        raise InputError(f"{files[0]}: no examples; fetch the data again")
-    for index, row in enumerate(rows):
-        for column in texts:
-            if not isinstance(row[column], str):
-                raise InputError(
-                    f"{files[0]}: example {index}: {column} is {row[column]!r}, no text; fetch the data again"
-                )
-    return files[0], rows
-
-
-def decoded(path: Path) -> str:
-    """Return the text of a UTF-8 file, its line ends and byte order mark as they are.
-
-    Raises:
-        InputError: it is missing, or not UTF-8.
-    """
+    where = str(path)
     try:
-        data = path.read_bytes()
-        return data.decode()
+        with OPENERS.get(path.suffix, open)(path, "rb") as file:
+            for number, line in enumerate(file, start=1):
+                where = f"{path}, line {number}"
+                yield where, line.decode()
     except FileNotFoundError as error:
         raise InputError(f"{path} is missing; {WHERE}") from error
     except UnicodeDecodeError as error:
-        line = data.count(b"\n", 0, error.start) + 1
-        raise InputError(f"{path}, line {line}: not UTF-8 ({error.reason}); fetch it again or convert it") from error
+        raise InputError(f"{where}: not UTF-8 ({error.reason}); fetch it again or convert it") from error
+    except (OSError, EOFError, zlib.error) as error:
+        raise InputError(f"{path}: damaged or not whole ({error}); fetch it again") from error
 
 
-def _find(folders: Iterable[Path], names: Iterable[str]) -> list[Path]:
-    """Return the files of a split in order, from the first folder that has one of its names; none if none does."""
-    for folder, name in itertools.product(folders, names):
-        if (whole := folder / f"{name}.parquet").is_file():
-            return [whole]
-        shards = sorted(folder.glob(f"{name}-*.parquet"))
+def text(path: Path) -> str:
+    """Return the whole text of a file; see ``lines``."""
+    return "".join(line for _, line in lines(path))
+
+
+def table(folder: Path, split: str, columns: Sequence[str], hint: str = WHERE) -> tuple[Path, list[Record]]:
+    """Return the first file of a split, for messages, and its rows with all their columns.
+
+    Args:
+        folder: where ``SPLIT.parquet`` or its shards ``SPLIT-*.parquet`` lie, or else in the first folder of it that
+            has some. Their names may begin otherwise, as in ``piqa_train.parquet``.
+        split: its name.
+        columns: needed of every file.
+        hint: what to do where the split is missing.
+
+    Raises:
+        InputError: the split or one of its shards is missing, or a file is damaged or lacks a column.
+    """
+    if not (files := _split_files(folder, split)):
+        raise InputError(f"{folder}: {split}.parquet and {split}-*.parquet are missing; {hint}")
+    records = [(f"{path}, example {index}", row) for path in files for index, row in enumerate(_rows(path, columns))]
+    return files[0], records
+
+
+def texts(record: Any, columns: Iterable[str]) -> dict[str, str]:
+    """Return columns of a record, each of which must hold text. Raises ValueError where one does not."""
+    found = {column: record[column] for column in columns}
+    for column, value in found.items():
+        if not isinstance(value, str):
+            raise ValueError(f"{column} is {value!r}, no text")
+    return found
+
+
+def converted(path: Path, records: Iterable[Record], convert: Callable[[Any], Any], what: str) -> list[Any]:
+    """Return a row for each record of a file, without those that ``convert`` gives None for.
+
+    Raises:
+        InputError: no row, or a record that ``convert`` raises one of ``WRONG`` for, because it is not ``what``.
+    """
+    rows = []
+    for where, record in records:
+        try:
+            row = convert(record)
+        except WRONG as error:
+            reason = error if isinstance(error, ValueError) else repr(error)
+            raise InputError(f"{where}: not {what} ({reason}); mend it or fetch it again") from error
+        if row is not None:
+            rows.append(row)
+    if not rows:
+        raise InputError(f"{path}: nothing that is {what}; fetch it again")
+    return rows
+
+
+def _split_files(folder: Path, split: str) -> list[Path]:
+    """Return the file of a split, or its shards in order; none if there are none."""
+    for place in (folder, *sorted(path for path in folder.glob("*") if path.is_dir())):
+        if whole := sorted(place.glob(f"*{split}.parquet")):
+            return whole[:1]
+        shards = sorted(place.glob(f"*{split}-*.parquet"))
         for shard in shards:
             total = re.search(r"-of-(\d+)(?:-\w+)?\.parquet$", shard.name)
             if total and int(total[1]) != len(shards):

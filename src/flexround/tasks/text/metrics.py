@@ -31,12 +31,14 @@ class Scored(NamedTuple):
         stderr: its standard error over the examples, in the same unit.
         scores: (N,) values whose mean is ``value / 100``; None where the metric is no mean over examples.
         replicates: float64 (count,) in the same unit, see ``replicates``; None where there are scores.
+        examples: how many are behind it.
     """
 
     value: float
     stderr: float
     scores: np.ndarray | None
     replicates: np.ndarray | None
+    examples: int
 
 
 class Formula(NamedTuple):
@@ -62,19 +64,19 @@ def scored(name: str, predictions: np.ndarray, labels: np.ndarray) -> Scored:
     if name == "acc":
         return averaged((predictions == labels).astype(np.uint8))
     value = 100.0 * float(METRICS[name].value(predictions, labels))
-    return resampled(value, replicates(name, predictions, labels))
+    return resampled(value, len(labels), replicates(name, predictions, labels))
 
 
-def resampled(value: float, drawn: np.ndarray) -> Scored:
-    """Return a metric with its values on bootstrap resamples: float64 (R,)."""
-    return Scored(value, float(drawn.std(ddof=1)), None, drawn)
+def resampled(value: float, examples: int, drawn: np.ndarray) -> Scored:
+    """Return a metric with its values on bootstrap resamples of the examples: float64 (R,)."""
+    return Scored(value, float(drawn.std(ddof=1)), None, drawn, examples)
 
 
 def averaged(scores: np.ndarray) -> Scored:
     """Return a metric that is the mean of per-example scores (N,) in 0..1, such as accuracy or SQuAD's F1."""
     percent = 100.0 * scores.astype(np.float64)
     spread = float(percent.std(ddof=1)) if len(percent) > 1 else 0.0
-    return Scored(float(percent.mean()), spread / len(percent) ** 0.5, scores, None)
+    return Scored(float(percent.mean()), spread / len(percent) ** 0.5, scores, None, len(percent))
 
 
 def perplexity(losses: np.ndarray) -> Scored:
@@ -91,7 +93,7 @@ def perplexity(losses: np.ndarray) -> Scored:
         value, drawn = float(np.exp(losses.mean())), np.exp(np.concatenate(parts))
     if not np.isfinite([value, *drawn]).all():
         raise NumericalError(f"a mean loss of {losses.mean()} nats over {len(losses)} blocks: no finite perplexity")
-    return resampled(value, drawn)
+    return resampled(value, len(losses), drawn)
 
 
 def replicates(name: str, predictions: np.ndarray, labels: np.ndarray, count: int = REPLICATES) -> np.ndarray:

@@ -51,15 +51,11 @@ class TextTask(abc.ABC):
         write_manifest(out, [f"{name}.jsonl" for name in splits], options=facts)
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training rows, none of them held out.
-
-        ``indices`` is int64 (samples,); ``examples``, uint8 (bytes,), holds them as UTF-8 JSON lines.
-        """
+        """Return random training rows, none of them held out; int64 (samples,) are their indices, see ``packed``."""
         lines = read_lines(data, "train")
         kept, _ = self.parts(len(lines))
         indices = kept[draw_indices(len(kept), samples, seed)]
-        text = "\n".join(lines[index] for index in indices)
-        return {"indices": indices, "examples": np.frombuffer(text.encode(), np.uint8)}
+        return packed(indices, [lines[index] for index in indices])
 
     def inputs(self, samples: dict[str, np.ndarray], network: Path) -> Inputs:
         """Return calibration rows as int64 (N, 2, T) ids and types, and their mask."""
@@ -94,8 +90,13 @@ class TextTask(abc.ABC):
         return self.held_out(data) if split == "heldout" else read_rows(data, name)
 
 
+def packed(indices: np.ndarray, lines: Sequence[str]) -> dict[str, np.ndarray]:
+    """Return calibration samples: ``indices`` int64 (samples,), ``examples`` uint8 (bytes,) of JSON lines in UTF-8."""
+    return {"indices": indices, "examples": np.frombuffer("\n".join(lines).encode(), np.uint8)}
+
+
 def sampled(samples: dict[str, np.ndarray]) -> Rows:
-    """Return the rows that calibration samples hold as ``examples``, uint8 (bytes,) of JSON lines."""
+    """Return the rows that calibration samples hold as ``examples``, uint8 (bytes,)."""
     return [json.loads(line) for line in samples["examples"].tobytes().splitlines()]
 
 
@@ -152,16 +153,13 @@ def run(
 
 
 def evaluation(
-    scored: Mapping[str, Scored],
-    counts: dict[str, int],
-    predictions: dict[str, np.ndarray],
-    protocol: dict[str, Any] | None = None,
+    scored: Mapping[str, Scored], predictions: dict[str, np.ndarray], protocol: dict[str, Any] | None = None
 ) -> Evaluation:
     """Assemble an evaluation from scored metrics and what was predicted, arrays of any shape."""
     return Evaluation(
         metrics={name: metric.value for name, metric in scored.items()},
         stderr={name: metric.stderr for name, metric in scored.items()},
-        n_examples=counts,
+        n_examples={name: metric.examples for name, metric in scored.items()},
         scores={name: metric.scores for name, metric in scored.items() if metric.scores is not None},
         replicates={name: metric.replicates for name, metric in scored.items() if metric.replicates is not None},
         predictions=predictions,

@@ -44,7 +44,9 @@ def scores(hypotheses: Sequence[str], references: Sequence[Sequence[str]], seen:
     counts = statistics(texts, expected)
     chosen = {name: np.flatnonzero(part) for name, part in parts.items() if part.any()}
     return {
-        name: resampled(corpus_bleu([texts[i] for i in rows], [expected[i] for i in rows]), replicates(counts[rows]))
+        name: resampled(
+            corpus_bleu([texts[i] for i in rows], [expected[i] for i in rows]), len(rows), replicates(counts[rows])
+        )
         for name, rows in chosen.items()
     }
 

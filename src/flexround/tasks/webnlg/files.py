@@ -7,7 +7,6 @@ import json
 from pathlib import Path
 from typing import Any
 
-from flexround.errors import InputError
 from flexround.tasks.text import files as text_files
 
 Rows = list[dict[str, Any]]
@@ -30,21 +29,17 @@ def read(root: Path, split: str) -> Rows:
             without a good reference.
     """
     place = root / f"{split}.json"
-    rows: Rows = []
-    for number, entry in enumerate(_entries(place), 1):
-        try:
-            row = _row(entry)
-        except (KeyError, TypeError, ValueError, AttributeError) as error:
-            raise InputError(
-                f"{place}: entry {number} is not in the layout of WebNLG 2017 ({error!r}); fetch the file again"
-            ) from error
-        if row["references"]:
-            rows.append(row)
-        elif split == "test":
-            raise InputError(f"{place}: entry {number} ({row['context']}) has no good reference; fetch the file again")
-    if not rows:
-        raise InputError(f"{place}: no entries with a good reference; fetch the file again")
-    return rows
+
+    def row(entry: Any) -> dict[str, Any] | None:
+        made = _row(entry)
+        if not made["references"] and split == "test":
+            raise ValueError(f"{made['context']} has no good reference")
+        return made if made["references"] else None
+
+    document = [(str(place), text_files.text(place))]
+    (entries,) = text_files.converted(place, document, _entries, "a file of WebNLG 2017")
+    numbered = [(f"{place}: entry {number}", entry) for number, entry in enumerate(entries, 1)]
+    return text_files.converted(place, numbered, row, "an entry of WebNLG 2017 with a good reference")
 
 
 def training_rows(entries: Rows) -> Rows:
@@ -61,19 +56,11 @@ def unique_contexts(entries: Rows) -> Rows:
     return list(pooled.values())
 
 
-def _entries(place: Path) -> list[Any]:
-    """Return the entries of a file."""
-    text = text_files.decoded(place)
-    try:
-        return [entry[str(number)] for number, entry in enumerate(json.loads(text)["entries"], 1)]
-    except (ValueError, RecursionError) as error:
-        raise InputError(f"{place}: not JSON ({error}); fetch it again") from error
-    except (KeyError, TypeError) as error:
-        raise InputError(f"{place}: not in the layout of WebNLG 2017 ({error!r}); fetch it again") from error
+def _entries(document: str) -> list[Any]:
+    return [entry[str(number)] for number, entry in enumerate(json.loads(document)["entries"], 1)]
 
 
 def _row(entry: Any) -> dict[str, Any]:
-    """Return one entry as a row."""
     sentences = [text["lex"] for text in entry["lexicalisations"] if text["comment"] == "good"]
     triples = [[triple[part] for part in ("subject", "property", "object")] for triple in entry["modifiedtripleset"]]
     return {

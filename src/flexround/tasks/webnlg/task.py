@@ -44,16 +44,12 @@ class WebNLG(text.TextTask):
         return {split: webnlg_files.unique_contexts(webnlg_files.read(root, split)) for split in ("train", "test")}
 
     def calibration(self, data: Path, samples: int, seed: int) -> dict[str, np.ndarray]:
-        """Return random training sentences with their contexts, none of which is held out.
-
-        ``indices`` is int64 (samples,); ``examples``, uint8 (bytes,), holds them as UTF-8 JSON lines.
-        """
+        """Return random training sentences with contexts, none held out; int64 (samples,) indices, see ``packed``."""
         entries = text.read_rows(data, "train")
         kept, _ = self.parts(len(entries))
         rows = webnlg_files.training_rows([entries[index] for index in kept])
         indices = draw_indices(len(rows), samples, seed)
-        examples = "\n".join(json.dumps(rows[index], ensure_ascii=False) for index in indices)
-        return {"indices": indices, "examples": np.frombuffer(examples.encode(), np.uint8)}
+        return text.packed(indices, [json.dumps(rows[index], ensure_ascii=False) for index in indices])
 
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return one input per training row; its types are 1 where a token of the sentence or its end stands.
@@ -111,9 +107,8 @@ class WebNLG(text.TextTask):
         scored = bleu.scores(texts, [row["references"] for row in rows], seen)
         if split == "heldout":  # only what settings are chosen by
             scored = {"all": scored["all"]}
-        sizes = {"unseen": int((~seen).sum()), "seen": int(seen.sum()), "all": len(rows)}
         tokens = np.array([ids + [-1] * (self.options.steps - len(ids)) for ids in generated], np.int32)
-        return text.evaluation(scored, {name: sizes[name] for name in scored}, {f"{split}/tokens": tokens})
+        return text.evaluation(scored, {f"{split}/tokens": tokens})
 
 
 def _load_tokenizer(network: Path) -> tuple[Tokenizer, int]:
