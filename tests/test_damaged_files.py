@@ -52,7 +52,6 @@ from flexround.stages import finetune
 from flexround.tasks import protocol
 from flexround.tasks.images.options import ImageNetOptions
 from flexround.tasks.images.task import ImageNet
-from flexround.tools import verify
 
 CASES = int(os.environ.get("CASES", 6))  # of each reader
 DAMAGES = {
@@ -220,13 +219,6 @@ def job_file(stage, kind, argument):
     )
 
 
-def write_results(d):
-    data, place = "results/real/data/cifar10", "results/real/evaluated/imagenet/net/weak/seed0"
-    report_case.write(d / data / "a.npy", "12345")
-    artifacts.write_manifest(d / data, ["a.npy"], place=data, inputs={})
-    table_runs.write(d / "results", "weak", table_runs.hits(700), name="real", place=place)
-
-
 def read_report(d):
     run_facts.sections(d, report_case.PLAN, report_case.RUN)
     job_costs.cost(d, "results/mini/quantized/imagenet/resnet18-brecq/q-flexround-w4a4/seed0")
@@ -259,7 +251,6 @@ READERS = {
     "evaluation": Reader(write_evaluation, read_evaluation, pinned=True),
     "job of a reconstruction": job_file("reconstruct", ReconstructJob, report_case.RUN),
     "job of a table": job_file("tabulate", TabulateJob, 3),
-    "verified results": Reader(write_results, lambda d: verify.run(Namespace(scale="real"))),
     "the report's files of a run": Reader(report_case.fill_root, read_report, RUN_FILES),
     "table CSV": Reader(
         lambda d: (d / "table CSV").write_text(report_case.table3(d / "root")),
