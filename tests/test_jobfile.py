@@ -112,6 +112,13 @@ def test_claims_are_made_of_evaluations_alone(work):
     assert all(path.startswith("results/smoke/evaluated/") for path in evaluated)
 
 
+def test_tables_of_ones_own_have_no_claims_unless_a_file_is_named(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    scale = ROOT / "examples/squeezenet/squeezenet.yaml"
+    with pytest.raises(SettingsError, match="scale squeezenet: shows: its tables have no claims; name a file"):
+        Work(scale, tmp_path).inputs("claims")
+
+
 def test_a_missing_data_set_is_named(tmp_path):
     with pytest.raises(InputError, match="results/sources/imagenet"):
         Work("paper", tmp_path).data("imagenet")

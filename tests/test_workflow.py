@@ -301,6 +301,7 @@ def test_the_name_of_a_scale_file_is_no_command(project):
     (project.root / odd).write_text(SCALE.replace("name: little", "name: odd"))
     printed = ("--printshellcmds", "--quiet", "host")
     done = project.snakemake("-n", "results/odd/report.html", *printed, config=[f"scale={odd}"])
+    assert "claims" not in jobs(done.stdout), "those of the paper are about its tables"
     (line,) = (line.partition(": ")[2] for line in done.stdout.splitlines() if "flexround.tools.report" in line)
     assert odd in shlex.split(line)
     project.run("bash", "-c", f"python() {{ :; }}; mkdir logs/odd; {line}")

@@ -10,7 +10,7 @@ rule report:
         figures=expand(
             "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
         ),
-        claims="results/{scale}/claims.csv",
+        claims=["results/{scale}/claims.csv"] if PLAN.scale.shows.claims else [],
         ranking="results/{scale}/ranking.csv",
     output:
         page="results/{scale}/report.html",

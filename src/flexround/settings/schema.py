@@ -5,10 +5,14 @@ its first semicolon it is the setting's label.
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic.fields import FieldInfo
+
+from flexround.errors import SettingsError
+from flexround.settings.layout import PARAMS
 
 T = TypeVar("T")
 TRIALS = 1000  # at most
@@ -407,8 +411,15 @@ class Shows(Strict):
         "table", description="series of tables: NAME01.yaml in params/tables makes results/NAME1.csv"
     )
     figures: Name = Field("figures.yaml", description="what its figures show")
-    claims: Name = Field("claims.yaml", description="what its claims are")
+    claims: Name | None = Field(None, description="what its claims are; the paper's, or none, if left out")
     published: bool = Field(True, description="whether they have numbers in published.csv")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _claims_of_the_paper(cls, given: Any) -> Any:
+        """Other tables than the paper's have no claims unless a file is named: those of the paper name its tables."""
+        papers = isinstance(given, dict) and given.get("tables", "table") == "table"
+        return {"claims": "claims.yaml"} | given if papers else given
 
 
 class ScaleFacts(Strict):
@@ -433,3 +444,14 @@ class Scale(ScaleFacts):
     needs: tuple[NeedRule, ...] = Field((), description="jobs that need other resources than their stage's")
     figures: Figures
     shows: Shows = Field(default_factory=lambda: Shows.model_validate({}))
+
+    @property
+    def claims_file(self) -> Path:
+        """The file of the scale's claims.
+
+        Raises:
+            SettingsError: it has none.
+        """
+        if self.shows.claims is None:
+            raise SettingsError(f"scale {self.name}: shows: its tables have no claims; name a file: claims: FILE")
+        return PARAMS / self.shows.claims
