@@ -149,8 +149,8 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
         "rows: table 15, E: section = '': give it as the table's rows do",
         "rows: table 10, E: bits = '4/32': the table has none",
         "rows: table 2, E: 'b-nugde-w4'",
-        "recipes.e: itters: unknown key 'itters' (did you mean 'iters'?",
-        "recipes.e: lr",
+        "recipes.e.hyper: itters: unknown key 'itters' (did you mean 'iters'?",
+        "recipes.e.hyper: lr",
     ):
         assert any(text in line for line in lines), (text, lines)
 

@@ -130,8 +130,6 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (MINI, into("hyper", 0, "set", itres=5), "mini: hyper.0.set: itres: unknown key 'itres' (did"),
         (MINI, into("hyper", 0, "set", iters=-5), "mini: hyper.0.set: iters = -5: "),
         (MINI, into("hyper", 0, "set", lr={"v": 1e-3, "s1": -1}), "mini: hyper.0.set: lr.s1 = -1: "),
-        (MINI, into("train", 0, "set", epochs=-1), "mini: train.0.set: epochs = -1: "),
-        (MINI, into("train", 0, "set", lr="fast"), "mini: train.0.set: lr = 'fast': "),
         ("defaults.yaml", into("hyper", 0, "set", itres=5), "defaults.yaml: hyper.0.set: itres: unknown key"),
         ("defaults.yaml", into("hyper", 3, "set", loss_p=10**6), "defaults.yaml: hyper.3.set: loss_p = 1000000: "),
         (RECIPES, recipe("own", hyper={"itres": 5}), "recipes.yaml: own.hyper: itres: unknown key 'itres'"),
@@ -143,6 +141,7 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (RECIPES, recipe("d", rounding="own_rounding"), "d: rounding 'own_rounding' ("),
         (RECIPES, recipe("e", rounding="own:"), "e: rounding 'own:': write it as package.module:Name"),
         (RECIPES, into("recipes", f={"select": ["cle-b-flexround-w4"]}), "f.select: cle-b-flexround-w4 can't be cho"),
+        (RECIPES, into("recipes", g={"select": ["b-rtn-w4", "b-rtn-w3"]}), "g.select: recipes of different bits"),
         (
             MINI,
             into("checkpoints", "resnet18-brecq", source=None, pretrain="imagnet"),
@@ -163,13 +162,15 @@ MISTAKES = {  # by what is read together: file, change, the line about it
     "mini: what the rules lack": [
         (MINI, lambda content: content["hyper"][0]["set"].pop("a_lr"), ": a_lr: this key is required"),
     ],
+    "mini: what a rule gives networks": [
+        (MINI, into("train", 0, "set", epochs=-1), "mini, train settings of glue-mnli/bert-base and "),
+    ],
     "mini: samples fewer than each size of batch": [
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=16"),
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=32"),
     ],
     "mini: bits": [
         (TABLE3, into(*FIRST_ROW, bits="3/4"), "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4"),
-        (RECIPES, into("recipes", g={"select": ["b-rtn-w4", "b-rtn-w3"]}), "g.select: recipes of different bits"),
     ],
     "paper: sources and tolerances": [
         (TABLE3, into(tolerance={"top1": 0.3}), "table03.yaml: tolerance 'top5' (did you mean 'top1'?"),
