@@ -234,7 +234,7 @@ def test_a_scale_file_describes_its_own_table(tmp_path):
         ("tables: squeezenet, published", "tables: real, published", "name them by letters that no file in params"),
         ("published: false", "published: true", "without published numbers"),
         ("recipe: b-rtn-w4", "recipe: b-rnt-w4", "own file, table 1: recipe 'b-rnt-w4' .did you mean 'b-rtn-w4'"),
-        ("tables:\n  - caption", "tables: 5\nrest:\n  - caption", "tables: write a list"),
+        ("tables:\n  - caption", "tables: 5\nrest:\n  - caption", "tables = 5: Input should be a valid array"),
         ("metrics: [top1]", "metrcs: [top1]", "unknown key 'metrcs' .did you mean 'metrics'"),
     ],
 )

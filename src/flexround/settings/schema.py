@@ -444,6 +444,8 @@ class Scale(ScaleFacts):
     needs: tuple[NeedRule, ...] = Field((), description="jobs that need other resources than their stage's")
     figures: Figures
     shows: Shows = Field(default_factory=lambda: Shows.model_validate({}))
+    sources: dict[Name, str] = Field({}, description="of its own: name -> file or folder, relative to the scale's file")
+    tables: tuple[dict[str, Any], ...] = Field((), description="of its own, as files of params/tables describe them")
 
     @property
     def claims_file(self) -> Path:
