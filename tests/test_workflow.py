@@ -308,12 +308,6 @@ def test_the_name_of_a_scale_file_is_no_command(project):
     assert not (project.root / "ran").exists()
 
 
-def test_what_comes_from_the_command_line_is_quoted_in_every_rule():
-    for path in (ROOT / "workflow").rglob("*.smk"):
-        for name in re.findall(r"\{params\.(\w+)\}", path.read_text()):
-            assert name == "launch", f"{path}: {{params.{name}}} without :q"
-
-
 def test_a_rounding_of_the_users_own_has_a_row_and_changes_nothing_else(project, tmp_path):
     rows = [row for row in csv.DictReader((project.root / TABLE).open()) if row["recipe"] == "b-nudge-w4"]
     assert {(row["method"], row["published"], row["status"]) for row in rows} == {("B + Nudge", "", "computed")}

@@ -12,7 +12,7 @@ from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
 from flexround.settings.params import Params, hyper
-from flexround.settings.schema import Hyper, Recipe
+from flexround.settings.schema import Hyper
 from flexround.settings.tables import Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
 
@@ -43,7 +43,8 @@ def check_recipe(params: Params, name: str, where: str) -> list[str]:
     recipe = params.recipe(name)
     errors = wrong_parts(Hyper, recipe.hyper, f"{where}.hyper")
     if recipe.rounding:
-        errors += attempt(f"{where}: ", _check_rounding, params, recipe)
+        with noted(errors, f"{where}: "):
+            code.check_rounding(params.rounding_target(recipe.rounding), recipe.options)
     if recipe.select:
         errors += attempt(f"{where}.select: ", _check_candidates, params, recipe.select)
     return errors
@@ -98,11 +99,6 @@ def _check_references(params: Params) -> list[str]:
     for method, size in itertools.product(spec.recipes, scale.figures.sample_sizes):
         refuse(f"scale {scale.name}: figures.sample_sizes", params.recipe, spec.recipe(method, size))
     return errors
-
-
-def _check_rounding(params: Params, recipe: Recipe) -> None:
-    """Check that a recipe's rounding is there and takes its options."""
-    code.check_rounding(params.rounding_target(recipe.rounding or ""), recipe.options)
 
 
 def _check_candidates(params: Params, names: Iterable[str]) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 
 from flexround.errors import SettingsError, suggest
 from flexround.settings import checks
-from flexround.settings.layout import PARAMS, REFERENCE, SOURCES
+from flexround.settings.layout import MODULES, PARAMS, REFERENCE, SOURCES
 from flexround.settings.params import Params
 from flexround.settings.schema import Defaults, Recipes, Scale, Shows
 from flexround.settings.sources import Sources, placed
@@ -18,7 +18,6 @@ OWN_SERIES = (
     "name them by letters that no file in params/tables begins with, without published numbers: "
     "shows: {tables: mine, published: false} makes results/mine1.csv and so on"
 )
-MODULES = "FLEXROUND_MODULES"  # environment variable with the directories of the user's modules: they may be moved
 
 
 def is_path(scale: str) -> bool:

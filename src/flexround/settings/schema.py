@@ -379,21 +379,11 @@ class Resources(Strict):
     gpu_mb: int = Field(0, ge=0, le=1_000_000_000, description="memory that the GPU must have")
 
 
-class Needs(Strict):
-    """What a job asks for in the place of its stage's resources."""
-
-    mem_mb: Megabytes | None = None
-    runtime: Minutes | None = Field(None, description="minutes")
-    gpu_mb: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = Field(
-        None, description="memory that the GPU must have"
-    )
-
-
 class NeedRule(Strict):
     """What the jobs that match ``when`` ask for; of several the last one wins, key by key."""
 
     when: dict[Literal["stage", "task", "checkpoint"], str] = Field(description="may hold * as in file names")
-    set: Needs
+    set: dict[Literal["mem_mb", "runtime", "gpu_mb"], Megabytes] = Field(description="in the place of the stage's")
 
 
 class Figures(Strict):

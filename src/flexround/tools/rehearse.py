@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     with alone(arguments.directory) as lock:
         params = project.build(arguments.directory, arguments.scale, min(arguments.gpu, 1))
-        plan = Plan(params, arguments.seeds)
+        plan = Plan(params, {"seeds": arguments.seeds})
         if arguments.table is not None and arguments.table not in params.tables:
             raise SettingsError(f"--table {suggest(str(arguments.table), map(str, params.tables))}")
         goals, files = wanted(plan, arguments.table)
