@@ -17,8 +17,7 @@ rule report:
     log:
         "logs/{scale}/report.log",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     params:
         scale=str(config.get("scale", "mini")),
         own=["--own", str(config["own"])] if "own" in config else [],
@@ -41,8 +40,7 @@ rule paper:
     log:
         "logs/{scale}/paper.log",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     params:
         scale=str(config.get("scale", "mini")),
     shell:
