@@ -146,6 +146,13 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         ("figures.yaml", into(task=3), "figures.yaml: task: unknown key 'task'"),
         ("sources.yaml", into("resnet18-brecq", sha256="short"), "sources.yaml: resnet18-brecq.sha256 = 'short': "),
     ],
+    "mini: tables": [
+        ("tables/table04.yaml", into(descriptive=["Dataset"]), "descriptive: one of the headers must be Method"),
+        ("tables/table13.yaml", into("settings", 0, task="ptb"), "table13.yaml: settings: {'ptb'} not among the table"),
+        ("tables/table14.yaml", into(groups=[{"rows": []}]), "table14.yaml: give groups, or tasks and settings"),
+        ("tables/table17.yaml", into("settings", 0, setting="epochs"), "table17.yaml: settings.0.setting = 'epochs'"),
+        ("tables/table18.yaml", into("settings", 0, recipe=None), ": hyper.KEY needs a recipe"),
+    ],
     "mini: names": [
         (MINI, into("hyper", 0, "set", itres=5), "mini: hyper.0.set: itres: unknown key 'itres' (did"),
         (MINI, into("hyper", 0, "set", iters=-5), "mini: hyper.0.set: iters = -5: "),

@@ -48,7 +48,7 @@ Label = Annotated[str, AfterValidator(_label)]
 Series = Annotated[str, Field(pattern=r"^[a-z]+$")]
 Bits = Annotated[int, Field(ge=2, le=8)]
 LayerBits = Bits | Literal["low"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Trials = Annotated[int, Field(ge=1, le=TRIALS)]
 Samples = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -56,11 +56,11 @@ Batch = Annotated[int, Field(ge=1, le=1_000_000)]
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
 Seed = Annotated[int, Field(ge=0, le=2**53)]
 Iterations = Annotated[int, Field(ge=0, le=100_000_000)]
-Factor = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]  # learning rates and exponents
-Decay = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Beta = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, le=100)]  # learning rates and exponents
+Decay = Annotated[float, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+Beta = Annotated[float, Field(gt=0, le=10_000)]
 Megabytes = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Minutes = Annotated[int, Field(ge=1, le=1_000_000)]
 Schedule = Literal["none", "cosine", "linear"]
@@ -79,9 +79,9 @@ PerGroup = Annotated[
 
 
 class Strict(BaseModel):
-    """Base of all settings: unknown keys forbidden, values frozen."""
+    """Base of all settings: unknown keys forbidden, values frozen, numbers finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def label(field: FieldInfo) -> str:
@@ -194,9 +194,7 @@ class Hyper(Strict):
         description="exponent of the error; of the reconstruction error, which is summed over channels and averaged "
         "over the rest"
     )
-    reg_weight: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
-        description="AdaRound's regulariser: weight"
-    )
+    reg_weight: Annotated[float, Field(ge=0, le=1e9)] = Field(description="AdaRound's regulariser: weight")
     reg_warmup: Share = Field(description="AdaRound's regulariser: part without it; of the iterations, from the first")
     reg_beta_start: Beta = Field(description="AdaRound's regulariser: first beta")
     reg_beta_end: Beta = Field(description="AdaRound's regulariser: last beta")
