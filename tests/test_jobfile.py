@@ -30,7 +30,6 @@ from flexround.settings.layout import ROOT
 @pytest.fixture
 def work(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
-    resolve.code.cache_clear()  # what it wrote is in the directory of another test
     return Work(ROOT / "tests/smoke.yaml", tmp_path)
 
 
@@ -87,7 +86,7 @@ def test_a_clock_that_was_set_back_is_noticed_and_the_advice_helps(work):
     tomorrow = time.time() + 86400
     for path in (path for root in (".jobs", ".code", "results") for path in (Path(root), *Path(root).rglob("*"))):
         os.utime(path, (tomorrow, tomorrow))
-    with pytest.raises(InputError, match=r"\.jobs/.*/job\.json: was written later than this machine's clock") as caught:
+    with pytest.raises(InputError, match=r"\.code/.*: was written later than this machine's clock") as caught:
         work.inputs("data", "imagenet")
     subprocess.run(re.search(r"run: (find .*)", str(caught.value))[1], shell=True, check=True)
     assert max(path.stat().st_mtime for path in Path().rglob("*")) < time.time() + 2

@@ -14,7 +14,7 @@ from stage_calls import Work
 from tensors import randn
 
 from flexround.errors import SettingsError
-from flexround.jobs import resolve
+from flexround.jobs import codefile, resolve
 from flexround.models import blocks as protocol
 from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
@@ -66,7 +66,7 @@ def mistakes(mini, home, **changes):
 
 def written(plan, rule, *arguments):
     """Return the inputs of a run, and what its job file and the hashes of its code say."""
-    resolve.code.cache_clear()
+    codefile.contents.cache_clear()
     inputs = resolve.inputs(plan, rule, *arguments)
     return inputs, [Path(inputs[name]).read_text() for name in ("job", "code")]
 

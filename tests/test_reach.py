@@ -15,7 +15,7 @@ def reached(*starts):
 
 
 def forget():
-    for function in (reach.read_module, reach._roots, resolve.code):
+    for function in (reach.read_module, reach._roots, codefile.contents):
         function.cache_clear()
 
 
