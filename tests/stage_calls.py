@@ -45,7 +45,6 @@ class Work:
         """Run a stage's job unless its output is there; return the output's path."""
         with contextlib.chdir(self.root):
             if again or not Path(out).exists():
-                resolve.code.cache_clear()  # what it wrote may be in the directory of another test
                 call(stage, self.inputs(stage, *arguments), **options)
         return self.root / out
 

@@ -225,7 +225,7 @@ def test_flexround_is_compared_with_adaround_wherever_both_stand(scale: str, lea
     everything = Scope(scale, params.recipes.recipes, 1, Path("nowhere"))
     tables = {t.place: cells.collect(t, everything) for t in params.tables.values() if t.groups}
     both = {(cell.run, cell.metric): place for place, of in tables.items() for cell, _ in facing.matches(of)}
-    claims = specs.load(PARAMS / params.scale.shows.claims).claims.values()
+    claims = specs.load(params.scale.claims_file).claims.values()
     pairs = [pair for claim in claims for place in claim.places for pair in claim.matches(tables.get(place, []))]
     claimed = {(one.run, one.metric) for one, other in pairs if "adaround" in other.run.recipe}
     assert len(both) >= least

@@ -35,7 +35,7 @@ def synced(text):
 
 
 def test_jobs_that_ask_for_a_gpu_go_to_the_gpu_partition():
-    asking = {name for name, body in RULES.items() if re.search(r"^        gpu=", body, re.MULTILINE)}
+    asking = {name for name, body in RULES.items() if "get_gpu_resources(" in body}
     there = {rule for rule, values in PROFILE["set-resources"].items() if values.get("slurm_partition") == "gpu"}
     assert there == asking == {"finetune", "gate", "reconstruct", "select", "evaluate"}
     assert PROFILE["default-resources"]["slurm_partition"] == "cpu"

@@ -14,7 +14,7 @@ from stage_calls import Work
 from tensors import randn
 
 from flexround.errors import SettingsError
-from flexround.jobs import resolve
+from flexround.jobs import codefile, resolve
 from flexround.models import blocks as protocol
 from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
@@ -66,7 +66,7 @@ def mistakes(mini, home, **changes):
 
 def written(plan, rule, *arguments):
     """Return the inputs of a run, and what its job file and the hashes of its code say."""
-    resolve.code.cache_clear()
+    codefile.contents.cache_clear()
     inputs = resolve.inputs(plan, rule, *arguments)
     return inputs, [Path(inputs[name]).read_text() for name in ("job", "code")]
 
@@ -149,8 +149,8 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
         "rows: table 15, E: section = '': give it as the table's rows do",
         "rows: table 10, E: bits = '4/32': the table has none",
         "rows: table 2, E: 'b-nugde-w4'",
-        "recipes.e: itters: unknown key 'itters' (did you mean 'iters'?",
-        "recipes.e: lr",
+        "recipes.e.hyper: itters: unknown key 'itters' (did you mean 'iters'?",
+        "recipes.e.hyper: lr",
     ):
         assert any(text in line for line in lines), (text, lines)
 
@@ -234,7 +234,7 @@ def test_a_scale_file_describes_its_own_table(tmp_path):
         ("tables: squeezenet, published", "tables: real, published", "name them by letters that no file in params"),
         ("published: false", "published: true", "without published numbers"),
         ("recipe: b-rtn-w4", "recipe: b-rnt-w4", "own file, table 1: recipe 'b-rnt-w4' .did you mean 'b-rtn-w4'"),
-        ("tables:\n  - caption", "tables: 5\nrest:\n  - caption", "tables: write a list"),
+        ("tables:\n  - caption", "tables: 5\nrest:\n  - caption", "tables = 5: Input should be a valid array"),
         ("metrics: [top1]", "metrcs: [top1]", "unknown key 'metrcs' .did you mean 'metrics'"),
     ],
 )

@@ -9,14 +9,14 @@ import small
 import torch
 
 from flexround.errors import SettingsError
-from flexround.jobs import resolve
+from flexround.jobs import command, ranks, resolve
 from flexround.models import build
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
-from flexround.settings.schema import NeedRule, Needs
+from flexround.settings.schema import NeedRule
 from flexround.tasks import protocol
 from flexround.tasks.webnlg.task import WebNLGTrainSettings
 from flexround.tools import plan as stage
@@ -171,7 +171,7 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
     other = Run("mini", "imagenet", "resnet18-brecq", "b-adaround-w4", 0)
 
     def job(params, run, **config):
-        return Path(resolve.inputs(Plan(params, config=config), "reconstruct", run)["job"]).read_text()
+        return Path(resolve.inputs(Plan(params, config), "reconstruct", run)["job"]).read_text()
 
     before, of_other = job(params, run), job(params, other)
     assert job(params, run, jobs_per_gpu=3) == before
@@ -183,7 +183,7 @@ def test_a_job_changes_with_what_its_run_depends_on_alone(tmp_path, monkeypatch)
     assert job(params._replace(recipes=recipes), other) == of_other
     checkpoints = params.scale.checkpoints
     halves = checkpoints["resnet18-brecq"].model_copy(update={"evaluated": "float16"})
-    needs = (NeedRule(when={"stage": "reconstruct"}, set=Needs(mem_mb=9999, runtime=99)),)
+    needs = (NeedRule(when={"stage": "reconstruct"}, set={"mem_mb": 9999, "runtime": 99}),)
     scale = params.scale.model_copy(update={"checkpoints": checkpoints | {"resnet18-brecq": halves}, "needs": needs})
     assert job(params._replace(scale=scale), run) == before, "what it asks of the machine, how it is evaluated"
 
@@ -230,14 +230,14 @@ def test_what_a_scale_has_everything_for_is_made_by_default(paper):
     assert {task: paper.seeds(task) for task in paper.scale.tasks} == dict.fromkeys(paper.scale.tasks, 1) | {
         "imagenet": 5
     }
-    assert {Plan(paper.params, 3).seeds(task) for task in paper.scale.tasks} == {3}
+    assert {Plan(paper.params, {"seeds": 3}).seeds(task) for task in paper.scale.tasks} == {3}
     assert (smoke.complete_tables(), smoke.complete_figures()) == ([10], [4, 7]), "it has MobileNetV2 alone"
     with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
         smoke.table_runs(4)
 
 
 def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):
-    chosen = Plan(paper.params, 1, checkpoints="llama-7b, resnet18-brecq")
+    chosen = Plan(paper.params, {"seeds": 1, "checkpoints": "llama-7b, resnet18-brecq"})
     assert {run.checkpoint for run in chosen.table_runs(2)} == {"resnet18-brecq"}
     assert {run.checkpoint for run in chosen.table_runs(19)} == {"llama-7b"}
     assert chosen.table_runs(4) == []
@@ -248,16 +248,21 @@ def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):
     with pytest.raises(SettingsError, match="figure 4 shows mobilenetv2-brecq; add it"):
         chosen.figure_runs(4)
     with pytest.raises(SettingsError, match=r"--config checkpoints: 'resnet18-breck' .did you mean 'resnet18-brecq'"):
-        Plan(paper.params, checkpoints="llama-7b,resnet18-breck")
+        Plan(paper.params, {"checkpoints": "llama-7b,resnet18-breck"})
 
 
-def test_a_job_of_several_gpus_counts_for_all_jobs_that_could_share_them(paper):
+def test_a_job_of_several_gpus_counts_for_all_jobs_that_could_share_them_and_asks_for_its_own(paper, monkeypatch):
     stages = {"finetune": {"gpu": 2}, "evaluate": {"gpu": 0}}
     asked = {stage: paper.scale.resources[stage].model_copy(update=change) for stage, change in stages.items()}
     scale = paper.scale.model_copy(update={"resources": paper.scale.resources | asked})
-    plan = Plan(paper.params._replace(scale=scale), config={"jobs_per_gpu": "3"})
+    plan = Plan(paper.params._replace(scale=scale), {"jobs_per_gpu": "3"})
     assert [plan.gpu(stage) for stage in ("finetune", "reconstruct", "evaluate")] == [6, 1, 0]
     assert plan.launcher("finetune").endswith(".ranks 2")
+    monkeypatch.setattr(ranks.run, "run", lambda given: told.append(given.training_script_args))
+    told: list[list[str]] = []
+    assert ranks.main("2", "finetune", "job.json", "--gpus", "1", "--jobs-per-gpu", "3") == 0
+    asked = command.parsed(told[0])
+    assert (asked.gpus, asked.jobs_per_gpu) == (2, 1), "whatever Snakemake's limit leaves of the resource"
 
 
 def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):
@@ -274,7 +279,7 @@ def test_resources_are_those_of_the_job_and_grow_with_attempts(paper):
 
 def test_a_job_that_asks_for_too_little_is_refused_before_anything_runs(paper, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    rule = NeedRule(when={"stage": "reconstruct"}, set=Needs(gpu_mb=500, mem_mb=1000, runtime=1))
+    rule = NeedRule(when={"stage": "reconstruct"}, set={"gpu_mb": 500, "mem_mb": 1000, "runtime": 1})
     scale = paper.scale.model_copy(update={"needs": (rule,)})
     monkeypatch.setattr(stage.user_rows, "configured", lambda *_: paper.params._replace(scale=scale))
     with pytest.raises(SettingsError) as caught:

@@ -8,6 +8,7 @@ import pytest
 import stage_calls
 from stage_calls import Work
 
+from flexround.jobs import codefile
 from flexround.settings import reach
 
 TESTS = Path(__file__).parent
@@ -21,6 +22,7 @@ class Watch:
         self.call, self.closure, self.covered = stage_calls.call, reach.closure, set()
         monkeypatch.setattr(stage_calls, "call", self.watched)
         monkeypatch.setattr(reach, "closure", self.planned)
+        monkeypatch.setattr(codefile, "contents", codefile.contents.__wrapped__)  # not those of an earlier test
 
     def planned(self, *starts):
         found = self.closure(*starts)

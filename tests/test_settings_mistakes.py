@@ -30,7 +30,7 @@ loaded = functools.cache(load_params)
         (lambda name: loaded("mini").rounding_target(name), "adarond", "adaround"),
         (lambda name: protocol.named(loaded("mini").scale, name), "imagnet", "imagenet"),
         (lambda name: Plan(loaded("mini")).trials("imagenet", name, "b-rtn-w4"), "resnet18-breck", "resnet18-brecq"),
-        (lambda name: Plan(loaded("mini"), config={"scale": "mini", name: 1}), "seed", "seeds"),
+        (lambda name: Plan(loaded("mini"), {"scale": "mini", name: 1}), "seed", "seeds"),
         (scale_path, "papr", "paper"),
     ],
 )
@@ -92,9 +92,27 @@ def recipe(name, **fields):
     return into("recipes", **{name: MINE | fields})
 
 
-def copied(kind, known, name):
-    """Return a function that gives a scale something known under another name, too."""
-    return lambda content: content[kind].update({name: content[kind][known]})
+def copied(kind, known, name, **changes):
+    """Return a function that gives a scale something known under another name, too, with changes."""
+    return lambda content: content[kind].update({name: content[kind][known] | changes})
+
+
+def network(name, **changes):
+    """Return a function that adds a network whose model is wrong in some fields."""
+    return lambda content: content["checkpoints"].update(
+        {name: {"model": content["checkpoints"]["resnet18-brecq"]["model"] | changes}}
+    )
+
+
+def trained(task, **values):
+    """Return a function that adds a rule of fine-tuning settings."""
+    rule = {"when": {"task": task}, "set": values, "source": "a test"}
+    return lambda content: content["train"].append(rule)
+
+
+def without(key):
+    """Return a function that takes a fine-tuning setting from every rule."""
+    return lambda content: [rule["set"].pop(key, None) for rule in content["train"]]
 
 
 MINI, PAPER, RECIPES, TABLE3 = "scales/mini.yaml", "scales/paper.yaml", "recipes.yaml", "tables/table03.yaml"
@@ -113,6 +131,8 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (MINI, into("gates", 1, min="1"), "mini.yaml: gates.1.min = '1': "),
         (MINI, copied("tasks", "squad", "../x"), "mini.yaml: tasks: '../x': of a name use only "),
         (MINI, copied("checkpoints", "bert-large", "$(touch x)"), "mini.yaml: checkpoints: '$(touch x)': of a name "),
+        (MINI, into("checkpoints", "resnet50-brecq", source=None, streamed=True), "brecq: streamed needs a source: "),
+        (MINI, into("checkpoints", "mobilenetv2-brecq", pretrain="squad"), "v2-brecq: give source or pretrain, not "),
         (MINI, into("tasks", "imagenet", files="/etc/*"), "mini.yaml: tasks.imagenet.files = '/etc/*': give a relat"),
         (RECIPES, recipe("low", w_bits=1), "recipes.low.w_bits = 1: "),
         (RECIPES, recipe("high", a_bits=9), "recipes.high.a_bits = 9: "),
@@ -126,12 +146,17 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         ("figures.yaml", into(task=3), "figures.yaml: task: unknown key 'task'"),
         ("sources.yaml", into("resnet18-brecq", sha256="short"), "sources.yaml: resnet18-brecq.sha256 = 'short': "),
     ],
+    "mini: tables": [
+        ("tables/table04.yaml", into(descriptive=["Dataset"]), "descriptive: one of the headers must be Method"),
+        ("tables/table13.yaml", into("settings", 0, task="ptb"), "table13.yaml: settings: {'ptb'} not among the table"),
+        ("tables/table14.yaml", into(groups=[{"rows": []}]), "table14.yaml: give groups, or tasks and settings"),
+        ("tables/table17.yaml", into("settings", 0, setting="epochs"), "table17.yaml: settings.0.setting = 'epochs'"),
+        ("tables/table18.yaml", into("settings", 0, recipe=None), ": hyper.KEY needs a recipe"),
+    ],
     "mini: names": [
         (MINI, into("hyper", 0, "set", itres=5), "mini: hyper.0.set: itres: unknown key 'itres' (did"),
         (MINI, into("hyper", 0, "set", iters=-5), "mini: hyper.0.set: iters = -5: "),
         (MINI, into("hyper", 0, "set", lr={"v": 1e-3, "s1": -1}), "mini: hyper.0.set: lr.s1 = -1: "),
-        (MINI, into("train", 0, "set", epochs=-1), "mini: train.0.set: epochs = -1: "),
-        (MINI, into("train", 0, "set", lr="fast"), "mini: train.0.set: lr = 'fast': "),
         ("defaults.yaml", into("hyper", 0, "set", itres=5), "defaults.yaml: hyper.0.set: itres: unknown key"),
         ("defaults.yaml", into("hyper", 3, "set", loss_p=10**6), "defaults.yaml: hyper.3.set: loss_p = 1000000: "),
         (RECIPES, recipe("own", hyper={"itres": 5}), "recipes.yaml: own.hyper: itres: unknown key 'itres'"),
@@ -143,6 +168,7 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (RECIPES, recipe("d", rounding="own_rounding"), "d: rounding 'own_rounding' ("),
         (RECIPES, recipe("e", rounding="own:"), "e: rounding 'own:': write it as package.module:Name"),
         (RECIPES, into("recipes", f={"select": ["cle-b-flexround-w4"]}), "f.select: cle-b-flexround-w4 can't be cho"),
+        (RECIPES, into("recipes", g={"select": ["b-rtn-w4", "b-rtn-w3"]}), "g.select: recipes of different bits"),
         (
             MINI,
             into("checkpoints", "resnet18-brecq", source=None, pretrain="imagnet"),
@@ -163,13 +189,41 @@ MISTAKES = {  # by what is read together: file, change, the line about it
     "mini: what the rules lack": [
         (MINI, lambda content: content["hyper"][0]["set"].pop("a_lr"), ": a_lr: this key is required"),
     ],
+    "mini: code and its options": [
+        (MINI, network("n1", factory="nowhere.models:net"), "mini: checkpoints.n1: 'nowhere.models:net': no module"),
+        (MINI, network("n2", blocks="flexround.models.resnet:blcks"), "has no 'blcks' (did you mean 'blocks'?"),
+        (MINI, network("n3", blocks="resnet"), "checkpoints.n3: 'resnet': write it as package.module:Name"),
+        (MINI, network("n4", factory="flexround.models.cifar_resnet:resnet", args={"dept": 2}), "option 'dept' (did"),
+        (MINI, network("n5", factory="torch.nothing:net"), "checkpoints.n5: 'torch.nothing:net': no module"),
+        (MINI, copied("tasks", "squad", "t1", module="flexround.tasks.squad.task:Squd"), "tasks.t1: 'flexround.tasks."),
+        (MINI, copied("tasks", "squad", "t2", module="flexround.tasks.squat:Squad"), "tasks.t2: 'flexround.tasks.squ"),
+        (MINI, copied("tasks", "squad", "t3", module="flexround.models.resnet:blocks"), "no class attribute Options"),
+        (MINI, into("tasks", "squad", "options", n_bst=2), "tasks.squad: options: n_bst: unknown key 'n_bst' (did you"),
+        (MINI, into("tasks", "imagenet", "options", val="2500"), "tasks.imagenet: options: val = '2500': "),
+        (MINI, into("tasks", "glue-mnli", "options", heldout=True), "tasks.glue-mnli: options: heldout = True: "),
+        (MINI, into("tasks", "wikitext2", "options", name="wikitext3"), "wikitext2: options: name = 'wikitext3': "),
+        (MINI, into("tasks", "commonsense", "options", shots=[]), "tasks.commonsense: options: shots = []: "),
+        (RECIPES, recipe("r1", options={"learn_s": 1}), "r1: rounding flexround.quant.flexround:FlexRound: unkno"),
+        (RECIPES, recipe("r2", rounding="rtn", options={"x": 1}), "r2: rounding flexround.quant.rtn:RTN: unknown opti"),
+        (RECIPES, recipe("r3", rounding="flexround.quant.grid:clip"), "r3: rounding 'flexround.quant.grid:clip': is"),
+    ],
+    "mini: what rules give networks": [
+        (MINI, trained("glue-*", epochs=-1), "mini, train settings of glue-mnli/bert-base and 39 more: epochs = -1"),
+        (MINI, trained("glue-*", epoch=1), "more: epoch: unknown key 'epoch' (did you mean 'epochs'?"),
+        (MINI, trained("glue-*", crop_padding=1), "crop_padding: unknown key 'crop_padding'"),  # of images
+        (MINI, trained("glue-*", warmup=2), "warmup = 2: "),  # epochs of images, a share of texts' steps
+        (MINI, trained("webnlg", label_smoothing=-1), "label_smoothing = -1: "),
+        (MINI, trained("*-lora", frozen="float16", lora=None), "frozen: float16 needs `lora`"),
+    ],
+    "mini: what no rule gives a network": [
+        (MINI, without("batch"), "more: batch: this key is required and missing"),
+    ],
     "mini: samples fewer than each size of batch": [
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=16"),
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=32"),
     ],
     "mini: bits": [
         (TABLE3, into(*FIRST_ROW, bits="3/4"), "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4"),
-        (RECIPES, into("recipes", g={"select": ["b-rtn-w4", "b-rtn-w3"]}), "g.select: recipes of different bits"),
     ],
     "paper: sources and tolerances": [
         (TABLE3, into(tolerance={"top1": 0.3}), "table03.yaml: tolerance 'top5' (did you mean 'top1'?"),
@@ -188,7 +242,7 @@ def test_each_mistake_in_the_files_is_one_line_with_its_place_and_a_way_out(edit
         edit(name, change)
     lines = complaints(together.partition(":")[0])
     for _, _, expected in MISTAKES[together]:
-        assert len([line for line in lines if expected in line]) == 1, (expected, lines)
+        assert len([line for line in lines if expected in line]) == 1, (expected, "\n".join(lines))
     assert len(lines) == len(MISTAKES[together]), lines
 
 

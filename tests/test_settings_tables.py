@@ -16,8 +16,6 @@ from flexround.settings.load import load_params
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
 from flexround.settings.schema import HyperRule
-from flexround.settings.tables import Table
-from flexround.settings.validation import validate
 from flexround.tasks.text.lora_training import AdapterTrainSettings
 
 PAPER = load_params("paper")
@@ -111,27 +109,6 @@ def test_settings_are_shown_in_the_papers_form(number):
     page = html.render(*shown)
     assert {text: page.count(text) for text in counts} == counts
     assert said in terminal.render(*shown)
-
-
-def of_epochs(**changes):
-    """Return the change that leaves a table one cell."""
-    return {"settings": [{"column": "Epoch", "setting": "train.lr", "checkpoints": ["a"]} | changes]}
-
-
-@pytest.mark.parametrize(
-    ("table", "changes", "message"),
-    [
-        (SETTINGS[13], {"tasks": []}, "give groups, or tasks and settings"),
-        (SETTINGS[13], {"groups": [{"rows": []}]}, "give groups, or tasks and settings"),
-        (SETTINGS[13], of_epochs(setting="epochs"), r"settings\.0\.setting = 'epochs'"),
-        (SETTINGS[13], of_epochs(setting="hyper.lr"), "hyper.KEY needs a recipe"),
-        (SETTINGS[13], of_epochs(task="ptb"), "'ptb'} not among the table's tasks"),
-        (OF_RUNS["table04"], {"descriptive": ["Dataset", "Recipe"]}, "one of the headers must be Method"),
-    ],
-)
-def test_a_table_of_no_kind_is_refused(table, changes, message):
-    with pytest.raises(SettingsError, match=message):
-        validate(Table, table.model_dump() | changes, table.file)
 
 
 # the appendices on LLaMA, which give their settings in the text

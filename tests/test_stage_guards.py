@@ -14,7 +14,6 @@ from stage_calls import Work, call
 
 from flexround.errors import InputError
 from flexround.io import artifacts, resume
-from flexround.jobs import resolve
 from flexround.stages import evaluate, finetune, reconstruct, select
 from flexround.tasks import protocol
 
@@ -25,12 +24,6 @@ TEXTS = "corpus", "gpt-neo-125m"
 
 class Stop(Exception):
     """A stage has said where it keeps its work."""
-
-
-@pytest.fixture(autouse=True)
-def _code_is_written_here():
-    """Forget which hashes of code are written: they may be in the directory of another test."""
-    resolve.code.cache_clear()
 
 
 @pytest.fixture(scope="module")

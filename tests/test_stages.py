@@ -114,10 +114,12 @@ def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
     for name in ("input", "output", "log"):
         call = section(rule, name)
         assert call.keywords or call.args, f"rule {rule} names no {name}"
-    resources = {keyword.arg for keyword in section(rule, "resources").keywords}
+    resources = ast.unparse(section(rule, "resources"))
     shell = ast.literal_eval(section(rule, "shell").args[0])
-    assert {"mem_mb", "runtime"} <= resources
+    assert re.search(r"\*\*get_(gpu_)?resources\('\w+'\)|mem_mb=\d+, runtime=\d+", resources)
     assert "{log" in shell
+    unquoted = {*re.findall(r"\{params\.(\w+)\}", shell)}
+    assert unquoted <= {"launch"}, "what comes from the command line is quoted: {params.NAME:q}"
     if not (job := JOB.search(shell)):
         return
     assert "--usage {log.usage}" in shell

@@ -18,7 +18,6 @@ from flexround.errors import SettingsError
 from flexround.io import artifacts, sources
 from flexround.models import build
 from flexround.reconstruct import network
-from flexround.settings import schema
 from flexround.settings.load import read_scale
 
 SCALE = Path(__file__).with_name("lm_scale.yaml")
@@ -119,9 +118,3 @@ def test_surgery_on_a_streamed_network_is_refused(make):
         network.to_quantize(
             checkpoint, {"head": "causal-lm"}, weights, ["cross_layer_equalization"], test_streaming.CPU
         )
-
-
-def test_a_streamed_network_has_a_source():
-    model = {"factory": "a:b", "blocks": "a:b"}
-    with pytest.raises(ValueError, match="streamed needs a source"):
-        schema.Checkpoint(model=model, streamed=True)

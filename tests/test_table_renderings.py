@@ -213,7 +213,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
 def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_checkpoints(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    plan = Plan(loaded("mini"), checkpoints="resnet18-brecq")
+    plan = Plan(loaded("mini"), {"checkpoints": "resnet18-brecq"})
     table, made = plan.params.tables[2], tmp_path / "results/mini"
     write_run(tmp_path / "results", plan.table_runs(2)[0], hits(900), ("top1", "top5"))
     with contextlib.chdir(tmp_path):

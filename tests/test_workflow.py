@@ -301,16 +301,11 @@ def test_the_name_of_a_scale_file_is_no_command(project):
     (project.root / odd).write_text(SCALE.replace("name: little", "name: odd"))
     printed = ("--printshellcmds", "--quiet", "host")
     done = project.snakemake("-n", "results/odd/report.html", *printed, config=[f"scale={odd}"])
+    assert "claims" not in jobs(done.stdout), "those of the paper are about its tables"
     (line,) = (line.partition(": ")[2] for line in done.stdout.splitlines() if "flexround.tools.report" in line)
     assert odd in shlex.split(line)
     project.run("bash", "-c", f"python() {{ :; }}; mkdir logs/odd; {line}")
     assert not (project.root / "ran").exists()
-
-
-def test_what_comes_from_the_command_line_is_quoted_in_every_rule():
-    for path in (ROOT / "workflow").rglob("*.smk"):
-        for name in re.findall(r"\{params\.(\w+)\}", path.read_text()):
-            assert name == "launch", f"{path}: {{params.{name}}} without :q"
 
 
 def test_a_rounding_of_the_users_own_has_a_row_and_changes_nothing_else(project, tmp_path):

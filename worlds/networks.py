@@ -45,7 +45,7 @@ def run(arguments: argparse.Namespace) -> None:
         NumericalError: weights that float16 can't hold.
     """
     params, reader = load_params(arguments.scale), load_params(arguments.reader)
-    for name, task in Plan(params, checkpoints=arguments.checkpoints).pretrained().items():
+    for name, task in Plan(params, {"checkpoints": arguments.checkpoints}).pretrained().items():
         row = reader.checkpoint(name).source or ""
         if row not in reader.sources or not reader.sources[row].inside:
             raise SettingsError(f"scale {arguments.reader}: {name}: its source {row!r} is no file of this project")

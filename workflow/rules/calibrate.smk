@@ -11,7 +11,6 @@ rule calibrate:
         usage="logs/{scale}/calibration/{task}/n{samples}-seed{seed}.usage.json",
     threads: PLAN.resources("calibrate").threads
     resources:
-        mem_mb=get_resource("calibrate", "mem_mb"),
-        runtime=get_resource("calibrate", "runtime"),
+        **get_resources("calibrate"),
     shell:
         "python -m flexround.jobs calibrate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

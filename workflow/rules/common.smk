@@ -71,14 +71,24 @@ def get_run(wildcards):
     )
 
 
-def get_resource(stage, name):
-    """Return a function of the wildcards: what a job of a stage asks of the machine, more if it failed before."""
-    return lambda wildcards, attempt: getattr(
-        PLAN.resources(
-            stage, wildcards.get("task"), wildcards.get("checkpoint"), attempt
-        ),
-        name,
-    )
+def get_resources(stage, *names):
+    """Return what a job of a stage asks of the machine, as functions of its wildcards; more if it failed before."""
+
+    def asked(name):
+        return lambda wildcards, attempt: getattr(
+            PLAN.resources(
+                stage, wildcards.get("task"), wildcards.get("checkpoint"), attempt
+            ),
+            name,
+        )
+
+    return {name: asked(name) for name in ("mem_mb", "runtime", *names)}
+
+
+def get_gpu_resources(stage):
+    """Return the same of a stage that uses GPUs."""
+    shares = {"gpu": PLAN.gpu(stage), "jobs_per_gpu": PLAN.jobs_per_gpu}
+    return shares | get_resources(stage, "gpu_mb")
 
 
 def get_regress_runs(wildcards):

@@ -13,8 +13,7 @@ rule fetch:
     retries: 0
     localrule: True
     resources:
-        mem_mb=PLAN.resources("data").mem_mb,
-        runtime=PLAN.resources("data").runtime,
+        **get_resources("data"),
     shell:
         "python -m flexround.jobs fetch {input.job} --usage {log.usage} > {log.text} 2>&1"
 
@@ -29,7 +28,6 @@ rule data:
         usage="logs/{scale}/data/{task}.usage.json",
     threads: PLAN.resources("data").threads
     resources:
-        mem_mb=PLAN.resources("data").mem_mb,
-        runtime=PLAN.resources("data").runtime,
+        **get_resources("data"),
     shell:
         "python -m flexround.jobs data {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

@@ -12,11 +12,7 @@ rule evaluate:
         usage="logs/{scale}/evaluated/{task}/{checkpoint}/{recipe}/seed{seed}.usage.json",
     threads: PLAN.resources("evaluate").threads
     resources:
-        gpu=PLAN.gpu("evaluate"),
-        jobs_per_gpu=PLAN.jobs_per_gpu,
-        mem_mb=get_resource("evaluate", "mem_mb"),
-        runtime=get_resource("evaluate", "runtime"),
-        gpu_mb=get_resource("evaluate", "gpu_mb"),
+        **get_gpu_resources("evaluate"),
     shell:
         "python -m flexround.jobs evaluate {input.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

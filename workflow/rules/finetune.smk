@@ -13,11 +13,7 @@ rule finetune:
     priority: 1
     threads: PLAN.resources("finetune").threads
     resources:
-        gpu=PLAN.gpu("finetune"),
-        jobs_per_gpu=PLAN.jobs_per_gpu,
-        mem_mb=get_resource("finetune", "mem_mb"),
-        runtime=get_resource("finetune", "runtime"),
-        gpu_mb=get_resource("finetune", "gpu_mb"),
+        **get_gpu_resources("finetune"),
     params:
         launch=PLAN.launcher("finetune"),
     shell:
@@ -45,11 +41,7 @@ rule gate:
     priority: 1
     threads: PLAN.resources("evaluate").threads
     resources:
-        gpu=PLAN.gpu("evaluate"),
-        jobs_per_gpu=PLAN.jobs_per_gpu,
-        mem_mb=get_resource("evaluate", "mem_mb"),
-        runtime=get_resource("evaluate", "runtime"),
-        gpu_mb=get_resource("evaluate", "gpu_mb"),
+        **get_gpu_resources("evaluate"),
     shell:
         "python -m flexround.jobs gate {input.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

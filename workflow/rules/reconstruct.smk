@@ -13,11 +13,7 @@ rule reconstruct:
         recipe=PLAN.pattern(PLAN.params.recipes.made("setting")),
     threads: PLAN.resources("reconstruct").threads
     resources:
-        gpu=PLAN.gpu("reconstruct"),
-        jobs_per_gpu=PLAN.jobs_per_gpu,
-        mem_mb=get_resource("reconstruct", "mem_mb"),
-        runtime=get_resource("reconstruct", "runtime"),
-        gpu_mb=get_resource("reconstruct", "gpu_mb"),
+        **get_gpu_resources("reconstruct"),
     shell:
         "python -m flexround.jobs reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} --cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
@@ -35,11 +31,7 @@ rule select:
         recipe=PLAN.pattern(PLAN.params.recipes.made("select")),
     threads: PLAN.resources("evaluate").threads
     resources:
-        gpu=PLAN.gpu("evaluate"),
-        jobs_per_gpu=PLAN.jobs_per_gpu,
-        mem_mb=get_resource("evaluate", "mem_mb"),
-        runtime=get_resource("evaluate", "runtime"),
-        gpu_mb=get_resource("evaluate", "gpu_mb"),
+        **get_gpu_resources("evaluate"),
     shell:
         "python -m flexround.jobs select {input.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

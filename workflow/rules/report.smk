@@ -10,15 +10,14 @@ rule report:
         figures=expand(
             "results/{{scale}}/figure{figure}.png", figure=PLAN.complete_figures()
         ),
-        claims="results/{scale}/claims.csv",
+        claims=["results/{scale}/claims.csv"] if PLAN.scale.shows.claims else [],
         ranking="results/{scale}/ranking.csv",
     output:
         page="results/{scale}/report.html",
     log:
         "logs/{scale}/report.log",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     params:
         scale=str(config.get("scale", "mini")),
         own=["--own", str(config["own"])] if "own" in config else [],
@@ -41,8 +40,7 @@ rule paper:
     log:
         "logs/{scale}/paper.log",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     params:
         scale=str(config.get("scale", "mini")),
     shell:

@@ -22,8 +22,7 @@ rule tabulate:
         text=f"logs/{{scale}}/{SERIES}{{table}}.log",
         usage=f"logs/{{scale}}/{SERIES}{{table}}.usage.json",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     shell:
         "python -m flexround.jobs tabulate {input.job} --usage {log.usage} 2> {log.text}"
 
@@ -43,8 +42,7 @@ rule figure:
         text="logs/{scale}/figure{figure}.log",
         usage="logs/{scale}/figure{figure}.usage.json",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     shell:
         "python -m flexround.jobs figure {input.job} --usage {log.usage} > {log.text} 2>&1"
 
@@ -58,8 +56,7 @@ rule summary:
         text="logs/{scale}/summary.log",
         usage="logs/{scale}/summary.usage.json",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     shell:
         "python -m flexround.jobs summary {input.job} --usage {log.usage} > {log.text} 2>&1"
 
@@ -73,8 +70,7 @@ rule ranking:
         text="logs/{scale}/ranking.log",
         usage="logs/{scale}/ranking.usage.json",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     shell:
         "python -m flexround.jobs ranking {input.job} --usage {log.usage} > {log.text} 2>&1"
 
@@ -126,8 +122,7 @@ rule claims:
         text="logs/{scale}/claims.log",
         usage="logs/{scale}/claims.usage.json",
     resources:
-        mem_mb=PLAN.resources("tabulate").mem_mb,
-        runtime=PLAN.resources("tabulate").runtime,
+        **get_resources("tabulate"),
     shell:
         "python -m flexround.jobs claims {input.job} --usage {log.usage} 2> {log.text}"
 

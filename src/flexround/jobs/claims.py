@@ -10,7 +10,7 @@ from flexround.results.claims import specs
 from flexround.results.claims.specs import Claims
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
-from flexround.settings.layout import PARAMS, Run
+from flexround.settings.layout import Run
 from flexround.settings.tables import Table
 
 
@@ -32,7 +32,7 @@ def resolve(plan: Plan) -> Planned:
         tables=tables,
         bold=tuple(sorted(paper_numbers.load_bold())) if plan.scale.shows.published else (),
         budgets=budgets(plan),
-        claims=specs.load(PARAMS / plan.scale.shows.claims),
+        claims=specs.load(plan.scale.claims_file),
         sizes=sample_sizes.of(plan),
         out=RESULTS / plan.scale.name / "claims.csv",
     )

@@ -5,6 +5,7 @@ can import what was edited. ``sources.json`` beside it has the sha256 of the who
 which takes a millisecond, and reads the syntax tree of a file whose sha256 differs: the edit may be a comment.
 """
 
+import functools
 import json
 from pathlib import Path
 
@@ -16,6 +17,7 @@ from flexround.settings.layout import ROOT
 SOURCES = "sources.json"
 
 
+@functools.cache
 def contents(*starts: str, files: tuple[str, ...] = ()) -> tuple[str, str]:
     """Return the text of a code file, where a user's file has its name alone, since it may be moved, and of SOURCES.
 

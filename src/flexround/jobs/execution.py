@@ -12,12 +12,12 @@ import time
 import traceback
 from pathlib import Path
 
-from flexround.errors import FlexRoundError
+from flexround.errors import USER_ERROR, FlexRoundError
 from flexround.jobs import codefile
 from flexround.machine import hardware, memory, threads
+from flexround.settings.layout import MODULES
 
-MODULES = "FLEXROUND_MODULES"  # environment variable: directories of the user's own modules
-BUG, USER_ERROR, INTERRUPTED = 1, 2, 130
+BUG, INTERRUPTED = 1, 130
 
 log = logging.getLogger(__name__)
 

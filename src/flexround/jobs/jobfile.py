@@ -7,11 +7,10 @@ beside this one with the class of its job and the function ``resolve``, which pl
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import Field
 
-from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.settings.schema import Checkpoint, Strict, TaskSpec
 from flexround.settings.validation import validate
@@ -21,13 +20,10 @@ if TYPE_CHECKING:
 else:
     Plan = Any  # no job depends on the code that planned it
 
-FORMAT: Literal[1] = 1
-
 
 class Job(Strict):
     """What the job files of all rules have."""
 
-    format: Literal[1] = FORMAT
     code: Path | None = Field(None, description="code file; none: the job depends on no code (jobs/codefile.py)")
     out: Path = Field(description="the directory, or the first of the files, that the rule makes")
 
@@ -36,13 +32,10 @@ class Job(Strict):
         """Read a job file.
 
         Raises:
-            InputError: it is missing, damaged, or of another format.
-            SettingsError: it was written for another rule or by another version.
+            InputError: it is missing or damaged.
+            SettingsError: it was written for another rule or by another version; ``snakemake -n`` writes it anew.
         """
-        content = artifacts.read_json(path)
-        if not isinstance(content, dict) or content.get("format") != FORMAT:
-            raise InputError(f"{path}: not a job file of format {FORMAT}; snakemake -n writes it anew")
-        return validate(cls, content, str(path))
+        return validate(cls, artifacts.read_json(path), str(path))
 
 
 class NetworkJob(Job):

@@ -16,12 +16,14 @@ from flexround.jobs.client import FAILED, KILLED
 
 
 def main(count: str, *arguments: str) -> int:
-    """Run ``count`` ranks of the job that ``arguments`` name.
+    """Run ``count`` ranks of the job that ``arguments`` name, which asks for as many GPUs, however many are counted.
 
-    Return the exit code: 2 after a FlexRoundError, as a job alone.
+    Return the exit code: 2 after a FlexRoundError, as a job alone. Snakemake tells the job no more GPUs than the limit
+    of its resource ``gpu``, which may be the default of one.
     """
     logging.getLogger("torch.distributed.elastic").setLevel(logging.CRITICAL)  # it tells what is told below
     given = ["--standalone", "--nproc-per-node", count, "--module", "flexround.jobs", *arguments]
+    given += ["--gpus", count, "--jobs-per-gpu", "1"]  # the last one counts
     try:
         run.run(run.parse_args(given))
     except ChildFailedError as error:

@@ -1,7 +1,6 @@
 """Write the job and code files of a plan, and say what each rule reads: what the Snakefile asks. No torch here."""
 
 import contextlib
-import functools
 import importlib
 import sys
 import time
@@ -66,9 +65,8 @@ def _updated(path: Path, text: str) -> str:
     return str(path)
 
 
-@functools.cache
 def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> str:
-    """Write the code file of a stage, unless it is there, and return its path.
+    """Write the code file of a stage, unless it is there with this content, and return its path.
 
     ``targets`` are further ``package.module:name`` that the settings make the stage import, ``files`` others it reads.
     """

@@ -3,17 +3,16 @@
 What a value may be by itself is checked by its type (``schema.py``) when its file is read.
 """
 
-import contextlib
 import fnmatch
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
 from flexround.settings.params import Params, hyper
-from flexround.settings.schema import Hyper, Recipe, Strict, TrainRule
+from flexround.settings.schema import Hyper
 from flexround.settings.tables import Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
 
@@ -25,33 +24,54 @@ def check(params: Params) -> None:
         SettingsError: a line for each mistake. What rules give networks and runs together is looked at when each rule
             alone is right.
     """
+    recipes = params.recipes.recipes
     errors = _check_rules(params) + _check_patterns(params) + _check_options(params) + _check_references(params)
-    if FULL_PRECISION not in params.recipes.recipes:
+    errors += [line for name in recipes for line in check_recipe(params, name, f"params/recipes.yaml: {name}")]
+    if FULL_PRECISION not in recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if not errors:
-        errors = _check_runs(params) + _check_trained(params)
+        errors = [line for pair in params.pairs() for line in attempt("", params.gate, *pair)]
+        errors += check_runs(params, params.recipes.made("setting")) + _check_trained(params)
     if not errors:
         errors = [f"{table.file}: {line}" for table in params.tables.values() for line in check_bits(params, table)]
-        for name in params.recipes.made("select"):
-            if len(found := {params.recipes.bits(other) for other in params.recipe(name).select}) > 1:
-                errors.append(f"params/recipes.yaml: {name}.select: recipes of different bits {sorted(found)}")
     if errors:
         raise SettingsError("\n".join(dict.fromkeys(errors)))
 
 
+def check_recipe(params: Params, name: str, where: str) -> list[str]:
+    """Return what is wrong in a recipe by itself: its hyper-parameters, its rounding, what it chooses among."""
+    recipe = params.recipe(name)
+    errors = wrong_parts(Hyper, recipe.hyper, f"{where}.hyper")
+    if recipe.rounding:
+        with noted(errors, f"{where}: "):
+            code.check_rounding(params.rounding_target(recipe.rounding), recipe.options)
+    if recipe.select:
+        errors += attempt(f"{where}.select: ", _check_candidates, params, recipe.select)
+    return errors
+
+
+def check_runs(params: Params, recipes: Iterable[str]) -> list[str]:
+    """Resolve every run of a recipe that is shown; one that is not shown must fit at least one of the networks."""
+    errors: list[str] = []
+    shown: dict[str, list[tuple[str, str]]] = {}
+    for task, checkpoint, name in params.shown():
+        shown.setdefault(name, []).append((task, checkpoint))
+    for name in recipes:
+        runs = [Run(params.scale.name, *pair, name, 0) for pair in shown.get(name) or params.pairs()]
+        found = [attempt("", hyper, params, run) for run in runs]
+        if name in shown or all(found):
+            errors += itertools.chain(*found)
+    return _merged(errors)
+
+
 def _check_references(params: Params) -> list[str]:
-    """Check every name that stands for something: a recipe, rounding, source or task of the files, or code."""
-    recipes, scale, spec = params.recipes.recipes, params.scale, params.figures.sample_size
+    """Check what scale, tables and figures name: recipes, sources, tasks and code."""
+    scale, spec = params.scale, params.figures.sample_size
     errors: list[str] = []
 
     def refuse(where: str, check: Callable[..., object], *values: object) -> None:
         errors.extend(attempt(f"{where}: ", check, *values))
 
-    for name, recipe in recipes.items():
-        if recipe.rounding:
-            refuse(f"params/recipes.yaml: {name}", check_rounding, params, recipe)
-        for other in recipe.select:
-            refuse(f"params/recipes.yaml: {name}.select", _check_candidate, params, other)
     for name, checkpoint in scale.checkpoints.items():
         where = f"scale {scale.name}: checkpoints.{name}"
         for source in checkpoint.sources:
@@ -81,16 +101,14 @@ def _check_references(params: Params) -> list[str]:
     return errors
 
 
-def check_rounding(params: Params, recipe: Recipe) -> None:
-    """Check that a recipe's rounding is there and takes its options."""
-    code.check_rounding(params.rounding_target(recipe.rounding or ""), recipe.options)
-
-
-def _check_candidate(params: Params, name: str) -> None:
-    """Check that a recipe can be chosen by ``select``: the evaluation then builds the network without surgery."""
-    recipe = params.recipe(name)
-    if not recipe.setting or recipe.preprocess:
-        raise SettingsError(f"{name} can't be chosen: it needs a setting of its own, and no preprocess")
+def _check_candidates(params: Params, names: Iterable[str]) -> None:
+    """Check that ``select`` can choose among recipes: an evaluation then builds the network without surgery."""
+    for name in names:
+        recipe = params.recipe(name)
+        if not recipe.setting or recipe.preprocess:
+            raise SettingsError(f"{name} can't be chosen: it needs a setting of its own, and no preprocess")
+    if len(bits := {params.recipes.bits(name) for name in names}) > 1:
+        raise SettingsError(f"recipes of different bits {sorted(bits)}")
 
 
 def _check_options(params: Params) -> list[str]:
@@ -104,49 +122,25 @@ def _check_options(params: Params) -> list[str]:
 
 
 def _check_rules(params: Params) -> list[str]:
-    """Check the settings of each rule and recipe alone, where their file is known."""
-    scale = f"scale {params.scale.name}"
-    parts = {f"params/defaults.yaml: hyper.{i}.set": rule.set for i, rule in enumerate(params.defaults.hyper)}
-    parts |= {f"{scale}: hyper.{i}.set": rule.set for i, rule in enumerate(params.scale.hyper)}
-    parts |= {f"params/recipes.yaml: {name}.hyper": recipe.hyper for name, recipe in params.recipes.recipes.items()}
-    wrong = [lines for where, values in parts.items() for lines in wrong_parts(Hyper, values, where).values()]
-    wrong += [_check_training(params, rule, f"{scale}: train.{i}.set") for i, rule in enumerate(params.scale.train)]
-    return list(itertools.chain(*wrong))
-
-
-def _check_training(params: Params, rule: TrainRule, where: str) -> list[str]:
-    """Check that one of the tasks that a rule is for takes each of its settings."""
-    names = fnmatch.filter(params.scale.tasks, rule.when.get("task", "*"))
-    kinds = list(dict.fromkeys(_training(params, name) for name in names))
-    known = {field for kind in kinds if kind is not None for field in kind.model_fields}
-    if None in kinds:
-        return []  # a task that checks its settings itself
-    errors = [f"{where}: {key}: unknown key {suggest(key, known)}" for key in rule.set if kinds and key not in known]
-    wrong: dict[str, list[list[str]]] = {}  # for each kind that has the key
-    for kind in filter(None, kinds):
-        own = {key: value for key, value in rule.set.items() if key in kind.model_fields}
-        parts = wrong_parts(kind, own, where)
-        for key in own:
-            wrong.setdefault(key, []).append(parts.get(key, []))
-    return errors + [line for found in wrong.values() if all(found) for line in found[0]]
-
-
-def _training(params: Params, task: str) -> type[Strict] | None:
-    """Return the class of a task's train settings; None if it has none or, as reported elsewhere, isn't there."""
-    with contextlib.suppress(SettingsError):
-        return options.of(params.scale.tasks[task].module).training
-    return None
+    """Check the hyper-parameters of each rule by itself, where its file is known."""
+    files = {"params/defaults.yaml": params.defaults.hyper, f"scale {params.scale.name}": params.scale.hyper}
+    return [
+        line
+        for where, rules in files.items()
+        for i, rule in enumerate(rules)
+        for line in wrong_parts(Hyper, rule.set, f"{where}: hyper.{i}.set")
+    ]
 
 
 def _check_trained(params: Params) -> list[str]:
-    """Check what the rules together give each network; of networks with the same settings the first is named."""
-    errors: dict[str, list[str]] = {}
-    for task, checkpoint in _networks(params):
-        kind, settings = _training(params, task), params.train(task, checkpoint)
-        if kind is not None and settings is not None and (alike := f"{kind} {settings}") not in errors:
-            where = f"scale {params.scale.name}: train: what the rules give {checkpoint} on {task}"
-            errors[alike] = attempt("", given, kind, settings, where)
-    return list(itertools.chain(*errors.values()))
+    """Check what the rules together give each network that is trained, unless its task checks that itself."""
+    errors: list[str] = []
+    for task, checkpoint in dict.fromkeys(_networks(params)):
+        kind, settings = options.of(params.scale.tasks[task].module).training, params.train(task, checkpoint)
+        if kind is not None and settings is not None:
+            where = f"scale {params.scale.name}, train settings of {task}/{checkpoint}"
+            errors += attempt("", given, kind, settings, where)
+    return _merged(errors)
 
 
 def _networks(params: Params) -> Iterator[tuple[str, str]]:
@@ -202,25 +196,11 @@ def _check_patterns(params: Params) -> list[str]:
     ]
 
 
-def _check_runs(params: Params) -> list[str]:
-    """Resolve every run of a table or figure; a recipe that none shows must fit at least one of their networks."""
-    errors = [line for pair in params.pairs() for line in attempt("", params.gate, *pair)]
-    shown: dict[str, list[tuple[str, str]]] = {}
-    for task, checkpoint, name in params.shown():
-        shown.setdefault(name, []).append((task, checkpoint))
-    for name in params.recipes.made("setting"):
-        runs = [Run(params.scale.name, *pair, name, 0) for pair in shown.get(name) or params.pairs()]
-        found = [attempt("", hyper, params, run) for run in runs]
-        if name in shown or all(found):
-            errors += itertools.chain(*found)
-    return _merged(errors)
-
-
 def _merged(errors: list[str]) -> list[str]:
     """Return one line for each mistake that many runs share."""
     mistakes: dict[str, list[str]] = {}
     for error in errors:
         where, _, text = error.partition(": ")
         mistakes.setdefault(text, []).append(where)
-    more = {text: f" and {len(places) - 1} more runs" if len(places) > 1 else "" for text, places in mistakes.items()}
+    more = {text: f" and {len(places) - 1} more" if len(places) > 1 else "" for text, places in mistakes.items()}
     return [f"{places[0]}{more[text]}: {text}" for text, places in mistakes.items()]

@@ -1,26 +1,23 @@
 """Read and validate ``params/``. No torch here: the Snakefile imports this."""
 
-import functools
 import os
 import sys
-from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
 from flexround.errors import SettingsError, suggest
 from flexround.settings import checks
-from flexround.settings.layout import PARAMS, REFERENCE, SOURCES
+from flexround.settings.layout import MODULES, PARAMS, REFERENCE, SOURCES
 from flexround.settings.params import Params
 from flexround.settings.schema import Defaults, Recipes, Scale, Shows
-from flexround.settings.sources import Placed, Sources
+from flexround.settings.sources import Sources, placed
 from flexround.settings.tables import FigureSpecs, Table
-from flexround.settings.validation import S, attempt, given, noted, read_yaml
+from flexround.settings.validation import S, given, noted, read_yaml
 
 OWN_SERIES = (
     "name them by letters that no file in params/tables begins with, without published numbers: "
     "shows: {tables: mine, published: false} makes results/mine1.csv and so on"
 )
-MODULES = "FLEXROUND_MODULES"  # environment variable with the directories of the user's modules: they may be moved
 
 
 def is_path(scale: str) -> bool:
@@ -75,11 +72,11 @@ def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
 
 def _check_name(name: str, path: Path) -> None:
     """Check that the results of a scale have a directory of their own: two files can't have one name."""
-    home, path = (PARAMS / "scales").resolve(), path.resolve()
-    known = path.parent == home or (home / f"{name}.yaml").exists()
-    if f"results/{name}" in (SOURCES, REFERENCE) or (known and path != home / f"{name}.yaml"):
+    home = (PARAMS / "scales").resolve()
+    known = path.resolve().parent == home or (home / f"{name}.yaml").exists()
+    if f"results/{name}" in (SOURCES, REFERENCE) or (known and path.resolve() != home / f"{name}.yaml"):
         way = f"its results need a place of their own; write {path.stem}, or another that no file in {home} has"
-        raise SettingsError(f"name = {name!r}: {way}")
+        raise SettingsError(f"{path}: name = {name!r}: {way}")
 
 
 def _laid_over(base: Any, change: Any) -> Any:
@@ -103,66 +100,45 @@ def load_params(scale: str) -> Params:
     """
     errors: list[str] = []
 
-    def read(model: type[S], path: Path, reader: Callable[[Path], Any] = read_yaml) -> S | None:
+    def read(model: type[S], path: Path, own: dict[str, Any] | None = None, place: str = "") -> S | None:
         with noted(errors):
-            return given(model, reader(path), str(path))
+            return given(model, read_yaml(path) if own is None else own, f"{path}{place}")
         return None
 
-    path = scale_path(scale)
+    path, found = scale_path(scale), None
     if is_path(scale):
         import_beside(path)
-    content: Any = None
     with noted(errors):
-        content = read_scale(scale)
-    own = content.pop("tables", []) if isinstance(content, dict) else []
-    if not isinstance(own, list):
-        errors.append(f"{path}: tables: write a list, an item for each table")
-        own = []
-    given_sources = content.pop("sources", {}) if isinstance(content, dict) else {}
-    placed = Placed({})
-    with noted(errors):
-        placed = given(Placed, given_sources, f"{path}: sources")
-    found = read(Scale, path, lambda _: content) if content is not None else None
-    if found:
-        errors += attempt(f"{path}: ", _check_name, found.name, path)
-    recipes = read(Recipes, PARAMS / "recipes.yaml")
-    defaults = read(Defaults, PARAMS / "defaults.yaml")
+        found = given(Scale, read_scale(scale), str(path))
+        _check_name(found.name, path)
     shows = found.shows if found else Shows.model_validate({})
-    described = _described(own, shows, path)
-    tables = [read(Table, file, reader) for file, reader in described]
-    if own and (shows.published or list((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))):
-        errors.append(f"{path}: tables: {OWN_SERIES}")
-    figures = read(FigureSpecs, PARAMS / shows.figures)
-    sources = read(Sources, PARAMS / "sources.yaml")
-    if sources:
-        errors += _wrong_places(placed, sources, path)
-    if errors or not (found and recipes and defaults and figures and sources):
+    recipes, defaults = read(Recipes, PARAMS / "recipes.yaml"), read(Defaults, PARAMS / "defaults.yaml")
+    figures, pinned = read(FigureSpecs, PARAMS / shows.figures), read(Sources, PARAMS / "sources.yaml")
+    files = sorted((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))
+    if found and found.tables:
+        if shows.published or files:
+            errors.append(f"{path}: tables: {OWN_SERIES}")
+        numbered = [_numbered(shows.tables, *table) for table in enumerate(found.tables, 1)]
+        tables = [read(Table, path, table, f": tables.{i}") for i, table in enumerate(numbered)]
+    else:
+        tables = [read(Table, file) for file in files]
+    own = placed(found.sources, path.parent) if found else {}
+    for name, source in own.items():
+        if pinned and name in pinned.root:
+            errors.append(f"{path}: sources.{name}: params/sources.yaml has that name")
+        elif source.placed and not source.placed.exists():
+            errors.append(f"{path}: sources.{name}: {source.placed} is missing")
+    if errors or not (found and recipes and defaults and figures and pinned):
         raise SettingsError("\n".join(errors))
-    known = sources.root | placed.sources(path.parent)
-    params = Params(found, recipes, defaults, known, {t.number: t for t in tables if t}, figures)
+    params = Params(found, recipes, defaults, pinned.root | own, {t.number: t for t in tables if t}, figures)
     _check_shown(params)
     checks.check(params)
     return params
 
 
-def _wrong_places(placed: Placed, sources: Sources, path: Path) -> list[str]:
-    """Return a line for each file or folder of a scale's own that is not there, or whose name is taken."""
-    there = placed.sources(path.parent)
-    taken = [f"{path}: sources.{name}: params/sources.yaml has that name" for name in there if name in sources.root]
-    missing = [name for name, source in there.items() if source.placed and not source.placed.exists()]
-    return taken + [f"{path}: sources.{name}: {there[name].placed} is missing" for name in missing]
-
-
-def _described(own: Sequence[Any], shows: Shows, path: Path) -> list[tuple[Path, Callable[[Path], Any]]]:
-    """Return where each table is described, and what reads it there: in the scale's own file, or in params/tables."""
-    if not own:
-        return [(file, read_yaml) for file in sorted((PARAMS / "tables").glob(f"{shows.tables}[0-9]*.yaml"))]
-
-    def numbered(number: int, table: Any, _: Path) -> Any:
-        place = {"series": shows.tables, "number": number, "label": f"tab:{shows.tables}{number}"}
-        return place | table if isinstance(table, dict) else table
-
-    return [(path, functools.partial(numbered, number, table)) for number, table in enumerate(own, 1)]
+def _numbered(series: str, number: int, table: dict[str, Any]) -> dict[str, Any]:
+    """Return a table of a scale's own file with its name, of which the place in the list is a part."""
+    return {"series": series, "number": number, "label": f"tab:{series}{number}"} | table
 
 
 def _check_shown(params: Params) -> None:

@@ -1,8 +1,8 @@
 """The validated settings of a scale, and what its rules give each network and run. No torch here."""
 
 import fnmatch
-from collections.abc import Mapping
-from typing import Any, NamedTuple
+from collections.abc import Iterable
+from typing import Any, NamedTuple, TypeVar
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings.layout import Run
@@ -11,6 +11,7 @@ from flexround.settings.sources import Source
 from flexround.settings.tables import ByBits, Figure, FigureSpecs, GridShifts, Table
 from flexround.settings.validation import given
 
+Rule = TypeVar("Rule", bound=Any)  # any rule of schema.py that has `when`
 DEFAULT = "the default of its field in class Hyper"  # source of a value that no rule sets
 
 
@@ -34,31 +35,26 @@ class Params(NamedTuple):
 
     def train(self, task: str, checkpoint: str) -> dict[str, Any] | None:
         """Return the fine-tuning settings of a pair, or None if its weights are used as they come."""
-        fields = {"task": task, "checkpoint": checkpoint}
-        matching = [rule.set for rule in self.scale.train if matches(rule.when, fields)]
-        return {key: value for values in matching for key, value in values.items()} if matching else None
+        fitting = matching(self.scale.train, task=task, checkpoint=checkpoint)
+        return {key: value for rule in fitting for key, value in rule.set.items()} if fitting else None
 
     def gate(self, task: str, checkpoint: str) -> Gate:
         """Return what a pair must show in full precision before it is quantized."""
-        fields = {"task": task, "checkpoint": checkpoint}
-        matching = [rule for rule in self.scale.gates if matches(rule.when, fields)]
-        if not matching:
+        fitting = matching(self.scale.gates, task=task, checkpoint=checkpoint)
+        if not fitting:
             raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
-        return matching[-1]
+        return fitting[-1]
 
     def seeds(self, task: str) -> int:
         """Return the trials of a quantized run of a task."""
-        matching = [rule.seeds for rule in self.scale.trials if matches(rule.when, {"task": task})]
-        return matching[-1] if matching else self.scale.seeds
+        return [self.scale.seeds, *(rule.seeds for rule in matching(self.scale.trials, task=task))][-1]
 
     def resources(self, stage: Stage, task: str | None = None, checkpoint: str | None = None) -> Resources:
         """Return what a job of a stage asks of the machine; what it is of narrows the rules that can fit."""
         fields = {"stage": stage, "task": task, "checkpoint": checkpoint}
         known = {name: value for name, value in fields.items() if value is not None}
-        rules = [
-            rule.set for rule in self.scale.needs if known.keys() >= rule.when.keys() and matches(rule.when, known)
-        ]
-        changes = {name: value for needs in rules for name, value in needs.model_dump(exclude_none=True).items()}
+        rules = matching(self.scale.needs, **known)
+        changes: dict[str, int] = {name: value for rule in rules for name, value in rule.set.items()}
         return self.scale.resources[stage].model_copy(update=changes)
 
     def shown(self) -> list[tuple[str, str, str]]:
@@ -105,16 +101,19 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     fields = vars(run) | {name: getattr(recipe, name) for name in ("setting", "rounding", "w_bits", "a_bits")}
     values: dict[str, Any] = {}
     sources = {name: DEFAULT for name, field in Hyper.model_fields.items() if not field.is_required()}
-    for rule in (*params.defaults.hyper, *params.scale.hyper):
-        if matches(rule.when, fields):
-            values |= rule.set
-            sources |= dict.fromkeys(rule.set, rule.source)
+    for rule in matching((*params.defaults.hyper, *params.scale.hyper), **fields):
+        values |= rule.set
+        sources |= dict.fromkeys(rule.set, rule.source)
     own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
     values |= own
     sources |= dict.fromkeys(own, f"recipe {run.recipe}")
     return given(Hyper, values, f"hyper-parameters of {run}"), sources
 
 
-def matches(when: Mapping[Any, str | int], fields: dict[str, Any]) -> bool:
-    """Whether each pattern of a rule fits; strings are compared as file-name patterns."""
-    return all(fnmatch.fnmatchcase(str(fields[key]), str(pattern)) for key, pattern in when.items())
+def matching(rules: Iterable[Rule], **fields: object) -> list[Rule]:
+    """Return the rules whose patterns are all about given fields and fit them; they may hold * as in file names."""
+    return [
+        rule
+        for rule in rules
+        if all(key in fields and fnmatch.fnmatchcase(str(fields[key]), str(at)) for key, at in rule.when.items())
+    ]

@@ -20,31 +20,30 @@ class Plan:
 
     Args:
         params: validated settings.
-        seeds: trials per quantized run, or None for those of its task.
-        config: Snakemake's config; only ``CONFIG_KEYS`` are known. ``jobs_per_gpu`` decides nothing of a job's result.
-        checkpoints: names joined by commas, whose cells alone are made; None for all.
+        config: Snakemake's config, of which only ``CONFIG_KEYS`` are known: ``seeds`` are the trials of each quantized
+            run, ``checkpoints`` the names, joined by commas, whose cells alone are made. ``jobs_per_gpu`` decides
+            nothing of a job's result. What is None is left out.
 
     Raises:
         SettingsError: an unknown config key or checkpoint, or a number of seeds or of jobs that can't be.
     """
 
-    def __init__(
-        self, params: Params, seeds: object = None, config: Mapping[str, object] = {}, checkpoints: object = None
-    ) -> None:
+    def __init__(self, params: Params, config: Mapping[str, object] = {}) -> None:
         unknown = [key for key in config if key not in CONFIG_KEYS]
         if unknown:
             raise SettingsError(f"--config {suggest(unknown[0], CONFIG_KEYS)}")
-        number = str(seeds) if seeds is not None else "1"
-        if not (number.isdecimal() and len(number) <= len(str(TRIALS)) and 1 <= int(number) <= TRIALS):
-            raise SettingsError(f"--config seeds={number[:40]!r}: give a whole number from 1 to {TRIALS}")
-        if (jobs := str(config.get("jobs_per_gpu", 1))) not in map(str, SHARES):
+        given = {key: str(value) for key, value in config.items() if value is not None}
+        seeds, jobs = given.get("seeds", "1"), given.get("jobs_per_gpu", "1")
+        if not (seeds.isdecimal() and len(seeds) <= len(str(TRIALS)) and 1 <= int(seeds) <= TRIALS):
+            raise SettingsError(f"--config seeds={seeds[:40]!r}: give a whole number from 1 to {TRIALS}")
+        if jobs not in map(str, SHARES):
             raise SettingsError(f"--config jobs_per_gpu={jobs[:40]!r}: give one of {', '.join(map(str, SHARES))}")
-        self.jobs_per_gpu = int(jobs)
         self.params, self.scale = params, params.scale
-        self._seeds = int(str(seeds)) if seeds is not None else None
+        self.jobs_per_gpu = int(jobs)
+        self._seeds = int(seeds) if "seeds" in given else None
         self.selected: tuple[str, ...] | None = None
-        if checkpoints is not None:
-            self.selected = tuple(name.strip() for name in str(checkpoints).split(","))
+        if "checkpoints" in given:
+            self.selected = tuple(name.strip() for name in given["checkpoints"].split(","))
             for name in self.selected:
                 if name not in self.scale.checkpoints:
                     raise SettingsError(f"--config checkpoints: {suggest(name, self.scale.checkpoints)}")

@@ -5,10 +5,14 @@ its first semicolon it is the setting's label.
 """
 
 import re
+from pathlib import Path
 from typing import Annotated, Any, Literal, TypeVar
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Discriminator, Field, Tag, model_validator
 from pydantic.fields import FieldInfo
+
+from flexround.errors import SettingsError
+from flexround.settings.layout import PARAMS
 
 T = TypeVar("T")
 TRIALS = 1000  # at most
@@ -44,7 +48,7 @@ Label = Annotated[str, AfterValidator(_label)]
 Series = Annotated[str, Field(pattern=r"^[a-z]+$")]
 Bits = Annotated[int, Field(ge=2, le=8)]
 LayerBits = Bits | Literal["low"]
-Positive = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+Positive = Annotated[float, Field(gt=0)]
 Count = Annotated[int, Field(ge=1)]
 Trials = Annotated[int, Field(ge=1, le=TRIALS)]
 Samples = Annotated[int, Field(ge=1, le=10_000_000)]
@@ -52,11 +56,11 @@ Batch = Annotated[int, Field(ge=1, le=1_000_000)]
 Epochs = Annotated[int, Field(ge=1, le=100_000)]
 Seed = Annotated[int, Field(ge=0, le=2**53)]
 Iterations = Annotated[int, Field(ge=0, le=100_000_000)]
-Factor = Annotated[float, Field(gt=0, le=100, allow_inf_nan=False)]  # learning rates and exponents
-Decay = Annotated[float, Field(ge=0, le=100, allow_inf_nan=False)]
-Share = Annotated[float, Field(ge=0, lt=1, allow_inf_nan=False)]
-Probability = Annotated[float, Field(gt=0, le=1, allow_inf_nan=False)]
-Beta = Annotated[float, Field(gt=0, le=10_000, allow_inf_nan=False)]
+Factor = Annotated[float, Field(gt=0, le=100)]  # learning rates and exponents
+Decay = Annotated[float, Field(ge=0, le=100)]
+Share = Annotated[float, Field(ge=0, lt=1)]
+Probability = Annotated[float, Field(gt=0, le=1)]
+Beta = Annotated[float, Field(gt=0, le=10_000)]
 Megabytes = Annotated[int, Field(ge=1, le=1_000_000_000)]
 Minutes = Annotated[int, Field(ge=1, le=1_000_000)]
 Schedule = Literal["none", "cosine", "linear"]
@@ -75,9 +79,9 @@ PerGroup = Annotated[
 
 
 class Strict(BaseModel):
-    """Base of all settings: unknown keys forbidden, values frozen."""
+    """Base of all settings: unknown keys forbidden, values frozen, numbers finite."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True)
+    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
 def label(field: FieldInfo) -> str:
@@ -190,9 +194,7 @@ class Hyper(Strict):
         description="exponent of the error; of the reconstruction error, which is summed over channels and averaged "
         "over the rest"
     )
-    reg_weight: Annotated[float, Field(ge=0, le=1e9, allow_inf_nan=False)] = Field(
-        description="AdaRound's regulariser: weight"
-    )
+    reg_weight: Annotated[float, Field(ge=0, le=1e9)] = Field(description="AdaRound's regulariser: weight")
     reg_warmup: Share = Field(description="AdaRound's regulariser: part without it; of the iterations, from the first")
     reg_beta_start: Beta = Field(description="AdaRound's regulariser: first beta")
     reg_beta_end: Beta = Field(description="AdaRound's regulariser: last beta")
@@ -375,21 +377,11 @@ class Resources(Strict):
     gpu_mb: int = Field(0, ge=0, le=1_000_000_000, description="memory that the GPU must have")
 
 
-class Needs(Strict):
-    """What a job asks for in the place of its stage's resources."""
-
-    mem_mb: Megabytes | None = None
-    runtime: Minutes | None = Field(None, description="minutes")
-    gpu_mb: Annotated[int, Field(ge=0, le=1_000_000_000)] | None = Field(
-        None, description="memory that the GPU must have"
-    )
-
-
 class NeedRule(Strict):
     """What the jobs that match ``when`` ask for; of several the last one wins, key by key."""
 
     when: dict[Literal["stage", "task", "checkpoint"], str] = Field(description="may hold * as in file names")
-    set: Needs
+    set: dict[Literal["mem_mb", "runtime", "gpu_mb"], Megabytes] = Field(description="in the place of the stage's")
 
 
 class Figures(Strict):
@@ -407,8 +399,15 @@ class Shows(Strict):
         "table", description="series of tables: NAME01.yaml in params/tables makes results/NAME1.csv"
     )
     figures: Name = Field("figures.yaml", description="what its figures show")
-    claims: Name = Field("claims.yaml", description="what its claims are")
+    claims: Name | None = Field(None, description="what its claims are; the paper's, or none, if left out")
     published: bool = Field(True, description="whether they have numbers in published.csv")
+
+    @model_validator(mode="before")
+    @classmethod
+    def _claims_of_the_paper(cls, given: Any) -> Any:
+        """Other tables than the paper's have no claims unless a file is named: those of the paper name its tables."""
+        papers = isinstance(given, dict) and given.get("tables", "table") == "table"
+        return {"claims": "claims.yaml"} | given if papers else given
 
 
 class ScaleFacts(Strict):
@@ -433,3 +432,16 @@ class Scale(ScaleFacts):
     needs: tuple[NeedRule, ...] = Field((), description="jobs that need other resources than their stage's")
     figures: Figures
     shows: Shows = Field(default_factory=lambda: Shows.model_validate({}))
+    sources: dict[Name, str] = Field({}, description="of its own: name -> file or folder, relative to the scale's file")
+    tables: tuple[dict[str, Any], ...] = Field((), description="of its own, as files of params/tables describe them")
+
+    @property
+    def claims_file(self) -> Path:
+        """The file of the scale's claims.
+
+        Raises:
+            SettingsError: it has none.
+        """
+        if self.shows.claims is None:
+            raise SettingsError(f"scale {self.name}: shows: its tables have no claims; name a file: claims: FILE")
+        return PARAMS / self.shows.claims

@@ -1,6 +1,7 @@
 """The pinned inputs: ``params/sources.yaml``, and the files and folders that a scale's own file names."""
 
 import re
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -78,21 +79,18 @@ class Source(Strict):
         return self
 
 
-class Placed(RootModel[dict[Name, str]]):
-    """``sources`` of a scale's own file: a name -> a file or folder, relative to that file."""
-
-    def sources(self, directory: Path) -> dict[str, Source]:
-        """Return them as sources; ``directory`` is that of the scale's file."""
-        return {
-            name: Source(
-                kind="dataset",
-                location=f"{PLACED}{(directory / place).resolve()}",
-                file=name,
-                revision="as it lies there",
-                licence="its owner's",
-            )
-            for name, place in self.root.items()
-        }
+def placed(places: Mapping[str, str], directory: Path) -> dict[str, Source]:
+    """Return the files and folders that a scale's own file in ``directory`` names, as sources."""
+    return {
+        name: Source(
+            kind="dataset",
+            location=f"{PLACED}{(directory / place).resolve()}",
+            file=name,
+            revision="as it lies there",
+            licence="its owner's",
+        )
+        for name, place in places.items()
+    }
 
 
 class Sources(RootModel[dict[Name, Source]]):

@@ -7,13 +7,12 @@ from pathlib import Path
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.io.artifacts import write_text
 from flexround.settings import layout
-from flexround.settings.checks import check_bits, check_rounding
-from flexround.settings.layout import Run
+from flexround.settings.checks import check_bits, check_recipe, check_runs
 from flexround.settings.load import import_beside, is_path, load_params
-from flexround.settings.params import Params, hyper
+from flexround.settings.params import Params
 from flexround.settings.schema import Count, Name, Recipe, Recipes, Strict
 from flexround.settings.tables import Row, RowGroup, Table
-from flexround.settings.validation import attempt, given, noted, read_yaml, validate
+from flexround.settings.validation import given, noted, read_yaml, validate
 
 
 class OwnRow(Row):
@@ -72,20 +71,25 @@ def merge(params: Params, own: Own, file: Path) -> Params:
     Raises:
         SettingsError: everything that doesn't fit together.
     """
+    errors: list[str] = []
     recipes = Recipes(roundings=params.recipes.roundings, recipes=own.recipes | params.recipes.recipes)
-    merged = params._replace(recipes=recipes)
-    errors = [line for name in own.recipes for line in _recipe_errors(params, merged, own, name)]
-    tables = dict(params.tables)
+    merged = params._replace(recipes=recipes, tables=dict(params.tables))
+    for name, recipe in own.recipes.items():
+        if name in params.recipes.recipes:
+            errors.append(f"recipes.{name}: the project has a recipe of this name; choose another")
+        elif recipe.rounding is None:
+            errors.append(f"recipes.{name}: give setting, rounding and w_bits")
+        else:
+            errors += check_recipe(merged, name, f"recipes.{name}")
     for number in dict.fromkeys(row.table for row in own.rows):
         with noted(errors, "rows: "):
-            tables[number] = _extended(params, number, [row for row in own.rows if row.table == number])
-    merged = merged._replace(tables=tables)
-    errors += _row_errors(merged, own)
+            merged.tables[number] = _extended(merged, number, [row for row in own.rows if row.table == number])
     if not errors:
+        errors = check_runs(merged, own.recipes)
         for number in {row.table for row in own.rows}:
-            errors += [f"rows: table {number}, {line}" for line in check_bits(merged, tables[number])]
+            errors += [f"rows: table {number}, {line}" for line in check_bits(merged, merged.tables[number])]
     if errors:
-        raise SettingsError("\n".join(f"{file}: {line}" for line in dict.fromkeys(errors)))
+        raise SettingsError("\n".join(f"{file}: {line}" for line in errors))
     return merged
 
 
@@ -94,52 +98,21 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
     table = look_up("table", {str(known): table for known, table in params.tables.items()}, str(number))
     if table.settings:
         raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
-    if errors := [line for row in rows for line in _shape_errors(table, row)]:
+    if errors := [line for row in rows for line in _row_errors(params, table, row)]:
         raise SettingsError("\n".join(errors))
     groups = (*table.groups, RowGroup(rows=tuple(rows), compare=True))
     return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
 
 
-def _shape_errors(table: Table, row: OwnRow) -> list[str]:
-    """Return which descriptive cells a row lacks or has too many, compared with the table's own."""
-    errors = []
+def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
+    """Return what a row names that is not there, and which descriptive cells it lacks or has too many."""
+    where = f"table {table.number}, {row.method}"
+    named = ((params.recipes.recipes, row.recipe), (params.scale.tasks, row.task))
+    errors = [f"{where}: {suggest(name, known)}" for known, name in named if name and name not in known]
     for key in ("section", "bits", "extra"):
         wanted = max(getattr(other, key) for other in table.rows())
         given = getattr(row, key)
         if bool(given) != bool(wanted) or (key == "extra" and len(given) != len(wanted)):
             way = f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; omit it"
-            errors.append(f"table {table.number}, {row.method}: {key} = {given!r}: {way}")
-    return errors
-
-
-def _recipe_errors(params: Params, merged: Params, own: Own, name: str) -> list[str]:
-    """Return what is wrong with one of the user's recipes."""
-    recipe = own.recipes[name]
-    if name in params.recipes.recipes:
-        return [f"recipes.{name}: the project has a recipe of this name; choose another"]
-    if recipe.rounding is None:
-        return [f"recipes.{name}: give setting, rounding and w_bits"]
-    return attempt(f"recipes.{name}: ", check_rounding, merged, recipe)
-
-
-def _row_errors(params: Params, own: Own) -> list[str]:
-    """Return which rows name what there is not, and which settings of their runs are missing or wrong."""
-    errors = []
-    for row in own.rows:
-        for known, name in ((params.recipes.recipes, row.recipe), (params.scale.tasks, row.task)):
-            if name and name not in known:
-                errors.append(f"rows: table {row.table}, {row.method}: {suggest(name, known)}")
-        if row.recipe in own.recipes and row.table in params.tables:
-            errors += _run_errors(params, row)
-    return errors
-
-
-def _run_errors(params: Params, row: OwnRow) -> list[str]:
-    """Return what is wrong with the hyper-parameters of a row's runs, as far as the scale can make them."""
-    errors = []
-    for cell in params.tables[row.table].row_cells(row):
-        if cell.task in params.scale.tasks and cell.checkpoint in params.scale.checkpoints:
-            run = Run(params.scale.name, cell.task, cell.checkpoint, row.recipe, 0)
-            lines = attempt("", hyper, params, run)
-            errors += [f"recipes.{row.recipe}: {line.partition(f'{run}: ')[2]}" for line in lines]
+            errors.append(f"{where}: {key} = {given!r}: {way}")
     return errors

@@ -79,16 +79,13 @@ def validate(model: type[S], value: Any, where: str) -> S:
         return model.model_validate(value)
 
 
-def wrong_parts(model: type[BaseModel], values: Mapping[str, Any], where: str) -> dict[str, list[str]]:
-    """Return key -> the errors of a part of a mapping, whose other keys may stand elsewhere, validated as ``given``."""
-    found: dict[str, list[str]] = {}
+def wrong_parts(model: type[BaseModel], values: Mapping[str, Any], where: str) -> list[str]:
+    """Return the errors of a part of a mapping, whose other keys may stand elsewhere, validated as ``given``."""
     try:
         model.model_validate_json(json.dumps(values), strict=True)
     except ValidationError as error:
-        for item in error.errors():
-            if item["loc"] and item["loc"][0] in values:
-                found.setdefault(str(item["loc"][0]), []).append(_line(model, item, where))
-    return found
+        return [_line(model, item, where) for item in error.errors() if item["loc"] and item["loc"][0] in values]
+    return []
 
 
 @contextlib.contextmanager

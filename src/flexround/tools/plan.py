@@ -35,7 +35,8 @@ def parser() -> argparse.ArgumentParser:
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the plan."""
-    plan = Plan(user_rows.configured(arguments.scale, None), arguments.seeds, checkpoints=arguments.checkpoints)
+    params = user_rows.configured(arguments.scale, None)
+    plan = Plan(params, {"seeds": arguments.seeds, "checkpoints": arguments.checkpoints})
     tables, figures = plan.complete_tables(), plan.complete_figures()
     if not arguments.all:
         tables, figures = ([n] if n is not None else [] for n in (arguments.table, arguments.figure))

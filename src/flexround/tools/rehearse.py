@@ -39,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     start = time.monotonic()
     with alone(arguments.directory) as lock:
         params = project.build(arguments.directory, arguments.scale, min(arguments.gpu, 1))
-        goals = targets(Plan(params, arguments.seeds), arguments.table)
+        goals = targets(Plan(params, {"seeds": arguments.seeds}), arguments.table)
         log.info("%s: copy of the project with stand-ins; nothing in it is a result", arguments.directory)
         code = snakemake(arguments.directory, goals, arguments.cores, arguments.gpu, arguments.seeds, lock)
     verdict = f"not everything ran (Snakemake's exit code: {code})" if code else "everything ran"

@@ -13,7 +13,6 @@ from flexround.results.claims import specs
 from flexround.results.claims.specs import Claim
 from flexround.results.paper_numbers import Key
 from flexround.results.typed_csv import Printed
-from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Scale
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
@@ -81,7 +80,7 @@ def load(path: Path, scale: Scale) -> list[JudgedClaim]:
     """Read the ``claims.csv`` of a scale, see :func:`read`; no claims if it isn't made."""
     if not path.exists():
         return []
-    return read(artifacts.read_text(path), specs.load(PARAMS / scale.shows.claims).claims, str(path))
+    return read(artifacts.read_text(path), specs.load(scale.claims_file).claims, str(path))
 
 
 def read(text: str, claims: Mapping[str, Claim], name: str = "claims CSV") -> list[JudgedClaim]:
