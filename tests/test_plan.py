@@ -301,6 +301,10 @@ def test_every_job_of_the_papers_scale_fits_what_it_asks_for(report):
     assert 0.85 < together[-1] / 783 < 1.15, "what a count of every kernel had"
 
 
+def test_the_scale_short_fits_a_seventh_of_the_papers_hours_and_what_it_asks_for(report):
+    assert float(table(report("--all", "--scale", "short"))["together"][-1]) <= 120
+
+
 def test_a_finished_run_costs_nothing_more(report, tmp_path, paper):
     arguments = ("--table", "2", "--seeds", "1", "--checkpoints", "resnet18-brecq")
     text = report(*arguments)
