@@ -11,7 +11,7 @@ from flexround.settings.sources import Source
 from flexround.settings.tables import ByBits, Figure, FigureSpecs, GridShifts, Table
 from flexround.settings.validation import given
 
-Rule = TypeVar("Rule", bound=Any)  # any rule of schema.py that has `when`
+R = TypeVar("R", bound=Any)  # any rule of schema.py that has `when`
 DEFAULT = "the default of its field in class Hyper"  # source of a value that no rule sets
 
 
@@ -110,7 +110,7 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     return given(Hyper, values, f"hyper-parameters of {run}"), sources
 
 
-def matching(rules: Iterable[Rule], **fields: object) -> list[Rule]:
+def matching(rules: Iterable[R], **fields: object) -> list[R]:
     """Return the rules whose patterns are all about given fields and fit them; they may hold * as in file names."""
     return [
         rule
