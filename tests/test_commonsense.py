@@ -161,6 +161,28 @@ def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
         assert shared < 0.7 * sum(tokens)
 
 
+def test_the_definitions_serve_lm_evals_own_command(place, found, tmp_path, monkeypatch):
+    """They name the data of the paper's scale, seen from the project's directory."""
+    from lm_eval import simple_evaluate
+    from lm_eval.models.huggingface import HFLM
+    from lm_eval.tasks import TaskManager
+    from transformers import PreTrainedTokenizerFast
+
+    from flexround.tasks.commonsense import harness
+
+    (tmp_path / "results/paper/data").mkdir(parents=True)
+    (tmp_path / "results/paper/data/commonsense").symlink_to(place.data)
+    monkeypatch.chdir(tmp_path)
+    coder = tokenizer(begin=True)
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=coder, pad_token="<|endoftext|>", bos_token="<|endoftext|>")
+    model = HFLM(pretrained=place.model, tokenizer=wrapped, batch_size=1, logits_cache=False)
+    manager = TaskManager(include_path=str(harness.DEFINITIONS), include_defaults=False)
+    asked = simple_evaluate(model, tasks=list(KINDS), num_fewshot=0, task_manager=manager, bootstrap_iters=0)
+    for name, kind in KINDS.items():
+        value = asked["results"][name][f"{kind.metric},none"]
+        assert 100 * value == pytest.approx(found["0.4"].metrics[name]), name
+
+
 def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
     sizes = []
     llama.base_model.register_forward_pre_hook(
