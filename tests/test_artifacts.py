@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forks import Fork, results
+from safetensors import SafetensorError
 from safetensors.numpy import save_file
 
 from flexround.errors import InputError
@@ -97,7 +98,10 @@ def test_what_a_killed_writer_left_is_deleted_by_the_next_one_and_that_of_a_livi
 
 
 NO_ROOM = [OSError(number, os.strerror(number)) for number in (errno.ENOSPC, errno.EDQUOT, errno.EACCES, errno.EROFS)]
-NO_ROOM.append(OSError("1966080 requested and 1834880 written"))  # NumPy
+NO_ROOM += [
+    OSError("1966080 requested and 1834880 written"),  # NumPy
+    SafetensorError("Error while serializing: I/O error: No space left on device (os error 28)"),
+]
 
 
 @pytest.mark.parametrize("error", [*NO_ROOM, ValueError("x"), KeyboardInterrupt(), OSError(errno.EIO, "y")], ids=repr)
@@ -115,7 +119,7 @@ def test_a_full_or_read_only_disk_is_one_message_with_path_and_way_out(tmp_path,
     with pytest.raises(InputError if error in NO_ROOM else type(error)) as caught:
         atomic_write(path, write)
     if error in NO_ROOM:
-        reason = error.strerror or "No space left on device"
+        reason = getattr(error, "strerror", None) or "No space left on device"
         way_out = "free space or choose a writable results directory"
         assert str(caught.value) == f"{path}: can't be written ({reason}); {way_out}"
     assert os.listdir(tmp_path) == (["file.txt"] if old else [])

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import os
 import re
 import subprocess
 import sys
@@ -67,8 +68,13 @@ def read_yaml(name: str) -> dict:
 
 
 def test_ci_runs_all_checks_and_the_site_is_built_on_pythons_that_the_package_supports():
-    steps = read_yaml(".github/workflows/ci.yml")["jobs"]["ci"]["steps"]
+    workflow = read_yaml(".github/workflows/ci.yml")
+    assert {*workflow[True]} == {"push", "pull_request"}, "YAML 1.1 reads `on` as a boolean"
+    assert workflow["permissions"] == {"contents": "read"}
+    steps = workflow["jobs"]["ci"]["steps"]
     assert [step["run"] for step in steps if "run" in step] == [".ci/run"]
+    assert os.access(ROOT / ".ci/run", os.X_OK)
+    assert all(re.fullmatch(r"actions/[a-z-]+@v\d+", step["uses"]) for step in steps if "uses" in step)
     settings = {key: value for step in steps for key, value in step.get("with", {}).items()}
     assert all((ROOT / name).exists() for name in re.findall(r"hashFiles\('(.+?)'\)", settings["key"]))
     site = read_yaml(".readthedocs.yaml")["build"]
@@ -76,6 +82,21 @@ def test_ci_runs_all_checks_and_the_site_is_built_on_pythons_that_the_package_su
     supported = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]["classifiers"]
     for version in (settings["python-version"], site["tools"]["python"]):
         assert f"Programming Language :: Python :: {version}" in supported
+
+
+def test_issue_forms_have_the_keys_that_forms_need():
+    forms = {path.stem: yaml.safe_load(path.read_text()) for path in (ROOT / ".github/ISSUE_TEMPLATE").iterdir()}
+    links = forms.pop("config")["contact_links"]
+    assert all({*link} == {"name", "url", "about"} for link in links)
+    assert {*forms} == {"wrong-number", "new-rounding", "new-table"}
+    for form in forms.values():
+        assert {*form} == {"name", "description", "title", "body"}
+        fields = [field for field in form["body"] if field["type"] != "markdown"]
+        assert {field["type"] for field in fields} <= {"input", "textarea", "dropdown"}
+        assert all(field["attributes"]["label"] for field in fields)
+        assert len({field["id"] for field in fields}) == len(fields), "unique identifiers"
+        for target in re.findall(r"\.\./blob/HEAD/([^)#]+)", str(form)):
+            assert (ROOT / target).exists()
 
 
 def test_the_hooks_are_the_commands_of_make_lint():

@@ -62,6 +62,20 @@ def test_the_index_is_that_of_the_name(hold):
     assert [hold(names).received() for names in (("3",), ("2", "3"), ("2", "3", "MIG-GPU-5e1f/1/0"))] == [0, 0, 2]
 
 
+def test_a_lease_ends_with_its_block_also_after_an_error(tmp_path, monkeypatch):
+    monkeypatch.setattr(devices.time, "sleep", lambda _: pytest.fail("it was not given back"))
+
+    def fail():
+        with lease_one(["0"], tmp_path):
+            raise KeyError
+
+    for _ in range(2):
+        with pytest.raises(KeyError):
+            fail()
+    with lease_one(["0"], tmp_path) as index:
+        assert index == 0
+
+
 def test_jobs_share_a_device_and_one_more_waits(hold):
     first, second = hold("0", 2), hold("0", 2)
     assert (first.received(), second.received()) == (0, 0)

@@ -1,6 +1,7 @@
-"""A run without a shared file system, on a server of S3's protocol on this machine."""
+"""A run without a shared file system, and published results, on a server of S3's protocol on this machine."""
 
 import importlib.util
+import shutil
 import sys
 
 import pytest
@@ -10,7 +11,7 @@ from result_hashes import hashes
 from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
 
-NEEDED = ("moto", "flask", "boto3", "snakemake_storage_plugin_s3")
+NEEDED = ("moto", "flask", "boto3", "dvc_s3", "snakemake_storage_plugin_s3")
 MISSING = [name for name in NEEDED if importlib.util.find_spec(name) is None]
 RUN = "evaluated/imagenet/mobilenetv2-brecq/full-precision/seed0"
 pytestmark = [
@@ -72,3 +73,19 @@ def test_results_of_this_machine_are_not_hidden_by_a_bucket(tmp_path, server, bu
     (project / "results/smoke").mkdir(parents=True)
     with pytest.raises(AssertionError, match="results/smoke: move it away"):
         snakemake(project, "--dry-run", *provider(server, bucket))
+
+
+def test_dvc_publishes_to_a_bucket(tmp_path, server, bucket):
+    one, other = tmp_path / "one", tmp_path / "other"
+    (one / "results").mkdir(parents=True)
+    (one / "results/a.json").write_text("1")
+    for command in (
+        *("git init --quiet .", "dvc init --quiet", "dvc add --quiet results", "git add ."),
+        f"dvc remote add --default storage s3://{bucket.name}/dvc",
+        f"dvc remote modify storage endpointurl {server}",
+        "dvc push --quiet",
+    ):
+        Clone(one).run(*command.split())
+    shutil.copytree(one, other, ignore=shutil.ignore_patterns("cache", "results", "tmp"))
+    Clone(other).run("dvc", "pull", "--quiet")
+    assert (other / "results/a.json").read_text() == "1"

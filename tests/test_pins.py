@@ -2,11 +2,14 @@
 
 import itertools
 import re
+import shutil
+import subprocess
 import tomllib
 from pathlib import Path
 
 import environment_yml
 import pytest
+import yaml
 from packaging.requirements import Requirement
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -56,3 +59,19 @@ def test_environment_yml_has_the_pins_of_the_lock():
     text = (ROOT / "environment.yml").read_text()
     assert text == environment_yml.render()
     assert not re.search(ADDRESS, text)
+
+
+def test_environment_yml_can_be_resolved(tmp_path):
+    """By uv for the Python that the file names, as pip does it for a conda user."""
+    content = yaml.safe_load((ROOT / "environment.yml").read_text())["dependencies"]
+    python = next(entry for entry in content if str(entry).startswith("python=")).removeprefix("python=")
+    pins = next(entry["pip"] for entry in content if isinstance(entry, dict))
+    asked = tmp_path / "pins.in"
+    asked.write_text("\n".join(pin for pin in pins if not pin.startswith("--")))
+    if not (uv := shutil.which("uv")):
+        pytest.skip("no uv")
+    command = [uv, "pip", "compile", "--quiet", "--python-version", python, "--no-header", str(asked)]
+    found = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
+    if re.search(r"Failed to fetch|error sending request|dns error|Connect", found.stderr):
+        pytest.skip("no package index")
+    assert found.returncode == 0, found.stderr

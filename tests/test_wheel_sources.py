@@ -3,6 +3,7 @@
 import hashlib
 import io
 import shutil
+import sys
 import zipfile
 
 import pytest
@@ -91,3 +92,12 @@ def test_another_wheel_member_or_content_is_one_message_and_nothing_is_kept(
         sources.fetch("w", source(wheel, **given), tmp_path)
     assert "\n" not in str(caught.value)
     assert list((tmp_path / "place").iterdir()) == []
+
+
+def test_without_pip_the_message_says_so(tmp_path, monkeypatch):
+    program = tmp_path / "python"
+    program.write_text("#!/bin/sh\necho python: No module named pip >&2; exit 1\n")
+    program.chmod(0o755)
+    monkeypatch.setattr(sys, "executable", str(program))
+    with pytest.raises(InputError, match="pip download: python: No module named pip"):
+        sources.fetch("w", source("a" * 64), tmp_path)
