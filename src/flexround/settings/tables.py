@@ -114,6 +114,14 @@ class Table(Strict):
             raise ValueError(f"settings: {wrong} not among the table's tasks")
         if self.groups and "Method" not in self.descriptive:
             raise ValueError("descriptive: one of the headers must be Method")
+        left = (
+            1 + any(row.section for row in self.rows()) + any(row.bits for row in self.rows())
+        )  # the method's cell, too
+        for row in self.rows():
+            if left + len(row.extra) != len(self.descriptive):
+                cells = f"the row {row.section} {row.method} has {left + len(row.extra)} cells left of the numbers"
+                way = "give one for each of section, bits, extra and Method that a row has"
+                raise ValueError(f"descriptive: {len(self.descriptive)} headers, but {cells}; {way}")
         for row, column, key in itertools.product(self.rows(), self.columns, ("task", "checkpoint", "metrics")):
             if (getattr(row, key) is None) == (getattr(column, key) is None):
                 place = f"the row {row.section} {row.method} or in the column {column.name}"
