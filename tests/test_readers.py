@@ -205,6 +205,9 @@ def test_few_shot_examples_come_from_the_training_split(tmp_path):
         choice_files.read(tmp_path, "piqa", train=True)
     write(tmp_path / "piqa/piqa_train.parquet", [row, row])
     assert len(choice_files.read(tmp_path, "piqa", train=True)) == 2
+    write(tmp_path / "piqa/tiny_train.parquet", [row])
+    with pytest.raises(InputError, match=r"piqa_train\.parquet: tiny_train\.parquet beside it may be"):
+        choice_files.read(tmp_path, "piqa", train=True)
 
 
 def test_rows_of_webnlg_for_training_and_for_testing(tmp_path):

@@ -6,6 +6,7 @@ by file and number.
 
 import bz2
 import gzip
+import itertools
 import re
 import zlib
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -54,13 +55,13 @@ def table(folder: Path, split: str, columns: Sequence[str], hint: str = WHERE) -
 
     Args:
         folder: where ``SPLIT.parquet`` or its shards ``SPLIT-*.parquet`` lie, or else in the first folder of it that
-            has some. Their names may begin otherwise, as in ``piqa_train.parquet``.
+            has some. Their names may begin with more, as in ``piqa_train.parquet``.
         split: its name.
         columns: needed of every file.
         hint: what to do where the split is missing.
 
     Raises:
-        InputError: the split or one of its shards is missing, or a file is damaged or lacks a column.
+        InputError: the split or one of its shards is missing, two files may be it, or one is damaged or lacks a column.
     """
     if not (files := _split_files(folder, split)):
         raise InputError(f"{folder}: {split}.parquet and {split}-*.parquet are missing; {hint}")
@@ -99,17 +100,18 @@ def converted(path: Path, records: Iterable[Record], convert: Callable[[Any], An
 
 def _split_files(folder: Path, split: str) -> list[Path]:
     """Return the file of a split, or its shards in order; none if there are none."""
-    for place in (folder, *sorted(path for path in folder.glob("*") if path.is_dir())):
-        if whole := sorted(place.glob(f"*{split}.parquet")):
-            return whole[:1]
-        shards = sorted(place.glob(f"*{split}-*.parquet"))
-        for shard in shards:
+    places = (folder, *sorted(path for path in folder.glob("*") if path.is_dir()))
+    for place, name in itertools.product(places, (split, f"*_{split}")):
+        whole, shards = sorted(place.glob(f"{name}.parquet")), sorted(place.glob(f"{name}-*.parquet"))
+        if len(whole) > 1:
+            raise InputError(f"{whole[0]}: {whole[1].name} beside it may be the split {split}, too; leave one of them")
+        for shard in [] if whole else shards:
             total = re.search(r"-of-(\d+)(?:-\w+)?\.parquet$", shard.name)
             if total and int(total[1]) != len(shards):
                 there = f"{int(total[1])} shards, but there are {len(shards)}"
                 raise InputError(f"{shard}: is one of {there}; fetch them all")
-        if shards:
-            return shards
+        if whole or shards:
+            return whole or shards
     return []
 
 
