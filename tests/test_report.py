@@ -234,6 +234,8 @@ def test_findings_of_a_comparable_scale_count_what_is_within_tolerance():
         "Of the 2 cells that beat every other method by more than the noise, 2 are FlexRound's.",
         "3 of 6 cells are within the tolerance of the paper's number.",
     ]
+    none = dict.fromkeys(counts, 0)
+    assert overview.sentences(none, [], [standing(3, computed=2)]) == [overview.NO_LEAD]
 
 
 def decimals(text: str) -> int:
@@ -354,11 +356,13 @@ def test_tables_without_a_value_are_folded_and_those_that_a_scale_cannot_make_ar
     assert "<details><summary>Top-1/Top-5 accuracy (%) on ImageNet when both weights and activations" in page
     assert "23 tables were not run" in visible(page)
     own = Plan(small.scale_without_tables(tmp_path / "own"))
+    write(tmp_path / ".jobs/squeezenet/scale", "../mine.yaml")
     for seed in range(6):
         run = Run("squeezenet", "digits", "squeezenet", "b-flexround-w4", seed)
         write_run(tmp_path / "results", run, hits(900), ["top1"])
     text = visible(report_page.render(tmp_path, own))
     assert overview.NOTHING not in text
+    assert "make results/ranking.csv SCALE=../mine.yaml" in text
     assert "in no table of this page: squeezenet/evaluated/digits/squeezenet/b-flexround-w4/seed0, " in text
     assert "seed4, 1 more." in text
     assert "24 tables show networks or tasks that this scale lacks." in text

@@ -56,6 +56,12 @@ def claim(name: str, scale: str, root: Path = Path()) -> None:
         write_text(note, os.path.relpath(file, root.resolve()))  # still true in a copy of the project
 
 
+def given_as(name: str, root: Path = Path()) -> str:
+    """Return the scale of results/NAME as commands in the project ``root`` take it: its name, or its file's path."""
+    note = root / layout.JOBS / name / "scale"
+    return note.read_text() if note.exists() else name
+
+
 def read(file: Path) -> Own:
     """Read the user's file.
 

@@ -42,7 +42,7 @@ def provenance(root: Path, plan: Plan, standings: Sequence[Standing], own: str |
                 names = [str(run) for run in runs or [entry.run]]
                 for name, run in zip(names, runs or [entry.run], strict=True):
                     if name not in described:
-                        make = [("Run", {"not evaluated; to make it": run_facts.command(run, plan, own)})]
+                        make = [("Run", {"not evaluated; to make it": run_facts.command(root, plan, run, own)})]
                         described[name] = run_facts.sections(root, plan, run, own) if runs else make
             what = words.listed(entry.section, entry.method, entry.bits, entry.column, words.of(entry.metric))
             told = [jinja.as_cell(getattr(entry, column)).text for column in COLUMNS]

@@ -30,6 +30,7 @@ FAMILIES = {  # of a table's tasks and models; the first that fits
 STATES = ("reproduced", "close", "off", "computed", "partial", "missing", NOT_RUN)  # of a cell, as in the CSV
 WORST_FIRST = ("missing", NOT_RUN, "partial", "off", "close", "computed", "reproduced")
 NOTHING = "Nothing has been computed at this scale yet, and nothing is published of it."
+NO_LEAD = "No claims were judged, and in no contest a method leads by more than the noise."
 SHOWN = 5  # runs in a sentence
 
 
@@ -150,7 +151,8 @@ def sentences(
     if others:
         shown = [*others[:SHOWN], *([f"{len(others) - SHOWN} more"] if len(others) > SHOWN else [])]
         found.append(f"Evaluated, but in no table of this page: {', '.join(shown)}.")
-    return found or [NOTHING]
+    computed = set(reached) - {"missing", NOT_RUN}
+    return found or [NO_LEAD if computed else NOTHING]
 
 
 def outcomes(leads: Sequence[Judgement]) -> str:

@@ -19,6 +19,7 @@ from flexround.results.paper_numbers import DECIMALS, SETTING
 from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures, words
 from flexround.results.render.jinja import Cell
 from flexround.results.render.overview import Standing, standing
+from flexround.settings import user_rows
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
@@ -56,6 +57,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     data |= {"compared": _compared(standings, plan), "decimals": DECIMALS, "z": Z}
     return jinja.HTML.get_template("report.html").render(
         scale=plan.scale,
+        given=user_rows.given_as(plan.scale.name, root),
         standings=standings,
         not_run=[
             (f"{s.table.title}: {s.title}.", f"{s.table.name}.csv", s.family)

@@ -11,7 +11,7 @@ from flexround.io import artifacts
 from flexround.results.render import job_costs, words
 from flexround.results.render.jinja import as_cell
 from flexround.results.table_csv import number
-from flexround.settings import layout
+from flexround.settings import layout, user_rows
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
@@ -52,7 +52,7 @@ def sections(root: Path, plan: Plan, run: Run, own: str | None = None) -> list[S
         metrics, record = artifacts.read_json(evaluated / "metrics.json"), _optional(quantized / "record.json")
         manifest = _manifest([quantized])
         recorded: list[Section] = [
-            ("Run", {**vars(run), "make it again": command(run, plan, own)}),
+            ("Run", {**vars(run), "make it again": command(root, plan, run, own)}),
             ("Result", {key: metrics[key] for key in RESULT if metrics.get(key)}),
             ("Recipe", _recipe(manifest)),
             ("Settings and where they come from", _settings(manifest)),
@@ -83,10 +83,11 @@ def _manifest(directories: Iterable[Path]) -> dict[str, Any]:
     return {key: value for facts in manifests for key, value in facts.items() if key not in NOT_SHOWN}
 
 
-def command(run: Run, plan: Plan, own: str | None = None) -> str:
+def command(root: Path, plan: Plan, run: Run, own: str | None = None) -> str:
     """Return how the run is computed again from a clone; a recipe that the settings lack is of a file of the user's."""
     known = run.recipe in plan.params.recipes.recipes
-    config = f"scale={run.scale}" + (f" {shlex.quote(f'own={own}')}" if own else "" if known else " own=FILE")
+    scale = shlex.quote(f"scale={user_rows.given_as(run.scale, root)}")
+    config = scale + (f" {shlex.quote(f'own={own}')}" if own else "" if known else " own=FILE")
     return f"snakemake --cores all {layout.evaluated_dir(run)}/metrics.json --config {config}"
 
 
