@@ -54,7 +54,7 @@ def written(work, tmp_path):
         (
             lambda job: json.dumps(job | {"weigths": "there"}),
             SettingsError,
-            r"job\.json: weigths: unknown key 'weigths' \(did you mean 'weights'",
+            r"job\.json: weigths: unknown key 'weigths' \(did you mean 'weights'.*; snakemake -n writes it anew$",
         ),
     ],
 )

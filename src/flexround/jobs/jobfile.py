@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Self
 
 from pydantic import Field
 
+from flexround.errors import SettingsError
 from flexround.io import artifacts
 from flexround.settings.schema import Checkpoint, Strict, TaskSpec
 from flexround.settings.validation import validate
@@ -33,9 +34,12 @@ class Job(Strict):
 
         Raises:
             InputError: it is missing or damaged.
-            SettingsError: it was written for another rule or by another version; ``snakemake -n`` writes it anew.
+            SettingsError: it was written for another rule or by another version.
         """
-        return validate(cls, artifacts.read_json(path), str(path))
+        try:
+            return validate(cls, artifacts.read_json(path), str(path))
+        except SettingsError as error:
+            raise SettingsError(f"{error}; snakemake -n writes it anew") from error
 
 
 class NetworkJob(Job):
