@@ -16,8 +16,17 @@ from torch.utils.backend_registration import _DummyBackendModule, _setup_private
 NAME = "second"
 aten = torch.ops.aten
 MOVES = (aten._to_copy.default, aten.copy_.default)
+CROSSES = ("to device", "to host", "reads")
 READS = ("_local_scalar_dense", "nonzero", "equal")
 FACTORIES = ("empty.memory_format", "empty_strided", "_to_copy", "arange", "arange.start", "arange.start_step")
+# The CPU's formulas: those of GPUs multiply by 1 / (1 - p) in another place.
+DROPOUT = {
+    aten.native_dropout.default: lambda x, p, _: (
+        x * (noise := torch.empty_like(x).bernoulli_(1 - p).div_(1 - p)),
+        noise,
+    ),
+    aten.native_dropout_backward.default: lambda gradient, noise, _: gradient * noise,
+}
 counts: collections.Counter[str] = collections.Counter()
 
 
@@ -58,7 +67,7 @@ class OnDevice(torch.Tensor):
         plain = {key: value for key, value in kwargs.items() if key != "pin_memory"}
         if plain.get("device") is not None:
             plain["device"] = "cpu"
-        out = function(*pytree.tree_map(_bare, args), **pytree.tree_map(_bare, plain))
+        out = DROPOUT.get(function, function)(*pytree.tree_map(_bare, args), **pytree.tree_map(_bare, plain))
         if function is aten.copy_.default:
             counts["to device" if ours[0] else "to host"] += ours[0] != ours[1]
             return args[0]
@@ -98,8 +107,12 @@ def install() -> torch.device:
     module = _DummyBackendModule()
     module.get_amp_supported_dtype = lambda: [torch.bfloat16, torch.float16]
     _setup_privateuseone_for_python_backend(NAME, module)
-    install.library = torch.library.Library("aten", "IMPL")  # as long as it lives
+    install.libraries = (
+        torch.library.Library("aten", "IMPL"),
+        torch.library.Library("_", "IMPL"),
+    )  # as long as they live
     for name in FACTORIES:
-        install.library.impl(name, _factory(name), "PrivateUse1")
+        install.libraries[0].impl(name, _factory(name), "PrivateUse1")
+    install.libraries[1].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     torch.__future__.set_swap_module_params_on_conversion(True)
     return torch.device(NAME, 0)

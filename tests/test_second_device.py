@@ -1,38 +1,55 @@
-"""All stages on a device that is not the CPU: the same bits, and no iteration that would make a GPU wait."""
+"""All stages on a device that is not the CPU: the same bits, and no iteration that would make a GPU wait.
+
+Autograd counts the devices at its first backward pass, so each test works in a fork of a process that has made none.
+"""
 
 import contextlib
+import dataclasses
 import functools
 import importlib
+import multiprocessing
+import shutil
+from concurrent.futures import ProcessPoolExecutor
 from pathlib import Path
 
-import forks
+import numpy as np
+import own_networks
 import pytest
 import second_device
 import stage_calls
+import test_streamed_stages
 import torch
 from accelerate.state import AcceleratorState, PartialState
-from own_networks import Pictures, made, pictures
 from second_device import counts
+from torch import nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 import flexround
-from flexround.io import artifacts
+from flexround.io import artifacts, sources
+from flexround.mini import models
+from flexround.reconstruct import cache, phases
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.tasks.text import training
 
 STAGES = ("finetune", "gate", "reconstruct", "select", "evaluate")
+SERVER = multiprocessing.get_context("forkserver")
+SERVER.set_forkserver_preload([__name__])
+
+
+def apart(function, *arguments):
+    """Return what a function returns in a process of its own."""
+    with ProcessPoolExecutor(1, mp_context=SERVER) as pool:
+        return pool.submit(function, *arguments).result(timeout=600)
 
 
 def use(device):
-    """Have this process, a fork, compute on a device by the kernels that the CPU has, too."""
+    """Have this process compute on a device by the kernels that the CPU has, too."""
     generator, accelerator = Reconstruction.generator, training.Accelerator
+    torch.set_num_threads(1)
 
     @contextlib.contextmanager
-    def lease(asked=0):
+    def lease(*_):
         yield device
-
-    def dropout(x, p=0.5, training=True, inplace=False):  # as on the CPU: a device's own divides in another place
-        return x * torch.empty_like(x).bernoulli_(1 - p).div_(1 - p) if training and p else x
 
     def drawn(job, purpose, name, device="cpu"):
         found = generator(job, purpose, name)
@@ -48,64 +65,135 @@ def use(device):
             super().__init__(**options | {"cpu": True})
             AcceleratorState._shared_state["device"] = PartialState._shared_state["device"] = device
 
+        def prepare_model(self, model, **options):  # it is there, and swapped parameters would lose their hooks
+            return super().prepare_model(model, **options | {"device_placement": False})
+
     for stage in STAGES:
         importlib.import_module(f"flexround.stages.{stage}").lease = lease
-    torch.nn.functional.dropout = dropout
     Reconstruction.generator, training.Accelerator = drawn, Accelerator
 
 
-def chain(scale, task, checkpoint, recipes, root, on_device):
-    """Make everything of some runs on the CPU or on the device; return the hash of each file of arrays."""
-    use(second_device.install() if on_device else torch.device("cpu"))
-    torch.set_num_threads(1)
-    work = stage_calls.Work(Path(__file__).with_name(f"{scale}.yaml"), root)
+def there(plan, row, rows, device, dtype, *limits):
+    """Have caches lie on the device."""
+    return dataclasses.replace(plan(row, rows, device, dtype, *limits), device=device)
+
+
+def made(work, run, recipes):
+    """Make all of some recipes; return the hash of each file of arrays, and how often the device computed."""
     with sdpa_kernel([SDPBackend.MATH]):
         for recipe in ("full-precision", *recipes):
-            work.evaluated(task, checkpoint, recipe)
-    files = (root / "results").rglob("*.safetensors")
-    return {str(path.relative_to(root)): artifacts.sha256(path) for path in files}, counts["operations"]
+            work.evaluated(*run, recipe)
+    files = (work.root / "results").rglob("*.safetensors")
+    return {str(path.relative_to(work.root)): artifacts.sha256(path) for path in files}, counts["operations"]
 
 
-@pytest.mark.parametrize(
-    ("scale", "task", "checkpoint", "recipes"),
-    [
-        ("smoke", "imagenet", "mobilenetv2-brecq", ("q-flexround-w4a4", "b-adaround-w4a4")),
-        ("text_scale", "glue-rte", "bert-base", ("q-flexround-w8a8",)),
-        ("commonsense_scale", "commonsense", "llama-7b", ("q-adaround-w8a8",)),
-    ],
-)
-def test_a_chain_of_jobs_has_the_bits_of_the_cpu(tmp_path, scale, task, checkpoint, recipes):
-    found = []
-    for where in (False, True):
-        root = tmp_path / str(where)
+def chain(scale, run, recipes, root, on_device):
+    use(second_device.install() if on_device else torch.device("cpu"))
+    return made(stage_calls.Work(Path(__file__).with_name(f"{scale}.yaml"), root), run, recipes)
+
+
+def streamed(source, recipes, root, on_device):
+    use(second_device.install() if on_device else torch.device("cpu"))
+    sources.verify = lambda *_: "0" * 64
+    shutil.copytree(source, root, dirs_exist_ok=True)
+    return made(test_streamed_stages.streamed(root), test_streamed_stages.NAMES, recipes)
+
+
+def same(tmp_path, work, *arguments):
+    """Assert that work on the device leaves the files that it leaves on the CPU, to the last bit."""
+    roots = [tmp_path / "cpu", tmp_path / "device"]
+    for root in roots:
         root.mkdir()
-        found += forks.results(functools.partial(chain, scale, task, checkpoint, recipes, root, where), seconds=600)
-    (expected, none), (hashes, operations) = found
+    (expected, none), (hashes, operations) = (apart(work, *arguments, root, root.name == "device") for root in roots)
     assert (none, operations > 1000) == (0, True)
-    assert len(hashes) > 5
+    assert len(hashes) > 3
     assert hashes == expected
 
 
-def counted():
-    """Return what crosses in a reconstruction of 20 and of 60 iterations a block, and what is refused."""
-    device = second_device.install()
+CHAINS = {
+    "images": ("smoke", ("imagenet", "mobilenetv2-brecq"), ("q-flexround-w4a4", "b-adaround-w4")),
+    "glue": ("text_scale", ("glue-rte", "bert-base"), ("q-flexround-w8a8", "b-adaround-w8a8")),
+    "squad": ("text_scale", ("squad", "bert-base"), ("q-flexround-w8a8",)),
+    "language": ("lm_scale", ("wikitext2", "gpt-neo-125m"), ("q-adaround-w8a8", "b-flexround-w8a8")),
+    "webnlg": ("webnlg_scale", ("webnlg", "gpt2-medium"), ("q-flexround-w8a8",)),
+    "questions": ("commonsense_scale", ("commonsense", "llama-7b"), ("q-adaround-w8a8",)),
+}
+
+
+@pytest.mark.parametrize("family", CHAINS)
+def test_a_chain_of_jobs_has_the_bits_of_the_cpu(tmp_path, family):
+    same(tmp_path, chain, *CHAINS[family])
+
+
+def test_a_streamed_network_has_the_bits_of_the_cpu(tmp_path):
+    (source := tmp_path / "source").mkdir()
+    test_streamed_stages.write_source(source)
+    same(tmp_path, streamed, source, ("q-flexround-w8a8", "b-adaround-w8a8"))
+
+
+ROUNDINGS = ("rtn", "adaquant", "adaround", "flexround", "adaquant-flexround", "gptq", "signround", "lrq")
+
+
+def codes(on_device):
+    """Return what every rounding finds for a ResNet-18, and some for a small LLaMA, by their networks and recipes.
+
+    Activations lie on the device for every other one.
+    """
+    device = second_device.install() if on_device else torch.device("cpu")
+    images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(1))
+    runs = [
+        (models.resnet18().eval(), images, recipe) for recipe in ("q-flexround-w4a4", *(f"b-{r}-w4" for r in ROUNDINGS))
+    ]
+    texts = ("q-flexround-w8a8", "q-adaround-w8a8", "b-flexround-w4", "b-lrq-w4")
+    runs += [(own_networks.llama(), own_networks.words(), recipe) for recipe in texts]
     use(device)
-    found = []
-    for iterations in (20, 60):
-        counts.clear()
-        few = {"iters": iterations, "batch": 4, "progress": False}
-        quantized = flexround.quantize(made(Pictures), pictures(), "q-flexround-w4a4", device=device, **few)
-        found.append(dict(counts) | {"blocks": len(quantized.report)})
+    plan, found = cache.plan, {}
+    with sdpa_kernel([SDPBackend.MATH]):
+        for index, (model, samples, recipe) in enumerate(runs):
+            cache.plan = functools.partial(there, plan) if index % 2 else plan
+            few = {"iters": 3, "a_iters": 2, "batch": 4, "progress": False}
+            quantized = flexround.quantize(model, samples, recipe, device=device, **few)
+            state = quantized.model.cpu().state_dict()
+            found[type(model).__name__, recipe] = {name: value.numpy() for name, value in state.items()}
+    return found
+
+
+def test_every_rounding_has_the_bits_of_the_cpu_wherever_activations_lie():
+    expected, found = apart(codes, False), apart(codes, True)
+    assert len(found) == len(ROUNDINGS) + 5
+    for run, state in found.items():
+        for name, value in state.items():
+            assert np.array_equal(value, expected[run][name]), (run, name)
+
+
+def counted(recipe, caches_there):
+    """Return what crosses in each block's iterations, and refuse a tensor of the CPU."""
+    device, minimise, found = second_device.install(), phases.optimise, []
+    use(device)
+    cache.plan = functools.partial(there, cache.plan) if caches_there else cache.plan
+
+    def watched(block, batches, groups, iterations, *rest):
+        before = counts.copy()
+        losses = minimise(block, batches, groups, iterations, *rest)
+        found.append({"iterations": iterations} | {name: counts[name] - before[name] for name in second_device.CROSSES})
+        return losses
+
+    phases.optimise = watched
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), own_networks.made(functools.partial(own_networks.Residual, 8)))
+    few = {"iters": 120, "a_iters": 120, "batch": 4, "progress": False}
+    flexround.quantize(model.eval(), own_networks.pictures(), recipe, device=device, **few)
     x = torch.ones(2, 2)
     with pytest.raises(RuntimeError, match=r"a CPU tensor of shape \(2, 2\)"):
         x.to(device) + x
     return found
 
 
-def test_no_iteration_reads_a_number_and_batches_alone_are_copied():
-    ((few, many),) = forks.results(counted)
-    iterations = 40
-    assert 0 < many["reads"] < few["reads"] + iterations, "a search of steps may end a candidate later"
-    assert few["to host"] == many["to host"]
-    copied = many["to device"] - few["to device"]
-    assert copied == 3 * many["blocks"] * iterations, "input, full-precision input and target, from the host's caches"
+@pytest.mark.parametrize(("recipe", "parts"), [("q-flexround-w4a4", 3), ("b-adaround-w4a4", 2)])
+@pytest.mark.parametrize("caches_there", [False, True])
+def test_no_iteration_waits_and_nothing_but_a_batch_is_copied(recipe, parts, caches_there):
+    """But row numbers of many batches at once; the loss is read, and checked, at iteration 100 and the last."""
+    blocks = apart(counted, recipe, caches_there)
+    assert len(blocks) >= 2
+    for block in blocks:
+        copied = 0 if caches_there else parts * block["iterations"]
+        assert block == {"iterations": 120, "reads": 4, "to host": 1, "to device": 1 + copied}
