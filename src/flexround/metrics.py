@@ -15,13 +15,11 @@ class Metric:
 
     Attributes:
         name: in ``metrics.json``, or in ``published.csv`` where a table's ``metric_names`` gives it another.
-        unit: of its values: ``%``, ``points`` (a correlation or BLEU, times 100) or nothing.
         higher_is_better: its direction.
         relative: whether two values are compared by their ratio, so that margins are in percent of the other value.
     """
 
     name: str
-    unit: str
     higher_is_better: bool = True
     relative: bool = False
 
@@ -44,19 +42,18 @@ def of(name: str) -> Metric:
 
 
 def bounds(metric: Metric) -> tuple[float, float]:
-    """Return the lowest and the highest value that a metric can have, in its unit."""
+    """Return the lowest and the highest value that a metric can have: all but perplexities are in percent."""
     if metric.relative:
         return 1.0, math.inf  # the exponential of a mean that isn't negative
     return (-100.0 if VARIANT.sub("", metric.name) in CORRELATIONS else 0.0), 100.0
 
 
-SHARES = (
+CORRELATIONS = ("matthews", "pearson", "spearman")  # they can be negative
+PERCENT = (
     *("top1", "top5", "acc", "acc_matched", "acc_mismatched", "f1", "em"),
     *("boolq", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"),
+    *("bleu", "unseen", "seen", "all", *CORRELATIONS),
 )
-POINTS = ("matthews", "pearson", "spearman", "bleu", "unseen", "seen", "all")
-CORRELATIONS = ("matthews", "pearson", "spearman")  # those points that can be negative
 PERPLEXITIES = ("ppl", "perplexity")
-METRICS = {name: Metric(name, "%") for name in SHARES}
-METRICS |= {name: Metric(name, "points") for name in POINTS}
-METRICS |= {name: Metric(name, "", higher_is_better=False, relative=True) for name in PERPLEXITIES}
+METRICS = {name: Metric(name) for name in PERCENT}
+METRICS |= {name: Metric(name, higher_is_better=False, relative=True) for name in PERPLEXITIES}

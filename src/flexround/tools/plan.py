@@ -8,12 +8,12 @@ from pathlib import Path
 
 from flexround.errors import SettingsError, suggest
 from flexround.results.render import overview
-from flexround.settings import cost, user_rows
+from flexround.settings import cost, outputs, user_rows
+from flexround.settings.outputs import Output
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Stage
 from flexround.tasks import protocol
-from flexround.tools import cli, outputs, workload
-from flexround.tools.outputs import Output
+from flexround.tools import cli, workload
 
 GIB = 2**30
 STEPS = ("finetune", "gate", "reconstruct", "choice", "evaluate")  # what takes a GPU's hours

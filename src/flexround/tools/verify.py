@@ -17,10 +17,11 @@ from flexround.regress import compare
 from flexround.results import cells, evaluated
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
+from flexround.settings import outputs
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
-from flexround.tools import cli, outputs
+from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", METRICS)  # hold the sha256 of the files beside them

@@ -1,6 +1,5 @@
 """The jobs behind a run and what each of them took."""
 
-import dataclasses
 from collections import defaultdict
 from collections.abc import Iterable
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import NamedTuple
 
 from flexround.errors import InputError, SettingsError
 from flexround.io.artifacts import read_json
-from flexround.settings import layout
+from flexround.settings import layout, outputs
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 
@@ -36,18 +35,10 @@ def directories(plan: Plan, run: Run) -> list[str]:
     A gate's is a file; its place here has no suffix. A run that the settings no longer know has its evaluation's alone.
     """
     try:
-        recipe, pretrain = plan.params.recipe(run.recipe), plan.params.checkpoint(run.checkpoint).pretrain
+        made = list(outputs.of_run(plan, run, evaluated=True))
     except SettingsError:
         return [layout.evaluated_dir(run)]
-    places = []
-    for task in filter(None, (pretrain, run.task)):
-        places += [layout.data_dir(run.scale, task), layout.checkpoint_dir(run.scale, task, run.checkpoint)]
-    if recipe.quantized:
-        names = recipe.select or (run.recipe,)
-        quantized = [dataclasses.replace(run, recipe=name) for name in names]
-        places += [plan.gate(run).removesuffix(".json"), *map(plan.samples_dir, quantized)]
-        places += map(layout.quantized_dir, [*quantized, run])
-    return list(dict.fromkeys([*places, layout.evaluated_dir(run)]))
+    return list(dict.fromkeys(output.place.removesuffix(".json") for output in made))
 
 
 def stage(directory: str) -> str:

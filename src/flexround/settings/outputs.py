@@ -57,11 +57,11 @@ def of_run(plan: Plan, run: Run, evaluated: bool) -> Iterator[Output]:
 
 
 def _networks(plan: Plan, network: Run) -> Iterator[Output]:
-    """Yield a full-precision network, the data it is trained on, and those of the network it starts from."""
-    yield Output("finetune", network, layout.checkpoint_dir(network.scale, network.task, network.checkpoint))
+    """Yield a full-precision network, after the data it is trained on and those of the network it starts from."""
     origins = plan.origins(network.task, network.checkpoint)
-    if "data" in origins:
-        yield Output("data", network, origins["data"])
     if "pretrained" in origins:
         first = plan.params.checkpoint(network.checkpoint).pretrain or ""
         yield from _networks(plan, dataclasses.replace(network, task=first))
+    if "data" in origins:
+        yield Output("data", network, origins["data"])
+    yield Output("finetune", network, layout.checkpoint_dir(network.scale, network.task, network.checkpoint))
