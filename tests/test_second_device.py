@@ -33,7 +33,7 @@ from flexround.tasks.text import training
 
 STAGES = ("finetune", "gate", "reconstruct", "select", "evaluate")
 SERVER = multiprocessing.get_context("forkserver")
-SERVER.set_forkserver_preload([__name__])
+SERVER.set_forkserver_preload(["lm_eval.evaluator", "peft", *(f"flexround.stages.{stage}" for stage in STAGES)])
 
 
 def apart(function, *arguments):
