@@ -153,15 +153,19 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     value = {entry.recipe: f"{entry.value:.1f}" for entry in cells}
     assert (
         f"recognises {value['b-flexround-w4-tensor']} % of 1,000 photographs with FlexRound, "
-        f"{value['b-adaround-w4-tensor']} with AdaRound and {value['b-rtn-w4-tensor']} with round-to-nearest; "
+        f"{value['b-adaround-w4-tensor']} with AdaRound and {value['b-rtn-w4-tensor']} with RTN; "
         f"in full precision {value['full-precision']} "
     ) in readme
+    cells = grid.read((REFERENCE / "real7.csv").read_text()).entries
+    value = {entry.recipe: f"{entry.value:.2f}" for entry in cells if entry.metric == "perplexity"}
+    ours, other, rtn, full = (value[name] for name in ("b-flexround-w4", "b-adaround-w4", "b-rtn-w4", "full-precision"))
+    assert f"SmolLM2-135M at W4 has perplexity {ours}, {other}, {rtn} and {full} " in readme
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():
     found = grid.read((ROOT / "results/reference/table3.csv").read_text())
     printed = terminal.render(found, PLAN.params.tables[3], PLAN.scale)
-    shown = re.search(r"what to open:\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())[1]
+    shown = re.search(r"move digits\):\n\n((?:    .+\n)+)", (ROOT / "README.md").read_text())[1]
     lines = [line.strip() for line in shown.splitlines()]
     assert len(lines) == 4
     assert set(lines) <= set(printed.splitlines()), "copy its last lines into README.md"
