@@ -159,7 +159,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     cells = grid.read((REFERENCE / "real7.csv").read_text()).entries
     value = {entry.recipe: f"{entry.value:.2f}" for entry in cells if entry.metric == "perplexity"}
     ours, other, rtn, full = (value[name] for name in ("b-flexround-w4", "b-adaround-w4", "b-rtn-w4", "full-precision"))
-    assert f"SmolLM2-135M at W4 has perplexity {ours}, {other}, {rtn} and {full} " in readme
+    assert f"SmolLM2-135M at W4 has perplexity {ours} (AdaRound {other}, RTN {rtn}, unquantized {full}; " in readme
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():
