@@ -1,5 +1,8 @@
 """Which code a job can import: what an edit reruns, and what it must not."""
 
+import sys
+import types
+
 import pytest
 
 from flexround.jobs import codefile, resolve
@@ -117,6 +120,16 @@ def test_a_users_module_counts_with_its_helpers_and_with_what_it_uses_of_ours(ow
     assert ROOT / "src/flexround/quant/functions.py" in files, "an edit of FlexRound's gradient must rerun it"
     assert all(file.is_relative_to(own) or file.is_relative_to(ROOT / "src") for file in files)
     assert own / "my_package/base.py" in reached("my_package.rounding:X"), "a package without __init__"
+
+
+def test_modules_without_a_file_and_installed_ones_are_foreign(own, monkeypatch):
+    """Some packages put modules together in memory; Debian installs into a directory of another name."""
+    monkeypatch.setitem(sys.modules, "made_in_memory", types.ModuleType("made_in_memory"))
+    (own / "dist-packages").mkdir()
+    (own / "dist-packages/installed.py").write_text("X = 1\n")
+    (own / "my_rounding.py").write_text("import made_in_memory\nimport installed\n")
+    monkeypatch.syspath_prepend(str(own / "dist-packages"))
+    assert set(reached("my_rounding")) == {own / "my_rounding.py"}
 
 
 # the jobs of the suite

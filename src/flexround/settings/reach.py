@@ -18,6 +18,7 @@ from typing import NamedTuple
 from flexround.errors import SettingsError
 
 PACKAGE = Path(__file__).resolve().parents[1]
+INSTALLED = {"site-packages", "dist-packages"}  # the second is Debian's
 TARGET = re.compile(r"[A-Za-z_]\w*(\.\w+)+:\w+")
 
 
@@ -177,8 +178,11 @@ def _roots(top: str) -> list[Path]:
     """Return the directories that hold a top-level module; none if it is installed, standard or unknown."""
     if top == PACKAGE.name:
         return [PACKAGE.parent]
-    spec = None if not top or top in sys.stdlib_module_names else importlib.util.find_spec(top)
+    try:
+        spec = None if not top or top in sys.stdlib_module_names else importlib.util.find_spec(top)
+    except ValueError:  # a module that was put together in memory has neither a spec nor a file
+        spec = None
     if spec is None:
         return []
     places = [*(spec.submodule_search_locations or [spec.origin or ""])]  # a package's directories, a module's file
-    return [Path(place).parent for place in places if place and "site-packages" not in Path(place).parts]
+    return [Path(place).parent for place in places if place and not INSTALLED & {*Path(place).parts}]
