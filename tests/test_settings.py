@@ -131,6 +131,17 @@ def test_the_rows_of_equal_iterations_differ_from_the_papers_in_nothing_else():
         assert equal.model_copy(update={"iters": own.iters}) == own
 
 
+def test_the_example_of_all_questions_differs_from_real7_in_what_is_evaluated_alone():
+    whole, real = load_params(str(ROOT / "examples/whole_sets.yaml")), loaded("real")
+    rows, others = ({row.recipe for row in params.tables[number].rows()} for params, number in ((whole, 1), (real, 7)))
+    assert rows < others
+    for recipe in rows - {"full-precision"}:
+        runs = [(params, Run(params.scale.name, "commonsense", "smollm2-135m", recipe, 0)) for params in (whole, real)]
+        assert hyper(*runs[0])[0] == hyper(*runs[1])[0]
+    one, other = (params.scale.tasks["commonsense"].options for params in (whole, real))
+    assert {key for key in {*one} | {*other} if one.get(key) != other.get(key)} == {"questions", "test_blocks"}
+
+
 def test_the_paper_takes_five_seeds_and_its_seven_calibration_sizes():
     scale = loaded("paper").scale
     assert scale.figures.sample_size_seeds == 5
