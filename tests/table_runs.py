@@ -15,7 +15,7 @@ from flexround.jobs.tabulate import settings_of
 from flexround.metrics import of
 from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
 from flexround.results.cells import Scope
-from flexround.results.claims.judged import Judgement
+from flexround.results.claims.verdicts import Judgement
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params

@@ -12,8 +12,8 @@ from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
 
 from flexround.errors import InputError
 from flexround.results import grid, ranking, typed_csv
-from flexround.results.claims import judged
-from flexround.results.claims.judged import VERDICTS
+from flexround.results.claims import verdicts
+from flexround.results.claims.verdicts import VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
 from flexround.results.table_csv import write
 from flexround.settings.plan import Plan
@@ -123,7 +123,7 @@ def test_the_page_of_results_shows_what_is_published(tmp_path, part, scale):
 def test_the_readme_and_the_page_of_results_say_what_is_published():
     readme, results = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/results.md"))
     mini, real = (
-        judged.against_adaround(judged.load(REFERENCE / name, loaded(scale).scale))
+        verdicts.against_adaround(verdicts.load(REFERENCE / name, loaded(scale).scale))
         for scale, name in (("mini", "claims.csv"), ("real", "real-claims.csv"))
     )
     better, worse, noise = (sum(line.verdict == verdict for line in mini) for verdict in VERDICTS[:3])
@@ -195,7 +195,7 @@ def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn
     assert "| 4 | GLUE | computed | 75 | 25 of 25 |" in lines
     assert "| 3 | ImageNet | not run | -- | -- |" in lines
     assert figure.read_bytes().startswith(b"\x89PNG")
-    found = judged.against_adaround(judged.load(claims, PLAN.scale))
+    found = verdicts.against_adaround(verdicts.load(claims, PLAN.scale))
     assert [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in found] == [
         ("table 2", 3.0, "holds"),
         ("table 10", -0.5, "inside the noise"),

@@ -13,7 +13,7 @@ from visible_text import offline, parsed, visible
 
 from flexround.errors import SettingsError
 from flexround.results import grid, published_results, table_csv, typed_csv
-from flexround.results.claims import judged
+from flexround.results.claims import verdicts
 from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import job_costs, origins, overview, pictures, report_page, run_facts, words
 from flexround.settings import layout
@@ -214,7 +214,7 @@ def test_what_was_computed_comes_before_what_is_published_and_of_other_scales_no
 
 
 def test_the_page_opens_with_what_was_found(clone, cloned):
-    counts = judged.total(judged.load(clone / "results/reference/claims.csv", PLAN.scale))
+    counts = verdicts.total(verdicts.load(clone / "results/reference/claims.csv", PLAN.scale))
     text = visible(cloned)
     holds, fails, noise = (counts[name] for name in ("holds", "does not hold", "inside the noise"))
     sentence = f"{holds} hold, {fails} do not, and {noise} are inside the noise."

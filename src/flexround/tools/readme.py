@@ -8,7 +8,7 @@ from pathlib import Path
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_bytes, write_text
 from flexround.results import grid, published_results, ranking, typed_csv
-from flexround.results.claims import judged
+from flexround.results.claims import verdicts
 from flexround.results.render import leads, overview, readme_tables
 from flexround.results.render.figure_style import save_png
 from flexround.results.render.overview import standing
@@ -49,7 +49,7 @@ def status(arguments: argparse.Namespace) -> str:
     if arguments.claims:
         if not arguments.claims.exists():
             raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
-        lines = judged.against_adaround(judged.load(arguments.claims, params.scale))
+        lines = verdicts.against_adaround(verdicts.load(arguments.claims, params.scale))
         drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
         save_png(drawn, arguments.figure)
         log.info("%s", arguments.figure)
@@ -65,7 +65,7 @@ def evidence(arguments: argparse.Namespace) -> str:
     text = readme_tables.evidence(grid.load(path), params.tables[1], params.scale)
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
     if claims.exists():
-        lines = judged.against_adaround(judged.load(claims, params.scale))
+        lines = verdicts.against_adaround(verdicts.load(claims, params.scale))
         text += f"\n{overview.outcomes(lines)}\n"
     ranking_csv = arguments.tables / published_results.published_name(params.scale, "ranking.csv")
     if ranked := typed_csv.load_made(ranking_csv, ranking.Line):

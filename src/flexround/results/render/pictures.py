@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from flexround.results import sample_sizes
-from flexround.results.claims.judged import FAILS, HOLDS, Judgement
+from flexround.results.claims.verdicts import FAILS, HOLDS, Judgement
 from flexround.results.evaluated import read_run
 from flexround.results.grid import Entry
 from flexround.results.paired import Z

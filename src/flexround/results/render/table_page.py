@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from flexround.results import grid, published_results
-from flexround.results.claims import judged
-from flexround.results.claims.judged import JudgedClaim
+from flexround.results.claims import verdicts
+from flexround.results.claims.verdicts import JudgedClaim
 from flexround.results.grid import Entry, TableGrid
 from flexround.results.paper_numbers import Key
 from flexround.results.render import claims_page, markdown, words
@@ -89,7 +89,7 @@ def _claims(table: Table, scale: Scale, root: Path) -> list[str]:
     if path is None:
         return []
     parts = []
-    for claim in judged.load(path, scale):
+    for claim in verdicts.load(path, scale):
         of_table = claim._replace(lines=[line for line in claim.lines if line.place == table.place])
         if of_table.lines:
             found = ", ".join(f"{count} {verdict}" for verdict, count in of_table.counts.items() if count)
