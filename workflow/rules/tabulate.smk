@@ -116,5 +116,7 @@ for name, files in PUBLISHED.items():
         resources:
             mem_mb=100,
             runtime=1,
+        params:
+            directory=lambda wildcards, output: Path(output[0]).parent,
         shell:
-            "cp {input} $(dirname {output[0]})/ 2> {log}"
+            "cp {input} {params.directory} 2> {log}"
