@@ -14,7 +14,7 @@ from flexround.errors import InputError
 from flexround.results import grid, ranking, typed_csv
 from flexround.results.claims import verdicts
 from flexround.results.claims.verdicts import VERDICTS
-from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
+from flexround.results.render import document, figure_style, latex, leads, overview, terminal
 from flexround.results.table_csv import write
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
@@ -184,7 +184,7 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 
 def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn_each_cell_once(root, tmp_path):
     page, claims, figure = tmp_path / "README.md", tmp_path / "claims.csv", tmp_path / "f/leads.png"
-    begin, end = readme_tables.MARKERS["status"]
+    begin, end = stage.MARKERS["status"]
     page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
     claims.write_text(CLAIMS)
     shown = written("status", "mini", page, figure, tables=root / "results/mini", claims=claims)
@@ -220,14 +220,14 @@ def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
     lines = ({"table": 3, "row": row, "group": 1, "best": 0, "delta": d} for row, d in enumerate(("0.10", "-9.00"), 1))
     made = grid.read(write(lines))
     comparable = PLAN.scale.model_copy(update={"comparable": True})
-    text = readme_tables.status([overview.Standing(PLAN.params.tables[3], made)], comparable)
+    text = stage.status_table([overview.Standing(PLAN.params.tables[3], made)], comparable)
     assert "| FlexRound best | farthest from the paper |" in text
     assert "| -- | -9.00 |" in text
 
 
 def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it_is_there(tmp_path):
     page, drawn, figure = tmp_path / "README.md", tmp_path / "figure8.png", tmp_path / "docs/bits.png"
-    page.write_text("\n".join(["a", *readme_tables.MARKERS["evidence"], "b"]))
+    page.write_text("\n".join(["a", *stage.MARKERS["evidence"], "b"]))
 
     def shown():
         return written("evidence", "real", page, figure, tables=tmp_path, drawn=drawn)

@@ -15,11 +15,12 @@ from visible_text import visible
 from flexround.jobs import ranking as job
 from flexround.jobs import resolve
 from flexround.results import cells, ranking, typed_csv
-from flexround.results.render import readme_tables, report_page
+from flexround.results.render import report_page
 from flexround.settings import user_rows
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.plan import Plan
 from flexround.stages import ranking as stage
+from flexround.tools import readme
 
 TRIO = ("weak", "strong", "third")
 ENTRANTS = {f"imagenet/net/{recipe}": (recipe.title(), "B W4", "the cell") for recipe in TRIO}
@@ -120,5 +121,5 @@ def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:
     page = report_page.render(tmp_path, plan)
     assert re.search(r'<tr data-family="ImageNet">\s*<td[^>]*>ImageNet</td>\s*<td[^>]*>Strong</td>', page)
     assert "What leads on small networks may not lead on large ones." in visible(page)
-    shown = readme_tables.ranked(typed_csv.load_made(path, ranking.Line)).splitlines()
+    shown = readme.ranking_table(typed_csv.load_made(path, ranking.Line)).splitlines()
     assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in shown

@@ -15,7 +15,6 @@ from flexround.results.table_csv import number
 from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run
 
-TOLERANCES = "tolerances.csv"
 REMEDY = "make the reference first, see docs/trust.md"
 
 
@@ -96,16 +95,10 @@ def read_entries(path: Path) -> list[Entry]:
     return typed_csv.load(path, Entry, REMEDY)
 
 
-def tolerances_file(series: str) -> str:
-    """Return the name of the tolerances of a series of tables."""
-    return TOLERANCES if series == "table" else f"{series}-{TOLERANCES}"
-
-
-def read_tolerances(directory: Path, series: str = "table") -> dict[Key, float]:
+def read_tolerances(path: Path) -> dict[Key, float]:
     """Read the tolerance of each cell of a reference.
 
     Raises:
         InputError: missing or damaged.
     """
-    lines = typed_csv.load(directory / tolerances_file(series), Tolerance, REMEDY)
-    return {line.key: line.tolerance for line in lines}
+    return {line.key: line.tolerance for line in typed_csv.load(path, Tolerance, REMEDY)}

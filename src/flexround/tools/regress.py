@@ -12,6 +12,7 @@ from flexround.regress.compare import Moved, Number
 from flexround.results import cells
 from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
+from flexround.results.published_results import TOLERANCES, published_name
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -39,7 +40,7 @@ def run(arguments: argparse.Namespace) -> None:
     """
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
-    tolerances = compare.read_tolerances(arguments.reference, params.scale.shows.tables)
+    tolerances = compare.read_tolerances(arguments.reference / published_name(params.scale, TOLERANCES))
     moved = [line for found, reference in pairs for line in compare.moved(found, reference, tolerances)]
     for line in moved:
         sys.stdout.write(f"{report(line, params)}\n")
