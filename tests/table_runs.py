@@ -48,6 +48,14 @@ TABLE = Table(  # two reference rows and a group of three, one column with two m
 )
 
 
+def hits(count: int, total: int = 1000) -> np.ndarray:
+    """Return uint8 scores of which the first ``count`` are right."""
+    return (np.arange(total) < count).astype(np.uint8)
+
+
+Q_W8A8 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}  # of several tables
+
+
 def scale(comparable: bool = False) -> ScaleFacts:
     """Return what outputs say of a scale."""
     return ScaleFacts(name="big" if comparable else "mini", description="a test", comparable=comparable)
@@ -61,11 +69,6 @@ def scope(root: Path, seeds: int = 1) -> Scope:
 def numbers(table: Table, value: float = 70.0) -> dict[paper_numbers.Key, float]:
     """Return the same published value for each cell of the table."""
     return {cell.key: value for cell in cells.collect(table, scope(Path("nowhere")))}
-
-
-def hits(count: int, total: int = 1000) -> np.ndarray:
-    """Return uint8 scores of which the first ``count`` are right."""
-    return (np.arange(total) < count).astype(np.uint8)
 
 
 def write(root: Path, recipe: str, scores: np.ndarray, seed: int = 0, name: str = "mini", **changes: object) -> Path:

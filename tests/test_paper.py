@@ -8,7 +8,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
+from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
 from flexround.results import grid, ranking, typed_csv
@@ -24,7 +24,6 @@ REFERENCE = ROOT / "results/reference"
 PLAN = Plan(loaded("mini"))
 NAMES = [table.name for table in PLAN.params.tables.values()] + [f"figure{number}" for number in PLAN.figures]
 ITEMS = [item for part in document.parts(NAMES) for item in part.items]
-TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables 4 and 14, and a figure."""
     root = tmp_path_factory.mktemp("work")
     mini = root / "results/mini"
-    texts = {4: fill(root / "runs", OF_RUNS["table04"], TABLE4)}
+    texts = {4: fill(root / "runs", OF_RUNS["table04"], Q_W8A8)}
     texts[14] = settings_csv(14, PLAN.params)
     mini.mkdir(parents=True)
     for number, text in texts.items():
