@@ -20,7 +20,7 @@ from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Recipe, ScaleFacts, TrainRule
+from flexround.settings.schema import Recipe, ScaleFacts
 from flexround.settings.tables import Table
 from flexround.settings.validation import read_yaml, validate
 
@@ -152,27 +152,3 @@ def settings_csv(number: int, params: Params) -> str:
     """Return the CSV of a shipped table of settings."""
     table = params.tables[number]
     return settings_table.to_csv(table, settings_of(Plan(params), table), params.scale, paper_numbers.load())
-
-
-def settings_params(
-    train: Sequence[Mapping[str, object]] = (),
-    options: Mapping[str, Mapping[str, int]] | None = None,
-    without: str = "",
-    comparable: bool = True,
-) -> Params:
-    """Return the settings of the paper's scale with further rules, other options, or without a task or checkpoint."""
-    paper = loaded("paper")
-    tasks, checkpoints = dict(paper.scale.tasks), dict(paper.scale.checkpoints)
-    for name, given in (options or {}).items():
-        tasks[name] = tasks[name].model_copy(update={"options": dict(given)})
-    tasks.pop(without, None)
-    checkpoints.pop(without, None)
-    rules = tuple(TrainRule.model_validate({"source": "a test"} | rule) for rule in train)
-    changed = {
-        "name": "paper" if comparable else "mini",
-        "comparable": comparable,
-        "tasks": tasks,
-        "checkpoints": checkpoints,
-        "train": (*paper.scale.train, *rules),
-    }
-    return paper._replace(scale=paper.scale.model_copy(update=changed))
