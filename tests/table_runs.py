@@ -113,16 +113,9 @@ def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray]) -> str:
     return table_csv.to_csv(found, paper_numbers.load(), table, scale())
 
 
-def make(
-    root: Path,
-    comparable: bool = False,
-    seeds: int = 1,
-    value: float = 70.0,
-    table: Table = TABLE,
-    selected: tuple[str, ...] | None = None,
-) -> str:
+def make(root: Path, comparable: bool = False, seeds: int = 1, value: float = 70.0, table: Table = TABLE) -> str:
     """Return the CSV of a table from the runs under ``root``."""
-    found = cells.collect(table, Scope(scale(comparable).name, RECIPES, seeds, root, selected))
+    found = cells.collect(table, Scope(scale(comparable).name, RECIPES, seeds, root))
     return table_csv.to_csv(found, numbers(table, value), table, scale(comparable))
 
 

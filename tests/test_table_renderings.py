@@ -16,6 +16,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.jobs import resolve
 from flexround.results import grid
 from flexround.results.render import html, latex, terminal, words
+from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
 from flexround.settings.tables import Table
 from flexround.settings.validation import validate
@@ -85,17 +86,6 @@ def test_missing_and_partial_are_marked_everywhere(tmp_path: Path) -> None:
     assert "--/-- (70.00/70.00)" in shown
     assert "70.00~/70.00~ (70.00/70.00)" in shown
     assert re.search(r"\nNone of \d+ cells leads by more than the noise\.\n$", shown)
-
-
-def test_cells_of_other_checkpoints_are_said_not_to_be_run_whatever_is_there(tmp_path: Path) -> None:
-    complete(tmp_path)
-    text = make(tmp_path, selected=("other",))
-    lines = list(csv.DictReader(text.splitlines()))
-    assert {(line["status"], line["value"], line["n_seeds"]) for line in lines} == {("not run", "", "0")}
-    fragment, page, shown = rendered(text)
-    assert "{not run} & {not run}" in fragment
-    assert visible(page).count("not run (70.00)") == len(lines)
-    assert "not run/not run (70.00/70.00)" in shown
 
 
 def test_a_spec_that_does_not_fit_is_refused(tmp_path: Path) -> None:
@@ -200,22 +190,26 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     assert "Overfull" not in done.stdout, "a table is wider than the page: the lines of page.tex say which"
 
 
-def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_checkpoints(
+def test_the_stage_writes_three_files_and_prints_the_table_in_which_other_checkpoints_are_not_run_whatever_is_there(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = Plan(loaded("mini"), {"checkpoints": "resnet18-brecq"})
     table, made = plan.params.tables[2], tmp_path / "results/mini"
-    write_run(tmp_path / "results", plan.table_runs(2)[0], hits(900), ("top1", "top5"))
+    for run in (plan.table_runs(2)[0], Run("mini", "imagenet", "resnet50-brecq", "full-precision", 0)):
+        write_run(tmp_path / "results", run, hits(900), ("top1", "top5"))
     with contextlib.chdir(tmp_path):
         call("tabulate", resolve.inputs(plan, "tabulate", 2))
     text = (made / "table2.csv").read_text()
     lines = list(csv.DictReader(text.splitlines()))
     assert [line["value"] for line in lines if line["status"] == "computed"] == ["90.00", "90.00"]
-    assert {(line["checkpoint"] == "resnet18-brecq", line["status"]) for line in lines} == {
-        *((True, "computed"), (True, "missing"), (False, "not run")),
-    }
+    others = [line for line in lines if line["checkpoint"] != "resnet18-brecq"]
+    assert {(line["status"], line["value"], line["n_seeds"]) for line in others} == {("not run", "", "0")}
+    assert {line["status"] for line in lines if line not in others} == {"computed", "missing"}
     read = grid.read(text)
     assert sorted(path.name for path in made.glob("*.*")) == ["table2.csv", "table2.html", "table2.tex"]
     assert (made / "table2.tex").read_text() == latex.render(read, table, plan.scale)
     assert (made / "table2.html").read_text() == html.render(read, table, plan.scale)
-    assert capsys.readouterr().out == terminal.render(read, table, plan.scale)
+    assert (shown := capsys.readouterr().out) == terminal.render(read, table, plan.scale)
+    assert r"& {not run} & {not run} \\" in (made / "table2.tex").read_text()
+    assert visible((made / "table2.html").read_text()).count("not run (") == len(others)
+    assert shown.count("not run/not run (") == len(others) / 2
