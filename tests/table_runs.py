@@ -13,7 +13,7 @@ from safetensors.numpy import save_file
 from flexround.io import artifacts
 from flexround.jobs.tabulate import settings_of
 from flexround.metrics import of
-from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
+from flexround.results import cells, evaluated, paper_numbers, sample_sizes, table_csv
 from flexround.results.cells import Scope
 from flexround.results.claims.verdicts import Judgement
 from flexround.settings.layout import PARAMS, Run
@@ -144,4 +144,4 @@ def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Ce
 def settings_csv(number: int, params: Params) -> str:
     """Return the CSV of a shipped table of settings."""
     table = params.tables[number]
-    return settings_table.to_csv(table, settings_of(Plan(params), table), params.scale, paper_numbers.load())
+    return table_csv.settings_csv(settings_of(Plan(params), table), paper_numbers.load(), table, params.scale)

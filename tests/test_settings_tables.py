@@ -10,7 +10,7 @@ from flexround.errors import SettingsError
 from flexround.jobs.tabulate import settings_of
 from flexround.results import grid, paper_numbers
 from flexround.results.render import html, latex, terminal
-from flexround.results.settings_table import keyed
+from flexround.results.table_csv import keyed
 from flexround.settings.layout import Run
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan

@@ -190,7 +190,7 @@ def test_every_table_compiles(tmp_path: Path) -> None:
     assert "Overfull" not in done.stdout, "a table is wider than the page: the lines of page.tex say which"
 
 
-def test_the_stage_writes_three_files_and_prints_the_table_in_which_other_checkpoints_are_not_run_whatever_is_there(
+def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_checkpoints_alone(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     plan = Plan(loaded("mini"), {"checkpoints": "resnet18-brecq"})

@@ -4,20 +4,21 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 
 from flexround import metrics
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT, Lead, leads
 from flexround.results.grid import Entry
-from flexround.results.paper_numbers import DECIMALS, Key
+from flexround.results.paper_numbers import DECIMALS, SETTING, Key
 from flexround.settings.schema import ScaleFacts
-from flexround.settings.tables import Table
+from flexround.settings.tables import Setting, Table
 
 COLUMNS = Entry._fields
 NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
+SMALLEST_PLAIN = 1e-2  # of a setting: the paper writes smaller ones as 5e-3
 FORMULA = re.compile(r"[=+@]|-[^-.\d]")
 
 
@@ -36,6 +37,20 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
         | _significance(by_key.get(cell.key))
         for cell in cells
     )
+
+
+def settings_csv(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
+    """Return the CSV of a table of settings, in the same columns; nothing is run, ``values`` are those of its cells."""
+    cells = zip(keyed(table), values, strict=True)
+    return write(_setting(key, table, setting, value, scale, numbers.get(key)) for (key, setting), value in cells)
+
+
+def keyed(table: Table) -> Iterator[tuple[Key, Setting]]:
+    """Yield each cell of a settings table with its identity; rows are numbered by section and method from 1."""
+    rows = list(dict.fromkeys((setting.section, setting.method) for setting in table.settings))
+    for setting in table.settings:
+        row = rows.index((setting.section, setting.method)) + 1
+        yield Key(table.number, row, setting.section, setting.method, "", setting.column, SETTING), setting
 
 
 def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = COLUMNS) -> str:
@@ -116,3 +131,30 @@ def _significance(lead: Lead | None) -> dict[str, str | int]:
 def number(value: float | None, decimals: int = DECIMALS) -> str:
     """Return a number with fixed decimals and no minus sign before zero; nothing for None and what isn't finite."""
     return "" if value is None or not math.isfinite(value) else f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
+def shown(value: float) -> str:
+    """Return a number as the paper writes it: 2e-5, 5e-3, 0.01, 32."""
+    if 0 < abs(value) < SMALLEST_PLAIN:
+        digits, exponent = f"{value:e}".split("e")
+        return f"{float(digits):g}e{int(exponent)}"
+    return f"{value:g}"
+
+
+def _setting(
+    key: Key, table: Table, setting: Setting, value: float, scale: ScaleFacts, published: float | None
+) -> dict[str, str | int]:
+    """Return a line of the CSV; task and checkpoint are the first of those that share the value."""
+    sections = list(dict.fromkeys(other.section for other in table.settings))
+    equal = "reproduced" if value == published else "off"
+    return key._asdict() | {
+        "value": shown(value),
+        "published": "" if published is None else shown(published),
+        "status": "computed" if published is None or not scale.comparable else equal,
+        "scale": scale.name,
+        "task": setting.task or table.tasks[0],
+        "checkpoint": setting.checkpoints[0],
+        "recipe": setting.recipe or "",
+        "group": sections.index(setting.section) + 1,
+        "best": 0,
+    }
