@@ -10,7 +10,6 @@ from flexround.errors import SettingsError
 from flexround.jobs.tabulate import settings_of
 from flexround.results import grid, paper_numbers
 from flexround.results.render import html, latex, terminal
-from flexround.results.table_csv import keyed
 from flexround.settings.layout import Run
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
@@ -39,7 +38,8 @@ def entries(number, params):
 def test_the_papers_scale_uses_what_the_paper_prints_in_its_order(number):
     found = entries(number, PAPER)
     assert {(line["status"], line["value"] == line["published"]) for line in found} == {("reproduced", True)}
-    assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in paper_numbers.load() if key.table == number]
+    keys = [entry.key for entry in grid.read(settings_csv(number, PAPER)).entries]
+    assert keys == [key for key in paper_numbers.load() if key.table == number]
 
 
 def test_reconstruction_settings_come_from_the_rules():

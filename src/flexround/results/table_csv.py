@@ -4,7 +4,7 @@ import csv
 import io
 import math
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from flexround import metrics
 from flexround.results.cells import Cell
@@ -12,7 +12,7 @@ from flexround.results.contests import EXACT, Lead, leads
 from flexround.results.grid import Entry
 from flexround.results.paper_numbers import DECIMALS, SETTING, Key
 from flexround.settings.schema import ScaleFacts
-from flexround.settings.tables import Setting, Table
+from flexround.settings.tables import Table
 
 COLUMNS = Entry._fields
 NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
@@ -40,17 +40,32 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
 
 
 def settings_csv(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
-    """Return the CSV of a table of settings, in the same columns; nothing is run, ``values`` are those of its cells."""
-    cells = zip(keyed(table), values, strict=True)
-    return write(_setting(key, table, setting, value, scale, numbers.get(key)) for (key, setting), value in cells)
+    """Return the CSV of a table of settings, in the same columns; nothing is run, ``values`` are those of its cells.
 
-
-def keyed(table: Table) -> Iterator[tuple[Key, Setting]]:
-    """Yield each cell of a settings table with its identity; rows are numbered by section and method from 1."""
+    Rows are numbered by section and method; task and checkpoint are the first of those that share a value.
+    """
     rows = list(dict.fromkeys((setting.section, setting.method) for setting in table.settings))
-    for setting in table.settings:
-        row = rows.index((setting.section, setting.method)) + 1
-        yield Key(table.number, row, setting.section, setting.method, "", setting.column, SETTING), setting
+    sections = list(dict.fromkeys(section for section, _ in rows))
+    lines = []
+    for setting, value in zip(table.settings, values, strict=True):
+        section, method = setting.section, setting.method
+        row = rows.index((section, method)) + 1
+        key = Key(table.number, row, section, method, "", setting.column, SETTING)
+        published = numbers.get(key)
+        equal = "reproduced" if value == published else "off"
+        facts = {
+            "value": shown(value),
+            "published": "" if published is None else shown(published),
+            "status": "computed" if published is None or not scale.comparable else equal,
+            "scale": scale.name,
+            "task": setting.task or table.tasks[0],
+            "checkpoint": setting.checkpoints[0],
+            "recipe": setting.recipe or "",
+            "group": sections.index(section) + 1,
+            "best": 0,
+        }
+        lines.append(key._asdict() | facts)
+    return write(lines)
 
 
 def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = COLUMNS) -> str:
@@ -139,22 +154,3 @@ def shown(value: float) -> str:
         digits, exponent = f"{value:e}".split("e")
         return f"{float(digits):g}e{int(exponent)}"
     return f"{value:g}"
-
-
-def _setting(
-    key: Key, table: Table, setting: Setting, value: float, scale: ScaleFacts, published: float | None
-) -> dict[str, str | int]:
-    """Return a line of the CSV; task and checkpoint are the first of those that share the value."""
-    sections = list(dict.fromkeys(other.section for other in table.settings))
-    equal = "reproduced" if value == published else "off"
-    return key._asdict() | {
-        "value": shown(value),
-        "published": "" if published is None else shown(published),
-        "status": "computed" if published is None or not scale.comparable else equal,
-        "scale": scale.name,
-        "task": setting.task or table.tasks[0],
-        "checkpoint": setting.checkpoints[0],
-        "recipe": setting.recipe or "",
-        "group": sections.index(setting.section) + 1,
-        "best": 0,
-    }
