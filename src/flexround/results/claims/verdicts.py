@@ -180,17 +180,16 @@ def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
     return UNDECIDED if math.isinf(apart) else f"{UNDECIDED}, at most {math.ceil(10 * apart) / 10:g} {unit} apart"
 
 
-def margin(one: float, other: float, metric: str) -> float:
-    """Return how much better a value is than another: in points, of a relative metric in percent of the other."""
-    better = metrics.of(metric).sign * (one - other)
-    return 100.0 * better / other if metrics.of(metric).relative else better
-
-
 def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | None:
-    """Return the published margin, None where one of the numbers is missing."""
+    """Return the published margin in points, of a relative metric in percent of the other number.
+
+    It is None where one of the numbers is missing.
+    """
     if one.key not in numbers or other.key not in numbers:
         return None
-    return round(margin(numbers[one.key], numbers[other.key], one.key.metric), EXACT)
+    metric, rival = metrics.of(one.key.metric), numbers[other.key]
+    better = metric.sign * (numbers[one.key] - rival)
+    return round(100.0 * better / rival if metric.relative else better, EXACT)
 
 
 def _identity(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:

@@ -38,12 +38,6 @@ def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Pat
     return "\n\n".join(parts) + "\n"
 
 
-def command(table: Table, scale: Scale) -> str:
-    """Return what makes a table at a scale."""
-    known = scale.name in ("mini", table.series)  # by the Makefile
-    return f"make results/{table.name}.csv" + ("" if known else f" SCALE={scale.name}")
-
-
 def _paper(grid: TableGrid, table: Table, bold: Collection[Key]) -> str:
     """Return the published numbers, with the letters of their errata."""
 
@@ -56,7 +50,8 @@ def _paper(grid: TableGrid, table: Table, bold: Collection[Key]) -> str:
 
 def _ours(grid: TableGrid | None, table: Table, scale: Scale) -> list[str]:
     """Return our numbers with the words that belong to them, and what makes them."""
-    made = f"    {command(table, scale)}"
+    known = scale.name in ("mini", table.series)  # by the Makefile
+    made = f"    make results/{table.name}.csv" + ("" if known else f" SCALE={scale.name}")
     if grid is None:
         return ["No results of this scale are published here. This makes the table:", made]
 
