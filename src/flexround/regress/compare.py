@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError
-from flexround.regress.tolerances import Tolerance
 from flexround.results import typed_csv
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT
@@ -93,12 +92,3 @@ def read_entries(path: Path) -> list[Entry]:
         InputError: missing or damaged.
     """
     return typed_csv.load(path, Entry, REMEDY)
-
-
-def read_tolerances(path: Path) -> dict[Key, float]:
-    """Read the tolerance of each cell of a reference.
-
-    Raises:
-        InputError: missing or damaged.
-    """
-    return {line.key: line.tolerance for line in typed_csv.load(path, Tolerance, REMEDY)}
