@@ -13,14 +13,14 @@ from safetensors.numpy import save_file
 from flexround.io import artifacts
 from flexround.jobs.tabulate import settings_of
 from flexround.metrics import of
-from flexround.results import cells, evaluated, paper_numbers, sample_sizes, settings_table, table_csv
+from flexround.results import cells, evaluated, paper_numbers, sample_sizes, table_csv
 from flexround.results.cells import Scope
-from flexround.results.claims.judged import Judgement
+from flexround.results.claims.verdicts import Judgement
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Recipe, ScaleFacts, TrainRule
+from flexround.settings.schema import Recipe, ScaleFacts
 from flexround.settings.tables import Table
 from flexround.settings.validation import read_yaml, validate
 
@@ -48,6 +48,14 @@ TABLE = Table(  # two reference rows and a group of three, one column with two m
 )
 
 
+def hits(count: int, total: int = 1000) -> np.ndarray:
+    """Return uint8 scores of which the first ``count`` are right."""
+    return (np.arange(total) < count).astype(np.uint8)
+
+
+Q_W8A8 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}  # of several tables
+
+
 def scale(comparable: bool = False) -> ScaleFacts:
     """Return what outputs say of a scale."""
     return ScaleFacts(name="big" if comparable else "mini", description="a test", comparable=comparable)
@@ -61,11 +69,6 @@ def scope(root: Path, seeds: int = 1) -> Scope:
 def numbers(table: Table, value: float = 70.0) -> dict[paper_numbers.Key, float]:
     """Return the same published value for each cell of the table."""
     return {cell.key: value for cell in cells.collect(table, scope(Path("nowhere")))}
-
-
-def hits(count: int, total: int = 1000) -> np.ndarray:
-    """Return uint8 scores of which the first ``count`` are right."""
-    return (np.arange(total) < count).astype(np.uint8)
 
 
 def write(root: Path, recipe: str, scores: np.ndarray, seed: int = 0, name: str = "mini", **changes: object) -> Path:
@@ -110,16 +113,9 @@ def fill(root: Path, table: Table, scores: Mapping[str, np.ndarray]) -> str:
     return table_csv.to_csv(found, paper_numbers.load(), table, scale())
 
 
-def make(
-    root: Path,
-    comparable: bool = False,
-    seeds: int = 1,
-    value: float = 70.0,
-    table: Table = TABLE,
-    selected: tuple[str, ...] | None = None,
-) -> str:
+def make(root: Path, comparable: bool = False, seeds: int = 1, value: float = 70.0, table: Table = TABLE) -> str:
     """Return the CSV of a table from the runs under ``root``."""
-    found = cells.collect(table, Scope(scale(comparable).name, RECIPES, seeds, root, selected))
+    found = cells.collect(table, Scope(scale(comparable).name, RECIPES, seeds, root))
     return table_csv.to_csv(found, numbers(table, value), table, scale(comparable))
 
 
@@ -148,28 +144,4 @@ def figure7(params: Params, root: Path = Path("nowhere")) -> tuple[list[cells.Ce
 def settings_csv(number: int, params: Params) -> str:
     """Return the CSV of a shipped table of settings."""
     table = params.tables[number]
-    return settings_table.to_csv(table, settings_of(Plan(params), table), params.scale, paper_numbers.load())
-
-
-def settings_params(
-    train: Sequence[Mapping[str, object]] = (),
-    options: Mapping[str, Mapping[str, int]] | None = None,
-    without: str = "",
-    comparable: bool = True,
-) -> Params:
-    """Return the settings of the paper's scale with further rules, other options, or without a task or checkpoint."""
-    paper = loaded("paper")
-    tasks, checkpoints = dict(paper.scale.tasks), dict(paper.scale.checkpoints)
-    for name, given in (options or {}).items():
-        tasks[name] = tasks[name].model_copy(update={"options": dict(given)})
-    tasks.pop(without, None)
-    checkpoints.pop(without, None)
-    rules = tuple(TrainRule.model_validate({"source": "a test"} | rule) for rule in train)
-    changed = {
-        "name": "paper" if comparable else "mini",
-        "comparable": comparable,
-        "tasks": tasks,
-        "checkpoints": checkpoints,
-        "train": (*paper.scale.train, *rules),
-    }
-    return paper._replace(scale=paper.scale.model_copy(update=changed))
+    return table_csv.settings_csv(settings_of(Plan(params), table), paper_numbers.load(), table, params.scale)

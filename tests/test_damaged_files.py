@@ -44,7 +44,7 @@ from flexround.reconstruct.state import State
 from flexround.rehearsal import project, scale
 from flexround.results import evaluated, grid
 from flexround.results.claims import specs
-from flexround.results.render import job_costs, run_facts
+from flexround.results.render import job_costs, origins
 from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
@@ -220,7 +220,7 @@ def job_file(stage, kind, argument):
 
 
 def read_report(d):
-    run_facts.sections(d, report_case.PLAN, report_case.RUN)
+    origins.sections(d, report_case.PLAN, report_case.RUN)
     job_costs.cost(d, "results/mini/quantized/imagenet/resnet18-brecq/q-flexround-w4a4/seed0")
 
 

@@ -8,13 +8,13 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS, claims_csv, fill, hits, loaded, settings_csv
+from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
 from flexround.results import grid, ranking, typed_csv
-from flexround.results.claims import judged
-from flexround.results.claims.judged import VERDICTS
-from flexround.results.render import document, figure_style, latex, leads, overview, readme_tables, terminal
+from flexround.results.claims import verdicts
+from flexround.results.claims.verdicts import VERDICTS
+from flexround.results.render import document, figure_style, latex, leads, overview, terminal
 from flexround.results.table_csv import write
 from flexround.settings.plan import Plan
 from flexround.tools import readme as stage
@@ -24,7 +24,6 @@ REFERENCE = ROOT / "results/reference"
 PLAN = Plan(loaded("mini"))
 NAMES = [table.name for table in PLAN.params.tables.values()] + [f"figure{number}" for number in PLAN.figures]
 ITEMS = [item for part in document.parts(NAMES) for item in part.items]
-TABLE4 = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
 
 @pytest.fixture(scope="module")
@@ -32,7 +31,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Tables 4 and 14, and a figure."""
     root = tmp_path_factory.mktemp("work")
     mini = root / "results/mini"
-    texts = {4: fill(root / "runs", OF_RUNS["table04"], TABLE4)}
+    texts = {4: fill(root / "runs", OF_RUNS["table04"], Q_W8A8)}
     texts[14] = settings_csv(14, PLAN.params)
     mini.mkdir(parents=True)
     for number, text in texts.items():
@@ -123,7 +122,7 @@ def test_the_page_of_results_shows_what_is_published(tmp_path, part, scale):
 def test_the_readme_and_the_page_of_results_say_what_is_published():
     readme, results = (" ".join((ROOT / name).read_text().split()) for name in ("README.md", "docs/results.md"))
     mini, real = (
-        judged.against_adaround(judged.load(REFERENCE / name, loaded(scale).scale))
+        verdicts.against_adaround(verdicts.load(REFERENCE / name, loaded(scale).scale))
         for scale, name in (("mini", "claims.csv"), ("real", "real-claims.csv"))
     )
     better, worse, noise = (sum(line.verdict == verdict for line in mini) for verdict in VERDICTS[:3])
@@ -184,7 +183,7 @@ table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,
 
 def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn_each_cell_once(root, tmp_path):
     page, claims, figure = tmp_path / "README.md", tmp_path / "claims.csv", tmp_path / "f/leads.png"
-    begin, end = readme_tables.MARKERS["status"]
+    begin, end = stage.MARKERS["status"]
     page.write_text(f"above\n{begin}\nbefore\n{end}\nbelow\n")
     claims.write_text(CLAIMS)
     shown = written("status", "mini", page, figure, tables=root / "results/mini", claims=claims)
@@ -195,7 +194,7 @@ def test_the_status_of_all_tables_is_put_between_its_markers_and_leads_are_drawn
     assert "| 4 | GLUE | computed | 75 | 25 of 25 |" in lines
     assert "| 3 | ImageNet | not run | -- | -- |" in lines
     assert figure.read_bytes().startswith(b"\x89PNG")
-    found = judged.against_adaround(judged.load(claims, PLAN.scale))
+    found = verdicts.against_adaround(verdicts.load(claims, PLAN.scale))
     assert [(line.place, leads.multiple(line.margin, line.noise), line.verdict) for line in found] == [
         ("table 2", 3.0, "holds"),
         ("table 10", -0.5, "inside the noise"),
@@ -220,14 +219,14 @@ def test_the_status_of_a_comparable_scale_has_the_farthest_cell():
     lines = ({"table": 3, "row": row, "group": 1, "best": 0, "delta": d} for row, d in enumerate(("0.10", "-9.00"), 1))
     made = grid.read(write(lines))
     comparable = PLAN.scale.model_copy(update={"comparable": True})
-    text = readme_tables.status([overview.Standing(PLAN.params.tables[3], made)], comparable)
+    text = stage.status_table([overview.Standing(PLAN.params.tables[3], made)], comparable)
     assert "| FlexRound best | farthest from the paper |" in text
     assert "| -- | -9.00 |" in text
 
 
 def test_evidence_names_the_best_if_there_is_one_and_shows_the_figure_only_if_it_is_there(tmp_path):
     page, drawn, figure = tmp_path / "README.md", tmp_path / "figure8.png", tmp_path / "docs/bits.png"
-    page.write_text("\n".join(["a", *readme_tables.MARKERS["evidence"], "b"]))
+    page.write_text("\n".join(["a", *stage.MARKERS["evidence"], "b"]))
 
     def shown():
         return written("evidence", "real", page, figure, tables=tmp_path, drawn=drawn)

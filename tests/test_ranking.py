@@ -9,21 +9,21 @@ from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from table_runs import OF_RUNS, TABLE, complete, fill, hits, loaded, scope, write, write_arrays
+from table_runs import OF_RUNS, Q_W8A8, TABLE, complete, fill, hits, loaded, scope, write, write_arrays
 from visible_text import visible
 
 from flexround.jobs import ranking as job
 from flexround.jobs import resolve
 from flexround.results import cells, ranking, typed_csv
-from flexround.results.render import readme_tables, report_page
+from flexround.results.render import report_page
 from flexround.settings import user_rows
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.plan import Plan
 from flexround.stages import ranking as stage
+from flexround.tools import readme
 
 TRIO = ("weak", "strong", "third")
 ENTRANTS = {f"imagenet/net/{recipe}": (recipe.title(), "B W4", "the cell") for recipe in TRIO}
-SCORES = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
 
 
 def outcomes(root: Path, seeds: int = 1) -> dict[str, str]:
@@ -48,7 +48,7 @@ def test_what_no_method_is_better_than_shares_the_lead_once_p_is_adjusted(tmp_pa
 
 def test_the_lower_perplexity_leads(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
-        fill(Path("results"), OF_RUNS["table05"], SCORES)
+        fill(Path("results"), OF_RUNS["table05"], Q_W8A8)
         stage.run(Namespace(job=Path(resolve.inputs(Plan(loaded("mini")), "ranking")["job"])))
         lines = typed_csv.load_made(Path("results/mini/ranking.csv"), ranking.Line)
     (first, last) = [line for line in lines if line.group == "Language modelling"]
@@ -120,5 +120,5 @@ def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:
     page = report_page.render(tmp_path, plan)
     assert re.search(r'<tr data-family="ImageNet">\s*<td[^>]*>ImageNet</td>\s*<td[^>]*>Strong</td>', page)
     assert "What leads on small networks may not lead on large ones." in visible(page)
-    shown = readme_tables.ranked(typed_csv.load_made(path, ranking.Line)).splitlines()
+    shown = readme.ranking_table(typed_csv.load_made(path, ranking.Line)).splitlines()
     assert "| Strong | 100.0 | 1 | 1 | 0 | 0 | 0 |" in shown

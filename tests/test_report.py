@@ -13,9 +13,9 @@ from visible_text import offline, parsed, visible
 
 from flexround.errors import SettingsError
 from flexround.results import grid, published_results, table_csv, typed_csv
-from flexround.results.claims import judged
+from flexround.results.claims import verdicts
 from flexround.results.paper_numbers import DECIMALS
-from flexround.results.render import job_costs, origins, overview, pictures, report_page, run_facts, words
+from flexround.results.render import job_costs, origins, overview, pictures, report_page, words
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.plan import Plan
@@ -89,7 +89,7 @@ def test_every_cell_has_a_button_and_its_provenance_resolves(html, data):
 
 
 def test_provenance_holds_what_is_recorded(root):
-    found = dict(run_facts.sections(root, PLAN, RUN))
+    found = dict(origins.sections(root, PLAN, RUN))
     assert found["Run"]["seed"] == 0
     assert f"{layout.evaluated_dir(RUN)}/metrics.json" in found["Run"]["make it again"]
     assert found["Recipe"] == {"setting": "Q", "w_bits": 4}
@@ -192,7 +192,7 @@ def test_jobs_behind_runs_of_which_a_shared_one_counts_once(root):
 def test_a_run_that_the_settings_no_longer_know_is_still_shown(root):
     run = Run("mini", "imagenet", "resnet18-brecq", "gone", 0)
     write(root / layout.evaluated_dir(run) / "metrics.json", {"metrics": {"top1": 95.39999999999999}, "seconds": 1.0})
-    found = dict(run_facts.sections(root, PLAN, run))
+    found = dict(origins.sections(root, PLAN, run))
     assert found["Result"] == {"metrics": {"top1": "95.40"}}
     assert found["Run"]["make it again"].endswith("--config scale=mini own=FILE")
 
@@ -214,7 +214,7 @@ def test_what_was_computed_comes_before_what_is_published_and_of_other_scales_no
 
 
 def test_the_page_opens_with_what_was_found(clone, cloned):
-    counts = judged.total(judged.load(clone / "results/reference/claims.csv", PLAN.scale))
+    counts = verdicts.total(verdicts.load(clone / "results/reference/claims.csv", PLAN.scale))
     text = visible(cloned)
     holds, fails, noise = (counts[name] for name in ("holds", "does not hold", "inside the noise"))
     sentence = f"{holds} hold, {fails} do not, and {noise} are inside the noise."

@@ -4,10 +4,13 @@ import csv
 import re
 import shutil
 from pathlib import Path
+from typing import Any
 
 import pytest
-from browser import CHROMIUM, DRIVER, Browser
 from report_case import PLAN, fill_root
+from selenium import webdriver
+from selenium.webdriver.common.by import By
+from selenium.webdriver.common.keys import Keys
 from table_runs import loaded
 
 from flexround.results import paper_numbers
@@ -15,10 +18,57 @@ from flexround.results.render import report_page
 from flexround.settings.layout import ROOT
 from flexround.settings.plan import Plan
 
+NAMES = ("chromium", "chromium-browser", "google-chrome", "chrome")
+CHROMIUM = next(filter(None, map(shutil.which, NAMES)), None)
+DRIVER = shutil.which("chromedriver")  # neither a driver nor anything of a page is downloaded
 pytestmark = pytest.mark.skipif(not (CHROMIUM and DRIVER), reason="Chromium or its chromedriver is not installed")
 ACTIVE = "document.activeElement.id"
 IS_OPEN = "document.getElementById('provenance').open"
 OPEN_SOON = f"new Promise((done) => setTimeout(() => done({IS_OPEN}), 50))"
+
+
+class Browser(webdriver.Chrome):
+    """One tab; a request to any host fails, and is among its complaints."""
+
+    def __init__(self, profile: Path) -> None:
+        options = webdriver.ChromeOptions()
+        options.binary_location = str(CHROMIUM)
+        for each in ("headless=new", "no-sandbox", "host-resolver-rules=MAP * ~NOTFOUND", f"user-data-dir={profile}"):
+            options.add_argument(f"--{each}")
+        options.set_capability("goog:loggingPrefs", {"browser": "ALL"})
+        super().__init__(options, webdriver.ChromeService(executable_path=DRIVER))
+
+    def complaints(self) -> list[str]:
+        """Return the errors and warnings of the console since the last call, those of failed requests too."""
+        return [entry["message"] for entry in self.get_log("browser") if entry["level"] in ("SEVERE", "WARNING")]
+
+    def open(self, page: Path, fragment: str = "") -> None:
+        """Load a page anew."""
+        self.get("about:blank")
+        self.get(page.resolve().as_uri() + fragment)
+
+    def evaluate(self, expression: str) -> Any:
+        """Return the value of a JavaScript expression, or what a promise holds in the end."""
+        return self.execute_script(f"return {expression}")
+
+    def click(self, selector: str) -> None:
+        """Click into the middle of an element, as a mouse does."""
+        self.evaluate(f"document.querySelector({selector!r}).scrollIntoView({{block: 'center', inline: 'center'}})")
+        webdriver.ActionChains(self).click(self.find_element(By.CSS_SELECTOR, selector)).perform()
+
+    def press(self, key: str) -> None:
+        """Press a key, as a keyboard does."""
+        webdriver.ActionChains(self).send_keys(key).perform()
+
+    def resize(self, width: int, height: int = 900) -> None:
+        """Give the page another size."""
+        size = {"width": width, "height": height, "deviceScaleFactor": 1, "mobile": False}
+        self.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", size)
+
+    def media(self, kind: str = "", scheme: str = "light") -> None:
+        """Show the page as on screen or on paper (``print``), in light or dark colours."""
+        features = [{"name": "prefers-color-scheme", "value": scheme}]
+        self.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": kind, "features": features})
 
 
 @pytest.fixture(scope="module")
@@ -77,7 +127,7 @@ def test_a_heading_sorts_up_down_and_back(opened):
     opened.click(heading)
     assert opened.evaluate(column) == sorted(order, key=float) != order
     assert opened.evaluate("document.querySelector('#table3 th[data-column=\"0\"]').ariaSort") == "ascending"
-    opened.press("Enter")
+    opened.press(Keys.ENTER)
     assert opened.evaluate(column) == sorted(order, key=float, reverse=True)
     opened.click(heading)
     assert opened.evaluate(column) == order
@@ -101,7 +151,7 @@ def test_a_click_opens_the_provenance_and_escape_closes_it(opened):
     assert "block </script> b" in text
     assert opened.evaluate(each("#provenance .bar", "e.style.getPropertyValue('--share')")) == ["100%", "100%"]
     assert opened.evaluate("location.hash") == "#cell-3.24"
-    opened.press("Escape")
+    opened.press(Keys.ESCAPE)
     assert not opened.evaluate(IS_OPEN)
     assert opened.evaluate(ACTIVE) == "cell-3.24"
 
@@ -109,16 +159,16 @@ def test_a_click_opens_the_provenance_and_escape_closes_it(opened):
 def test_the_keyboard_reaches_a_cell_and_opens_it(opened):
     opened.evaluate("document.querySelector('#table3 .scroll').focus()")
     while not opened.evaluate(ACTIVE).startswith("cell-"):
-        opened.press("Tab")
+        opened.press(Keys.TAB)
     assert opened.evaluate(ACTIVE) == "cell-3.0"
     assert opened.evaluate("getComputedStyle(document.activeElement).outlineStyle") == "solid"
-    opened.press("ArrowRight")
-    opened.press("ArrowDown")
+    opened.press(Keys.ARROW_RIGHT)
+    opened.press(Keys.ARROW_DOWN)
     assert opened.evaluate(ACTIVE) == "cell-3.7"
-    opened.press("Enter")
+    opened.press(Keys.ENTER)
     assert opened.evaluate(IS_OPEN)
-    opened.press("Escape")
-    opened.press("Tab")
+    opened.press(Keys.ESCAPE)
+    opened.press(Keys.TAB)
     assert not opened.evaluate(ACTIVE).startswith("cell-3")  # one stop for the whole table
 
 
@@ -144,7 +194,7 @@ def test_neither_the_page_nor_a_sheet_scrolls_sideways_and_a_phone_shows_numbers
         assert 0 < left < right <= end
         shown.evaluate("document.querySelectorAll('.cell')[24].click()")
         assert shown.evaluate("(({scrollWidth, clientWidth}) => scrollWidth <= clientWidth)(dialog)")
-        shown.press("Escape")
+        shown.press(Keys.ESCAPE)
 
 
 def test_the_address_of_a_cell_opens_it_before_and_after_the_page_is_there(opened, made_up):
@@ -176,7 +226,7 @@ def test_a_plot_is_drawn_and_a_click_on_a_point_opens_its_cell(cloned):
         assert title.startswith(text.partition(",")[0])
         assert re.search(r"\d+/\d+", text)[0] in title
         assert cloned.evaluate("location.hash").startswith("#cell-")
-        cloned.press("Escape")
+        cloned.press(Keys.ESCAPE)
 
 
 @pytest.mark.parametrize(("name", "choice", "column"), [("leads", 1, 0), ("bits", 0, 2)])
@@ -193,7 +243,7 @@ def test_the_keyboard_opens_the_cell_of_a_point_from_its_numbers(cloned, name, c
         assert set(cloned.evaluate(each(links, "e.hash"))) == set(drawn)
     cloned.evaluate(f"document.querySelector('{links}').focus()")
     assert cloned.evaluate("document.activeElement.parentElement.cellIndex") == column
-    cloned.press("Enter")
+    cloned.press(Keys.ENTER)
     assert cloned.evaluate(OPEN_SOON)
 
 
@@ -208,7 +258,7 @@ def test_a_choice_shows_another_plot_and_plots_follow_the_theme(cloned):
     links = each(PICTURE.format("leads") + " a", "1")
     before = cloned.evaluate(links)
     cloned.evaluate("document.querySelector('#plot-leads select').focus()")
-    cloned.press("ArrowDown")
+    cloned.press(Keys.ARROW_DOWN)
     assert cloned.evaluate("document.querySelector('#plot-leads select').selectedOptions[0].textContent") == "real 1"
     assert len(cloned.evaluate(links)) == 6 < len(before)
 
@@ -256,7 +306,7 @@ def test_two_methods_are_compared_and_the_address_says_which(cloned, clone):
     assert cloned.evaluate(COMPARED) == rows
     cloned.click("#compare tbody a")
     assert cloned.evaluate(OPEN_SOON)
-    cloned.press("Escape")
+    cloned.press(Keys.ESCAPE)
     cells = [row[1] for row in compare(cloned, one="Full-precision", other="RTN")]
     assert {cell.split(", ")[-1] for cell in cells} >= {"4/32", "3/32", "2/32"}, "it stands beside all bits"
 

@@ -4,56 +4,61 @@ import csv
 import math
 
 import pytest
-from table_runs import OF_RUNS, SETTINGS, settings_csv, settings_params
+from table_runs import OF_RUNS, SETTINGS, loaded, settings_csv
 
 from flexround.errors import SettingsError
 from flexround.jobs.tabulate import settings_of
 from flexround.results import grid, paper_numbers
 from flexround.results.render import html, latex, terminal
-from flexround.results.settings_table import keyed
 from flexround.settings.layout import Run
-from flexround.settings.load import load_params
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
-from flexround.settings.schema import HyperRule
+from flexround.settings.schema import HyperRule, TrainRule
 from flexround.tasks.text.lora_training import AdapterTrainSettings
 
-PAPER = load_params("paper")
+PAPER = loaded("paper")
+TASKS, CHECKPOINTS = PAPER.scale.tasks, PAPER.scale.checkpoints
+
+
+def changed(**updates):
+    """Return the settings of the paper's scale with other fields of the scale."""
+    return PAPER._replace(scale=PAPER.scale.model_copy(update=updates))
+
+
+def trained(when, values):
+    """Return the settings of the paper's scale with one more rule of training."""
+    return changed(train=(*PAPER.scale.train, TrainRule(when=when, set=values, source="a test")))
 
 
 def entries(number, params):
     return list(csv.DictReader(settings_csv(number, params).splitlines()))
 
 
-CELLS = {13: 5, 14: 13, 17: 24, 18: 24}
-
-
 @pytest.mark.parametrize("number", SETTINGS)
 def test_the_papers_scale_uses_what_the_paper_prints_in_its_order(number):
     found = entries(number, PAPER)
     assert {(line["status"], line["value"] == line["published"]) for line in found} == {("reproduced", True)}
-    assert [key for key, _ in keyed(SETTINGS[number])] == [key for key in paper_numbers.load() if key.table == number]
-    assert len(SETTINGS[number].settings) == CELLS[number]
+    keys = [entry.key for entry in grid.read(settings_csv(number, PAPER)).entries]
+    assert keys == [key for key in paper_numbers.load() if key.table == number]
 
 
 def test_reconstruction_settings_come_from_the_rules():
-    params = settings_params()
     slower = HyperRule(when={"task": "ptb", "checkpoint": "opt-1.3b"}, set={"lr": 2e-5}, source="a test")
-    changed = params._replace(scale=params.scale.model_copy(update={"hyper": (*params.scale.hyper, slower)}))
-    before, after = entries(18, params), entries(18, changed)
+    params = changed(hyper=(*PAPER.scale.hyper, slower))
+    before, after = entries(18, PAPER), entries(18, params)
     differing = [(b, a) for b, a in zip(before, after, strict=True) if a != b]
     assert [(a["section"], a["column"], b["value"], a["value"], a["status"]) for b, a in differing] == [
         ("PTB", "OPT-1.3B", "3e-5", "2e-5", "off")
     ]
     assert {line["recipe"] for line in after} == {"q-flexround-w8a8"}
-    assert settings_of(Plan(params), SETTINGS[17]) == settings_of(Plan(changed), SETTINGS[17])
+    assert settings_of(Plan(PAPER), SETTINGS[17]) == settings_of(Plan(params), SETTINGS[17])
 
 
 def test_values_come_from_the_scale():
-    found = entries(13, settings_params(train=[{"when": {"task": "squad"}, "set": {"lr": 3e-4}}]))
+    found = entries(13, trained({"task": "squad"}, {"lr": 3e-4}))
     assert [line["value"] for line in found] == ["3e-4", "32", "4", "384", "128"]
     assert [line["status"] for line in found] == ["off", *["reproduced"] * 4]
-    assert {line["status"] for line in entries(13, settings_params(comparable=False))} == {"computed"}
+    assert {line["status"] for line in entries(13, changed(name="mini", comparable=False))} == {"computed"}
     assert [found[0][name] for name in ("task", "checkpoint", "delta", "best")] == ["squad", "bert-base", "", "0"]
 
 
@@ -67,16 +72,18 @@ def test_values_come_from_the_scale():
 )
 def test_one_value_printed_for_several_must_be_theirs(number, when, values, message):
     with pytest.raises(SettingsError, match=message):
-        entries(number, settings_params(train=[{"when": when, "set": values}]))
+        entries(number, trained(when, values))
 
 
 def test_what_the_scale_lacks_is_named():
     with pytest.raises(SettingsError, match=r"scale paper: task 'squad' \(.*known: commonsense, glue-cola"):
-        entries(13, settings_params(without="squad"))
+        entries(13, changed(tasks={name: task for name, task in TASKS.items() if name != "squad"}))
     with pytest.raises(SettingsError, match=r"checkpoint 'bert-large' \(did you mean 'bert-base'"):
-        entries(13, settings_params(without="bert-large"))
+        entries(13, changed(checkpoints={name: one for name, one in CHECKPOINTS.items() if name != "bert-large"}))
     with pytest.raises(SettingsError, match=r"tasks\.squad\.options: doc_stride = None"):
-        entries(13, settings_params(options={"squad": {"max_length": 384}}))
+        entries(
+            13, changed(tasks=TASKS | {"squad": TASKS["squad"].model_copy(update={"options": {"max_length": 384}})})
+        )
 
 
 RENDERED = {  # parts of the LaTeX; what the page has, and how often; lines of the terminal
@@ -104,7 +111,7 @@ PTB & Batch size & 32 & 16 & 8 & 32 & 16 & 8 \\"""
 @pytest.mark.parametrize("number", RENDERED)
 def test_settings_are_shown_in_the_papers_form(number):
     parts, counts, said = RENDERED[number]
-    shown = grid.read(settings_csv(number, params := settings_params())), SETTINGS[number], params.scale
+    shown = grid.read(settings_csv(number, PAPER)), SETTINGS[number], PAPER.scale
     assert all(f"\n{part}\n" in latex.render(*shown) for part in parts)
     page = html.render(*shown)
     assert {text: page.count(text) for text in counts} == counts

@@ -45,20 +45,3 @@ rule paper:
         scale=str(config.get("scale", "mini")),
     shell:
         "python -m flexround.tools.report --scale {params.scale:q} --out {output.pdf} > {log} 2>&1"
-
-
-rule publish_document:
-    input:
-        document=f"results/{SCALE}/{{document}}",
-    output:
-        document="results/{document}",
-    log:
-        "logs/publish-{document}.log",
-    wildcard_constraints:
-        document=r"report\.html|paper\.pdf|ranking\.csv",
-    localrule: True
-    resources:
-        mem_mb=100,
-        runtime=1,
-    shell:
-        "cp {input.document} {output.document} 2> {log}"

@@ -75,42 +75,6 @@ rule ranking:
         "python -m flexround.jobs ranking {input.job} --usage {log.usage} > {log.text} 2>&1"
 
 
-rule publish_table:
-    input:
-        csv=f"results/{SCALE}/{SERIES}{{table}}.csv",
-        tex=f"results/{SCALE}/{SERIES}{{table}}.tex",
-        html=f"results/{SCALE}/{SERIES}{{table}}.html",
-    output:
-        csv=f"results/{SERIES}{{table}}.csv",
-        tex=f"results/{SERIES}{{table}}.tex",
-        html=f"results/{SERIES}{{table}}.html",
-    log:
-        f"logs/publish-{SERIES}{{table}}.log",
-    localrule: True
-    resources:
-        mem_mb=100,
-        runtime=1,
-    shell:
-        "cp {input.csv} {input.tex} {input.html} results/ 2> {log}"
-
-
-rule publish_figure:
-    input:
-        pdf=f"results/{SCALE}/figure{{figure}}.pdf",
-        png=f"results/{SCALE}/figure{{figure}}.png",
-    output:
-        pdf="results/figure{figure}.pdf",
-        png="results/figure{figure}.png",
-    log:
-        "logs/publish-figure{figure}.log",
-    localrule: True
-    resources:
-        mem_mb=100,
-        runtime=1,
-    shell:
-        "cp {input.pdf} {input.png} results/ 2> {log}"
-
-
 rule claims:
     input:
         unpack(lambda w: get_inputs("claims")),
@@ -127,20 +91,32 @@ rule claims:
         "python -m flexround.jobs claims {input.job} --usage {log.usage} 2> {log.text}"
 
 
-rule publish_claims:
-    input:
-        claims=f"results/{SCALE}/claims.csv",
-        errata=f"results/{SCALE}/errata.csv",
-        html=f"results/{SCALE}/claims.html",
-    output:
-        claims="results/claims.csv",
-        errata="results/errata.csv",
-        html="results/claims.html",
-    log:
-        "logs/publish-claims.log",
-    localrule: True
-    resources:
-        mem_mb=100,
-        runtime=1,
-    shell:
-        "cp {input.claims} {input.errata} {input.html} results/ 2> {log}"
+# What `make results/table3.csv` asks for: copies in results/ of the files that one job of the configured scale makes.
+PUBLISHED = {
+    "table": [f"{SERIES}{{table}}.{kind}" for kind in ("csv", "tex", "html")],
+    "figure": ["figure{figure}.pdf", "figure{figure}.png"],
+    "claims": ["claims.csv", "errata.csv", "claims.html"],
+    "ranking": ["ranking.csv"],
+    "report": ["report.html"],
+    "paper": ["paper.pdf"],
+}
+
+for name, files in PUBLISHED.items():
+
+    rule:
+        name:
+            f"publish_{name}"
+        input:
+            [f"results/{SCALE}/{file}" for file in files],
+        output:
+            [f"results/{file}" for file in files],
+        log:
+            f"logs/publish-{Path(files[0]).stem}.log",
+        localrule: True
+        resources:
+            mem_mb=100,
+            runtime=1,
+        params:
+            directory=lambda wildcards, output: Path(output[0]).parent,
+        shell:
+            "cp {input} {params.directory} 2> {log}"

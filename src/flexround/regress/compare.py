@@ -5,7 +5,6 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flexround.errors import InputError
-from flexround.regress.tolerances import Tolerance
 from flexround.results import typed_csv
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT
@@ -15,7 +14,6 @@ from flexround.results.table_csv import number
 from flexround.results.typed_csv import Printed
 from flexround.settings.layout import Run
 
-TOLERANCES = "tolerances.csv"
 REMEDY = "make the reference first, see docs/trust.md"
 
 
@@ -94,18 +92,3 @@ def read_entries(path: Path) -> list[Entry]:
         InputError: missing or damaged.
     """
     return typed_csv.load(path, Entry, REMEDY)
-
-
-def tolerances_file(series: str) -> str:
-    """Return the name of the tolerances of a series of tables."""
-    return TOLERANCES if series == "table" else f"{series}-{TOLERANCES}"
-
-
-def read_tolerances(directory: Path, series: str = "table") -> dict[Key, float]:
-    """Read the tolerance of each cell of a reference.
-
-    Raises:
-        InputError: missing or damaged.
-    """
-    lines = typed_csv.load(directory / tolerances_file(series), Tolerance, REMEDY)
-    return {line.key: line.tolerance for line in lines}

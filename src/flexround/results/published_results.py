@@ -10,6 +10,7 @@ from flexround.settings.schema import Scale
 DIRECTORY = Path(REFERENCE)
 SHARED = ("claims.csv", "errata.csv", "ranking.csv")  # of a scale, whose tables are a series
 SUMMARY = "metrics.json"  # what DVC shows; made of the published tables alone
+TOLERANCES = "tolerances.csv"  # of the published tables, for `make regress`
 
 
 class Found(NamedTuple):
@@ -22,7 +23,7 @@ class Found(NamedTuple):
 def published_name(scale: Scale, name: str) -> str:
     """Return the name of a file of results in the reference: tables are named by their series, the rest is here."""
     series = scale.shows.tables
-    return name if series == "table" or name not in (*SHARED, SUMMARY) else f"{series}-{name}"
+    return name if series == "table" or name not in (*SHARED, SUMMARY, TOLERANCES) else f"{series}-{name}"
 
 
 def find(root: Path, scale: Scale, name: str) -> Found:

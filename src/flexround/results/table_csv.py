@@ -10,7 +10,7 @@ from flexround import metrics
 from flexround.results.cells import Cell
 from flexround.results.contests import EXACT, Lead, leads
 from flexround.results.grid import Entry
-from flexround.results.paper_numbers import DECIMALS, Key
+from flexround.results.paper_numbers import DECIMALS, SETTING, Key
 from flexround.settings.schema import ScaleFacts
 from flexround.settings.tables import Table
 
@@ -18,6 +18,7 @@ COLUMNS = Entry._fields
 NOT_RUN = "not run"  # status of a cell of a checkpoint that was not selected
 CLOSE = 3  # a cell within this many tolerances is close
 P_DECIMALS = 4
+SMALLEST_PLAIN = 1e-2  # of a setting: the paper writes smaller ones as 5e-3
 FORMULA = re.compile(r"[=+@]|-[^-.\d]")
 
 
@@ -36,6 +37,35 @@ def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, sc
         | _significance(by_key.get(cell.key))
         for cell in cells
     )
+
+
+def settings_csv(values: Sequence[float], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
+    """Return the CSV of a table of settings, in the same columns; nothing is run, ``values`` are those of its cells.
+
+    Rows are numbered by section and method; task and checkpoint are the first of those that share a value.
+    """
+    rows = list(dict.fromkeys((setting.section, setting.method) for setting in table.settings))
+    sections = list(dict.fromkeys(section for section, _ in rows))
+    lines = []
+    for setting, value in zip(table.settings, values, strict=True):
+        section, method = setting.section, setting.method
+        row = rows.index((section, method)) + 1
+        key = Key(table.number, row, section, method, "", setting.column, SETTING)
+        published = numbers.get(key)
+        equal = "reproduced" if value == published else "off"
+        facts = {
+            "value": shown(value),
+            "published": "" if published is None else shown(published),
+            "status": "computed" if published is None or not scale.comparable else equal,
+            "scale": scale.name,
+            "task": setting.task or table.tasks[0],
+            "checkpoint": setting.checkpoints[0],
+            "recipe": setting.recipe or "",
+            "group": sections.index(section) + 1,
+            "best": 0,
+        }
+        lines.append(key._asdict() | facts)
+    return write(lines)
 
 
 def write(entries: Iterable[Mapping[str, str | int]], columns: Sequence[str] = COLUMNS) -> str:
@@ -116,3 +146,11 @@ def _significance(lead: Lead | None) -> dict[str, str | int]:
 def number(value: float | None, decimals: int = DECIMALS) -> str:
     """Return a number with fixed decimals and no minus sign before zero; nothing for None and what isn't finite."""
     return "" if value is None or not math.isfinite(value) else f"{round(value, decimals) + 0.0:.{decimals}f}"
+
+
+def shown(value: float) -> str:
+    """Return a number as the paper writes it: 2e-5, 5e-3, 0.01, 32."""
+    if 0 < abs(value) < SMALLEST_PLAIN:
+        digits, exponent = f"{value:e}".split("e")
+        return f"{float(digits):g}e{int(exponent)}"
+    return f"{value:g}"

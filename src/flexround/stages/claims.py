@@ -8,9 +8,9 @@ from collections.abc import Sequence
 from flexround.io.artifacts import write_text
 from flexround.jobs.claims import ClaimsJob
 from flexround.jobs.shared import RESULTS
-from flexround.results import cells, sample_sizes
-from flexround.results.claims import errata, judged, verdicts
-from flexround.results.claims.judged import VERDICTS, JudgedClaim
+from flexround.results import cells, sample_sizes, typed_csv
+from flexround.results.claims import errata, verdicts
+from flexround.results.claims.verdicts import VERDICTS, JudgedClaim, Judgement
 from flexround.results.render import claims_page
 
 
@@ -29,11 +29,13 @@ def run(arguments: argparse.Namespace) -> None:
     places[f"figure {job.sizes.spec.number}"] = verdicts.Place(*of_figure)
     comparisons = verdicts.compare(job.claims.claims, places)
     text = verdicts.to_csv(comparisons, job.budgets, job.claims)
-    mistakes = errata.to_csv(errata.find(paper, comparisons, job.claims.examples))
+    judged = verdicts.by_claim(typed_csv.read(text, Judgement, "claims CSV"), job.claims.claims)
+    mistakes = errata.find(paper, comparisons, job.claims.examples)
+    errata_csv = errata.to_csv(mistakes)
     write_text(job.out, text)
-    write_text(job.out.with_name("errata.csv"), mistakes)
-    write_text(job.out.with_suffix(".html"), claims_page.render(text, mistakes, job.claims.claims, job.scale))
-    sys.stdout.write(_summary(judged.read(text, job.claims.claims)))
+    write_text(job.out.with_name("errata.csv"), errata_csv)
+    write_text(job.out.with_suffix(".html"), claims_page.render(judged, mistakes, (text, errata_csv), job.scale))
+    sys.stdout.write(_summary(judged))
 
 
 def _summary(claims: Sequence[JudgedClaim]) -> str:

@@ -5,7 +5,7 @@ import sys
 
 from flexround.io.artifacts import write_text
 from flexround.jobs.tabulate import TabulateJob
-from flexround.results import cells, grid, settings_table, table_csv
+from flexround.results import cells, grid, table_csv
 from flexround.results.render import html, latex, terminal
 
 
@@ -18,7 +18,7 @@ def run(arguments: argparse.Namespace) -> None:
     job = TabulateJob.read(arguments.job)
     table, scale = job.table, job.scale
     if table.settings:
-        text = settings_table.to_csv(table, job.settings, scale, dict(job.numbers))
+        text = table_csv.settings_csv(job.settings, dict(job.numbers), table, scale)
     else:
         text = table_csv.to_csv(cells.collect(table, job.scope), dict(job.numbers), table, scale)
     made = grid.read(text)

@@ -3,19 +3,31 @@
 import argparse
 import logging
 import os
+import re
+import statistics
+from collections.abc import Iterable
 from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.io.artifacts import read_text, write_bytes, write_text
 from flexround.results import grid, published_results, ranking, typed_csv
-from flexround.results.claims import judged
-from flexround.results.render import leads, overview, readme_tables
+from flexround.results.claims import verdicts
+from flexround.results.grid import GridRow, TableGrid
+from flexround.results.render import leads, markdown, overview
 from flexround.results.render.figure_style import save_png
-from flexround.results.render.overview import standing
+from flexround.results.render.overview import Standing, standing
+from flexround.results.render.words import plain, scale_note
 from flexround.settings.load import load_params
+from flexround.settings.schema import ScaleFacts
+from flexround.settings.tables import Table
 from flexround.tools import cli
 
 log = logging.getLogger(__name__)
+MARKERS = {  # the lines before and after a table in docs/results.md
+    "status": ("<!-- status: made by `make status` -->", "<!-- end of status -->"),
+    "evidence": ("<!-- evidence: made by `make evidence` -->", "<!-- end of evidence -->"),
+}
+MISSING = "--"
 
 
 def parser() -> argparse.ArgumentParser:
@@ -39,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: the page has no markers, the table is missing, or the claims are missing or compare nothing.
     """
     table = status(arguments) if arguments.part == "status" else evidence(arguments)
-    write_text(arguments.page, readme_tables.replaced(read_text(arguments.page), arguments.part, table))
+    write_text(arguments.page, replaced(read_text(arguments.page), arguments.part, table))
 
 
 def status(arguments: argparse.Namespace) -> str:
@@ -49,11 +61,11 @@ def status(arguments: argparse.Namespace) -> str:
     if arguments.claims:
         if not arguments.claims.exists():
             raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
-        lines = judged.against_adaround(judged.load(arguments.claims, params.scale))
+        lines = verdicts.against_adaround(verdicts.load(arguments.claims, params.scale))
         drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
         save_png(drawn, arguments.figure)
         log.info("%s", arguments.figure)
-    return readme_tables.status(standings, params.scale)
+    return status_table(standings, params.scale)
 
 
 def evidence(arguments: argparse.Namespace) -> str:
@@ -62,20 +74,90 @@ def evidence(arguments: argparse.Namespace) -> str:
     path = arguments.tables / f"{params.tables[1].name}.csv"
     if not path.exists():
         raise InputError(f"{path}: missing; make the tables of the scale {params.scale.name}, then the reference")
-    text = readme_tables.evidence(grid.load(path), params.tables[1], params.scale)
+    text = evidence_table(grid.load(path), params.tables[1], params.scale)
     claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
     if claims.exists():
-        lines = judged.against_adaround(judged.load(claims, params.scale))
+        lines = verdicts.against_adaround(verdicts.load(claims, params.scale))
         text += f"\n{overview.outcomes(lines)}\n"
     ranking_csv = arguments.tables / published_results.published_name(params.scale, "ranking.csv")
     if ranked := typed_csv.load_made(ranking_csv, ranking.Line):
-        text += f"\n{readme_tables.ranked(ranked)}\n"
+        text += f"\n{ranking_table(ranked)}\n"
     if arguments.drawn and arguments.drawn.exists():
         write_bytes(arguments.figure, arguments.drawn.read_bytes())
         log.info("%s", arguments.figure)
     if arguments.figure.exists():
         text += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
     return text
+
+
+def replaced(page: str, part: str, table: str) -> str:
+    """Return a page in which ``table`` stands between the two lines that mark a part.
+
+    Raises:
+        InputError: the page has not exactly one pair of these lines.
+    """
+    begin, end = MARKERS[part]
+    pattern = re.compile(f"{re.escape(begin)}\n.*?{re.escape(end)}", re.DOTALL)
+    new, count = pattern.subn(lambda _: f"{begin}\n{table}{end}", page)
+    if count != 1:
+        raise InputError(f"{count} places between {begin} and {end}; write these two lines where the table shall stand")
+    return new
+
+
+def status_table(standings: Iterable[Standing], scale: ScaleFacts) -> str:
+    """Return the status of every table, with differences to the paper's numbers if ``scale`` allows."""
+    header = ["table", "about", "status", "cells", "FlexRound best"]
+    rows = [[str(s.table.number), s.family, s.status, s.cells or MISSING, s.led or MISSING] for s in standings]
+    if scale.comparable:
+        header.append("farthest from the paper")
+        rows = [[*row, str(s.worst or MISSING)] for row, s in zip(rows, standings, strict=True)]
+    note = (
+        f"{scale_note(scale)} *FlexRound best*: of the cells that lead their contest by more than the noise, "
+        "how many are FlexRound's."
+    )
+    return f"{note}\n\n{markdown.table(header, rows, len(header))}\n"
+
+
+def evidence_table(grid: TableGrid, table: Table, scale: ScaleFacts) -> str:
+    """Return a table with a row for each method and a column for each network and number of bits.
+
+    Rows of full precision, which stand before all contests, fill every column of their network.
+    """
+    bits = list(dict.fromkeys(line.bits for line in grid.rows if any(entry.rival for entry in line.entries)))
+    by_place = {(line.method, line.bits): line for line in grid.rows}
+    header = ["top-1 (%)", *(f"{column.name}, {width}" for column in grid.columns for width in bits)]
+    rows = []
+    for method in dict.fromkeys(line.method for line in grid.rows):
+        whole = next((line for line in grid.rows if line.method == method and line.bits not in bits), None)
+        lines = [by_place.get((method, width), whole) for width in bits]
+        rows.append([method, *(_value(line, column) for column in range(len(grid.columns)) for line in lines)])
+    best = "Bold: best of its column by" if grid.wins[1] else "No value is the best of its column by"
+    note = f"{plain(table.caption)} {scale_note(scale)} {_seeds(grid)} {_noise(grid)} {best} more than the noise."
+    return f"{note}\n\n{markdown.table(header, rows)}\n"
+
+
+def ranking_table(lines: Iterable[ranking.Line]) -> str:
+    """Return how each method stands in all cells of a scale."""
+    header = ["method", "unbeaten, % of its cells", *ranking.Line._fields[4:-1]]
+    rows = [[markdown.escape(line.method), *map(str, line[3:-1])] for line in lines if line.by == ranking.ALL]
+    return markdown.table([name.replace("_", " ") for name in header], rows)
+
+
+def _value(line: GridRow | None, column: int) -> str:
+    if line is None:
+        return ""
+    entry = line.cells[column].entries[0]
+    return markdown.strong(str(entry.value or MISSING), entry.best)
+
+
+def _seeds(grid: TableGrid) -> str:
+    seeds = max(entry.n_seeds for entry in grid.entries if entry.n_seeds)
+    return f"Median of {seeds} seeds." if seeds > 1 else "One seed."
+
+
+def _noise(grid: TableGrid) -> str:
+    errors = [entry.stderr for entry in grid.entries if entry.stderr and entry.rival]
+    return f"Standard error of a value, from the test set: {statistics.median(errors):.1f}." if errors else ""
 
 
 if __name__ == "__main__":

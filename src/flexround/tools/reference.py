@@ -7,14 +7,13 @@ from pathlib import Path
 from flexround.errors import InputError
 from flexround.io.artifacts import write_bytes, write_json, write_text
 from flexround.regress import checked_runs, compare, tolerances
-from flexround.regress.compare import tolerances_file
 from flexround.regress.tolerances import Pool, Tolerance
 from flexround.results import cells, table_csv, typed_csv
 from flexround.results.cells import Cell, Scope
 from flexround.results.contests import EXACT
 from flexround.results.grid import Entry
 from flexround.results.paper_numbers import Key
-from flexround.results.published_results import SHARED, SUMMARY, published_name
+from flexround.results.published_results import SHARED, SUMMARY, TOLERANCES, published_name
 from flexround.results.summary import summarise
 from flexround.results.table_csv import number
 from flexround.settings.load import load_params
@@ -59,7 +58,7 @@ def run(arguments: argparse.Namespace) -> None:
         paths = [arguments.elsewhere / path.name for path in tables.values()]
         others = [entry for path in paths if path.exists() for entry in compare.read_entries(path)]
         limits |= _widened(limits, entries, others)
-    write_text(arguments.out / tolerances_file(params.scale.shows.tables), _csv(entries, limits))
+    write_text(arguments.out / published_name(params.scale, TOLERANCES), _csv(entries, limits))
     for path in tables.values():
         write_bytes(arguments.out / path.name, path.read_bytes())
     for name in SHARED:

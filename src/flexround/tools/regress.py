@@ -9,9 +9,11 @@ from pathlib import Path
 
 from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Moved, Number
-from flexround.results import cells
+from flexround.regress.tolerances import Tolerance
+from flexround.results import cells, typed_csv
 from flexround.results.cells import Scope
 from flexround.results.paper_numbers import Key
+from flexround.results.published_results import TOLERANCES, published_name
 from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -39,7 +41,8 @@ def run(arguments: argparse.Namespace) -> None:
     """
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
-    tolerances = compare.read_tolerances(arguments.reference, params.scale.shows.tables)
+    path = arguments.reference / published_name(params.scale, TOLERANCES)
+    tolerances = {line.key: line.tolerance for line in typed_csv.load(path, Tolerance, compare.REMEDY)}
     moved = [line for found, reference in pairs for line in compare.moved(found, reference, tolerances)]
     for line in moved:
         sys.stdout.write(f"{report(line, params)}\n")

@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 from flexround import metrics
 from flexround.results.cells import Cell
-from flexround.results.claims.judged import Erratum
 from flexround.results.claims.verdicts import Comparison
 from flexround.results.paper_numbers import DECIMALS, Key
 from flexround.results.table_csv import number, write
@@ -18,6 +17,15 @@ COPY, NOT_BEST, TIE, WORDS, ONE_EXAMPLE, TWO_NUMBERS = KINDS = (
     *("contradicts the words", "a win of one example", "two numbers for one run"),
 )
 COPIED = 3  # rows that share fewer numbers may agree by chance
+
+
+class Erratum(NamedTuple):
+    """A line of ``errata.csv``: a number, or row of numbers (``key`` names its first), and what is wrong."""
+
+    kind: str
+    key: Key
+    value: Printed
+    text: str
 
 
 class Paper(NamedTuple):

@@ -1,26 +1,81 @@
 """The paper's claims: each comparison with its published margin, ours, its verdict and its outcome.
 
 A verdict says whether the claim holds beyond the noise, an outcome which side is better after correction for the number
-of comparisons of a scale.
+of comparisons of a scale. ``claims.csv`` has a line for each comparison.
 """
 
+import itertools
 import math
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from pathlib import Path
 from typing import NamedTuple
 
 from scipy import stats
 
 from flexround import metrics
-from flexround.errors import SettingsError, suggest
+from flexround.errors import InputError, SettingsError, suggest
+from flexround.results import typed_csv
 from flexround.results.cells import Cell
-from flexround.results.claims.judged import BETTER, EQUAL, FAILS, HOLDS, NOISE, NOT_RUN, UNDECIDED, WORSE, Judgement
+from flexround.results.claims import specs
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
 from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
+from flexround.results.typed_csv import Printed
+from flexround.settings.schema import Scale
 
-COLUMNS = Judgement._fields
+HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
+BETTER, WORSE, EQUAL, UNDECIDED = "better", "worse", "equal", "undecided"  # outcomes
+
+
+class Judgement(NamedTuple):
+    """A line of ``claims.csv``: one comparison, its published margin, ours, and the verdict."""
+
+    claim: str
+    place: str
+    section: str
+    column: str
+    metric: str
+    bits: str
+    one: str
+    other: str
+    criterion: str
+    published_margin: Printed | None
+    published: str
+    margin: Printed | None
+    noise: Printed | None
+    stderr: Printed | None
+    p_value: Printed | None
+    p_adjusted: Printed | None
+    verdict: str
+    outcome: str
+    iterations: int | None
+    other_iterations: int | None
+    scale: str
+    task: str
+    checkpoint: str
+    recipe: str
+    other_recipe: str
+
+
+class JudgedClaim(NamedTuple):
+    """A claim with all of its comparisons."""
+
+    name: str
+    claim: Claim
+    lines: list[Judgement]
+
+    @property
+    def counts(self) -> dict[str, int]:
+        """How many comparisons have each verdict."""
+        return total([self])
+
+    @property
+    def published(self) -> Counter[str]:
+        """How many of the paper's own margins hold, are equal, or don't hold."""
+        return Counter(line.published for line in self.lines if line.published)
 
 
 class Place(NamedTuple):
@@ -91,7 +146,7 @@ def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds
         InputError: two cells were evaluated on different numbers of examples.
     """
     lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
-    return write(with_outcomes(lines, bounds), COLUMNS)
+    return write(with_outcomes(lines, bounds), Judgement._fields)
 
 
 def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[dict[str, str]]:
@@ -125,17 +180,16 @@ def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
     return UNDECIDED if math.isinf(apart) else f"{UNDECIDED}, at most {math.ceil(10 * apart) / 10:g} {unit} apart"
 
 
-def margin(one: float, other: float, metric: str) -> float:
-    """Return how much better a value is than another: in points, of a relative metric in percent of the other."""
-    better = metrics.of(metric).sign * (one - other)
-    return 100.0 * better / other if metrics.of(metric).relative else better
-
-
 def _published(one: Cell, other: Cell, numbers: Mapping[Key, float]) -> float | None:
-    """Return the published margin, None where one of the numbers is missing."""
+    """Return the published margin in points, of a relative metric in percent of the other number.
+
+    It is None where one of the numbers is missing.
+    """
     if one.key not in numbers or other.key not in numbers:
         return None
-    return round(margin(numbers[one.key], numbers[other.key], one.key.metric), EXACT)
+    metric, rival = metrics.of(one.key.metric), numbers[other.key]
+    better = metric.sign * (numbers[one.key] - rival)
+    return round(100.0 * better / rival if metric.relative else better, EXACT)
 
 
 def _identity(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, str]:
@@ -145,7 +199,7 @@ def _identity(comparison: Comparison, budgets: Mapping[str, int]) -> dict[str, s
     facts |= {"one": one.key.method, "other": other.key.method, "other_recipe": other.run.recipe}
     facts["criterion"] = comparison.claim.criterion(one.key.metric)
     facts["iterations"], facts["other_iterations"] = (str(budgets.get(budget_key(c.run), "")) for c in (one, other))
-    return {name: value for name, value in facts.items() if name in COLUMNS}
+    return {name: value for name, value in facts.items() if name in Judgement._fields}
 
 
 def _published_side(comparison: Comparison) -> dict[str, str]:
@@ -170,3 +224,46 @@ def _ours(comparison: Comparison) -> dict[str, str]:
         "p_value": number(lead.sure.p_value, P_DECIMALS),
         "verdict": judge(comparison.claim, metric, ours, noise, lead.sure.p_value),
     }
+
+
+def load(path: Path, scale: Scale) -> list[JudgedClaim]:
+    """Read the ``claims.csv`` of a scale; no claims if it isn't made.
+
+    Raises:
+        InputError: a CSV of another version, or with a claim that the scale lacks.
+    """
+    lines = typed_csv.load_made(path, Judgement)
+    return by_claim(lines, specs.load(scale.claims_file).claims, str(path)) if lines else []
+
+
+def by_claim(lines: Iterable[Judgement], claims: Mapping[str, Claim], name: str = "claims CSV") -> list[JudgedClaim]:
+    """Return the claims of the lines of a ``claims.csv`` in its order; ``name`` is what it is called in errors.
+
+    Raises:
+        InputError: a claim that ``claims`` lacks.
+    """
+    judged = []
+    for claim, of_claim in itertools.groupby(lines, key=lambda line: line.claim):
+        if claim not in claims:
+            raise InputError(f"{name}: claim {suggest(claim, claims)}; make it again")
+        judged.append(JudgedClaim(claim, claims[claim], list(of_claim)))
+    return judged
+
+
+def total(judged: Iterable[JudgedClaim]) -> dict[str, int]:
+    """Return how many comparisons of claims have each verdict."""
+    counts = Counter(line.verdict for claim in judged for line in claim.lines)
+    return {verdict: counts[verdict] for verdict in VERDICTS}
+
+
+def against_adaround(claims: Iterable[JudgedClaim]) -> list[Judgement]:
+    """Return the comparisons of FlexRound with AdaRound that were run, in rows that differ in the rounding alone.
+
+    Each cell is there once.
+    """
+    found = {}
+    for line in (line for claim in claims for line in claim.lines):
+        rival = line.recipe.removesuffix("-tuned").replace("flexround", "adaround")
+        if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin is not None:
+            found[line.place, line.section, line.column, line.metric, line.bits, line.recipe] = line
+    return list(found.values())

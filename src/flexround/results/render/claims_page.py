@@ -1,13 +1,11 @@
 """The claims and the errata as one self-contained HTML page, and as the rows that the report shows of them."""
 
 import hashlib
-from collections.abc import Mapping
+from collections.abc import Sequence
 
 from flexround import metrics
-from flexround.results import typed_csv
-from flexround.results.claims import judged
-from flexround.results.claims.judged import FAILS, HOLDS, NOT_RUN, VERDICTS, Erratum, JudgedClaim, Judgement
-from flexround.results.claims.specs import Claim
+from flexround.results.claims.errata import Erratum
+from flexround.results.claims.verdicts import FAILS, HOLDS, NOT_RUN, VERDICTS, JudgedClaim, Judgement
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import Key
 from flexround.results.render import jinja, words
@@ -21,18 +19,18 @@ COMPARISONS = (
 ERRATA = ("Kind", "Place", "Row", "Cell", "Printed", "What is wrong")
 
 
-def render(claims_csv: str, errata_csv: str, claims: Mapping[str, Claim], scale: ScaleFacts) -> str:
-    """Return the page, from what ``verdicts.to_csv`` and ``errata.to_csv`` give."""
+def render(claims: Sequence[JudgedClaim], mistakes: Sequence[Erratum], csvs: Sequence[str], scale: ScaleFacts) -> str:
+    """Return the page; ``csvs`` are what ``verdicts.to_csv`` and ``errata.to_csv`` give of the same."""
     return jinja.HTML.get_template("claims.html").render(
         scale=scale,
         z=Z,
         holds=HOLDS,
         verdicts=VERDICTS,
-        claims=judged.read(claims_csv, claims),
+        claims=claims,
         header=COMPARISONS,
         comparisons=comparisons,
-        errata=[ERRATA, *errata(typed_csv.read(errata_csv, Erratum, "errata CSV"))],
-        sha256=[hashlib.sha256(text.encode()).hexdigest() for text in (claims_csv, errata_csv)],
+        errata=[ERRATA, *errata(mistakes)],
+        sha256=[hashlib.sha256(text.encode()).hexdigest() for text in csvs],
     )
 
 
@@ -57,7 +55,7 @@ def comparisons(claim: JudgedClaim) -> list[tuple[object, ...]]:
     ]
 
 
-def errata(mistakes: list[Erratum]) -> list[tuple[object, ...]]:
+def errata(mistakes: Sequence[Erratum]) -> list[tuple[object, ...]]:
     """Return a row for each erratum, see ``ERRATA``."""
     return [
         (m.kind, f"Table {m.key.table}, row {m.key.row}", m.key.method, _cell(m.key), m.value, m.text) for m in mistakes

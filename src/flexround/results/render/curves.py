@@ -9,12 +9,13 @@ from matplotlib.artist import Artist
 from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
-from flexround.results.render.figure_style import GREY, guide, link, method_line, new_figure, style
+from flexround.results.render.figure_style import GREY, METHOD_COLOURS, METHOD_MARKERS, guide, link, new_figure, style
 
 STAGGER = 0.05  # of the way between bits, so that error bars of several methods can be told apart
 WINDOW = 6.0  # points below full precision: what is worse is named, so that it does not flatten all others
 FAR, LEAST = 3, 0.05  # where the values have another unit: medians of the distance, and of full precision
 IN_A_ROW = 3
+METHODS = len(METHOD_COLOURS)  # look different; further ones look like the first again
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,7 +89,8 @@ def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> 
         shift = STAGGER * (index - (len(methods) - 1) / 2)
         x = [float(point.at) if axis.sizes else ticks.index(point.at) + shift for point in own]
         y = [point.value for point in own]
-        method_line(axes, index, method, x, y, [point.bar for point in own])
+        look = {"color": METHOD_COLOURS[index % METHODS], "marker": METHOD_MARKERS[index % METHODS], "markersize": 4}
+        axes.errorbar(x, y, [point.bar for point in own], label=method, linewidth=1.2, capsize=2.5, **look)
         link(axes, x, y, [point.sheet for point in own])
     if axis.sizes:
         axes.set_xscale("log", base=2)

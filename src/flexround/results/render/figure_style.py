@@ -74,23 +74,6 @@ def guide(axes: Axes, **levels: float) -> None:
         draw(level, color=GREY, linewidth=0.7, linestyle="--", zorder=1)
 
 
-def method_line(
-    axes: Axes, index: int, name: str, x: Sequence[float], y: Sequence[float], spread: Sequence[float]
-) -> None:
-    """Draw a method's values with error bars; ``index`` chooses colour and marker, different ones for seven methods."""
-    axes.errorbar(
-        x,
-        y,
-        yerr=spread,
-        label=name,
-        color=METHOD_COLOURS[index % len(METHOD_COLOURS)],
-        marker=METHOD_MARKERS[index % len(METHOD_MARKERS)],
-        markersize=4,
-        linewidth=1.2,
-        capsize=2.5,
-    )
-
-
 def link(axes: Axes, x: ArrayLike, y: ArrayLike, sheets: Sequence[str]) -> None:
     """Lay links to sheets of the report over points; without sheets nothing is laid."""
     if any(sheets):

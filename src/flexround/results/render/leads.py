@@ -9,7 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from flexround.errors import InputError
-from flexround.results.claims.judged import FAILS, HOLDS, NOISE, Judgement
+from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, Judgement
 from flexround.results.render.figure_style import BLUE, GREY, ORANGE, link, new_figure, style
 from flexround.results.typed_csv import Printed
 

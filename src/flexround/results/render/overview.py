@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flexround.results import grid
-from flexround.results.claims.judged import BETTER, EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE, Judgement
+from flexround.results.claims.verdicts import BETTER, EQUAL, FAILS, HOLDS, NOISE, UNDECIDED, WORSE, Judgement
 from flexround.results.grid import Entry, TableGrid
 from flexround.results.render.words import plain
 from flexround.results.table_csv import NOT_RUN

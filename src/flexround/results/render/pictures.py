@@ -10,7 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from flexround.results import sample_sizes
-from flexround.results.claims.judged import FAILS, HOLDS, Judgement
+from flexround.results.claims.verdicts import FAILS, HOLDS, Judgement
 from flexround.results.evaluated import read_run
 from flexround.results.grid import Entry
 from flexround.results.paired import Z
@@ -56,9 +56,9 @@ class Sheets:
                 self._names[_place(entry, standing.table.place)] = sheet
                 self.said[sheet] = f"{standing.table.title}, {cell_of(entry, entry.method)}: {entry.value}"
 
-    def of(self, line: Entry | Judgement, place: str) -> str:
-        """Return the sheet of an entry of a table, or of a line of claims.csv; empty if the page has none."""
-        return self._names.get(_place(line, place), "")
+    def of(self, line: Judgement) -> str:
+        """Return the sheet of the first cell of a line of claims.csv; empty if the page has none."""
+        return self._names.get(_place(line, line.place), "")
 
     def picture(
         self, plot: str, label: str, drawn: Figure, header: Sequence[str], rows: Sequence[Sequence[Cell]]
@@ -81,7 +81,7 @@ def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
         counts = Counter((line.place, line.verdict) for line in lines)
         header = ["", *(words_of for words_of, *_ in leads.VERDICTS.values())]
         rows = [[Cell(p.capitalize()), *(Cell(str(counts[p, verdict])) for verdict in leads.VERDICTS)] for p in places]
-        drawn = leads.draw(lines, "", scale, [sheets.of(line, line.place) for line in lines])
+        drawn = leads.draw(lines, "", scale, list(map(sheets.of, lines)))
         pictures = [sheets.picture(title, "all tables", drawn, header, rows)]
         pictures += [_of_place(place, [line for line in lines if line.place == place], sheets) for place in places]
     empty = "No claims were judged: make the claims of this scale."
@@ -168,7 +168,7 @@ def _of_place(place: str, lines: list[Judgement], sheets: Sheets) -> Picture:
         share = round(100 * multiple / max(2.0, *multiples))
         lead = as_cell(line.margin)._replace(share=share, kind=kinds.get(line.verdict, ""))
         others = map(as_cell, (line.noise, line.p_value, leads.VERDICTS[line.verdict][0]))
-        rows.append([_linked(cell_of(line, method), sheets.of(line, place)), lead, *others])
+        rows.append([_linked(cell_of(line, method), sheets.of(line)), lead, *others])
     return Picture(place, ["cell", "lead", "noise", "p", "verdict"], rows)
 
 
@@ -179,14 +179,13 @@ def _against_bits(title: str, standing: Standing, plan: Plan, sheets: Sheets) ->
         if entry.value is not None and entry.metric != SETTING:
             panel = words.listed(entry.section, entry.column, words.of(entry.metric))
             panels.setdefault(panel, []).append(entry)
-    points = []
+    points, names = [], standing.sheets
     for panel, entries in panels.items():
         widths = {(entry.method, entry.bits) for entry in entries}
         several = {method for method, count in Counter(method for method, _ in widths).items() if count > 1}
         of_panel = [
-            CurvePoint(panel, entry.method, entry.bits, entry.value or 0.0, Z * (entry.stderr or 0.0), sheet)
+            CurvePoint(panel, entry.method, entry.bits, entry.value or 0.0, Z * (entry.stderr or 0.0), names[entry])
             for entry in entries
-            for sheet in [sheets.of(entry, standing.table.place)]
             if entry.method in several and not whole(plan, entry.recipe)
         ]
         best = [entry for entry in entries if of_panel and whole(plan, entry.recipe)]

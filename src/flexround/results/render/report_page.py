@@ -12,8 +12,8 @@ from markupsafe import Markup
 
 from flexround import metrics
 from flexround.results import published_results, ranking, typed_csv
-from flexround.results.claims import judged
-from flexround.results.claims.judged import Erratum
+from flexround.results.claims import verdicts
+from flexround.results.claims.errata import Erratum
 from flexround.results.paired import Z
 from flexround.results.paper_numbers import DECIMALS, SETTING
 from flexround.results.render import claims_page, jinja, job_costs, origins, overview, pictures, words
@@ -46,8 +46,8 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
     shared = (published_results.find(root, plan.scale, name) for name in published_results.SHARED)
     claims_csv, errata_csv, ranking_csv = shared
     ranked = typed_csv.load_made(ranking_csv.path, ranking.Line)
-    claims = judged.load(claims_csv.path, plan.scale)
-    leads = judged.against_adaround(claims)
+    claims = verdicts.load(claims_csv.path, plan.scale)
+    leads = verdicts.against_adaround(claims)
     costs = {number: _seconds(root, plan, f"Table {number}", of_table) for number, of_table in runs.items() if of_table}
     sheets = pictures.Sheets(standings)
     sizes = pictures.sizes(plan, root)
@@ -75,7 +75,7 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
         claims_published=claims_csv.published,
         comparisons=claims_page.comparisons,
         comparisons_header=claims_page.COMPARISONS,
-        found=overview.sentences(judged.total(claims), leads, standings, _others(directory, every_run)),
+        found=overview.sentences(verdicts.total(claims), leads, standings, _others(directory, every_run)),
         leads=pictures.of_leads(leads, sheets, plan.scale.name),
         plots=[
             pictures.of_bits(standings, plan, sheets),

@@ -4,8 +4,8 @@ from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 
 from flexround.results import grid, published_results
-from flexround.results.claims import judged
-from flexround.results.claims.judged import JudgedClaim
+from flexround.results.claims import verdicts
+from flexround.results.claims.verdicts import JudgedClaim
 from flexround.results.grid import Entry, TableGrid
 from flexround.results.paper_numbers import Key
 from flexround.results.render import claims_page, markdown, words
@@ -38,12 +38,6 @@ def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Pat
     return "\n\n".join(parts) + "\n"
 
 
-def command(table: Table, scale: Scale) -> str:
-    """Return what makes a table at a scale."""
-    known = scale.name in ("mini", table.series)  # by the Makefile
-    return f"make results/{table.name}.csv" + ("" if known else f" SCALE={scale.name}")
-
-
 def _paper(grid: TableGrid, table: Table, bold: Collection[Key]) -> str:
     """Return the published numbers, with the letters of their errata."""
 
@@ -56,7 +50,8 @@ def _paper(grid: TableGrid, table: Table, bold: Collection[Key]) -> str:
 
 def _ours(grid: TableGrid | None, table: Table, scale: Scale) -> list[str]:
     """Return our numbers with the words that belong to them, and what makes them."""
-    made = f"    {command(table, scale)}"
+    known = scale.name in ("mini", table.series)  # by the Makefile
+    made = f"    make results/{table.name}.csv" + ("" if known else f" SCALE={scale.name}")
     if grid is None:
         return ["No results of this scale are published here. This makes the table:", made]
 
@@ -89,7 +84,7 @@ def _claims(table: Table, scale: Scale, root: Path) -> list[str]:
     if path is None:
         return []
     parts = []
-    for claim in judged.load(path, scale):
+    for claim in verdicts.load(path, scale):
         of_table = claim._replace(lines=[line for line in claim.lines if line.place == table.place])
         if of_table.lines:
             found = ", ".join(f"{count} {verdict}" for verdict, count in of_table.counts.items() if count)
