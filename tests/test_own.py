@@ -3,6 +3,7 @@
 import csv
 import importlib
 import json
+import re
 import shutil
 from pathlib import Path
 
@@ -215,17 +216,22 @@ def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, tmp_
     assert work.metrics(*run)["n_examples"] == {"top1": 100, "top5": 100}
 
 
-def test_a_scale_file_describes_its_own_table(tmp_path):
+def test_a_scale_file_describes_its_own_table_of_which_nothing_is_published(tmp_path):
     plan = Plan(load_params(str(ROOT / "examples/squeezenet/squeezenet.yaml")))
     table = plan.params.tables[1]
     assert (table.name, plan.complete_tables()) == ("squeezenet1", [1])
     for count, run in enumerate(plan.table_runs(1)):
         table_runs.write_run(tmp_path, run, table_runs.hits(900 + count), ["top1"])
     found = cells.collect(table, Scope("squeezenet", plan.params.recipes.recipes, 1, tmp_path))
-    rows = list(csv.DictReader(table_csv.to_csv(found, {}, table, plan.scale).splitlines()))
+    text = table_csv.to_csv(found, {}, table, plan.scale)
+    rows = list(csv.DictReader(text.splitlines()))
     computed = [("Full-precision", "90.00"), ("RTN", "90.10"), ("B + AdaRound", "90.20")]
     assert [(row["method"], row["value"]) for row in rows] == [*computed, ("B + FlexRound (Ours)", "90.30")]
     assert {(row["published"], row["status"]) for row in rows} == {("", "computed")}
+    for comparable in (True, False):
+        shown = grid.read(text), table, plan.scale.model_copy(update={"comparable": comparable})
+        assert terminal.render(*shown).startswith("Table squeezenet1: ours. ")
+        assert not re.search(r"\((None)?\)", html.render(*shown) + latex.render(*shown) + terminal.render(*shown))
 
 
 @pytest.mark.parametrize(

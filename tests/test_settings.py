@@ -1,10 +1,10 @@
 """Settings: what the shipped files resolve to, and which rule wins."""
 
-import functools
 import hashlib
 import itertools
 
 import pytest
+from table_runs import loaded
 
 from flexround.settings import user_rows
 from flexround.settings.layout import PARAMS, ROOT, Run
@@ -17,7 +17,6 @@ SCALES = ("mini", "paper")
 NETWORKS = ("resnet18", "resnet50", "mobilenetv2")
 ORIGINS = ("brecq", "torchvision")
 PUBLISHED = "d6fe2f416a4f787c90041bc89f24c44b3ecf70e65edded6d337ba2e6489bdafd"  # sha256 of the paper's numbers
-loaded = functools.cache(load_params)
 
 
 def resolved(recipe, checkpoint="resnet18-brecq", scale="paper"):

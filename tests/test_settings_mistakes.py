@@ -1,12 +1,12 @@
 """Settings: what a mistake in the files or a name says."""
 
 import dataclasses
-import functools
 import shutil
 
 import pytest
 import toy
 import yaml
+from table_runs import loaded
 
 from flexround.errors import SettingsError
 from flexround.settings import load, user_rows
@@ -16,9 +16,6 @@ from flexround.settings.plan import Plan
 from flexround.settings.schema import Recipe
 from flexround.settings.validation import read_yaml
 from flexround.tasks import protocol
-
-loaded = functools.cache(load_params)
-
 
 # mistakes: names
 
