@@ -132,19 +132,6 @@ def test_tables_1_2_and_11_share_their_runs(paper):
     assert max(count[:2]) < count[2] < sum(count[:2]), "they pay once"
 
 
-def test_every_run_has_paths_of_its_own(paper):
-    runs = {run for number in paper.params.tables for run in paper.table_runs(number)}
-    for directory in (layout.evaluated_dir, layout.quantized_dir):
-        assert len({directory(run) for run in runs}) == len(runs)
-
-
-def test_samples_are_shared_by_all_methods_of_a_seed_and_size(paper):
-    directories = {paper.samples_dir(run) for run in paper.table_runs(3) if paper.params.recipe(run.recipe).quantized}
-    assert directories == {f"results/paper/calibration/imagenet/n1024-seed{seed}" for seed in range(5)}
-    small = Run("paper", "imagenet", "mobilenetv2-torchvision", "b-flexround-w4-n32", 1)
-    assert paper.samples_dir(small) == "results/paper/calibration/imagenet/n32-seed1"
-
-
 def test_a_reconstruction_depends_neither_on_seeds_nor_on_the_machine_nor_on_how_it_is_evaluated(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     params = load_params("mini")

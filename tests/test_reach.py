@@ -5,10 +5,10 @@ import types
 
 import pytest
 
-from flexround.jobs import codefile, resolve
+from flexround.jobs import codefile
 from flexround.jobs.jobfile import network_code
 from flexround.settings import reach
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
@@ -158,6 +158,7 @@ REACHED = [  # the job, some files that it depends on, some that it does not
     ("evaluate", *LLAMA, "", "tasks/commonsense/harness models/llama quant/grid", "reconstruct/engine"),
     ("evaluate", *RESNET, "", "models/resnet tasks/images/task stages/evaluate quant/grid", ENGINE),
     ("finetune", *RESNET, "", "models/resnet tasks/images/task", "quant/grid " + ENGINE),  # moved by no rounding
+    ("data", *RESNET, "", "stages/data tasks/images/task", "quant/grid " + ENGINE),
 ]
 
 
@@ -169,6 +170,7 @@ def test_a_job_depends_on_its_own_network_and_task_and_on_nothing_foreign(
     assert set(has.split()) <= files
     assert not files & set(lacks.split())
     assert not [name for name in files if name.startswith(("results/", "tools/", "regress/"))]
+    assert not files & {"settings/load", "jobs/resolve", "jobs/server"}, "how jobs are planned or started"
     assert len(files) <= 105, f"{len(files)} files"
 
 
@@ -180,15 +182,3 @@ def test_a_run_depends_on_its_own_rounding_alone(plan, rounding):
     files = of(plan, "reconstruct", *RESNET, f"b-{rounding}-w4")
     expected = {"adaquant", "flexround"} if "adaquant" in rounding else {rounding}  # in one file, one uses the other
     assert {name for name in ROUNDINGS if f"quant/{name}.py" in files} == expected
-
-
-def test_no_job_depends_on_how_jobs_are_resolved_or_started_and_the_gate_on_no_code(plan, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for arguments in (
-        ("evaluate", Run("mini", "imagenet", "resnet18-brecq", "full-precision", 0)),
-        ("reconstruct", Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)),
-        ("data", "imagenet"),
-    ):
-        text = (tmp_path / resolve.inputs(plan, *arguments)["code"]).read_text()
-        assert not [name for name in ("settings/load.py", "jobs/resolve.py", "jobs/server.py") if name in text]
-    assert set(resolve.inputs(plan, "gate", "imagenet", "resnet18-brecq")) == {"job", "read_0", "read_1"}

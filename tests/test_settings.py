@@ -141,13 +141,6 @@ def test_the_example_of_all_questions_differs_from_real7_in_what_is_evaluated_al
     assert {key for key in {*one} | {*other} if one.get(key) != other.get(key)} == {"questions", "test_blocks"}
 
 
-def test_the_paper_takes_five_seeds_and_its_seven_calibration_sizes():
-    scale = loaded("paper").scale
-    assert scale.figures.sample_size_seeds == 5
-    for size in (32, 64, 128, 256, 512, 2048):
-        assert resolved(f"b-flexround-w4-n{size}", "mobilenetv2-torchvision").samples == size
-
-
 # which rule wins
 
 
