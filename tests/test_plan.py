@@ -122,14 +122,9 @@ def test_what_there_is_not_is_refused(report, kind):
         report(kind, "99")
 
 
-def test_tables_1_2_and_11_share_their_runs(paper):
-    runs = {number: set(paper.table_runs(number)) for number in (1, 2, 11)}
-    both = {run.recipe for run in runs[1] & runs[2]}
-    assert both == {"full-precision", "b-adaquant-w4", "b-adaround-w4", "b-flexround-w4"}
-    # checkpoints x seeds x 2 recipes of table 1 and 3 of table 11 that are not in table 2
-    assert (len(runs[1] - runs[2]), len(runs[11] - runs[2])) == (3 * 5 * 2, 3 * 5 * 3)
+def test_tables_that_share_runs_pay_once(paper):
     count = [len(stage.planned(paper, numbers, [])) for numbers in ([1], [2], [1, 2])]
-    assert max(count[:2]) < count[2] < sum(count[:2]), "they pay once"
+    assert max(count[:2]) < count[2] < sum(count[:2])
 
 
 def test_a_reconstruction_depends_neither_on_seeds_nor_on_the_machine_nor_on_how_it_is_evaluated(tmp_path, monkeypatch):
