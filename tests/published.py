@@ -42,8 +42,9 @@ class Clone:
         self.environment = own | {"PYTHONPATH": str(root / "src"), "PATH": path}
         self.environment["DVC_SITE_CACHE_DIR"] = str(root / ".dvc/tmp/site")  # as in the Makefile
 
-    def run(self, *command, check=True):
-        done = subprocess.run(command, cwd=self.root, env=self.environment, capture_output=True, text=True, check=False)
+    def run(self, *command, check=True, **settings):
+        settings = {"cwd": self.root, "env": self.environment} | settings
+        done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
         assert not check or done.returncode == 0, done.stdout + done.stderr
         return done
 
@@ -64,12 +65,13 @@ class Clone:
     def snakemake(self, *arguments):
         return self.run(sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--config", "scale=smoke.yaml")
 
-    def planned(self):
-        """Return rule -> number of jobs of a dry run for everything."""
-        return self.jobs(self.snakemake("-n").stdout)
+    def planned(self, *targets, **options):
+        """Return rule -> number of jobs of a dry run, for everything unless targets are named."""
+        return self.jobs(self.snakemake("-n", *targets, **options).stdout)
 
     @staticmethod
     def jobs(text):
+        """Return rule -> number of jobs that Snakemake says of a dry run."""
         if "Nothing to be done" in text:
             return {}
         found = re.findall(r"^(\w+) +(\d+)$", text.split("Job stats:")[1].split("\n\n")[0], re.MULTILINE)

@@ -3,8 +3,8 @@
 import csv
 import importlib
 import json
+import re
 import shutil
-from pathlib import Path
 
 import pytest
 import table_runs
@@ -14,7 +14,6 @@ from stage_calls import Work
 from tensors import randn
 
 from flexround.errors import SettingsError
-from flexround.jobs import codefile, resolve
 from flexround.models import blocks as protocol
 from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
@@ -64,37 +63,7 @@ def mistakes(mini, home, **changes):
 # what is added
 
 
-def written(plan, rule, *arguments):
-    """Return the inputs of a run, and what its job file and the hashes of its code say."""
-    codefile.contents.cache_clear()
-    inputs = resolve.inputs(plan, rule, *arguments)
-    return inputs, [Path(inputs[name]).read_text() for name in ("job", "code")]
-
-
-def test_runs_that_exist_keep_what_they_depend_on_and_the_new_row_stands_last(mini, home, monkeypatch):
-    monkeypatch.chdir(home)
-    added = merged(mini, home)
-    before, after = Plan(mini), Plan(added)
-    assert added.tables[2].groups[:-1] == mini.tables[2].groups
-    assert [row.recipe for row in added.tables[2].rows()][len(mini.tables[2].rows()) :] == [NUDGE]
-    networks = ("resnet18-brecq", "resnet50-brecq", "mobilenetv2-brecq")
-    new = {run for network in networks for run in after.trials("imagenet", network, NUDGE)}
-    assert set(after.table_runs(2)) - set(before.table_runs(2)) == new
-    for run in before.table_runs(2)[::6]:
-        for rule in ("reconstruct", "evaluate") if mini.recipe(run.recipe).quantized else ("evaluate",):
-            assert written(after, rule, run) == written(before, rule, run)
-    assert written(after, "tabulate", 3) == written(before, "tabulate", 3)
-    assert written(after, "tabulate", 2) != written(before, "tabulate", 2)
-
-    (own,) = after.trials("imagenet", "resnet18-brecq", NUDGE)
-    (_, (_, code)), module = written(after, "reconstruct", own), home / "my_rounding.py"
-    module.write_text(module.read_text().replace("self.v.tanh()", "self.v.sin()"))
-    reach.read_module.cache_clear()
-    changed = set(written(after, "reconstruct", own)[1][1].splitlines()) ^ set(code.splitlines())
-    assert {line.split()[1] for line in changed} == {"my_rounding.py"}, "a run depends on the user's module"
-
-
-def test_it_competes_with_the_rows_of_its_bits_and_every_rendering_shows_it(mini, home):
+def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_rendering_shows_it(mini, home):
     """The user's row has 930 of 1000 right, every other one 900, and no published numbers or empty brackets."""
     params = merged(mini, home)
     table = params.tables[2]
@@ -109,6 +78,7 @@ def test_it_competes_with_the_rows_of_its_bits_and_every_rendering_shows_it(mini
     assert {tuple(line[key] for key in names) for line in own} == {
         ("11", "B + Nudge", "4/32", "93.00", "", "", "computed")
     }
+    assert table.groups[:-1] == mini.tables[2].groups
     assert {line["recipe"] for line in lines if line["best"] == "1"} == {NUDGE}
     assert {line["rival"] for line in lines if line["bits"] == "4/32" and line not in own} == {"B + Nudge"}
     assert {line["rival"] for line in lines if line["bits"] == "3/32"}.isdisjoint({"B + Nudge"})
@@ -215,17 +185,22 @@ def test_the_example_network_is_trained_quantized_and_evaluated(squeezenet, tmp_
     assert work.metrics(*run)["n_examples"] == {"top1": 100, "top5": 100}
 
 
-def test_a_scale_file_describes_its_own_table(tmp_path):
+def test_a_scale_file_describes_its_own_table_of_which_nothing_is_published(tmp_path):
     plan = Plan(load_params(str(ROOT / "examples/squeezenet/squeezenet.yaml")))
     table = plan.params.tables[1]
     assert (table.name, plan.complete_tables()) == ("squeezenet1", [1])
     for count, run in enumerate(plan.table_runs(1)):
         table_runs.write_run(tmp_path, run, table_runs.hits(900 + count), ["top1"])
     found = cells.collect(table, Scope("squeezenet", plan.params.recipes.recipes, 1, tmp_path))
-    rows = list(csv.DictReader(table_csv.to_csv(found, {}, table, plan.scale).splitlines()))
+    text = table_csv.to_csv(found, {}, table, plan.scale)
+    rows = list(csv.DictReader(text.splitlines()))
     computed = [("Full-precision", "90.00"), ("RTN", "90.10"), ("B + AdaRound", "90.20")]
     assert [(row["method"], row["value"]) for row in rows] == [*computed, ("B + FlexRound (Ours)", "90.30")]
     assert {(row["published"], row["status"]) for row in rows} == {("", "computed")}
+    for comparable in (True, False):
+        shown = grid.read(text), table, plan.scale.model_copy(update={"comparable": comparable})
+        assert terminal.render(*shown).startswith("Table squeezenet1: ours. ")
+        assert not re.search(r"\((None)?\)", html.render(*shown) + latex.render(*shown) + terminal.render(*shown))
 
 
 @pytest.mark.parametrize(

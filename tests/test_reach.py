@@ -1,14 +1,18 @@
 """Which code a job can import: what an edit reruns, and what it must not."""
 
+import gc
 import sys
 import types
+from pathlib import Path
 
 import pytest
+import stage_calls
+from stage_calls import Work
 
-from flexround.jobs import codefile, resolve
+from flexround.jobs import codefile
 from flexround.jobs.jobfile import network_code
 from flexround.settings import reach
-from flexround.settings.layout import ROOT, Run
+from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
@@ -158,6 +162,7 @@ REACHED = [  # the job, some files that it depends on, some that it does not
     ("evaluate", *LLAMA, "", "tasks/commonsense/harness models/llama quant/grid", "reconstruct/engine"),
     ("evaluate", *RESNET, "", "models/resnet tasks/images/task stages/evaluate quant/grid", ENGINE),
     ("finetune", *RESNET, "", "models/resnet tasks/images/task", "quant/grid " + ENGINE),  # moved by no rounding
+    ("data", *RESNET, "", "stages/data tasks/images/task", "quant/grid " + ENGINE),
 ]
 
 
@@ -169,6 +174,7 @@ def test_a_job_depends_on_its_own_network_and_task_and_on_nothing_foreign(
     assert set(has.split()) <= files
     assert not files & set(lacks.split())
     assert not [name for name in files if name.startswith(("results/", "tools/", "regress/"))]
+    assert not files & {"settings/load", "jobs/resolve", "jobs/server"}, "how jobs are planned or started"
     assert len(files) <= 105, f"{len(files)} files"
 
 
@@ -182,13 +188,53 @@ def test_a_run_depends_on_its_own_rounding_alone(plan, rounding):
     assert {name for name in ROUNDINGS if f"quant/{name}.py" in files} == expected
 
 
-def test_no_job_depends_on_how_jobs_are_resolved_or_started_and_the_gate_on_no_code(plan, tmp_path, monkeypatch):
-    monkeypatch.chdir(tmp_path)
-    for arguments in (
-        ("evaluate", Run("mini", "imagenet", "resnet18-brecq", "full-precision", 0)),
-        ("reconstruct", Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)),
-        ("data", "imagenet"),
-    ):
-        text = (tmp_path / resolve.inputs(plan, *arguments)["code"]).read_text()
-        assert not [name for name in ("settings/load.py", "jobs/resolve.py", "jobs/server.py") if name in text]
-    assert set(resolve.inputs(plan, "gate", "imagenet", "resnet18-brecq")) == {"job", "read_0", "read_1"}
+# the digests miss nothing: every file of ours whose code a stage really runs is among those that they cover
+
+
+class Watch:
+    """Runs stages and keeps, for each, the files of ours whose code ran and that its digests don't cover."""
+
+    def __init__(self, monkeypatch):
+        self.stages, self.missed, self.seen = [], [], 0
+        self.call, self.closure, self.covered = stage_calls.call, reach.closure, set()
+        monkeypatch.setattr(stage_calls, "call", self.watched)
+        monkeypatch.setattr(reach, "closure", self.planned)
+        monkeypatch.setattr(codefile, "contents", codefile.contents.__wrapped__)  # not those of an earlier test
+
+    def planned(self, *starts):
+        found = self.closure(*starts)
+        self.covered = {module.path for module in found}
+        return found
+
+    def watched(self, stage, inputs, **options):
+        if stage == "gate":  # depends on no code, on purpose
+            return self.call(stage, inputs, **options)
+        assert reach.PACKAGE / f"stages/{stage}.py" in self.covered
+        ran = set()
+        gc.collect()  # generators that an earlier stage left are closed by running them
+        sys.settrace(lambda frame, *_: ran.add(frame.f_code.co_filename))  # when a function begins
+        try:
+            self.call(stage, inputs, **options)
+        finally:
+            sys.settrace(None)
+        ours = {path for path in map(Path, ran) if path.is_relative_to(reach.PACKAGE)}
+        self.stages.append(stage)
+        self.seen += len(ours)
+        self.missed += [(stage, path) for path in ours - self.covered]
+
+
+@pytest.mark.parametrize(
+    ("scale", "task", "checkpoint", "recipes"),
+    [
+        ("smoke", "imagenet", "mobilenetv2-brecq", ["cle-b-flexround-w4"]),
+        ("text_scale", "glue-rte", "bert-base", ["q-flexround-w8a8-tuned"]),
+        ("commonsense_scale", "commonsense", "llama-7b", ["q-adaround-w8a8"]),
+    ],
+)
+def test_every_file_that_a_stage_runs_is_in_its_digests(tmp_path, monkeypatch, scale, task, checkpoint, recipes):
+    watch, work = Watch(monkeypatch), Work(ROOT / f"tests/{scale}.yaml", tmp_path)
+    for recipe in ("full-precision", *recipes):
+        work.evaluated(task, checkpoint, recipe)
+    assert {"data", "finetune", "calibrate", "reconstruct", "evaluate"} <= {*watch.stages}
+    assert watch.seen > 10 * len(watch.stages)
+    assert not watch.missed

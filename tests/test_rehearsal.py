@@ -1,6 +1,7 @@
 """A scale made small keeps everything but sizes; its stand-ins are what the real rules take; one table runs."""
 
 import csv
+import dataclasses
 import gzip
 import json
 import subprocess
@@ -20,6 +21,7 @@ from flexround.io import sources
 from flexround.models import build, tokenizer_files
 from flexround.models.checkpoints import read_foreign
 from flexround.rehearsal import data, project, scale
+from flexround.settings import outputs
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
@@ -63,18 +65,13 @@ def test_only_sizes_and_budgets_differ(built):
 
 def test_every_job_of_the_scale_has_its_place_in_the_rehearsal(built):
     full, small = Plan(PAPER), Plan(built[1])
-    assert small.complete_tables() == full.complete_tables()
-    assert small.complete_figures() == full.complete_figures()
-    for number in full.complete_tables():
-        runs = [(run.task, run.checkpoint, run.recipe, run.seed) for run in full.table_runs(number)]
-        assert runs == [(run.task, run.checkpoint, run.recipe, run.seed) for run in small.table_runs(number)]
-    for number in full.complete_figures():
-        assert [vars(run) | {"scale": ""} for run in full.figure_runs(number)] == [
-            vars(run) | {"scale": ""} for run in small.figure_runs(number)
-        ]
+    shown, here = (
+        {name: runs for name, runs, _ in outputs.shown(plan, plan.complete_tables(), plan.complete_figures())}
+        for plan in (full, small)
+    )
+    assert here == {name: [dataclasses.replace(run, scale=scale.NAME) for run in runs] for name, runs in shown.items()}
     drawn = (run for number in small.complete_figures() for run in small.figure_runs(number))
-    most = max(hyper(built[1], run)[0].samples for run in drawn)
-    assert most <= scale.IMAGES["train"]
+    assert max(small.hyper(run)[0].samples for run in drawn) <= scale.IMAGES["train"]
 
 
 def test_every_source_is_there_and_as_its_row_says(built):

@@ -92,17 +92,6 @@ def test_a_path_is_relative_to_the_file_that_extends_it_and_a_chain_is_followed(
         assert {key: found[key] for key in expected} == expected
 
 
-def test_the_result_is_checked_as_any_scale_is(write):
-    path = write("mine.yaml", "name: mine\nextends: mini\nseedz: 2\ntasks: {imagenet: {modul: x}}")
-    with pytest.raises(SettingsError) as caught:
-        load_params(path)
-    lines = str(caught.value).splitlines()
-    assert [line.partition(" (")[0] for line in lines] == [
-        f"{path}: tasks.imagenet.modul: unknown key 'modul'",
-        f"{path}: seedz: unknown key 'seedz'",
-    ]
-
-
 @pytest.mark.parametrize(
     ("extends", "message"),
     [

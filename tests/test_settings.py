@@ -1,10 +1,10 @@
 """Settings: what the shipped files resolve to, and which rule wins."""
 
-import functools
 import hashlib
 import itertools
 
 import pytest
+from table_runs import loaded
 
 from flexround.settings import user_rows
 from flexround.settings.layout import PARAMS, ROOT, Run
@@ -17,7 +17,6 @@ SCALES = ("mini", "paper")
 NETWORKS = ("resnet18", "resnet50", "mobilenetv2")
 ORIGINS = ("brecq", "torchvision")
 PUBLISHED = "d6fe2f416a4f787c90041bc89f24c44b3ecf70e65edded6d337ba2e6489bdafd"  # sha256 of the paper's numbers
-loaded = functools.cache(load_params)
 
 
 def resolved(recipe, checkpoint="resnet18-brecq", scale="paper"):
@@ -140,13 +139,6 @@ def test_the_example_of_all_questions_differs_from_real7_in_what_is_evaluated_al
         assert hyper(*runs[0])[0] == hyper(*runs[1])[0]
     one, other = (params.scale.tasks["commonsense"].options for params in (whole, real))
     assert {key for key in {*one} | {*other} if one.get(key) != other.get(key)} == {"questions", "test_blocks"}
-
-
-def test_the_paper_takes_five_seeds_and_its_seven_calibration_sizes():
-    scale = loaded("paper").scale
-    assert scale.figures.sample_size_seeds == 5
-    for size in (32, 64, 128, 256, 512, 2048):
-        assert resolved(f"b-flexround-w4-n{size}", "mobilenetv2-torchvision").samples == size
 
 
 # which rule wins

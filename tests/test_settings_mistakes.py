@@ -1,24 +1,20 @@
 """Settings: what a mistake in the files or a name says."""
 
 import dataclasses
-import functools
 import shutil
 
 import pytest
 import toy
 import yaml
+from table_runs import loaded
 
 from flexround.errors import SettingsError
 from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params, scale_path
 from flexround.settings.plan import Plan
-from flexround.settings.schema import Recipe
 from flexround.settings.validation import read_yaml
 from flexround.tasks import protocol
-
-loaded = functools.cache(load_params)
-
 
 # mistakes: names
 
@@ -283,11 +279,6 @@ def test_yaml_that_means_nothing_or_runs_code_is_refused_with_its_line(
     assert expected in first
     assert any("line " in line for line in rest)
     assert not (tmp_path / "ran").exists()
-
-
-def test_merge_keys_work(edit):
-    write("\n  mine: {<<: &base {setting: B, rounding: rtn, w_bits: 4}, w_bits: 2}\n", "recipes.yaml")
-    assert load_params("mini").recipe("mine") == Recipe(setting="B", rounding="rtn", w_bits=2)
 
 
 def test_a_file_of_another_kind_and_a_missing_one_are_named(edit, tmp_path):

@@ -1,6 +1,5 @@
 """Settings: whatever is written, it is read as it stands or refused with one message that names the place."""
 
-import functools
 import math
 import os
 import string
@@ -15,18 +14,17 @@ import toy
 import yaml
 from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
+from table_runs import loaded
 
 from flexround.errors import SettingsError
 from flexround.settings import checks, schema, validation, yaml_safety
 from flexround.settings.layout import ROOT
-from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.settings.schema import Hyper
 from flexround.settings.validation import read_yaml
 
 FAST = settings(max_examples=100, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 NUMBERS = [name for name, value in toy.HYPER.items() if isinstance(value, int | float) and not isinstance(value, bool)]
-loaded = functools.cache(load_params)
 NONSENSE = st.one_of(
     st.booleans(),
     st.sampled_from([math.inf, -math.inf, math.nan, 1e300, -1e300, 1e25, -1, "5", "1e-3", "", ".inf"]),

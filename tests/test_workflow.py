@@ -7,13 +7,12 @@ import os
 import re
 import shlex
 import shutil
-import subprocess
 import sys
-from pathlib import Path
 
 import numpy as np
 import pytest
 import yaml
+from published import Clone
 
 from flexround.rehearsal.project import copy
 from flexround.settings.layout import ROOT
@@ -55,56 +54,32 @@ rows:
 TABLE = "results/little1.csv"
 
 
-class Project:
+class Project(Clone):
     """A copy of the project that can be run and edited, with a rounding of the user's own."""
 
     def __init__(self, root):
-        self.root = copy(root)
+        super().__init__(copy(root))
         for name in ("Makefile", "tests/smoke.yaml", "examples/own_rounding/my_rounding.py"):
             shutil.copy2(ROOT / name, root)
         (root / "little.yaml").write_text(SCALE)
         (root / "my rounding.yaml").write_text(OWN)
-        path = f"{Path(sys.executable).parent}:{os.environ['PATH']}"
-        # Without the worker server, whose start takes longer than a job.
-        self.environment = os.environ | {"PYTHONPATH": str(root / "src"), "PATH": path, "FLEXROUND_WORKERS": "0"}
-
-    def run(self, *command, check=True, **settings):
-        settings = {"cwd": self.root, "env": self.environment} | settings
-        done = subprocess.run(command, capture_output=True, text=True, check=False, **settings)
-        assert not check or done.returncode == 0, done.stdout + done.stderr
-        return done
+        self.environment["FLEXROUND_WORKERS"] = "0"  # no worker server, whose start takes longer than a job
 
     def snakemake(self, *arguments, config=("scale=little.yaml", "own=my rounding.yaml"), **options):
         command = [sys.executable, "-m", "snakemake", "--cores", "2", *arguments, "--config", *config]
         return self.run(*command, **options)
 
-    def planned(self, target, **options):
-        """Return rule -> number of jobs of a dry run."""
-        done = self.snakemake("-n", target, **options)
-        return jobs(done.stdout + done.stderr)
-
     @contextlib.contextmanager
     def edited(self, *edits):
         """Make edits, each (file, old text, new text), for a while."""
         before = {name: (self.root / name).read_text() for name, _, _ in edits}
-        for name, old, new in edits:
-            text = (self.root / name).read_text()
-            assert old in text
-            (self.root / name).write_text(text.replace(old, new, 1))
+        for edit in edits:
+            self.edit(*edit)
         try:
             yield
         finally:
             for name, text in before.items():
                 (self.root / name).write_text(text)
-
-
-def jobs(text):
-    """Return rule -> number of jobs that Snakemake says of a dry run."""
-    if "Nothing to be done" in text:
-        return {}
-    assert "Job stats:" in text, text
-    stats = re.findall(r"^(\w+) +(\d+)$", text.split("Job stats:")[1].split("\n\n")[0], re.MULTILINE)
-    return {name: int(count) for name, count in stats if name != "total"}
 
 
 def planning(project):
@@ -227,7 +202,7 @@ def test_a_second_run_does_nothing_whatever_it_does_not_depend_on_and_says_what_
         done = project.snakemake("-n", TABLE)
     metrics.write_text(text)
     os.utime(metrics, ns=(before.st_atime_ns, before.st_mtime_ns))
-    assert jobs(done.stdout + done.stderr) == {}
+    assert project.jobs(done.stdout) == {}
     told = f"numpy {np.__version__} is installed; results in results/little that were made with 1.0: 1; they stay"
     assert (done.stdout + done.stderr).count(told) == 1
 
@@ -301,7 +276,7 @@ def test_the_name_of_a_scale_file_is_no_command(project):
     (project.root / odd).write_text(SCALE.replace("name: little", "name: odd"))
     printed = ("--printshellcmds", "--quiet", "host")
     done = project.snakemake("-n", "results/odd/report.html", *printed, config=[f"scale={odd}"])
-    assert "claims" not in jobs(done.stdout), "those of the paper are about its tables"
+    assert "claims" not in project.jobs(done.stdout), "those of the paper are about its tables"
     (line,) = (line.partition(": ")[2] for line in done.stdout.splitlines() if "flexround.tools.report" in line)
     assert odd in shlex.split(line)
     project.run("bash", "-c", f"python() {{ :; }}; mkdir logs/odd; {line}")

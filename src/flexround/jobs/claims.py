@@ -37,8 +37,7 @@ def resolve(plan: Plan) -> Planned:
         out=RESULTS / plan.scale.name / "claims.csv",
     )
     figure = plan.params.figures.sample_size.number
-    complete = [number for number in plan.complete_tables() if plan.params.tables[number].groups]
-    runs = [run for table in complete for run in plan.table_runs(table)]
+    runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
     runs += plan.figure_runs(figure) if figure in plan.complete_figures() else []
     return Planned(job, shared.evaluated(runs), files=shared.templates("claims"))
 

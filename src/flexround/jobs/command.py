@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+from flexround.io import artifacts
 from flexround.jobs import client
 from flexround.machine.hardware import SHARES
 
@@ -79,10 +80,7 @@ def main() -> NoReturn:
     given = parsed(sys.argv[1:])
     facts = client.hand_over() or _run_here(given)
     if given.usage:
-        given.usage.parent.mkdir(parents=True, exist_ok=True)
-        temporary = given.usage.with_name(f".{given.usage.name}.{os.getpid()}")
-        temporary.write_text(json.dumps(facts) + "\n")
-        temporary.replace(given.usage)
+        artifacts.write_text(given.usage, json.dumps(facts) + "\n")
     sys.exit(facts["exit"])
 
 

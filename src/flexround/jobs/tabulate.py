@@ -5,7 +5,7 @@ from typing import Any
 
 from pydantic import Field
 
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError, look_up
 from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
 from flexround.jobs.shared import RESULTS, ShowingJob
@@ -55,12 +55,11 @@ def _agreed(table: Table, setting: Setting, plan: Plan) -> float:
 
 def _value(setting: Setting, task: str, checkpoint: str, plan: Plan) -> float:
     scale, (kind, _, key) = plan.scale, setting.setting.partition(".")
-    if task not in scale.tasks:
-        raise SettingsError(f"scale {scale.name}: task {suggest(task, scale.tasks)}")
+    options = look_up(f"scale {scale.name}: task", scale.tasks, task).options
     plan.params.checkpoint(checkpoint)
     known: Mapping[str, Any]
     if kind == "task":
-        where, known = f"tasks.{task}.options", scale.tasks[task].options
+        where, known = f"tasks.{task}.options", options
     elif setting.recipe is None:
         where, known = f"train: {task}/{checkpoint}", plan.params.train(task, checkpoint) or {}
     else:

@@ -5,15 +5,15 @@ What a value may be by itself is checked by its type (``schema.py``) when its fi
 
 import fnmatch
 import itertools
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
 from flexround.settings.params import Params, hyper
-from flexround.settings.schema import Hyper
-from flexround.settings.tables import Table
+from flexround.settings.schema import Hyper, TaskSpec
+from flexround.settings.tables import GridShifts, Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
 
 
@@ -25,7 +25,7 @@ def check(params: Params) -> None:
             alone is right.
     """
     recipes = params.recipes.recipes
-    errors = _check_rules(params) + _check_patterns(params) + _check_options(params) + _check_references(params)
+    errors = _check_rules(params) + _check_patterns(params) + _check_references(params)
     errors += [line for name in recipes for line in check_recipe(params, name, f"params/recipes.yaml: {name}")]
     if FULL_PRECISION not in recipes:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
@@ -72,6 +72,11 @@ def _check_references(params: Params) -> list[str]:
     def refuse(where: str, check: Callable[..., object], *values: object) -> None:
         errors.extend(attempt(f"{where}: ", check, *values))
 
+    for name, task in scale.tasks.items():
+        where = f"scale {scale.name}: tasks.{name}"
+        refuse(where, _check_task, task)
+        for source in task.sources:
+            refuse(where, look_up, "source", params.sources, source)
     for name, checkpoint in scale.checkpoints.items():
         where = f"scale {scale.name}: checkpoints.{name}"
         for source in checkpoint.sources:
@@ -84,16 +89,14 @@ def _check_references(params: Params) -> list[str]:
             refuse(where, code.check, target)
         if finish is not None:
             refuse(where, code.check, finish.function, finish.args, 1)
-    for name, task in scale.tasks.items():
-        for source in task.sources:
-            refuse(f"scale {scale.name}: tasks.{name}", look_up, "source", params.sources, source)
     for table in params.tables.values():
         for row in table.rows():
             refuse(table.file, params.recipe, row.recipe)
         named = {table.metric_names.get(metric, metric) for cell in table.cells() for metric in cell.metrics}
         for metric in sorted(named) if scale.comparable else ():
             refuse(table.file, look_up, "tolerance", table.tolerance, metric)
-    shown = [panel.recipe for panels in params.figures.shifts.values() for panel in panels]
+    drawn = [figure for figure in params.figures.figures if isinstance(figure, GridShifts)]
+    shown = [panel.recipe for figure in drawn for panel in figure.panels]
     for name in (*shown, *spec.recipes.values()):
         refuse(f"params/{scale.shows.figures}", params.recipe, name)
     for method, size in itertools.product(spec.recipes, scale.figures.sample_sizes):
@@ -111,14 +114,10 @@ def _check_candidates(params: Params, names: Iterable[str]) -> None:
         raise SettingsError(f"recipes of different bits {sorted(bits)}")
 
 
-def _check_options(params: Params) -> list[str]:
-    """Check that each task is there, and takes its options."""
-    errors: list[str] = []
-    for name, task in params.scale.tasks.items():
-        with noted(errors, f"scale {params.scale.name}: tasks.{name}: "):
-            code.check(task.module)
-            given(options.of(task.module).options, task.options, "options")
-    return errors
+def _check_task(task: TaskSpec) -> None:
+    """Check that the class of a task is there, and that it takes its options."""
+    code.check(task.module)
+    given(options.of(task.module).options, task.options, "options")
 
 
 def _check_rules(params: Params) -> list[str]:
@@ -134,24 +133,16 @@ def _check_rules(params: Params) -> list[str]:
 
 def _check_trained(params: Params) -> list[str]:
     """Check what the rules together give each network that is trained, unless its task checks that itself."""
-    errors: list[str] = []
-    for task, checkpoint in dict.fromkeys(_networks(params)):
-        kind, settings = options.of(params.scale.tasks[task].module).training, params.train(task, checkpoint)
+    scale, errors = params.scale, list[str]()
+    pairs = [(checkpoint.pretrain, name) for name, checkpoint in scale.checkpoints.items() if checkpoint.pretrain]
+    shown = (pair for table in params.tables.values() for pair in table.pairs())
+    pairs += [pair for pair in shown if pair[0] in scale.tasks and pair[1] in scale.checkpoints]
+    for task, checkpoint in dict.fromkeys(pairs):
+        kind, settings = options.of(scale.tasks[task].module).training, params.train(task, checkpoint)
         if kind is not None and settings is not None:
-            where = f"scale {params.scale.name}, train settings of {task}/{checkpoint}"
+            where = f"scale {scale.name}, train settings of {task}/{checkpoint}"
             errors += attempt("", given, kind, settings, where)
     return _merged(errors)
-
-
-def _networks(params: Params) -> Iterator[tuple[str, str]]:
-    """Yield the tasks and checkpoints that the scale has and that pretraining or a table puts together."""
-    for name, checkpoint in params.scale.checkpoints.items():
-        if checkpoint.pretrain:
-            yield checkpoint.pretrain, name
-    for table in params.tables.values():
-        for task, name in table.pairs():
-            if task in params.scale.tasks and name in params.scale.checkpoints:
-                yield task, name
 
 
 def check_bits(params: Params, table: Table) -> list[str]:

@@ -11,7 +11,7 @@ from flexround.settings.layout import MODULES, PARAMS, REFERENCE, SOURCES
 from flexround.settings.params import Params
 from flexround.settings.schema import Defaults, Recipes, Scale, Shows
 from flexround.settings.sources import Sources, placed
-from flexround.settings.tables import FigureSpecs, Table
+from flexround.settings.tables import ByBits, FigureSpecs, Table
 from flexround.settings.validation import S, given, noted, read_yaml
 
 OWN_SERIES = (
@@ -147,8 +147,9 @@ def _check_shown(params: Params) -> None:
     if not params.tables:
         series = {path.stem.rstrip("0123456789") for path in (PARAMS / "tables").glob("*.yaml")}
         raise SettingsError(f"{where}.tables: no params/tables has {suggest(shows.tables, series)}")
-    if (spec := params.figures.by_bits) and spec.table not in params.tables:
-        raise SettingsError(
-            f"{where}: figure {spec.number} of params/{shows.figures} shows table {spec.table}, which series "
-            f"{shows.tables!r} lacks; it has {', '.join(map(str, sorted(params.tables)))}"
-        )
+    for figure in params.figures.figures:
+        if isinstance(figure, ByBits) and figure.table not in params.tables:
+            raise SettingsError(
+                f"{where}: figure {figure.number} of params/{shows.figures} shows table {figure.table}, which series "
+                f"{shows.tables!r} lacks; it has {', '.join(map(str, sorted(params.tables)))}"
+            )

@@ -8,6 +8,7 @@ from typing import NamedTuple
 from flexround.settings import layout
 from flexround.settings.layout import Run
 from flexround.settings.plan import Plan
+from flexround.settings.tables import GridShifts
 
 
 class Output(NamedTuple):
@@ -34,7 +35,7 @@ def shown(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> Iterator
     for number in tables:
         yield plan.params.tables[number].name, plan.table_runs(number), True
     for number in figures:
-        yield f"figure{number}", plan.figure_runs(number), number not in plan.params.figures.shifts
+        yield f"figure{number}", plan.figure_runs(number), not isinstance(plan.params.figures[number], GridShifts)
 
 
 def of_run(plan: Plan, run: Run, evaluated: bool) -> Iterator[Output]:

@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 
-from flexround.errors import SettingsError, suggest
+from flexround.errors import SettingsError, look_up
 from flexround.machine.hardware import SHARES
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
@@ -29,9 +29,8 @@ class Plan:
     """
 
     def __init__(self, params: Params, config: Mapping[str, object] = {}) -> None:
-        unknown = [key for key in config if key not in CONFIG_KEYS]
-        if unknown:
-            raise SettingsError(f"--config {suggest(unknown[0], CONFIG_KEYS)}")
+        for key in config:
+            look_up("--config", dict.fromkeys(CONFIG_KEYS), key)
         given = {key: str(value) for key, value in config.items() if value is not None}
         seeds, jobs = given.get("seeds", "1"), given.get("jobs_per_gpu", "1")
         if not (seeds.isdecimal() and len(seeds) <= len(str(TRIALS)) and 1 <= int(seeds) <= TRIALS):
@@ -45,8 +44,7 @@ class Plan:
         if "checkpoints" in given:
             self.selected = tuple(name.strip() for name in given["checkpoints"].split(","))
             for name in self.selected:
-                if name not in self.scale.checkpoints:
-                    raise SettingsError(f"--config checkpoints: {suggest(name, self.scale.checkpoints)}")
+                look_up("--config checkpoints:", self.scale.checkpoints, name)
         self.figures = [figure.number for figure in params.figures.figures]
 
     @staticmethod
@@ -98,12 +96,10 @@ class Plan:
 
     def complete_figures(self) -> list[int]:
         """Return the figures that this scale has all tasks and checkpoints for, all of them selected."""
-        pairs = {
-            figure.number: [(task, name) for task, name, _ in self.params.figure(figure)]
-            for figure in self.params.figures.figures
-        }
-        chosen = [number for number in self.figures if all(self._chosen(name) for _, name in pairs[number])]
-        return [number for number in chosen if self._has(pairs[number])]
+        figures = self.params.figures.figures
+        shown = {figure.number: [run[:2] for run in self.params.figure(figure)] for figure in figures}
+        complete = {number: pairs for number, pairs in shown.items() if self._has(pairs)}
+        return [number for number, pairs in complete.items() if all(self._chosen(name) for _, name in pairs)]
 
     def files(self, tables: Iterable[int], figures: Iterable[int]) -> list[str]:
         """Return the names of the files of tables and figures, as they lie in ``results/``."""
@@ -135,13 +131,9 @@ class Plan:
         return [run for of in runs for run in self.trials(*of, seeds)]
 
     @functools.cache  # noqa: B019 - a Plan lives as long as the process
-    def _hyper(self, task: str, checkpoint: str, recipe: str) -> tuple[Hyper, dict[str, str]]:
-        """Return the hyper-parameters that all seeds share."""
-        return hyper(self.params, Run(self.scale.name, task, checkpoint, recipe, 0))
-
     def hyper(self, run: Run) -> tuple[Hyper, dict[str, str]]:
         """Return the hyper-parameters of a run, and where each of them comes from."""
-        return self._hyper(run.task, run.checkpoint, run.recipe)
+        return hyper(self.params, run)
 
     def gate(self, run: Run) -> str:
         """Return the file that is there once the full-precision network of a run has passed its gate."""

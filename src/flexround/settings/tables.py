@@ -271,16 +271,6 @@ class FigureSpecs(Strict):
         return next(figure for figure in self.figures if figure.number == number)
 
     @property
-    def shifts(self) -> dict[int, tuple[Panel, ...]]:
-        """The panels of each figure of grid shifts."""
-        return {figure.number: figure.panels for figure in self.figures if isinstance(figure, GridShifts)}
-
-    @property
     def sample_size(self) -> SampleSize:
         """The figure of calibration sizes."""
         return next(figure for figure in self.figures if isinstance(figure, SampleSize))
-
-    @property
-    def by_bits(self) -> ByBits | None:
-        """The figure of bits, if there is one."""
-        return next((figure for figure in self.figures if isinstance(figure, ByBits)), None)
