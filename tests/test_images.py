@@ -232,9 +232,8 @@ def test_images_and_labels_are_those_of_the_tars_and_each_is_drawn_once(tars, tm
     found = arrays(cifar10(), tmp_path / "data", tars)
     assert found["train_images"].shape == (20, 32, 32, 3)
     assert found["train_labels"].tolist() == [label for label in range(5) for _ in range(4)]
-    with tarfile.open(tars / "cifar10/test.tar") as tar:
-        image = Image.open(tar.extractfile("test/bee/0002.jpg"))
-        np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
+    image = of_member(tars / "cifar10/test.tar", "test/bee/0002.jpg")
+    np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
     drawn, fewer = (cifar10().calibration(tmp_path / "data", count, 3) for count in (20, 5))
     assert sorted(drawn["indices"]) == list(range(20))
     np.testing.assert_array_equal(drawn["images"][:5], fewer["images"])

@@ -8,14 +8,13 @@ import json
 import pytest
 import real_files
 from pyarrow import parquet
-from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, SHARD, question, write
+from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, question, write
 
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense import posed
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.options import PosedOptions
-from flexround.tasks.glue import files as glue
 from flexround.tasks.glue.options import GlueOptions
 from flexround.tasks.glue.task import Glue
 from flexround.tasks.language import files as language
@@ -156,14 +155,6 @@ def test_rows_that_are_wrong_are_refused_by_file_and_number(tmp_path, name, cont
     with pytest.raises(InputError, match=message) as caught:
         case.read(tmp_path)
     assert str(tmp_path) in str(caught.value)
-
-
-def test_the_splits_of_mnli_are_not_mixed_up(tmp_path):
-    rows = {split: {"premise": split, "hypothesis": "h", "label": 2, "idx": 7} for split in glue.SPLITS["mnli"]}
-    for split, row in rows.items():
-        write(tmp_path / f"mnli/{split}-{SHARD}", [row])
-    for split, row in rows.items():
-        assert glue.read(tmp_path, "mnli", split) == [row]
 
 
 def test_training_rows_of_the_authors_files_can_be_few(tmp_path):
