@@ -1,7 +1,6 @@
 """Small image sets for the tests of the image tasks."""
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from flexround.settings import schema
@@ -28,19 +27,6 @@ def write(root):
             for i in range(count):
                 size = tuple(int(side) for side in rng.integers(33, 90, size=2))
                 save(root / split / name / f"{name}_{i}.JPEG", size, rng, quality=95)
-
-
-@pytest.fixture
-def sources(tmp_path):
-    """Return a directory that holds ``imagenet``."""
-    write(tmp_path / "sources" / "imagenet")
-    return tmp_path / "sources"
-
-
-@pytest.fixture
-def prepared(sources, tmp_path):
-    build().prepare(tmp_path / "data", sources)
-    return tmp_path / "data"
 
 
 def digits_task(**options):

@@ -32,7 +32,19 @@ from flexround.tasks.images.photographs import Photographs
 from flexround.tasks.images.transforms import draw_box
 
 DIGITS = "8ef700018d6955044c84d1a1fa1ead70e78b46d294a57dd59a47dbe684b3b2b9"
-sources, prepared = image_sets.sources, image_sets.prepared
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """Return a directory that holds ``imagenet``."""
+    image_sets.write(tmp_path / "sources" / "imagenet")
+    return tmp_path / "sources"
+
+
+@pytest.fixture
+def prepared(sources, tmp_path):
+    build().prepare(tmp_path / "data", sources)
+    return tmp_path / "data"
 
 
 # folders
