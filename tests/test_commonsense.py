@@ -98,12 +98,10 @@ def pairs(posed):
 
 def scores(place, name, examples, encode):
     """Return ``acc`` and ``acc_norm`` of all questions of a data set."""
-    train = [pairs(KINDS[name].pose(row)) for row in text.read_rows(place.data, f"{name}-train")]
-    right = [KINDS[name].pose(row)["gold"] for row in text.read_rows(place.data, f"{name}-train")]
-    found = []
+    train, found = text.read_rows(place.data, f"{name}-train"), []
     for row, chosen in zip(text.read_rows(place.data, name), examples, strict=True):
         posed = KINDS[name].pose(row)
-        before = "".join("".join(train[index][right[index]]) + "\n\n" for index in chosen)
+        before = "".join("".join(answered(name, train[index])[0]) + "\n\n" for index in chosen)
         values = np.array([likelihood(place, *encode(before + first, second)) for first, second in pairs(posed)])
         lengths = np.array([len(choice) for choice in posed["choices"]])
         found.append([values.argmax() == posed["gold"], (values / lengths).argmax() == posed["gold"]])
