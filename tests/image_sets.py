@@ -1,7 +1,6 @@
 """Small image sets for the tests of the image tasks."""
 
 import numpy as np
-import pytest
 from PIL import Image
 
 from flexround.settings import schema
@@ -20,23 +19,14 @@ def save(path, size, rng, mode="RGB", **options):
     small.convert(mode).save(path, **options)
 
 
-@pytest.fixture
-def sources(tmp_path):
-    """Return a directory that holds ``imagenet``, three classes of odd-sized images."""
+def write(root):
+    """Write three classes of odd-sized images."""
     rng = np.random.default_rng(0)
-    root = tmp_path / "sources" / "imagenet"
     for split, count in (("train", 4), ("val", 2)):
         for name in ("n01", "n02", "n03"):
             for i in range(count):
                 size = tuple(int(side) for side in rng.integers(33, 90, size=2))
                 save(root / split / name / f"{name}_{i}.JPEG", size, rng, quality=95)
-    return root.parent
-
-
-@pytest.fixture
-def prepared(sources, tmp_path):
-    build().prepare(tmp_path / "data", sources)
-    return tmp_path / "data"
 
 
 def digits_task(**options):

@@ -179,7 +179,7 @@ def test_json_is_byte_stable_and_refuses_what_is_not_finite(tmp_path):
             lambda path: path.write_text('{"x": 1'),
             r"not valid JSON .*; delete .*/a\.json and run the same command again",
         ),
-        (lambda path: path.write_bytes(b'"\xff"'), "not valid JSON"),
+        (lambda path: path.write_bytes(b'"\xff"'), "byte 1 is not UTF-8; delete"),
         (Path.mkdir, r"can't be read \(Is a directory\)"),
     ],
 )

@@ -6,15 +6,20 @@ import math
 import random
 from types import SimpleNamespace
 
+import lm_eval
 import numpy as np
 import pytest
 import tiny
 import torch
+from lm_eval.api.instance import Instance
+from lm_eval.models.huggingface import HFLM
+from lm_eval.tasks import TaskManager
 from tokenizers import Tokenizer
+from transformers import PreTrainedTokenizerFast
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.tasks.commonsense import shared_prefix
+from flexround.tasks.commonsense import harness, shared_prefix
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.options import CommonsenseOptions
 from flexround.tasks.commonsense.task import Commonsense
@@ -77,6 +82,13 @@ def likelihood(place, context, continuation):
     return sum(logits[at, token].item() for at, token in zip(places, continuation, strict=True))
 
 
+def plain(model):
+    """Return a model as lm-eval wraps it, with the tokenizer that begins texts."""
+    ends = dict.fromkeys(("pad_token", "bos_token"), "<|endoftext|>")
+    wrapped = PreTrainedTokenizerFast(tokenizer_object=tokenizer(begin=True), **ends)
+    return HFLM(pretrained=model, tokenizer=wrapped, batch_size=1, logits_cache=False)
+
+
 def pairs(posed):
     """Return each choice's context and continuation."""
     if "continuation" in posed:
@@ -86,12 +98,10 @@ def pairs(posed):
 
 def scores(place, name, examples, encode):
     """Return ``acc`` and ``acc_norm`` of all questions of a data set."""
-    train = [pairs(KINDS[name].pose(row)) for row in text.read_rows(place.data, f"{name}-train")]
-    right = [KINDS[name].pose(row)["gold"] for row in text.read_rows(place.data, f"{name}-train")]
-    found = []
+    train, found = text.read_rows(place.data, f"{name}-train"), []
     for row, chosen in zip(text.read_rows(place.data, name), examples, strict=True):
         posed = KINDS[name].pose(row)
-        before = "".join("".join(train[index][right[index]]) + "\n\n" for index in chosen)
+        before = "".join("".join(answered(name, train[index])[0]) + "\n\n" for index in chosen)
         values = np.array([likelihood(place, *encode(before + first, second)) for first, second in pairs(posed)])
         lengths = np.array([len(choice) for choice in posed["choices"]])
         found.append([values.argmax() == posed["gold"], (values / lengths).argmax() == posed["gold"]])
@@ -132,14 +142,7 @@ def llama():
 
 @pytest.mark.parametrize("positions", [512, 20])
 def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
-    from lm_eval.api.instance import Instance
-    from lm_eval.models.huggingface import HFLM
-    from transformers import PreTrainedTokenizerFast
-
-    from flexround.tasks.commonsense import harness
-
     llama.config.max_position_embeddings = positions  # longer requests lose their beginning
-    coder = tokenizer(begin=True)
     rows = [KINDS[name].pose(row) for name in KINDS for row in text.read_rows(place.data, name)]
     asked = [
         Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0, metadata=("one", number, 1))
@@ -150,11 +153,9 @@ def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
     llama.base_model.register_forward_pre_hook(
         lambda _, args, kwargs: tokens.append(kwargs["input_ids"].numel()), with_kwargs=True
     )
-    fast = harness.VersionedModel(llama, coder, "0.4", 16).loglikelihood(asked)
+    fast = harness.VersionedModel(llama, tokenizer(begin=True), "0.4", 16).loglikelihood(asked)
     shared, tokens[:] = sum(tokens), []
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=coder, pad_token="<|endoftext|>", bos_token="<|endoftext|>")
-    plain = HFLM(pretrained=llama, tokenizer=wrapped, batch_size=1, logits_cache=False)
-    slow = plain.loglikelihood(asked, disable_tqdm=True)
+    slow = plain(llama).loglikelihood(asked, disable_tqdm=True)
     np.testing.assert_allclose([value for value, _ in fast], [value for value, _ in slow], rtol=1e-4, atol=1e-3)
     assert [greedy for _, greedy in fast] == [greedy for _, greedy in slow]
     if positions == 512:
@@ -163,21 +164,13 @@ def test_a_shared_context_changes_nothing_but_rounding(place, llama, positions):
 
 def test_the_definitions_serve_lm_evals_own_command(place, found, tmp_path, monkeypatch):
     """They name the data of the paper's scale, seen from the project's directory."""
-    from lm_eval import simple_evaluate
-    from lm_eval.models.huggingface import HFLM
-    from lm_eval.tasks import TaskManager
-    from transformers import PreTrainedTokenizerFast
-
-    from flexround.tasks.commonsense import harness
-
     (tmp_path / "results/paper/data").mkdir(parents=True)
     (tmp_path / "results/paper/data/commonsense").symlink_to(place.data)
     monkeypatch.chdir(tmp_path)
-    coder = tokenizer(begin=True)
-    wrapped = PreTrainedTokenizerFast(tokenizer_object=coder, pad_token="<|endoftext|>", bos_token="<|endoftext|>")
-    model = HFLM(pretrained=place.model, tokenizer=wrapped, batch_size=1, logits_cache=False)
     manager = TaskManager(include_path=str(harness.DEFINITIONS), include_defaults=False)
-    asked = simple_evaluate(model, tasks=list(KINDS), num_fewshot=0, task_manager=manager, bootstrap_iters=0)
+    asked = lm_eval.simple_evaluate(
+        plain(place.model), tasks=list(KINDS), num_fewshot=0, task_manager=manager, bootstrap_iters=0
+    )
     for name, kind in KINDS.items():
         value = asked["results"][name][f"{kind.metric},none"]
         assert 100 * value == pytest.approx(found["0.4"].metrics[name]), name
@@ -199,8 +192,6 @@ def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
 
 
 def test_examples_are_drawn_as_each_version_of_lm_eval_does():
-    from flexround.tasks.commonsense import harness
-
     questions, train = [f"question {index}" for index in range(7)], [f"example {index}" for index in range(9)]
     rnd = random.Random()
     rnd.seed(42)
@@ -216,8 +207,6 @@ def test_examples_are_drawn_as_each_version_of_lm_eval_does():
 
 
 def test_what_decides_the_numbers_is_recorded(found):
-    import lm_eval
-
     protocol = found["0.3"].protocol
     assert (protocol["lm_eval"], protocol["asked_as"]) == (lm_eval.__version__, "0.3")
     shown = protocol["questions"]["piqa_2"]

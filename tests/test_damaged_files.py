@@ -9,7 +9,6 @@ import functools
 import json
 import os
 import shutil
-import tarfile
 import tempfile
 from argparse import Namespace
 from collections.abc import Callable
@@ -17,9 +16,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 from unittest import mock
 
+import image_sets
 import pytest
 import reader_cases
-import real_files
 import report_case
 import table_runs
 import torch
@@ -50,8 +49,6 @@ from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
 from flexround.stages import finetune
 from flexround.tasks import protocol
-from flexround.tasks.images.options import ImageNetOptions
-from flexround.tasks.images.task import ImageNet
 
 CASES = int(os.environ.get("CASES", 6))  # of each reader
 DAMAGES = {
@@ -118,17 +115,9 @@ def network(name):
     return Reader(write, read)
 
 
-def write_images(d):
-    for split in ("train", "val"):
-        real_files.images(d / "a.tar", split, 1, "ab", size=40)
-        with tarfile.open(d / "a.tar") as tar:
-            tar.extractall(d / "imagenet", filter="data")
-
-
 def read_images(d):
-    task = ImageNet(ImageNetOptions(classes=2, train_count=2, val_count=2, resize=40, crop=32))
-    task.prepare(d / "out", d)
-    task.calibration(d / "out", 2, 0)
+    image_sets.build().prepare(d / "out", d)
+    image_sets.build().calibration(d / "out", 12, 0)
 
 
 # what people write
@@ -230,7 +219,7 @@ RELEASED = ("resnet18-brecq", "mobilenetv2-brecq", "bert-base", "opt-125m", "gpt
 READERS = {
     **{f"rows: {name}": rows(case) for name, case in reader_cases.CASES.items()},
     **{f"network: {name}": network(name) for name in RELEASED},
-    "images": Reader(write_images, read_images, ("imagenet/*",)),
+    "images": Reader(lambda d: image_sets.write(d / "imagenet"), read_images, ("imagenet/*",)),
     "settings": Reader(write_settings, read_settings, ("own.yaml", *(f"params/{name}.yaml" for name in SETTINGS))),
     "data": Reader(
         lambda d: DIGITS.prepare(d, d),

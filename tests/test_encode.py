@@ -30,27 +30,6 @@ def wordpiece():
     return mini.train(CORPUS, "wordpiece", 120)
 
 
-def test_pairs_are_joined_cut_padded_and_typed_by_hand(wordpiece):
-    number, before = wordpiece.token_to_id, wordpiece.to_str()
-    a, b = (wordpiece.encode(text, add_special_tokens=False).ids for text in ("the red tower", "the river"))
-    found = encode.encode(wordpiece, ["The red tower"], ["the RIVER"], 16)
-    expected = [number("[CLS]"), *a, number("[SEP]"), *b, number("[SEP]")]
-    assert found.ids.tolist() == [expected + [number("[PAD]")] * (16 - len(expected))]
-    assert found.types.tolist() == [[0] * (len(a) + 2) + [1] * (len(b) + 1) + [0] * (16 - len(expected))]
-    assert found.mask.tolist() == [[i < len(expected) for i in range(16)]]
-    assert (found.ids.dtype, found.types.dtype, found.mask.dtype) == (np.int32, np.int8, np.bool_)
-    cut = encode.encode(wordpiece, ["the red tower"], ["river"], 5).ids[0].tolist()
-    assert cut[1:4] == [a[0], number("[SEP]"), number("river")], "the longer text is cut"
-    assert wordpiece.to_str() == before
-
-
-def test_chunks_don_t_show(wordpiece, monkeypatch):
-    whole = encode.encode(wordpiece, FIRST, SECOND, 12)
-    monkeypatch.setattr(encode, "_CHUNK", 2)
-    parts = encode.encode(wordpiece, FIRST, SECOND, 12)
-    assert all(np.array_equal(value, getattr(parts, name)) for name, value in vars(whole).items())
-
-
 def test_no_texts_no_room_and_no_padding(wordpiece):
     assert encode.encode(wordpiece, [], [], 8).ids.shape == (0, 8)
     with pytest.raises(InputError, match=r"length=3: 3 special tokens"):
@@ -62,7 +41,8 @@ def test_no_texts_no_room_and_no_padding(wordpiece):
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])
-def test_ids_are_those_of_transformers(kind, wordpiece, tmp_path):
+def test_ids_are_those_of_transformers_in_whatever_chunks(kind, wordpiece, tmp_path, monkeypatch):
+    monkeypatch.setattr(encode, "_CHUNK", 2)
     if kind == "bert":
         vocabulary = wordpiece.get_vocab()
         (tmp_path / "vocab.txt").write_text("\n".join(sorted(vocabulary, key=vocabulary.get)))
@@ -75,6 +55,7 @@ def test_ids_are_those_of_transformers(kind, wordpiece, tmp_path):
         reference.pad_token = reference.eos_token
     (tmp_path / "config.json").write_text(json.dumps({"model_type": kind}))
     tokenizer = tokenizer_files.tokenizer_file(tmp_path)
+    before = tokenizer.to_str()
     options = {"padding": "max_length", "truncation": "longest_first", "return_tensors": "np"}
     for length, second in itertools.product((10, 24), (SECOND, None)):
         expected = reference(FIRST, second, max_length=length, return_token_type_ids=True, **options)
@@ -83,6 +64,8 @@ def test_ids_are_those_of_transformers(kind, wordpiece, tmp_path):
         assert np.array_equal(found.mask, expected["attention_mask"])
         if kind == "bert":
             assert np.array_equal(found.types, expected["token_type_ids"])
+        assert (found.ids.dtype, found.types.dtype, found.mask.dtype) == (np.int32, np.int8, np.bool_)
+    assert tokenizer.to_str() == before
 
 
 def without_separator(content):

@@ -32,7 +32,19 @@ from flexround.tasks.images.photographs import Photographs
 from flexround.tasks.images.transforms import draw_box
 
 DIGITS = "8ef700018d6955044c84d1a1fa1ead70e78b46d294a57dd59a47dbe684b3b2b9"
-sources, prepared = image_sets.sources, image_sets.prepared
+
+
+@pytest.fixture
+def sources(tmp_path):
+    """Return a directory that holds ``imagenet``."""
+    image_sets.write(tmp_path / "sources" / "imagenet")
+    return tmp_path / "sources"
+
+
+@pytest.fixture
+def prepared(sources, tmp_path):
+    build().prepare(tmp_path / "data", sources)
+    return tmp_path / "data"
 
 
 # folders
@@ -232,9 +244,8 @@ def test_images_and_labels_are_those_of_the_tars_and_each_is_drawn_once(tars, tm
     found = arrays(cifar10(), tmp_path / "data", tars)
     assert found["train_images"].shape == (20, 32, 32, 3)
     assert found["train_labels"].tolist() == [label for label in range(5) for _ in range(4)]
-    with tarfile.open(tars / "cifar10/test.tar") as tar:
-        image = Image.open(tar.extractfile("test/bee/0002.jpg"))
-        np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
+    image = of_member(tars / "cifar10/test.tar", "test/bee/0002.jpg")
+    np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
     drawn, fewer = (cifar10().calibration(tmp_path / "data", count, 3) for count in (20, 5))
     assert sorted(drawn["indices"]) == list(range(20))
     np.testing.assert_array_equal(drawn["images"][:5], fewer["images"])

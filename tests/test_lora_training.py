@@ -14,7 +14,7 @@ from flexround.models import build, tensors
 from flexround.models.tensors import linears, places
 from flexround.settings.load import load_params
 from flexround.tasks.text import lora_training
-from flexround.tasks.text.lora_training import AdapterTrainSettings, LoraSettings
+from flexround.tasks.text.lora_training import AdapterTrainSettings
 
 IDS = np.random.default_rng(0).integers(1, 30, size=(11, 8)).astype(np.int64)
 LORA = {"rank": 2, "alpha": 6, "dropout": 0.0}
@@ -39,25 +39,6 @@ def is_adapted(name):
 
 
 # adapters
-
-
-def test_a_merged_model_is_a_plain_one_that_computes_the_same():
-    model, before = make(), make()
-    adapted = lora_training.attach(model, lora_training.QUERY_AND_VALUE, LoraSettings(**LORA), seed=0)
-    ids, generator = torch.from_numpy(IDS), torch.Generator().manual_seed(0)
-    with torch.no_grad():
-        assert torch.equal(model.eval()(ids).logits, before(ids).logits), "at first they change nothing"
-        for name, parameter in model.named_parameters():
-            assert parameter.requires_grad == ("lora_" in name), name
-            if "lora_B" in name:
-                parameter.copy_(torch.randn(parameter.shape, generator=generator))
-    with torch.no_grad():
-        expected = model(ids).logits
-        lora_training.merge(adapted)
-        torch.testing.assert_close(model(ids).logits, expected)
-        assert not torch.allclose(expected, before(ids).logits, atol=0.1)
-    assert [type(module) for module in model.modules()] == [type(module) for module in before.modules()]
-    assert all(parameter.requires_grad for parameter in model.parameters())
 
 
 def test_training_changes_query_and_value_alone_by_the_rank_of_the_adapters():

@@ -35,7 +35,7 @@ def test_a_pinned_file_is_what_its_row_says(row, tmp_path, monkeypatch):
     monkeypatch.chdir(ROOT)
     source = INSIDE[row]
     assert source.sha256 == sources.fetch(row, source, tmp_path)
-    assert source.bytes == networks.size(tmp_path / source.file)
+    assert source.bytes == sources.size(tmp_path / source.file)
 
 
 def test_a_changed_byte_is_refused_with_file_and_hashes(tmp_path, monkeypatch):

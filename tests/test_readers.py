@@ -8,14 +8,13 @@ import json
 import pytest
 import real_files
 from pyarrow import parquet
-from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, SHARD, question, write
+from reader_cases import AIRPORT, ARTIST, BARE, CASES, CHOICES, question, write
 
 from flexround.errors import InputError
 from flexround.tasks.commonsense import files as choice_files
 from flexround.tasks.commonsense import posed
 from flexround.tasks.commonsense.choices import KINDS, answered
 from flexround.tasks.commonsense.options import PosedOptions
-from flexround.tasks.glue import files as glue
 from flexround.tasks.glue.options import GlueOptions
 from flexround.tasks.glue.task import Glue
 from flexround.tasks.language import files as language
@@ -29,14 +28,6 @@ def test_whole_files_give_the_rows(tmp_path, name):
     assert case.read(tmp_path) == case.rows
 
 
-def test_texts_in_parquet_that_are_not_utf8_are_refused(tmp_path):
-    case, path = CASES["wikitext2"], tmp_path / CASES["wikitext2"].file
-    write(path, [{"text": "ab"}])
-    path.write_bytes(path.read_bytes().replace(b"ab", b"\xff\xfe"))
-    with pytest.raises(InputError, match="parquet: not a readable parquet file"):
-        case.read(tmp_path)
-
-
 def test_titles_of_hellaswag_end_with_a_full_stop_and_answers_begin_with_the_right_one():
     """How all seven are posed, the cases of posed files say, which are written by hand."""
     row = CHOICES["hellaswag"] | {"ctx_a": "How to sing [title] Breathe. [step] Do it.  ", "ctx_b": ""}
@@ -45,12 +36,6 @@ def test_titles_of_hellaswag_end_with_a_full_stop_and_answers_begin_with_the_rig
     assert answered("arc_easy", CHOICES["arc_easy"]) == [(query, " wet"), (query, " dry")]
     waved = [(f"Ann saw Bea so {name}", " waved.") for name in ("Bea", "Ann")]
     assert answered("winogrande", CHOICES["winogrande"]) == waved
-
-
-def test_texts_that_are_not_utf8_name_the_line(tmp_path):
-    (tmp_path / "ptb.train.txt").write_bytes("fine\r\nZürich\n".encode("latin-1"))
-    with pytest.raises(InputError, match=r"ptb.train.txt, line 2: not UTF-8 \(invalid"):
-        language.read(tmp_path, "ptb", "train")
 
 
 @pytest.mark.parametrize("name", ["glue", "squad", "wikitext2", "piqa"])
@@ -90,6 +75,12 @@ def samples(*names, more=()):
     return lambda path: real_files.samples(path, names, more)
 
 
+def not_utf8(path):
+    """Write a parquet file with a text that is not UTF-8."""
+    write(path, [{"text": "ab"}])
+    path.write_bytes(path.read_bytes().replace(b"ab", b"\xff\xfe"))
+
+
 def changed(name, **change):
     """Return a case's rows with a change of the last one."""
     *others, last = CASES[name].content
@@ -117,7 +108,9 @@ def changed(name, **change):
         ("squad", changed("squad", answers={"txt": ["a"]}), "not a question of SQuAD 1.1"),
         ("wikitext2", [{"text": "a"}, {"text": None}], "example 1: .*text is None, no text"),
         ("wikitext2", [{"text": " \n"}], "no text"),
+        ("wikitext2", not_utf8, "parquet: not a readable parquet file"),
         ("ptb", " \n\n", "ptb.valid.txt: no text"),
+        ("ptb", lambda path: path.write_bytes(b"fine\r\nZ\xfcrich\n"), r"ptb.valid.txt, line 2: not UTF-8 \(invalid"),
         ("c4", [{"url": "x"}], "line 1: not a document of C4"),
         ("c4", [{"text": 3}], "line 1: .*text is 3, no text"),
         ("c4", [], "nothing that is a document of C4"),
@@ -156,14 +149,6 @@ def test_rows_that_are_wrong_are_refused_by_file_and_number(tmp_path, name, cont
     with pytest.raises(InputError, match=message) as caught:
         case.read(tmp_path)
     assert str(tmp_path) in str(caught.value)
-
-
-def test_the_splits_of_mnli_are_not_mixed_up(tmp_path):
-    rows = {split: {"premise": split, "hypothesis": "h", "label": 2, "idx": 7} for split in glue.SPLITS["mnli"]}
-    for split, row in rows.items():
-        write(tmp_path / f"mnli/{split}-{SHARD}", [row])
-    for split, row in rows.items():
-        assert glue.read(tmp_path, "mnli", split) == [row]
 
 
 def test_training_rows_of_the_authors_files_can_be_few(tmp_path):

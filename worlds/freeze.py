@@ -7,7 +7,7 @@ from pathlib import Path
 
 from flexround.io import sources
 from flexround.settings.load import load_params
-from networks import pin, size
+from networks import pin
 from synthetic import files, glue
 
 
@@ -28,4 +28,4 @@ if __name__ == "__main__":
     write(Path("params/data"))
     for name, source in load_params("mini").sources.items():
         if source.inside.startswith("params/data/"):
-            pin(name, sources.digest(Path(source.inside)), size(Path(source.inside)))
+            pin(name, sources.digest(Path(source.inside)), sources.size(Path(source.inside)))

@@ -52,8 +52,8 @@ def run(arguments: argparse.Namespace) -> None:
         trained = Path(layout.checkpoint_dir(params.scale.name, task, name))
         head = protocol.build(params.scale.tasks[task]).head
         path = write(trained, params.checkpoint(name), head, reader.sources[row])
-        pin(row, sources.digest(path) if path.is_dir() else artifacts.sha256(path), size(path))
-        log.info("%s: %d bytes in %s", name, size(path), path)
+        pin(row, sources.digest(path), sources.size(path))
+        log.info("%s: %d bytes in %s", name, sources.size(path), path)
 
 
 def write(trained: Path, checkpoint: Checkpoint, head: dict[str, Any], source: Source) -> Path:
@@ -86,11 +86,6 @@ def narrowed(name: str, value: Tensor) -> Tensor:
     if not torch.isfinite(half).all():
         raise NumericalError(f"{name}: values up to {value.abs().max():.3g} don't fit in float16; scale them down")
     return half
-
-
-def size(path: Path) -> int:
-    """Return the bytes of a file, or of the files of a directory."""
-    return sum(file.stat().st_size for file in (path.rglob("*") if path.is_dir() else [path]) if file.is_file())
 
 
 def pin(row: str, digest: str, count: int) -> None:

@@ -75,12 +75,6 @@ def test_no_channel_is_lifted_above_the_ceiling_and_a_clipped_one_stays(even, un
     assert (now < was / 2).any()
 
 
-def test_factor_one_changes_nothing(even, images):
-    model = copy.deepcopy(even)
-    unevenness.spread_ranges(model, [images], 1.0)
-    torch.testing.assert_close(model.state_dict(), even.state_dict(), rtol=0, atol=0)
-
-
 def test_a_share_of_the_channels_starts_high():
     model = models.mobilenetv2(0.1)
     unevenness.raise_biases(model, 0.25)

@@ -159,12 +159,17 @@ def read_text(path: Path) -> str:
     """Read a text file.
 
     Raises:
-        InputError: the file is missing or not UTF-8.
+        InputError: the file is missing, can't be read or is not UTF-8.
     """
+    path = Path(path)
     try:
-        return Path(path).read_text(encoding="utf-8")
+        if path.is_fifo():  # opening it would wait for a writer
+            raise InputError(f"{path}: can't be read (a named pipe, no file)")
+        return path.read_text(encoding="utf-8")
     except FileNotFoundError as error:
         raise InputError(f"{path}: missing; {remedy(path)}") from error
+    except OSError as error:
+        raise InputError(f"{path}: can't be read ({error.strerror})") from error
     except UnicodeDecodeError as error:
         raise InputError(f"{path}: byte {error.start} is not UTF-8; {remedy(path)}") from error
 
@@ -173,17 +178,10 @@ def read_json(path: Path) -> Any:
     """Read a JSON file.
 
     Raises:
-        InputError: the file is missing or not JSON.
+        InputError: as ``read_text``, or the text is not JSON.
     """
-    path = Path(path)
     try:
-        if path.is_fifo():  # opening it would wait for a writer
-            raise InputError(f"{path}: can't be read (a named pipe, no file)")
-        return json.loads(path.read_text())
-    except FileNotFoundError as error:
-        raise InputError(f"{path}: missing; {remedy(path)}") from error
-    except OSError as error:
-        raise InputError(f"{path}: can't be read ({error.strerror})") from error
+        return json.loads(read_text(path))
     except (ValueError, RecursionError) as error:
         raise InputError(f"{path}: not valid JSON ({error}); {remedy(path)}") from error
 

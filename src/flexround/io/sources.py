@@ -53,12 +53,17 @@ def verify(name: str, source: Source, path: Path) -> str | None:
     return _Wanted(name, source, path).verify()
 
 
-def digest(directory: Path) -> str:
-    """Return the sha256 of the lines ``SHA256  PATH`` of a directory's files in the order of their paths.
+def digest(path: Path) -> str:
+    """Return the sha256 of a file, or of a directory: that of the lines ``SHA256  PATH`` in the order of the paths.
 
     Hidden files, where downloaders keep their notes, don't count. A shell computes it as docs/run-at-scale.md says.
     """
-    return _digest({name: sha256(directory / name) for name in _members(directory)})
+    return _digest({name: sha256(path / name) for name in _members(path)}) if path.is_dir() else sha256(path)
+
+
+def size(path: Path) -> int:
+    """Return the bytes of a file, or of the files of a directory without hidden ones."""
+    return sum((path / name).stat().st_size for name in (_members(path) if path.is_dir() else [""]))
 
 
 def _digest(hashes: Mapping[str, str]) -> str:
@@ -90,7 +95,7 @@ class _Wanted:
         if not self.path.exists():
             raise self.error("it is missing")
         if self.source.placed:
-            return digest(self.path) if self.path.is_dir() else sha256(self.path)
+            return digest(self.path)
         if self.path.is_dir() and not self.source.files:
             return None
         found, record = self.check(self.path), _record(self.path)
@@ -111,12 +116,10 @@ class _Wanted:
 
     def _plain(self, content: Path) -> tuple[int, str]:
         """Return the bytes and the sha256 of a file or a directory."""
-        files = self.source.files
-        members = _members(content) if files else []
-        if lacking := [pattern for pattern in files if not fnmatch.filter(members, pattern)]:
+        members = _members(content)
+        if lacking := [pattern for pattern in self.source.files if not fnmatch.filter(members, pattern)]:
             raise self.error(f"it has no {', '.join(lacking)}")
-        given = sum((content / member).stat().st_size for member in members or [""])
-        return given, digest(content) if files else sha256(content)
+        return size(content), digest(content)
 
     def _packed(self, content: Path) -> tuple[int, str]:
         """Return the bytes of all files in a tar, and the sha256 that the directory of them would have."""

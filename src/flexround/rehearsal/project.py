@@ -7,7 +7,7 @@ from typing import Any
 import yaml
 
 from flexround.errors import InputError
-from flexround.io import artifacts, sources
+from flexround.io import sources
 from flexround.rehearsal import data, networks, scale
 from flexround.settings import layout
 from flexround.settings.layout import PARAMS, ROOT
@@ -99,12 +99,11 @@ def _pin(directory: Path, params: Params) -> None:
         path = directory / layout.SOURCES / source.file
         if not path.exists() or (path.is_dir() and not source.files):
             continue
-        found = sources.digest(path) if source.files else artifacts.sha256(path)
+        found = sources.digest(path)
         if source.sha256:
             rows[name]["sha256"] = found
         if source.bytes:
-            members = path.rglob("*") if path.is_dir() else [path]
-            rows[name]["bytes"] = sum(member.stat().st_size for member in members if member.is_file())
+            rows[name]["bytes"] = sources.size(path)
         if source.revision.startswith(sources.PREFIX):
             rows[name]["revision"] = sources.PREFIX + found[:8]
     place.write_text(yaml.safe_dump(rows, sort_keys=False))

@@ -1,6 +1,6 @@
-"""Decoding, resizing and cropping with PIL and NumPy only; the pixels equal torchvision's transforms.
+"""Decoding, resizing and cropping; the pixels are those of torchvision's transforms.
 
-Not torchvision's own classes: they draw from torch's global generator. Bilinear as in BRECQ and QDrop (specification
+Not its random classes: they draw from torch's global generator. Bilinear as in BRECQ and QDrop (specification
 7), but for the central square.
 """
 
@@ -13,6 +13,7 @@ from pathlib import Path
 import numpy as np
 from numpy.random import Generator
 from PIL import Image
+from torchvision.transforms import functional
 
 from flexround.errors import InputError
 
@@ -25,12 +26,7 @@ UNREADABLE = (OSError, SyntaxError, ValueError, Image.DecompressionBombError)
 
 def resize_and_crop(image: Image.Image, resize: int, crop: int) -> np.ndarray:
     """Resize the shorter side to ``resize`` and cut the centre: uint8 (crop, crop, 3). Needs crop <= resize."""
-    width, height = image.size
-    short, long = sorted((width, height))
-    long = int(resize * long / short)
-    image = image.resize((resize, long) if width <= height else (long, resize), Image.Resampling.BILINEAR)
-    left, top = (round((side - crop) / 2) for side in image.size)
-    return np.asarray(image.crop((left, top, left + crop, top + crop)))
+    return np.asarray(functional.center_crop(functional.resize(image, [resize]), [crop]))
 
 
 def central_square(image: Image.Image, size: int) -> np.ndarray:

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flexround.errors import SettingsError
 from flexround.machine.seeding import derive
-from flexround.models.tensors import linears
+from flexround.models.tensors import linears, seeded
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.options import AdapterTrainSettings, LoraSettings
 
@@ -59,8 +59,7 @@ def attach(model: Any, layers: Sequence[str], settings: LoraSettings, seed: int,
     if lacking := [layer for layer in layers if layer not in names]:
         raise SettingsError(f"lora: a {model.config.model_type} has no {lacking[0]}; leave `lora` out for this model")
     sizes: dict[str, Any] = {"r": settings.rank, "lora_alpha": settings.alpha, "lora_dropout": settings.dropout}
-    with torch.random.fork_rng(devices=()):
-        torch.default_generator.manual_seed(derive("adapters", seed))
+    with seeded(derive("adapters", seed)):
         return peft.get_peft_model(model, peft.LoraConfig(target_modules=list(layers), **sizes, **options))
 
 
