@@ -12,9 +12,9 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from flexround.errors import InputError
+from flexround.errors import InputError, some
 
-_SHOWN = 3  # names listed in a message before "and n more"
+_SHOWN = 3  # names listed in a message
 _UNUSED_AT_EVALUATION = "num_batches_tracked"  # absent from files of before PyTorch 0.4.1
 _UNREADABLE = (
     *(pickle.PickleError, struct.error),
@@ -87,8 +87,8 @@ def check_names(model: nn.Module, missing: list[str], unexpected: list[str], whe
     """Raise InputError if tensors of ``model`` are missing in the file or source ``where``, or it has others."""
     if missing or unexpected:
         raise InputError(
-            f"{where}: not a checkpoint of this {type(model).__name__} (missing: {some(missing)}; unexpected: "
-            f"{some(unexpected)}); check {to_check} in params/scales"
+            f"{where}: not a checkpoint of this {type(model).__name__} (missing: {some(missing, _SHOWN) or 'none'}; "
+            f"unexpected: {some(unexpected, _SHOWN) or 'none'}); check {to_check} in params/scales"
         )
 
 
@@ -174,10 +174,3 @@ def opened(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error
-
-
-def some(names: Iterable[str]) -> str:
-    """List the first few names."""
-    listed = list(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return (", ".join(listed[:_SHOWN]) or "none") + more

@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
+from flexround.models.replay import first_argument, with_first
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding
@@ -154,10 +155,8 @@ def _quantize_input(
 
     The input is the first argument; OPT passes that of its attention by name.
     """
-    if arguments:
-        return (module.input_quantizer(arguments[0]), *arguments[1:]), keywords  # type: ignore[operator]
-    name = next(iter(keywords))
-    return (), keywords | {name: module.input_quantizer(keywords[name])}  # type: ignore[operator]
+    quantized = module.input_quantizer(first_argument(arguments, keywords))  # type: ignore[operator]
+    return with_first(arguments, keywords, quantized)
 
 
 def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> Tensor:
