@@ -35,8 +35,8 @@ def test_a_group_is_rounded_and_learned_as_a_channel_of_its_own_would_be(case, s
     assert torch.equal(grid.step.flatten(), alone.step.flatten())
     module = nn.Linear(24, 6)
     attach.bake(module, weight)
-    attach.attach_rounding(module, cls(in_groups(weight, grid.step), grid, Axes(0), **options))
-    found, wanted = attach.attached_rounding(module), cls(rows, alone, Axes(0), **options)
+    found, wanted = cls(in_groups(weight, grid.step), grid, Axes(0), **options), cls(rows, alone, Axes(0), **options)
+    attach.attach_rounding(module, found)
     with torch.no_grad():
         for number, (one, other) in enumerate(zip(found.parameters(), wanted.parameters(), strict=True)):
             other += 0.1 * randn(*other.shape, seed=number)

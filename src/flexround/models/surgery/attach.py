@@ -88,12 +88,6 @@ def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
     parametrize.register_parametrization(module, "weight", _InGroups(rounding) if grouped else rounding, unsafe=True)
 
 
-def attached_rounding(module: nn.Module) -> Rounding:
-    """Return the rounding on a module."""
-    found = module.parametrizations.weight[0]  # type: ignore[union-attr,index]
-    return found.rounding if isinstance(found, _InGroups) else found  # type: ignore[return-value]
-
-
 def original_weight(module: nn.Module) -> Tensor:
     """Return the weight below a rounding, of the shape of ``module.weight``."""
     return module.parametrizations.weight.original  # type: ignore[union-attr,return-value]
