@@ -20,6 +20,7 @@ _UNREADABLE = (
     *(pickle.PickleError, struct.error),
     *(OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError),
 )
+_UNEXPANDED = "features.1.conv."  # the block of MobileNetV2 that has two convolutions; all others have three
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 
 
@@ -125,16 +126,12 @@ def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     There each block is flat, (conv, norm, ReLU6) repeated and the last ReLU6 left out; torchvision nests all
     triples but the last. Everything outside the blocks has the same names.
     """
-    convs: dict[str, int] = {}
-    for match in filter(None, map(_FLAT_CONV.fullmatch, state)):
-        block, index = match[1], int(match[2])
-        convs[block] = max(convs.get(block, 0), index // 3 + 1)
 
     def rename(name: str) -> str:
         if (match := _FLAT_CONV.fullmatch(name)) is None:
             return name
         unit, part = divmod(int(match[2]), 3)
-        is_last = unit == convs[match[1]] - 1
+        is_last = unit == (1 if match[1] == _UNEXPANDED else 2)
         return f"{match[1]}{unit + part if is_last else f'{unit}.{part}'}.{match[3]}"
 
     return {rename(name): value for name, value in state.items()}
