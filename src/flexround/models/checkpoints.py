@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -16,10 +15,6 @@ from flexround.errors import InputError, some
 
 _SHOWN = 3  # names listed in a message
 _UNUSED_AT_EVALUATION = "num_batches_tracked"  # absent from files of before PyTorch 0.4.1
-_UNREADABLE = (
-    *(pickle.PickleError, struct.error),
-    *(OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError),
-)
 _UNEXPANDED = "features.1.conv."  # the block of MobileNetV2 that has two convolutions; all others have three
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 
@@ -147,7 +142,7 @@ def _load(path: Path) -> object:
     try:
         # Every storage stays on the CPU, where it is read first, wherever it was saved.
         return torch.load(path, weights_only=True, map_location=lambda storage, _: storage)
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever PyTorch raises on other people's files
         if isinstance(error, pickle.PickleError) and (refused := re.search(r"GLOBAL ([\w.]+)", str(error))):
             raise InputError(
                 f"{path}: refused, because unpickling it would call {refused[1]}; use a file that holds tensors only "
