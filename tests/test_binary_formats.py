@@ -19,18 +19,18 @@ def gguf_llama(seed=0, **changes):
 
 def write(model, directory, kind):
     """Write a model and its tokenizer in a format."""
-    real_files.write_tokens(directory / "tokens.bin")
+    real_files.write_tokens(directory / "tok512.bin")
     if kind == "gguf":
         real_files.write_gguf(model, directory / "model.gguf")
     else:
-        real_files.write_llama2c(model, directory / "model.bin")
+        real_files.write_llama2c(model, directory / "stories260K.bin")
 
 
 def read(model, directory, kind):
     if kind == "gguf":
         gguf.import_file(model, directory / "model.gguf", directory / "out")
     else:
-        llama2c.import_files(model, directory / "model.bin", directory / "tokens.bin", directory / "out")
+        llama2c.import_stories260k(model, directory, directory / "out")
 
 
 @pytest.mark.parametrize(
@@ -64,7 +64,7 @@ def test_the_loaded_model_computes_what_the_written_one_does(tmp_path, kind, mak
 )
 def test_a_model_of_other_settings_is_refused_with_all_differences(tmp_path, kind, make, changes, message):
     write(make(), tmp_path, kind)
-    with pytest.raises(InputError, match=rf"model\.\w+: num_hidden_layers is 2, the settings say {message}"):
+    with pytest.raises(InputError, match=rf"\w+\.\w+: num_hidden_layers is 2, the settings say {message}"):
         read(make(num_hidden_layers=1, **changes), tmp_path, kind)
 
 
@@ -85,12 +85,12 @@ UNREADABLE = "missing, or no readable GGUF language model .*fetch it again"
         ("model.gguf", None, UNREADABLE),
         ("model.gguf", cut(-64), UNREADABLE),
         ("model.gguf", lambda whole: report_case.PIXEL, UNREADABLE),
-        ("model.bin", None, "can't be read"),
-        ("model.bin", cut(-4), "weights, its header tells of"),
-        ("model.bin", cut(20), "20 bytes are no"),
-        ("model.bin", with_nan, r"embed_tokens\.weight holds NaN"),
-        ("tokens.bin", cut(-1), "not a llama2.c tokenizer"),
-        ("tokens.bin", cut(-10), "272 different tokens, the model has 273; fetch both again"),
+        ("stories260K.bin", None, "can't be read"),
+        ("stories260K.bin", cut(-4), "weights, its header tells of"),
+        ("stories260K.bin", cut(20), "20 bytes are no"),
+        ("stories260K.bin", with_nan, r"embed_tokens\.weight holds NaN"),
+        ("tok512.bin", cut(-1), "not a llama2.c tokenizer"),
+        ("tok512.bin", cut(-10), "272 different tokens, the model has 273; fetch both again"),
     ],
 )
 def test_damaged_files_are_refused(tmp_path, name, change, message):
@@ -125,5 +125,5 @@ def greedy(text):
 
 @pytest.mark.parametrize("text", ["abc", "once abc", "ab ab abcab", "aé\nb", "  a", "oonncece"])
 def test_the_tokenizer_of_llama2c_merges_by_the_best_score(tmp_path, text):
-    real_files.write_tokens(tmp_path / "tokens.bin")
-    assert llama2c.tokenizer(tmp_path / "tokens.bin", len(real_files.TOKENS)).encode(text).ids == greedy(text)
+    real_files.write_tokens(tmp_path / "tok512.bin")
+    assert llama2c.tokenizer(tmp_path / "tok512.bin", len(real_files.TOKENS)).encode(text).ids == greedy(text)

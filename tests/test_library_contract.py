@@ -15,7 +15,9 @@ KINDS = {
     "words": (lambda: made(Words), words),
     "one block": (lambda: made(Across), lambda: torch.randn(16, 4, generator=torch.Generator().manual_seed(1))),
     "llama": (llama, words),
+    "llama in groups": (llama, words),
 }
+GROUP = {"w_granularity": "group", "group_size": 8}
 NEAREST = ("B", "rtn", None)
 LEARNED = ("B", "flexround", 4)
 RECIPES = [LEARNED, ("Q", "flexround", 8), ("B", "adaround", None), ("Q", "signround", 8), ("B", "gptq", None), NEAREST]
@@ -27,9 +29,10 @@ CASES += [
 
 def quantized(kind, model, setting, rounding, a_bits):
     recipe = flexround.Recipe(setting=setting, rounding=rounding, w_bits=3, a_bits=a_bits)
+    settings = FEW | {"iters": 20, "lr": 2e-2} | (GROUP if "groups" in kind else {})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", UserWarning)
-        return flexround.quantize(model, KINDS[kind][1](), recipe, **FEW | {"iters": 20, "lr": 2e-2})
+        return flexround.quantize(model, KINDS[kind][1](), recipe, **settings)
 
 
 @functools.cache

@@ -104,6 +104,10 @@ def with_norm():
     return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
 
 
+def quantized():
+    return flexround.quantize(made(Pictures), pictures(), "q-rtn-w4a8", **FEW).model
+
+
 def twice(model):
     return [flexround.Block(name, nn.Sequential(model.a)) for name in "xy"]
 
@@ -124,6 +128,7 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (with_norm, rows, None, r"0\.weight: is computed from other tensors \(weight_norm"),
         (integers, rows, None, "weight: is of type"),
         (lambda: made(Swapped), pictures, None, "register each right after its own"),
+        (quantized, pictures, None, "quantizes activations already; give the full-precision network"),
         (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
 )
@@ -149,12 +154,6 @@ def test_a_wrong_argument_is_one_message(arguments, message):
     given = {"recipe": "b-flexround-w4", "progress": False} | arguments
     with pytest.raises((SettingsError, InputError), match=message):
         flexround.quantize(made(Pictures), pictures(), **given)
-
-
-def test_a_quantized_network_is_not_quantized_again():
-    once = flexround.quantize(made(Pictures), pictures(), "q-rtn-w4a8", **FEW)
-    with pytest.raises(InputError, match="quantizes activations already; give the full-precision network"):
-        flexround.quantize(once.model, pictures(), "b-flexround-w4", **FEW)
 
 
 def test_a_failed_call_leaves_nothing_attached(monkeypatch):

@@ -6,6 +6,7 @@ import pytest
 import tiny
 import tokenizers
 import torch
+import toy
 from safetensors.torch import save_file
 
 from flexround.errors import InputError
@@ -16,10 +17,6 @@ WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
 
 def snapshot(model):
     return {name: value.clone() for name, value in model.state_dict().items()}
-
-
-def unchanged(model, before):
-    return all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
 
 
 @pytest.fixture
@@ -56,7 +53,7 @@ def test_every_form_is_loaded(kind, form, tmp_path):
     else:
         save(state, tmp_path / name)
     load_pretrained(target, tmp_path)
-    assert unchanged(target, wanted)
+    assert toy.same(target.state_dict(), wanted)
 
 
 @pytest.mark.parametrize("kind", ["gpt_neo", "llama"])
@@ -65,7 +62,7 @@ def test_language_models_come_with_their_head_tied_or_not(kind, tmp_path):
     source.half().save_pretrained(tmp_path, max_shard_size="2KB")  # of GPT-Neo without the tied lm_head
     assert len(list(tmp_path.glob("model-*.safetensors"))) > 1
     load_pretrained(target, tmp_path)
-    assert unchanged(target, {name: value.float() for name, value in source.state_dict().items()})
+    assert toy.same(target.state_dict(), {name: value.float() for name, value in source.state_dict().items()})
     assert torch.equal(target.lm_head.weight, target.get_input_embeddings().weight) == (kind == "gpt_neo")
 
 
@@ -97,7 +94,7 @@ def test_the_body_alone_is_enough(tmp_path):
     source, target = tiny.make("bert"), tiny.make("bert", seed=2)
     source.bert.save_pretrained(tmp_path)  # names without the prefix "bert."
     load_pretrained(target, tmp_path)
-    assert unchanged(target.bert, snapshot(source.bert))
+    assert toy.same(target.bert.state_dict(), snapshot(source.bert))
 
 
 def test_a_llama_needs_a_tokenizer_that_begins_its_texts(tmp_path):
@@ -110,7 +107,7 @@ def test_a_llama_needs_a_tokenizer_that_begins_its_texts(tmp_path):
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     import_directory(target, tmp_path, tmp_path / "out")
-    assert unchanged(target, snapshot(source))
+    assert toy.same(target.state_dict(), snapshot(source))
     assert tokenizers.Tokenizer.from_file(str(tmp_path / "out/tokenizer.json")).encode("").ids == [1]
 
 
@@ -123,7 +120,7 @@ def refused(model, directory, *messages):
         load_pretrained(model, directory)
     for message in messages:
         assert message.replace("{directory}", str(directory)) in str(caught.value)
-    assert unchanged(model, before)
+    assert toy.same(model.state_dict(), before)
 
 
 SIZES = {"hidden_size": 32, "num_hidden_layers": 3, "hidden_act": "relu", "layer_norm_eps": 1e-5, "vocab_size": 51}

@@ -64,7 +64,7 @@ def copies(monkeypatch, caches, rounding="flexround", mask=None):
     batches = Batches(x, x, target, mask, True, 16, 0.5, True, torch.Generator(), Generator())
     learned = [parameter for parameter in block.module.parameters() if parameter.requires_grad]
     groups = [optimise.ParameterGroup(learned, 1e-3, "cosine")]
-    regularizers = [attach.attached_rounding(layer).regularizer for layer in attach.weight_layers(block)]
+    regularizers = [layer.parametrizations.weight[0].regularizer for layer in attach.weight_layers(block)]
     adam = torch.optim.Adam
     monkeypatch.setattr(torch.optim, "Adam", lambda params, fused: adam(params))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())

@@ -4,12 +4,12 @@ A stage prints it without a traceback and exits with 2; everything else is a bug
 """
 
 import difflib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TypeVar
 
 T = TypeVar("T")
 
-SHOWN = 12  # known names in a message
+SHOWN = 12  # names in a message
 USER_ERROR = 2  # exit code of a program that ends with such an error
 
 
@@ -37,6 +37,12 @@ def suggest(wrong: str, known: Iterable[str]) -> str:
     listed = names if len(names) <= SHOWN else sorted({*close, *names[: SHOWN - len(close)]})
     more = f" and {len(names) - len(listed)} more" if len(listed) < len(names) else ""
     return f"{wrong!r} ({hint}known: {', '.join(listed)}{more})"
+
+
+def some(names: Sequence[str], most: int = SHOWN) -> str:
+    """Join the first names, at most so many, and say how many more there are."""
+    more = f" and {len(names) - most} more" if len(names) > most else ""
+    return ", ".join(names[:most]) + more
 
 
 def look_up(kind: str, known: Mapping[str, T], name: str) -> T:

@@ -20,7 +20,7 @@ from flexround.errors import InputError
 from flexround.models import blocks as protocol
 from flexround.models import structure
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import first_argument, first_output, reaching, standing_in, with_first
+from flexround.models.replay import first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
 from flexround.tasks.protocol import Inputs
 
@@ -304,14 +304,13 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, 
         earlier: what all other outputs are, in the place of those for the row.
     """
     *before, last = parts
-    with contextlib.ExitStack() as undo:
-        for part in before:
-            seen = None if earlier is None else torch.full_like(first_output(part.output), earlier)
-            given = _as_many(part.output, len(x), x if part is before[-1] else seen)
-            undo.enter_context(standing_in(part.module, lambda *_, given=given, **__: given))
-        caught = undo.enter_context(reaching(last.module))
-        model(first_input(_as_many(row, len(x), None) if before else x))
-    return first_argument(*caught[0])
+    replaced: dict[nn.Module, Callable[..., Any]] = {}
+    for part in before:
+        seen = None if earlier is None else torch.full_like(first_output(part.output), earlier)
+        given = _as_many(part.output, len(x), x if part is before[-1] else seen)
+        replaced[part.module] = lambda *_, given=given, **__: given
+    start = first_input(_as_many(row, len(x), None) if before else x)
+    return first_argument(*reached(last.module, lambda: model(start), replaced))
 
 
 def _as_many(value: Any, rows: int, first: Tensor | None) -> Any:

@@ -4,9 +4,10 @@ import argparse
 import collections
 import contextlib
 import dataclasses
+import functools
 import json
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,7 @@ from flexround.library.quantized import EXPORTS, load, read_saved, write_export,
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
+from flexround.models.replay import standing_in
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
 from flexround.reconstruct import cache, codes
@@ -237,16 +239,15 @@ def _compare(work: Reconstruction, row: Tensor) -> None:
 @contextlib.contextmanager
 def _read_when_called(blocks: Sequence[Block], weights: Weights) -> Iterator[None]:
     """Have the weights of each block read when its module runs, and freed after it."""
+
+    def reading(index: int, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:
+        with weights.block(index, again=False):
+            return own(*arguments, **keywords)
+
     with contextlib.ExitStack() as undo:
         for index, block in enumerate(blocks):
-            held = undo.enter_context(contextlib.ExitStack())
-
-            def read(module: nn.Module, _: Any, index: int = index, held: contextlib.ExitStack = held) -> None:
-                if "forward" not in vars(module):  # else a function stands in, which needs no weights
-                    held.enter_context(weights.block(index, again=False))
-
-            undo.enter_context(block.module.register_forward_pre_hook(read))
-            undo.enter_context(block.module.register_forward_hook(lambda *_, held=held: held.close()))
+            forward = functools.partial(reading, index, block.module.forward)
+            undo.enter_context(standing_in(block.module, forward))
         yield
 
 

@@ -6,7 +6,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, layer_blocks
-from flexround.models.masks import padding_bias
+from flexround.models.masks import bias
 
 
 def blocks(model: Any) -> list[Block]:
@@ -23,4 +23,4 @@ def _embed(embeddings: nn.Module, tokens: Tensor) -> Tensor:
 
 def _call(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Run a layer on hidden states (N, T, H)."""
-    return layer(x, None if mask is None else padding_bias(mask, x.dtype))
+    return layer(x, None if mask is None else bias(mask[:, None, None], x.dtype))

@@ -3,7 +3,6 @@
 import contextlib
 import pickle
 import re
-import struct
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
@@ -12,14 +11,11 @@ import torch
 from safetensors import SafetensorError, safe_open
 from torch import Tensor, nn
 
-from flexround.errors import InputError
+from flexround.errors import InputError, some
 
-_SHOWN = 3  # names listed in a message before "and n more"
+_SHOWN = 3  # names listed in a message
 _UNUSED_AT_EVALUATION = "num_batches_tracked"  # absent from files of before PyTorch 0.4.1
-_UNREADABLE = (
-    *(pickle.PickleError, struct.error),
-    *(OSError, RuntimeError, EOFError, ValueError, LookupError, AttributeError, TypeError, AssertionError),
-)
+_UNEXPANDED = "features.1.conv."  # the block of MobileNetV2 that has two convolutions; all others have three
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 
 
@@ -87,8 +83,8 @@ def check_names(model: nn.Module, missing: list[str], unexpected: list[str], whe
     """Raise InputError if tensors of ``model`` are missing in the file or source ``where``, or it has others."""
     if missing or unexpected:
         raise InputError(
-            f"{where}: not a checkpoint of this {type(model).__name__} (missing: {some(missing)}; unexpected: "
-            f"{some(unexpected)}); check {to_check} in params/scales"
+            f"{where}: not a checkpoint of this {type(model).__name__} (missing: {some(missing, _SHOWN) or 'none'}; "
+            f"unexpected: {some(unexpected, _SHOWN) or 'none'}); check {to_check} in params/scales"
         )
 
 
@@ -125,16 +121,12 @@ def brecq_mobilenetv2(state: Mapping[str, Tensor]) -> dict[str, Tensor]:
     There each block is flat, (conv, norm, ReLU6) repeated and the last ReLU6 left out; torchvision nests all
     triples but the last. Everything outside the blocks has the same names.
     """
-    convs: dict[str, int] = {}
-    for match in filter(None, map(_FLAT_CONV.fullmatch, state)):
-        block, index = match[1], int(match[2])
-        convs[block] = max(convs.get(block, 0), index // 3 + 1)
 
     def rename(name: str) -> str:
         if (match := _FLAT_CONV.fullmatch(name)) is None:
             return name
         unit, part = divmod(int(match[2]), 3)
-        is_last = unit == convs[match[1]] - 1
+        is_last = unit == (1 if match[1] == _UNEXPANDED else 2)
         return f"{match[1]}{unit + part if is_last else f'{unit}.{part}'}.{match[3]}"
 
     return {rename(name): value for name, value in state.items()}
@@ -150,7 +142,7 @@ def _load(path: Path) -> object:
     try:
         # Every storage stays on the CPU, where it is read first, wherever it was saved.
         return torch.load(path, weights_only=True, map_location=lambda storage, _: storage)
-    except _UNREADABLE as error:
+    except Exception as error:  # whatever PyTorch raises on other people's files
         if isinstance(error, pickle.PickleError) and (refused := re.search(r"GLOBAL ([\w.]+)", str(error))):
             raise InputError(
                 f"{path}: refused, because unpickling it would call {refused[1]}; use a file that holds tensors only "
@@ -174,10 +166,3 @@ def opened(path: Path) -> Iterator[Any]:
             yield file
     except (SafetensorError, OSError) as error:
         raise InputError(f"{path}: not a whole safetensors file: {error}; delete it and fetch it again") from error
-
-
-def some(names: Iterable[str]) -> str:
-    """List the first few names."""
-    listed = list(names)
-    more = f" and {len(listed) - _SHOWN} more" if len(listed) > _SHOWN else ""
-    return (", ".join(listed[:_SHOWN]) or "none") + more

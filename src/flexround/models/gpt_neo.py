@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, layer_blocks
-from flexround.models.masks import padding_bias
+from flexround.models.masks import bias
 
 
 def blocks(model: Any) -> list[Block]:
@@ -28,4 +28,4 @@ def embed_words(base: Any, tokens: Tensor) -> Tensor:
 
 def _call(layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
     """Run a layer on hidden states (N, T, H). The logits are float32 whatever the type of ``x``."""
-    return layer(x, attention_mask=None if mask is None else padding_bias(mask, torch.float32))[0]
+    return layer(x, attention_mask=None if mask is None else bias(mask[:, None, None], torch.float32))[0]

@@ -19,7 +19,7 @@ def blocks(model: Any) -> list[Block]:
     """
     refuse_uneven_groups(model.config)
     base = model.base_model
-    call = functools.partial(_call, model.config._attn_implementation, Rotation(base.rotary_emb))
+    call = functools.partial(_call, model.config._attn_implementation, base.rotary_emb)
     inputs = ("self_attn", "self_attn.o_proj", "mlp", "mlp.down_proj")
     return layer_blocks("layers", base.layers, inputs, functools.partial(_embed, base), call)
 
@@ -33,26 +33,12 @@ def refuse_uneven_groups(config: Any) -> None:
         )
 
 
-class Rotation:
-    """Cosines and sines of a model's rotary positions, computed once for each length and shared by its blocks."""
-
-    def __init__(self, embedding: nn.Module) -> None:
-        self.embedding = embedding
-        self.known: dict[object, tuple[Tensor, Tensor]] = {}
-
-    def __call__(self, x: Tensor) -> tuple[Tensor, Tensor]:
-        """Return cosines and sines (1, T, head size) for hidden states (N, T, H), of their type and on their device."""
-        key = x.shape[1], x.dtype, x.device
-        if key not in self.known:
-            self.known[key] = self.embedding(x, torch.arange(x.shape[1], device=x.device)[None])
-        return self.known[key]
-
-
 def _embed(base: Any, tokens: Tensor) -> Tensor:
     """Return hidden states (N, T, H) of token ids and types (N, 2, T)."""
     return base.embed_tokens(tokens[:, 0])
 
 
-def _call(attention: str, rotation: Rotation, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
-    """Run a layer on hidden states (N, T, H)."""
-    return layer(x, attention_mask=causal_mask(attention, x, mask), position_embeddings=rotation(x))
+def _call(attention: str, rotary: nn.Module, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
+    """Run a layer on hidden states (N, T, H); ``rotary`` gives the cosines and sines (1, T, head size) of positions."""
+    turns = rotary(x, torch.arange(x.shape[1], device=x.device)[None])
+    return layer(x, attention_mask=causal_mask(attention, x, mask), position_embeddings=turns)

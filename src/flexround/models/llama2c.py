@@ -32,16 +32,12 @@ BYTES = 3  # the first of the 256 tokens of single bytes, <0x00> to <0xFF>
 
 
 def import_stories260k(model: Any, directory: Path, out: Path) -> None:
-    """Load stories260K, ``stories260K.bin`` and ``tok512.bin``; see ``import_files``."""
-    import_files(model, directory / "stories260K.bin", directory / "tok512.bin", out)
-
-
-def import_files(model: Any, weights: Path, tokens: Path, out: Path) -> None:
-    """Load weights into ``model``, a ``LlamaForCausalLM``, and put the tokenizer into ``out`` in our form.
+    """Load stories260K into ``model``, a ``LlamaForCausalLM``, and put its tokenizer into ``out`` in our form.
 
     Raises:
         InputError: missing or damaged files, another architecture, or a tokenizer of another model.
     """
+    weights, tokens = directory / "stories260K.bin", directory / "tok512.bin"
     load_into(model, _state(model.config, _read(model.config, weights), weights), str(weights))
     made = tokenizer(tokens, model.config.vocab_size)
     tokenizer_files.check_begin(model, made, tokens)

@@ -4,13 +4,9 @@ import torch
 from torch import Tensor, nn
 
 
-def padding_bias(mask: Tensor, dtype: torch.dtype) -> Tensor:
-    """Return what to add to attention logits: (N, 1, 1, T), 0 for real tokens and the least number for padding.
-
-    ``mask`` is bool (N, T), True for real tokens.
-    """
-    bias = torch.zeros(mask.shape, dtype=dtype, device=mask.device)
-    return bias.masked_fill(~mask, torch.finfo(dtype).min)[:, None, None, :]
+def bias(allowed: Tensor, dtype: torch.dtype) -> Tensor:
+    """Return what to add to attention logits, of any shape: 0 where they are ``allowed``, else the least number."""
+    return torch.zeros_like(allowed, dtype=dtype).masked_fill(~allowed, torch.finfo(dtype).min)
 
 
 def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None:
@@ -30,9 +26,7 @@ def causal_mask(attention: str, x: Tensor, mask: Tensor | None) -> Tensor | None
     allowed = torch.ones(1, 1, length, length, dtype=torch.bool, device=x.device).tril()
     if mask is not None:
         allowed = allowed & mask[:, None, None, :]
-    if attention != "eager":
-        return allowed
-    return torch.zeros_like(allowed, dtype=x.dtype).masked_fill(~allowed, torch.finfo(x.dtype).min)
+    return bias(allowed, x.dtype) if attention == "eager" else allowed
 
 
 def call_causal(attention: str, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:

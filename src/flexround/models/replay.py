@@ -6,6 +6,8 @@ from typing import Any
 
 from torch import nn
 
+Call = tuple[tuple[Any, ...], dict[str, Any]]  # its positional and its named arguments
+
 
 class Reached(Exception):
     """The module that was waited for is called."""
@@ -24,24 +26,25 @@ def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None
             module.forward = own
 
 
-@contextlib.contextmanager
-def reaching(module: nn.Module) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any]]]]:
-    """End the run inside when it calls ``module``; the list then has the arguments of that call.
+def reached(module: nn.Module, run: Callable[[], Any], replaced: Mapping[nn.Module, Callable[..., Any]]) -> Call:
+    """Return the positional and named arguments with which ``run()`` calls ``module``, where the run ends.
 
-    The module's other hooks, such as the quantizer of its input, don't run.
+    The module's other hooks, such as the quantizer of its input, don't run. ``replaced`` are modules, and what runs in
+    the place of their ``forward``. IndexError: the module is not called.
     """
-    caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
+    caught: list[Call] = []
 
     def catch(_: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
         caught.append((arguments, keywords))
         raise Reached
 
-    handle = module.register_forward_pre_hook(catch, prepend=True, with_kwargs=True)
-    with contextlib.suppress(Reached):
-        try:
-            yield caught
-        finally:
-            handle.remove()
+    with contextlib.ExitStack() as undo:
+        for other, forward in replaced.items():
+            undo.enter_context(standing_in(other, forward))
+        undo.enter_context(module.register_forward_pre_hook(catch, prepend=True, with_kwargs=True))
+        with contextlib.suppress(Reached):
+            run()
+    return caught[0]
 
 
 def first_argument(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> Any:
@@ -49,9 +52,7 @@ def first_argument(arguments: tuple[Any, ...], keywords: Mapping[str, Any]) -> A
     return arguments[0] if arguments else next(iter(keywords.values()), None)
 
 
-def with_first(
-    arguments: tuple[Any, ...], keywords: Mapping[str, Any], value: Any
-) -> tuple[tuple[Any, ...], dict[str, Any]]:
+def with_first(arguments: tuple[Any, ...], keywords: Mapping[str, Any], value: Any) -> Call:
     """Return the arguments of a call with another first one."""
     if arguments:
         return (value, *arguments[1:]), dict(keywords)

@@ -17,13 +17,12 @@ from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site, identity
-from flexround.models.replay import first_argument, first_output, reaching, standing_in, with_first
+from flexround.models.replay import Call, first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
 
 HIDDEN, IDS = "inputs_embeds", "input_ids"  # arguments by which a model of transformers takes hidden states or tokens
 # What a layer may give for hidden states: itself, or tuples whose second is the attention's weights.
 LAYER_OUTPUTS: tuple[Callable[[Tensor], Any], ...] = (lambda x: x, lambda x: (x,), lambda x: (x, None))
-_Call = tuple[tuple[Any, ...], dict[str, Any]]
 
 
 def blocks(model: nn.Module) -> list[Block]:
@@ -82,10 +81,10 @@ class _Calls:
 
     def __init__(self, host: nn.Module, layers: Sequence[nn.Module]) -> None:
         self.host, self.layers = host, layers
-        self.known: dict[int, tuple[object, _Call]] = {}
+        self.known: dict[int, tuple[object, Call]] = {}
         self.ways = [*itertools.product((HIDDEN, IDS), LAYER_OUTPUTS)]  # the one that fits first, once it is known
 
-    def arguments(self, index: int, x: Tensor, mask: Tensor | None) -> _Call:
+    def arguments(self, index: int, x: Tensor, mask: Tensor | None) -> Call:
         """Return positional and named arguments of a layer for hidden states ``x`` (N, T, H) and mask, bool (N, T)."""
         key = tuple(x.shape), x.dtype, x.device
         if mask is None and index in self.known and self.known[index][0] == key:
@@ -95,7 +94,7 @@ class _Calls:
             self.known[index] = key, found
         return found
 
-    def _seen(self, index: int, x: Tensor, mask: Tensor | None) -> _Call:
+    def _seen(self, index: int, x: Tensor, mask: Tensor | None) -> Call:
         for way in list(self.ways):
             with contextlib.suppress(RuntimeError, TypeError, IndexError, ValueError, AttributeError):  # by another way
                 arguments, keywords = self._reached(index, x, mask, *way)
@@ -109,21 +108,15 @@ class _Calls:
         )
 
     @torch.no_grad()
-    def _reached(
-        self, index: int, x: Tensor, mask: Tensor | None, given: str, output: Callable[[Tensor], Any]
-    ) -> _Call:
+    def _reached(self, index: int, x: Tensor, mask: Tensor | None, given: str, output: Callable[[Tensor], Any]) -> Call:
         """Run the model, given hidden states or token ids, until it calls a layer."""
 
         def through(*arguments: Any, **keywords: Any) -> Any:
             return output(first_argument(arguments, keywords))
 
         value = x.detach() if given == HIDDEN else x.new_zeros(x.shape[:2], dtype=torch.long)
-        with contextlib.ExitStack() as undo:
-            for layer in self.layers[:index]:
-                undo.enter_context(standing_in(layer, through))
-            caught = undo.enter_context(reaching(self.layers[index]))
-            run(self.host, {given: value, "attention_mask": mask})
-        return caught[0]
+        replaced = dict.fromkeys(self.layers[:index], through)
+        return reached(self.layers[index], lambda: run(self.host, {given: value, "attention_mask": mask}), replaced)
 
 
 def run(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
@@ -141,9 +134,8 @@ def known(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
 def _embedded(host: nn.Module, first: nn.Module, tokens: Tensor) -> Tensor:
     """Return what the first layer reads, (N, T, H), for token ids and types (N, 2, T)."""
     ids, types = tokens.unbind(1)
-    with reaching(first) as caught:
-        run(host, {IDS: ids, "token_type_ids": types if types.any() else None})
-    return first_argument(*caught[0])
+    inputs = {IDS: ids, "token_type_ids": types if types.any() else None}
+    return first_argument(*reached(first, lambda: run(host, inputs), {}))
 
 
 def _call(calls: _Calls, index: int, layer: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexround.errors import SHOWN
+from flexround.errors import some
 from flexround.machine import hardware, memory
 from flexround.models.tensors import matrices, places, within
 from flexround.reconstruct import cache, codes
@@ -98,11 +98,7 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     floating = [name for record in report for name in record.get("floating", ())]
     floating += matrices(job.model, [name for name in owners if name not in inside])
     said = [("not learned, at round-to-nearest", nearest), ("in floating point", floating)]
-    return [
-        f"{what}: {', '.join(names[:SHOWN])}" + (f" and {len(names) - SHOWN} more" if len(names) > SHOWN else "")
-        for what, names in said
-        if names
-    ]
+    return [f"{what}: {some(names)}" for what, names in said if names]
 
 
 def place_caches(

@@ -7,13 +7,10 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site
+from flexround.models.replay import Reached, first_argument
 from flexround.models.surgery import attach
 from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.reconstruction import End, Reconstruction
-
-
-class _Reached(Exception):
-    """The layer has got its input: the rest of the block need not run."""
 
 
 def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, End]:
@@ -75,14 +72,14 @@ def called(
     calls: list[tuple[nn.Module, Tensor]] = []
 
     def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
-        calls.append((layer, next(iter([*arguments, *keywords.values()]))))
+        calls.append((layer, first_argument(arguments, keywords)))
         if layer is only:
-            raise _Reached
+            raise Reached
 
     with contextlib.ExitStack() as hooks:
         for layer in [only] if only is not None else attach.weight_layers(block):
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
-        with job.products(), contextlib.suppress(_Reached):
+        with job.products(), contextlib.suppress(Reached):
             block(on(job.device, x[rows]), job.mask_of(rows))
     return calls
 

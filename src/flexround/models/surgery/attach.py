@@ -11,6 +11,7 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
+from flexround.models.replay import first_argument, with_first
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.grid import Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding
@@ -87,12 +88,6 @@ def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
     parametrize.register_parametrization(module, "weight", _InGroups(rounding) if grouped else rounding, unsafe=True)
 
 
-def attached_rounding(module: nn.Module) -> Rounding:
-    """Return the rounding on a module."""
-    found = module.parametrizations.weight[0]  # type: ignore[union-attr,index]
-    return found.rounding if isinstance(found, _InGroups) else found  # type: ignore[return-value]
-
-
 def original_weight(module: nn.Module) -> Tensor:
     """Return the weight below a rounding, of the shape of ``module.weight``."""
     return module.parametrizations.weight.original  # type: ignore[union-attr,return-value]
@@ -154,10 +149,8 @@ def _quantize_input(
 
     The input is the first argument; OPT passes that of its attention by name.
     """
-    if arguments:
-        return (module.input_quantizer(arguments[0]), *arguments[1:]), keywords  # type: ignore[operator]
-    name = next(iter(keywords))
-    return (), keywords | {name: module.input_quantizer(keywords[name])}  # type: ignore[operator]
+    quantized = module.input_quantizer(first_argument(arguments, keywords))  # type: ignore[operator]
+    return with_first(arguments, keywords, quantized)
 
 
 def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -> Tensor:

@@ -6,7 +6,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from flexround.errors import InputError
+from flexround.errors import InputError, some
 
 EXTENSIONS = (".jpg", ".jpeg", ".png", ".ppm", ".bmp", ".pgm", ".tif", ".tiff", ".webp")
 LISTED = 10
@@ -79,7 +79,7 @@ def _scan_split(folder: Path, problems: list[str]) -> dict[str, list[str]]:
         images[name] = [file for file in files if file.lower().endswith(EXTENSIONS)]
         stray += [f"{name}/{other}" for other in inner + sorted(set(files) - set(images[name]))]
     if stray:
-        problems.append(f"{folder}: not image files of a class; remove or convert them: {_some(stray)}")
+        problems.append(f"{folder}: not image files of a class; remove or convert them: {some(stray, LISTED)}")
     return images
 
 
@@ -98,9 +98,9 @@ def _problems(
     union = set().union(*by_split.values())
     for split, images in by_split.items():
         if missing := sorted(union - set(images)):
-            problems.append(f"{root / split}: classes that another split has are missing: {_some(missing)}")
+            problems.append(f"{root / split}: classes that another split has are missing: {some(missing, LISTED)}")
         if empty := [name for name, files in images.items() if not files]:
-            problems.append(f"{root / split}: classes without images: {_some(empty)}")
+            problems.append(f"{root / split}: classes without images: {some(empty, LISTED)}")
     if len(union) != classes:
         problems.append(f"{root}: {len(union)} classes, expected {classes}; complete them or set `classes`")
     for split, expected in counts.items():
@@ -110,9 +110,3 @@ def _problems(
                 f"{root / split}: {count} images, expected {expected}; complete them or set `{split}_count` (null: any)"
             )
     return problems
-
-
-def _some(names: list[str]) -> str:
-    """Join the first names and say how many more there are."""
-    more = f" and {len(names) - LISTED} more" if len(names) > LISTED else ""
-    return ", ".join(names[:LISTED]) + more
