@@ -28,7 +28,7 @@ from flexround.quant.rounding import Axes
 from flexround.quant.search import initial_grid
 from flexround.quant.signround import SignRound
 from flexround.reconstruct.inputs import unfolded
-from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
+from flexround.reconstruct.optimise import ParameterGroup, ReconstructionError, optimise
 
 SIZE, ROWS, BATCH, ITERATIONS, SEEDS = 64, 1024, 32, 200, 5
 AXES = Axes(0)
@@ -60,9 +60,8 @@ def learn(
 ) -> Tensor:
     """Minimise the error of a linear layer's output in the engine's own loop; return the final weight."""
     rows: Any = Rows(x, x @ weight.T)
-    error, none = ReconstructionError(2.0), Annealing(0.0, 0.0, 1.0, 1.0)
     block = lambda inputs, _: inputs @ quantized().T  # noqa: E731
-    optimise(block, rows, groups, ITERATIONS, error, [], none, "layer", optimizer=optimizer)
+    optimise(block, rows, groups, ITERATIONS, ReconstructionError(2.0), "layer", optimizer=optimizer)
     return quantized().detach()
 
 

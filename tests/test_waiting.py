@@ -69,9 +69,9 @@ def copies(monkeypatch, caches, rounding="flexround", mask=None):
     monkeypatch.setattr(torch.optim, "Adam", lambda params, fused: adam(params))
     monkeypatch.setattr(torch, "autocast", lambda *_, **__: contextlib.nullcontext())
     monkeypatch.setattr(optimise, "_check_finite", stop)  # the look at the losses, once in many iterations
-    annealing, error = optimise.Annealing(0.01, 0.0, 20, 2), optimise.ReconstructionError(2.0)
+    penalty, error = optimise.Penalty(regularizers, 0.01, 0.0, 20, 2), optimise.ReconstructionError(2.0)
     with Copies() as seen, pytest.raises(Stop):
-        optimise.optimise(block, batches, groups, ITERATIONS, error, regularizers, annealing, "stem")
+        optimise.optimise(block, batches, groups, ITERATIONS, error, "stem", penalty)
     return seen.count
 
 

@@ -88,16 +88,17 @@ def file_of(x: Tensor) -> Path | None:
     return Path(name) if name else None
 
 
-def pieces(x: Tensor) -> Iterator[memoryview]:
-    """Yield the bytes of a cache (N, ...) in the order in which they lie in memory, row by row.
+def write(x: Tensor, path: Path) -> None:
+    """Write a cache (N, ...) into a file, row by row in the order in which they lie in memory.
 
     A GPU copies them beside its other work; the cache must be finished, and nobody may change it.
     """
     stream = torch.cuda.Stream(x.device) if x.device.type == "cuda" else None
-    for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
-        with torch.cuda.stream(stream):
-            host = row.detach().contiguous().cpu()
-        yield memoryview(host.view(torch.uint8).numpy()).cast("B")
+    with open(path, "wb") as file:
+        for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
+            with torch.cuda.stream(stream):
+                host = row.detach().contiguous().cpu()
+            file.write(host.view(torch.uint8).numpy())
 
 
 def of_mb(megabytes: int | None) -> int | None:
