@@ -24,7 +24,7 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -158,13 +158,6 @@ def measured(stage: Stage) -> tuple[float, int]:
     return time.monotonic() - start, count
 
 
-def again(stage: Stage) -> None:
-    """Run a stage that must succeed."""
-    code, text = ended(started(stage.run))
-    if code:
-        raise Wrong(f"{stage.name}: fails undisturbed: {text[-4000:]}")
-
-
 def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool:
     """Run a stage and kill it at a random moment; return whether it was at work then."""
     if rng.random() < 0.5:
@@ -188,35 +181,42 @@ def check_whole(stage: Stage) -> None:
             raise Wrong(f"{stage.name}: half a result looks whole: {error}") from error
 
 
-def compare(found: dict[str, str], expected: dict[str, str], name: str) -> None:
-    """Compare file -> sha256 with that of an undisturbed run."""
+def check_equal(found: dict[str, str], expected: dict[str, str], name: str, root: Path | None = None) -> None:
+    """Compare file -> sha256 with that of an undisturbed run; nothing may be left in the states below ``root``."""
     if wrong := differences(found, expected):
         raise Wrong(f"{name}: {wrong[0]}")
-
-
-def check_equal(root: Path, expected: dict[str, str], name: str) -> None:
-    """Compare all results with those of the undisturbed run."""
-    compare(hashes(root), expected, name)
-    if left := [path for path in root.rglob(".state/**/*") if path.is_file()]:
+    if left := [path for path in root.rglob(".state/**/*") if path.is_file()] if root else []:
         raise Wrong(f"{name}: left over: {left[0]}")
 
 
+def disturbed(root: Path, jobs: Sequence[Stage], disturb: Callable[[Stage], int]) -> Iterator[str]:
+    """Disturb stages, one after the other, for ever, and run each again; yield its name for each time it was hit."""
+    expected = hashes(root)
+    for stage in itertools.cycle(jobs):
+        hits = disturb(stage)
+        code, text = ended(started(stage.run))
+        if code:
+            raise Wrong(f"{stage.name}: fails undisturbed: {text[-4000:]}")
+        check_equal(hashes(root), expected, stage.name, root)
+        yield from [stage.name] * hits
+
+
 def kill_stages(root: Path, rng: random.Random, wanted: str = "") -> Iterator[str]:
-    """Kill stages, one after the other, for ever; yield the name of each that was at work when it was killed."""
+    """Kill stages; see ``disturbed``."""
     root.mkdir()
     jobs = stages(root, wanted)
     sizes = {stage.name: measured(stage) for stage in jobs}
-    expected = hashes(root)
-    for stage in itertools.cycle(jobs):
+
+    def kills(stage: Stage) -> int:
         stage.remove()
         killed = 0
         for _ in range(rng.randint(1, CHAIN)):
             killed += kill(stage, *sizes[stage.name], rng)
             check_whole(stage)
             stage.remove()
-        again(stage)
-        check_equal(root, expected, stage.name)
-        yield from [stage.name] * killed
+        return killed
+
+    return disturbed(root, jobs, kills)
 
 
 def mount(*arguments: object) -> None:
@@ -243,12 +243,11 @@ def used(place: Path) -> int:
 
 
 def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str]:
-    """Run stages on a disk with too little room, for ever; yield the name of each that ended for it."""
+    """Run stages on a disk with too little room; see ``disturbed``."""
     root = place / "work"
     root.mkdir()
-    jobs = stages(root, wanted)
-    expected = hashes(root)
-    for stage in itertools.cycle(jobs):
+
+    def fill(stage: Stage) -> int:
         before = used(place)
         stage.remove()
         room = rng.uniform(0, MORE) * (before - used(place)) + os.sysconf("SC_PAGE_SIZE")
@@ -261,10 +260,9 @@ def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str
             raise Wrong(f"{stage.name}: the message names no file: {text[-500:]}")
         check_whole(stage)
         stage.remove()
-        again(stage)
-        check_equal(root, expected, stage.name)
-        if code:
-            yield stage.name
+        return int(code != 0)
+
+    return disturbed(root, stages(root, wanted), fill)
 
 
 def finished(process: subprocess.Popen[str], what: str) -> None:
@@ -292,7 +290,7 @@ def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:
         process.communicate()
         finished(project.start(*SNAKEMAKE, "--unlock", *TABLE), f"unlock after {victim}")
         finished(project.start(*SNAKEMAKE, "--rerun-incomplete", *TABLE), f"again after {victim}")
-        check_equal(root, expected, victim)
+        check_equal(hashes(root), expected, victim, root)
         if found:
             yield victim
 
@@ -328,7 +326,7 @@ def kill_storage(root: Path, rng: random.Random) -> Iterator[str]:
         finished(place.start(*command), f"{what} after a kill")
         files = (path for path in remote.rglob("*") if path.is_file())
         found = {str(path): artifacts.sha256(path) for path in files} if what == "push" else hashes(place.root)
-        compare(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
+        check_equal(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
         if place is not project:
             shutil.rmtree(place.root)
         yield from [what] * killed

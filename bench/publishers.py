@@ -12,6 +12,7 @@ import argparse
 import functools
 import importlib
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,7 +23,7 @@ from exhaustive_search import exhaustive
 from torch import Tensor, nn
 
 from flexround.quant.gptq import GPTQ
-from flexround.quant.grid import Grid, Scheme, nearest_codes
+from flexround.quant.grid import Grid, Scheme, clip, nearest_codes
 from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
 from flexround.quant.search import initial_grid
@@ -113,29 +114,10 @@ def gptq(directory: Path) -> None:
             report(what, ours(weight), layer.weight.data, grid, weight, rows[0])
 
 
-class Clamp(torch.autograd.Function):
-    """``torch.clamp`` with gradient 1 *at* a bound, as when the methods were published; PyTorch 2.15 has 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, low: Any, high: Any) -> Tensor:
-        """Return ``x``, any shape, within the bounds, which may be None."""
-        clamped = x.detach()
-        if low is not None:
-            clamped = clamped.maximum(torch.as_tensor(low).to(x))
-        if high is not None:
-            clamped = clamped.minimum(torch.as_tensor(high).to(x))
-        ctx.save_for_backward(clamped == x)
-        return clamped
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of ``x``."""
-        return grad * ctx.saved_tensors[0], None, None
-
-
 def old_clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """Stand in for ``torch.clamp`` in the publishers' code."""
-    return Clamp.apply(x, min, max)
+    """Stand in for ``torch.clamp``, with gradient 1 *at* a bound as when the methods were published: 2.15 has 0."""
+    low, high = -math.inf if min is None else min, math.inf if max is None else max
+    return clip(x, *(torch.as_tensor(bound).to(x) for bound in (low, high)))
 
 
 def lrq(directory: Path) -> None:
