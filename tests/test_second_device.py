@@ -110,19 +110,9 @@ def same(tmp_path, work, *arguments):
     assert hashes == expected
 
 
-CHAINS = {
-    "images": ("smoke", ("imagenet", "mobilenetv2-brecq"), ("q-flexround-w4a4", "b-adaround-w4")),
-    "glue": ("text_scale", ("glue-rte", "bert-base"), ("q-flexround-w8a8", "b-adaround-w8a8")),
-    "squad": ("text_scale", ("squad", "bert-base"), ("q-flexround-w8a8",)),
-    "language": ("lm_scale", ("wikitext2", "gpt-neo-125m"), ("q-adaround-w8a8", "b-flexround-w8a8")),
-    "webnlg": ("webnlg_scale", ("webnlg", "gpt2-medium"), ("q-flexround-w8a8",)),
-    "questions": ("commonsense_scale", ("commonsense", "llama-7b"), ("q-adaround-w8a8",)),
-}
-
-
-@pytest.mark.parametrize("family", CHAINS)
+@pytest.mark.parametrize("family", stage_calls.CHAINS)
 def test_a_chain_of_jobs_has_the_bits_of_the_cpu(tmp_path, family):
-    same(tmp_path, chain, *CHAINS[family])
+    same(tmp_path, chain, *stage_calls.CHAINS[family])
 
 
 def test_a_streamed_network_has_the_bits_of_the_cpu(tmp_path):
