@@ -21,6 +21,7 @@ from flexround.models import llama, transformer
 from flexround.models.shards import Shards, Writer
 from flexround.models.tensors import weightless
 from flexround.quant.flexround import FlexRound
+from flexround.reconstruct.cache import limits
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -66,8 +67,7 @@ def streamed(directory: Path, given: argparse.Namespace) -> list[float]:
     job = Reconstruction(shards.model, blocks, weights, recipe, settings, FlexRound, ("streaming", 0), cpu)
     ids = torch.randint(given.vocabulary, (4, 1, given.length), generator=torch.Generator().manual_seed(0))
     with State(directory / "state/run", "f" * 16).opened() as state:
-        host = None if given.cache_mb is None else given.cache_mb * 2**20
-        records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state, host)
+        records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state, limits(cpu, given.cache_mb))
         state.publish(directory / "out")
     return [record["peak_mb"] for record in records]
 
