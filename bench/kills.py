@@ -265,17 +265,10 @@ def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str
     return disturbed(root, stages(root, wanted), fill)
 
 
-def finished(process: subprocess.Popen[str], what: str) -> None:
-    """Wait for a command that must succeed."""
-    text, _ = process.communicate()
-    if process.returncode:
-        raise Wrong(f"{what}: {text[-2000:]}")
-
-
 def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:
     """Kill Snakemake or the workers' server at random moments, make a table again and compare all results, for ever."""
     project, start = published.copied(root), time.monotonic()
-    finished(project.start(*SNAKEMAKE, *TABLE), "undisturbed")
+    project.run(*SNAKEMAKE, *TABLE)
     expected, seconds = hashes(root), time.monotonic() - start
     while True:
         for path in (root / "results", root / ".snakemake"):
@@ -288,8 +281,8 @@ def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.communicate()
-        finished(project.start(*SNAKEMAKE, "--unlock", *TABLE), f"unlock after {victim}")
-        finished(project.start(*SNAKEMAKE, "--rerun-incomplete", *TABLE), f"again after {victim}")
+        project.run(*SNAKEMAKE, "--unlock", *TABLE)
+        project.run(*SNAKEMAKE, "--rerun-incomplete", *TABLE)
         check_equal(hashes(root), expected, victim, root)
         if found:
             yield victim
@@ -323,7 +316,7 @@ def kill_storage(root: Path, rng: random.Random) -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGKILL)  # and all that it started
             process.communicate()
         start = time.monotonic()
-        finished(place.start(*command), f"{what} after a kill")
+        place.run(*command)
         files = (path for path in remote.rglob("*") if path.is_file())
         found = {str(path): artifacts.sha256(path) for path in files} if what == "push" else hashes(place.root)
         check_equal(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
