@@ -216,7 +216,7 @@ def kill_stages(root: Path, rng: random.Random, wanted: str = "") -> Iterator[st
             stage.remove()
         return killed
 
-    return disturbed(root, jobs, kills)
+    yield from disturbed(root, jobs, kills)
 
 
 def mount(*arguments: object) -> None:
@@ -262,7 +262,7 @@ def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str
         stage.remove()
         return int(code != 0)
 
-    return disturbed(root, stages(root, wanted), fill)
+    yield from disturbed(root, stages(root, wanted), fill)
 
 
 def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:

@@ -129,13 +129,7 @@ def quantize(
                 facts = (steady(network, first), origin)
                 return work, Quantized(network, given, found, sources, report, stored, *facts)
 
-        done = None
-        try:
-            done = attempt()
-        except Exception as error:
-            if not precision.relaxed(error):
-                raise
-        work, quantized = done or attempt()  # again when the error no longer holds the first one's tensors
+        work, quantized = precision.repeated(attempt)
     said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
