@@ -11,6 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from flexround.errors import NumericalError
+from flexround.machine.precision import autocast
 from flexround.reconstruct.cache import Batches
 
 log = logging.getLogger(__name__)
@@ -134,8 +135,8 @@ def optimise(
     """
     learned = [{"params": list(group.parameters), "lr": group.lr} for group in groups]
     descent = SignDescent(learned) if optimizer == "sign" else torch.optim.Adam(learned, fused=True)
-    kind = batches.masks.device.type
-    scaler = torch.amp.GradScaler(kind, enabled=precision == torch.float16)  # else small gradients are lost
+    device = batches.masks.device
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)  # else small gradients are lost
     losses: list[Tensor] = []
     idle = [parameter for group in groups for parameter in group.parameters]
     progress = tqdm(range(iterations), desc=name, disable=None, leave=False, mininterval=1)
@@ -143,7 +144,7 @@ def optimise(
         for settings, group in zip(groups, descent.param_groups, strict=True):
             group["lr"] = settings.lr * SCHEDULES[settings.schedule](iteration / iterations)
         x, target, mask = batches.draw()
-        with torch.autocast(kind, precision, enabled=precision != torch.float32):
+        with autocast(precision, device):
             prediction = block(x, mask)
         loss = error(prediction.float(), target, mask)
         losses.append(loss.detach())
