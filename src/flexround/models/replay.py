@@ -25,10 +25,10 @@ def standing_in(module: nn.Module, forward: Callable[..., Any]) -> Iterator[None
 
 
 @contextlib.contextmanager
-def reaching(module: nn.Module, last: bool = False) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any]]]]:
+def reaching(module: nn.Module) -> Iterator[list[tuple[tuple[Any, ...], dict[str, Any]]]]:
     """End the run inside when it calls ``module``; the list then has the arguments of that call.
 
-    The module's other hooks, such as the quantizer of its input, don't run; or they all have run before, if ``last``.
+    The module's other hooks, such as the quantizer of its input, don't run.
     """
     caught: list[tuple[tuple[Any, ...], dict[str, Any]]] = []
 
@@ -36,7 +36,7 @@ def reaching(module: nn.Module, last: bool = False) -> Iterator[list[tuple[tuple
         caught.append((arguments, keywords))
         raise Reached
 
-    handle = module.register_forward_pre_hook(catch, prepend=not last, with_kwargs=True)
+    handle = module.register_forward_pre_hook(catch, prepend=True, with_kwargs=True)
     with contextlib.suppress(Reached):
         try:
             yield caught

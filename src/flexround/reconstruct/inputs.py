@@ -2,16 +2,18 @@
 
 import contextlib
 from collections.abc import Iterator
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import first_argument, reaching
 from flexround.models.surgery import attach
 from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.reconstruction import End, Reconstruction
+
+
+class _Reached(Exception):
+    """The layer has got its input: the rest of the block need not run."""
 
 
 def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, End]:
@@ -25,7 +27,7 @@ def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, E
     outputs = [site for site in block.sites[-1:] if site.where == "output"]
     if index in (0, last - 1):
         found |= dict.fromkeys(outputs, "stem" if index == 0 else "head")
-    calls = _calls(job, block, x[:1]) if index in (0, 1, last) else []
+    calls = called(job, block, x, slice(1)) if index in (0, 1, last) else []
     stem = head = None
     if calls and index == last:
         found[calls[-1][0]], head = "head", calls[-1][1]
@@ -53,32 +55,35 @@ def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor)
         other axes do; groups is 1 but for grouped convolutions.
     """
     for rows in slices(len(x), job.hyper.batch):
-        mask = job.mask_of(rows)
-        with torch.no_grad(), job.products(), reaching(layer, last=True) as caught:
-            block(on(job.device, x[rows]), mask)
-        if not caught:
+        calls = called(job, block, x, rows, layer)
+        if not calls:
             return
-        inputs = unfolded(layer, first_argument(*caught[0]).float())
+        inputs, mask = unfolded(layer, calls[0][1].float()), job.mask_of(rows)
         if mask is not None and job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
             inputs = inputs[:, mask.flatten()]
         yield inputs
 
 
 @torch.no_grad()
-def _calls(job: Reconstruction, block: Block, x: Tensor) -> list[tuple[nn.Module, Tensor]]:
-    """Run a block on the first sample, ``x`` (1, ...); return its layers in the order of their calls, and their inputs.
+def called(
+    job: Reconstruction, block: Block, x: Tensor, rows: slice, only: nn.Module | None = None
+) -> list[tuple[nn.Module, Tensor]]:
+    """Run a block on ``rows`` of ``x`` (N, ...); return its layers in the order of their calls, each with its input.
 
-    Layers that read one tensor have the same object.
+    Layers that read one tensor have the same object. The block stops at its call of ``only`` that layer, if given.
     """
     calls: list[tuple[nn.Module, Tensor]] = []
 
-    def look(layer: nn.Module, *call: Any) -> None:
-        calls.append((layer, first_argument(*call)))
+    def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+        calls.append((layer, next(iter([*arguments, *keywords.values()]))))
+        if layer is only:
+            raise _Reached
 
-    with contextlib.ExitStack() as hooks, job.products():
-        for layer in attach.weight_layers(block):
+    with contextlib.ExitStack() as hooks:
+        for layer in [only] if only is not None else attach.weight_layers(block):
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
-        block(on(job.device, x), job.mask_of(slice(1)))
+        with job.products(), contextlib.suppress(_Reached):
+            block(on(job.device, x[rows]), job.mask_of(rows))
     return calls
 
 
