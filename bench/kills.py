@@ -27,7 +27,7 @@ import traceback
 from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import forks
 import published
@@ -42,7 +42,8 @@ from flexround.results import evaluated
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), test_streamed_stages.NAMES
-CHANGES = ("replace", "fsync", "unlink", "link", "mkdir", "rename")  # of os, at which a stage is killed
+# Calls that change the file system, at which a stage is killed.
+CHANGES = [(os, name) for name in ("replace", "fsync", "unlink", "link", "mkdir", "rename")]
 CHAIN = 3  # kills of one run, at most
 PLENTY = 2**31  # bytes of the disk in memory
 MORE = 1.2  # times a result's size: states and temporary files lie on the disk, too
@@ -127,30 +128,13 @@ def ended(fork: forks.Fork) -> tuple[int, str]:
         return fork.ended(), ""
 
 
-def counted(after: int) -> Iterator[int]:
-    """Have this process killed at its call number ``after`` that changes the file system."""
-    calls = itertools.count(1)
-
-    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            if next(calls) == after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **options)
-
-        return wrapper
-
-    for name in CHANGES:
-        setattr(os, name, watched(getattr(os, name)))
-    return calls
-
-
 def measured(stage: Stage) -> tuple[float, int]:
     """Return the seconds of an undisturbed run in a fork, and how often it changes the file system."""
     stage.remove()
     start = time.monotonic()
 
     def changes() -> int:
-        calls = counted(0)
+        calls = forks.killed_at(0, *CHANGES)
         stage.run()
         return next(calls)
 
@@ -165,7 +149,7 @@ def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool
         time.sleep(rng.uniform(0, seconds))
         fork.process.kill()
     else:
-        fork = started(stage.run, functools.partial(counted, rng.randint(1, changes)))
+        fork = started(stage.run, functools.partial(forks.killed_at, rng.randint(1, changes), *CHANGES))
     return ended(fork)[0] == -signal.SIGKILL
 
 

@@ -10,7 +10,7 @@ import threading
 import pytest
 import torch
 import toy
-from forks import Fork
+from forks import Fork, killed_at
 
 from flexround.errors import InputError
 from flexround.io import artifacts
@@ -28,23 +28,10 @@ FEW = {"iters": 2, "a_iters": 2}
 
 
 def killed_after(count, action):
-    """Run ``action`` in a forked process; return its exit code.
-
-    It kills itself at its ``count``-th rename, encoding of codes or optimiser step.
-    """
-    calls = itertools.count(1)
-
-    def counted(function):
-        def wrapper(*args, **kwargs):
-            if next(calls) >= count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-
-        return wrapper
+    """Run ``action`` in a fork that is killed at a rename, an encoding or an optimiser step; return its exit code."""
 
     def dying(_):
-        for owner, name in ((os, "replace"), (state.codes, "encode"), (torch.optim.Adam, "step")):
-            setattr(owner, name, counted(getattr(owner, name)))
+        killed_at(count, (os, "replace"), (state.codes, "encode"), (torch.optim.Adam, "step"))
         action()
 
     return Fork(dying).ended(seconds=300)
