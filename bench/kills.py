@@ -24,10 +24,10 @@ import sys
 import tempfile
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from multiprocessing.connection import Connection
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import forks
 import published
@@ -42,7 +42,8 @@ from flexround.results import evaluated
 
 ROOT = Path(__file__).resolve().parents[1]
 IMAGES, TEXTS = ("imagenet", "mobilenetv2-brecq"), test_streamed_stages.NAMES
-CHANGES = ("replace", "fsync", "unlink", "link", "mkdir", "rename")  # of os, at which a stage is killed
+# Calls that change the file system, at which a stage is killed.
+CHANGES = [(os, name) for name in ("replace", "fsync", "unlink", "link", "mkdir", "rename")]
 CHAIN = 3  # kills of one run, at most
 PLENTY = 2**31  # bytes of the disk in memory
 MORE = 1.2  # times a result's size: states and temporary files lie on the disk, too
@@ -127,42 +128,18 @@ def ended(fork: forks.Fork) -> tuple[int, str]:
         return fork.ended(), ""
 
 
-def counted(after: int) -> Iterator[int]:
-    """Have this process killed at its call number ``after`` that changes the file system."""
-    calls = itertools.count(1)
-
-    def watched(function: Callable[..., Any]) -> Callable[..., Any]:
-        def wrapper(*arguments: Any, **options: Any) -> Any:
-            if next(calls) == after:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*arguments, **options)
-
-        return wrapper
-
-    for name in CHANGES:
-        setattr(os, name, watched(getattr(os, name)))
-    return calls
-
-
 def measured(stage: Stage) -> tuple[float, int]:
     """Return the seconds of an undisturbed run in a fork, and how often it changes the file system."""
     stage.remove()
     start = time.monotonic()
 
     def changes() -> int:
-        calls = counted(0)
+        calls = forks.killed_at(0, *CHANGES)
         stage.run()
         return next(calls)
 
     (count,) = forks.results(changes, seconds=600)
     return time.monotonic() - start, count
-
-
-def again(stage: Stage) -> None:
-    """Run a stage that must succeed."""
-    code, text = ended(started(stage.run))
-    if code:
-        raise Wrong(f"{stage.name}: fails undisturbed: {text[-4000:]}")
 
 
 def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool:
@@ -172,7 +149,7 @@ def kill(stage: Stage, seconds: float, changes: int, rng: random.Random) -> bool
         time.sleep(rng.uniform(0, seconds))
         fork.process.kill()
     else:
-        fork = started(stage.run, functools.partial(counted, rng.randint(1, changes)))
+        fork = started(stage.run, functools.partial(forks.killed_at, rng.randint(1, changes), *CHANGES))
     return ended(fork)[0] == -signal.SIGKILL
 
 
@@ -188,35 +165,42 @@ def check_whole(stage: Stage) -> None:
             raise Wrong(f"{stage.name}: half a result looks whole: {error}") from error
 
 
-def compare(found: dict[str, str], expected: dict[str, str], name: str) -> None:
-    """Compare file -> sha256 with that of an undisturbed run."""
+def check_equal(found: dict[str, str], expected: dict[str, str], name: str, root: Path | None = None) -> None:
+    """Compare file -> sha256 with that of an undisturbed run; nothing may be left in the states below ``root``."""
     if wrong := differences(found, expected):
         raise Wrong(f"{name}: {wrong[0]}")
-
-
-def check_equal(root: Path, expected: dict[str, str], name: str) -> None:
-    """Compare all results with those of the undisturbed run."""
-    compare(hashes(root), expected, name)
-    if left := [path for path in root.rglob(".state/**/*") if path.is_file()]:
+    if left := [path for path in root.rglob(".state/**/*") if path.is_file()] if root else []:
         raise Wrong(f"{name}: left over: {left[0]}")
 
 
+def disturbed(root: Path, jobs: Sequence[Stage], disturb: Callable[[Stage], int]) -> Iterator[str]:
+    """Disturb stages, one after the other, for ever, and run each again; yield its name for each time it was hit."""
+    expected = hashes(root)
+    for stage in itertools.cycle(jobs):
+        hits = disturb(stage)
+        code, text = ended(started(stage.run))
+        if code:
+            raise Wrong(f"{stage.name}: fails undisturbed: {text[-4000:]}")
+        check_equal(hashes(root), expected, stage.name, root)
+        yield from [stage.name] * hits
+
+
 def kill_stages(root: Path, rng: random.Random, wanted: str = "") -> Iterator[str]:
-    """Kill stages, one after the other, for ever; yield the name of each that was at work when it was killed."""
+    """Kill stages; see ``disturbed``."""
     root.mkdir()
     jobs = stages(root, wanted)
     sizes = {stage.name: measured(stage) for stage in jobs}
-    expected = hashes(root)
-    for stage in itertools.cycle(jobs):
+
+    def kills(stage: Stage) -> int:
         stage.remove()
         killed = 0
         for _ in range(rng.randint(1, CHAIN)):
             killed += kill(stage, *sizes[stage.name], rng)
             check_whole(stage)
             stage.remove()
-        again(stage)
-        check_equal(root, expected, stage.name)
-        yield from [stage.name] * killed
+        return killed
+
+    yield from disturbed(root, jobs, kills)
 
 
 def mount(*arguments: object) -> None:
@@ -243,12 +227,11 @@ def used(place: Path) -> int:
 
 
 def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str]:
-    """Run stages on a disk with too little room, for ever; yield the name of each that ended for it."""
+    """Run stages on a disk with too little room; see ``disturbed``."""
     root = place / "work"
     root.mkdir()
-    jobs = stages(root, wanted)
-    expected = hashes(root)
-    for stage in itertools.cycle(jobs):
+
+    def fill(stage: Stage) -> int:
         before = used(place)
         stage.remove()
         room = rng.uniform(0, MORE) * (before - used(place)) + os.sysconf("SC_PAGE_SIZE")
@@ -261,23 +244,15 @@ def fill_disk(place: Path, rng: random.Random, wanted: str = "") -> Iterator[str
             raise Wrong(f"{stage.name}: the message names no file: {text[-500:]}")
         check_whole(stage)
         stage.remove()
-        again(stage)
-        check_equal(root, expected, stage.name)
-        if code:
-            yield stage.name
+        return int(code != 0)
 
-
-def finished(process: subprocess.Popen[str], what: str) -> None:
-    """Wait for a command that must succeed."""
-    text, _ = process.communicate()
-    if process.returncode:
-        raise Wrong(f"{what}: {text[-2000:]}")
+    yield from disturbed(root, stages(root, wanted), fill)
 
 
 def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:
     """Kill Snakemake or the workers' server at random moments, make a table again and compare all results, for ever."""
     project, start = published.copied(root), time.monotonic()
-    finished(project.start(*SNAKEMAKE, *TABLE), "undisturbed")
+    project.run(*SNAKEMAKE, *TABLE)
     expected, seconds = hashes(root), time.monotonic() - start
     while True:
         for path in (root / "results", root / ".snakemake"):
@@ -290,9 +265,9 @@ def kill_workflow(root: Path, rng: random.Random) -> Iterator[str]:
             with contextlib.suppress(ProcessLookupError):
                 os.kill(pid, signal.SIGKILL)
         process.communicate()
-        finished(project.start(*SNAKEMAKE, "--unlock", *TABLE), f"unlock after {victim}")
-        finished(project.start(*SNAKEMAKE, "--rerun-incomplete", *TABLE), f"again after {victim}")
-        check_equal(root, expected, victim)
+        project.run(*SNAKEMAKE, "--unlock", *TABLE)
+        project.run(*SNAKEMAKE, "--rerun-incomplete", *TABLE)
+        check_equal(hashes(root), expected, victim, root)
         if found:
             yield victim
 
@@ -325,10 +300,10 @@ def kill_storage(root: Path, rng: random.Random) -> Iterator[str]:
                 os.killpg(process.pid, signal.SIGKILL)  # and all that it started
             process.communicate()
         start = time.monotonic()
-        finished(place.start(*command), f"{what} after a kill")
+        place.run(*command)
         files = (path for path in remote.rglob("*") if path.is_file())
         found = {str(path): artifacts.sha256(path) for path in files} if what == "push" else hashes(place.root)
-        compare(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
+        check_equal(found, undisturbed.setdefault(what, (time.monotonic() - start, found))[1], what)
         if place is not project:
             shutil.rmtree(place.root)
         yield from [what] * killed

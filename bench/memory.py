@@ -3,11 +3,10 @@
     PYTHONPATH=tests python bench/memory.py               # a network in memory; --depth 16
     PYTHONPATH=tests python bench/memory.py --streamed    # a LLaMA-shaped network of 7.9 GB, read block by block
 
-The streamed network has random weights, a shard for each layer; it is quantized with few samples and iterations.
+The streamed network has random weights in shards; it is quantized with few samples and iterations.
 """
 
 import argparse
-import json
 import resource
 import tempfile
 import time
@@ -15,14 +14,14 @@ from pathlib import Path
 
 import torch
 import toy
-from safetensors.torch import save_file
 from torch import nn
 
 from flexround.machine import memory
 from flexround.models import llama, transformer
-from flexround.models.shards import INDEX, Shards
+from flexround.models.shards import Shards, Writer
 from flexround.models.tensors import weightless
 from flexround.quant.flexround import FlexRound
+from flexround.reconstruct.cache import limits
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -30,6 +29,7 @@ from flexround.reconstruct.weights import Streamed
 from flexround.settings.schema import Hyper
 
 SCALE = 0.02  # deviation of the weights
+SHARD = 2**28  # bytes
 SETTINGS = toy.HYPER | {
     **{"w_scheme": "asymmetric", "w_granularity": "channel", "w_init": "minmax"},
     **{"a_scheme": "asymmetric", "a_init": "minmax", "a_init_samples": 2},
@@ -46,19 +46,12 @@ def shell(given: argparse.Namespace) -> nn.Module:
 
 
 def write(model: nn.Module, directory: Path) -> int:
-    """Write random weights, a shard for each layer and one for the rest; return their bytes."""
-    shards: dict[str, list[str]] = {}
-    for name in model.state_dict():
-        parts = name.split(".")
-        shards.setdefault(parts[2] if "layers" in parts else "rest", []).append(name)
-    shapes = {name: value.shape for name, value in model.state_dict().items()}
-    generator, files = torch.Generator().manual_seed(0), {}
-    for shard, names in shards.items():
-        tensors = {name: SCALE * torch.randn(shapes[name], generator=generator) for name in names}
-        tensors |= {name: torch.ones(shapes[name]) for name in names if "norm" in name}
-        save_file(tensors, directory / f"model-{shard}.safetensors")
-        files |= dict.fromkeys(names, f"model-{shard}.safetensors")
-    (directory / INDEX).write_text(json.dumps({"weight_map": files}))
+    """Write random weights in shards; return their bytes."""
+    writer, generator = Writer(directory, SHARD), torch.Generator().manual_seed(0)
+    for name, value in model.state_dict().items():
+        drawn = SCALE * torch.randn(value.shape, generator=generator)
+        writer.add(name, torch.ones(value.shape) if "norm" in name else drawn)
+    writer.finish()
     return sum(path.stat().st_size for path in directory.iterdir())
 
 
@@ -74,8 +67,7 @@ def streamed(directory: Path, given: argparse.Namespace) -> list[float]:
     job = Reconstruction(shards.model, blocks, weights, recipe, settings, FlexRound, ("streaming", 0), cpu)
     ids = torch.randint(given.vocabulary, (4, 1, given.length), generator=torch.Generator().manual_seed(0))
     with State(directory / "state/run", "f" * 16).opened() as state:
-        host = None if given.cache_mb is None else given.cache_mb * 2**20
-        records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state, host)
+        records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state, limits(cpu, given.cache_mb))
         state.publish(directory / "out")
     return [record["peak_mb"] for record in records]
 

@@ -12,6 +12,7 @@ import argparse
 import functools
 import importlib
 import itertools
+import math
 import sys
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
@@ -22,13 +23,13 @@ from exhaustive_search import exhaustive
 from torch import Tensor, nn
 
 from flexround.quant.gptq import GPTQ
-from flexround.quant.grid import Grid, Scheme, nearest_codes
+from flexround.quant.grid import Grid, Scheme, clip, nearest_codes
 from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
 from flexround.quant.search import initial_grid
 from flexround.quant.signround import SignRound
 from flexround.reconstruct.inputs import unfolded
-from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
+from flexround.reconstruct.optimise import ParameterGroup, ReconstructionError, optimise
 
 SIZE, ROWS, BATCH, ITERATIONS, SEEDS = 64, 1024, 32, 200, 5
 AXES = Axes(0)
@@ -60,9 +61,8 @@ def learn(
 ) -> Tensor:
     """Minimise the error of a linear layer's output in the engine's own loop; return the final weight."""
     rows: Any = Rows(x, x @ weight.T)
-    error, none = ReconstructionError(2.0), Annealing(0.0, 0.0, 1.0, 1.0)
     block = lambda inputs, _: inputs @ quantized().T  # noqa: E731
-    optimise(block, rows, groups, ITERATIONS, error, [], none, "layer", optimizer=optimizer)
+    optimise(block, rows, groups, ITERATIONS, ReconstructionError(2.0), "layer", optimizer=optimizer)
     return quantized().detach()
 
 
@@ -114,29 +114,10 @@ def gptq(directory: Path) -> None:
             report(what, ours(weight), layer.weight.data, grid, weight, rows[0])
 
 
-class Clamp(torch.autograd.Function):
-    """``torch.clamp`` with gradient 1 *at* a bound, as when the methods were published; PyTorch 2.15 has 0."""
-
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, low: Any, high: Any) -> Tensor:
-        """Return ``x``, any shape, within the bounds, which may be None."""
-        clamped = x.detach()
-        if low is not None:
-            clamped = clamped.maximum(torch.as_tensor(low).to(x))
-        if high is not None:
-            clamped = clamped.minimum(torch.as_tensor(high).to(x))
-        ctx.save_for_backward(clamped == x)
-        return clamped
-
-    @staticmethod
-    def backward(ctx: Any, grad: Tensor) -> tuple[Tensor, None, None]:
-        """Return the gradient of ``x``."""
-        return grad * ctx.saved_tensors[0], None, None
-
-
 def old_clamp(x: Tensor, min: Any = None, max: Any = None) -> Tensor:
-    """Stand in for ``torch.clamp`` in the publishers' code."""
-    return Clamp.apply(x, min, max)
+    """Stand in for ``torch.clamp``, with gradient 1 *at* a bound as when the methods were published: 2.15 has 0."""
+    low, high = -math.inf if min is None else min, math.inf if max is None else max
+    return clip(x, *(torch.as_tensor(bound).to(x) for bound in (low, high)))
 
 
 def lrq(directory: Path) -> None:

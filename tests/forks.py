@@ -1,6 +1,9 @@
 """Work in forked processes, which need not import torch again and whose changes to this process's state are lost."""
 
+import itertools
 import multiprocessing
+import os
+import signal
 import warnings
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -33,3 +36,23 @@ def results(*actions, seconds=120):
     found = [fork.received(seconds) for fork in forks]
     assert [fork.ended() for fork in forks] == [0] * len(forks)
     return found
+
+
+def killed_at(after, *places):
+    """Have this process killed at call number ``after`` of the functions at ``places``, each an owner and a name.
+
+    Return the counter of the calls.
+    """
+    calls = itertools.count(1)
+
+    def counted(function):
+        def wrapper(*arguments, **options):
+            if next(calls) == after:
+                os.kill(os.getpid(), signal.SIGKILL)
+            return function(*arguments, **options)
+
+        return wrapper
+
+    for owner, name in places:
+        setattr(owner, name, counted(getattr(owner, name)))
+    return calls

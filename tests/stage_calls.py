@@ -16,6 +16,16 @@ from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 from flexround.tasks import protocol
 
+# Chains of jobs: scale, network, recipes.
+CHAINS = {
+    "images": ("smoke", ("imagenet", "mobilenetv2-brecq"), ("q-flexround-w4a4", "b-adaround-w4")),
+    "glue": ("text_scale", ("glue-rte", "bert-base"), ("q-flexround-w8a8", "b-adaround-w8a8")),
+    "squad": ("text_scale", ("squad", "bert-base"), ("q-flexround-w8a8",)),
+    "language": ("lm_scale", ("wikitext2", "gpt-neo-125m"), ("q-adaround-w8a8", "b-flexround-w8a8")),
+    "webnlg": ("webnlg_scale", ("webnlg", "gpt2-medium"), ("q-flexround-w8a8",)),
+    "questions": ("commonsense_scale", ("commonsense", "llama-7b"), ("q-adaround-w8a8",)),
+}
+
 
 def call(stage, inputs, **options):
     """Run a stage with its job file."""

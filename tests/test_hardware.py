@@ -111,31 +111,19 @@ def test_what_is_free_is_the_least_that_any_limit_leaves(tmp_path, monkeypatch):
     assert hardware.free_bytes() == 3000000 < without
 
 
-def test_a_reconstruction_without_memory_says_which_block_and_goes_on_when_there_is_more(tmp_path, monkeypatch, caplog):
-    caplog.set_level("INFO")
+def test_a_reconstruction_without_memory_says_which_block_and_what_helps(tmp_path, monkeypatch):
     learn = phases.WeightPhase.learn
-
-    def learned(state):
-        found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=state, device="cpu", **FEW)
-        return found.model.state_dict()
 
     def short(self, index, carry):
         return torch.empty(PETABYTE) if index == 2 else learn(self, index, carry)
 
-    whole = learned(None)
     monkeypatch.setattr(phases.WeightPhase, "learn", short)
     message = (
         r"^block stage\.1, phase weights, activations in memory: the host's memory is too small: .* asked for, .*; "
         r"try cache-mb 0 \(activations in files\), cache_dtype bfloat16, precision bfloat16, batch below \d+"
     )
     with pytest.raises(InputError, match=message):
-        learned(tmp_path)
-    monkeypatch.setattr(phases.WeightPhase, "learn", learn)
-    caplog.clear()
-    again = learned(tmp_path)
-    logged = [line.partition(":")[0] for line in caplog.messages if line.startswith("weights ")]
-    assert logged[0] == "weights 3/7 stage.1"
-    assert all(torch.equal(value, again[name]) for name, value in whole.items())
+        flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=tmp_path, device="cpu", **FEW)
 
 
 def test_stages_without_memory_name_their_settings_and_go_on_where_they_were(tmp_path, monkeypatch):

@@ -8,7 +8,7 @@ import toy
 from torch import nn
 
 from flexround.reconstruct import optimise
-from flexround.reconstruct.optimise import SCHEDULES, Annealing, ParameterGroup, ReconstructionError
+from flexround.reconstruct.optimise import SCHEDULES, ParameterGroup, Penalty, ReconstructionError
 
 
 class Rows:
@@ -22,13 +22,13 @@ class Rows:
 
 def moved(groups, iterations, optimizer):
     """Learn a sum of weights; return the weights after each iteration."""
-    seen, none = [], Annealing(0.0, 0.0, 1.0, 1.0)
+    seen = []
 
     def block(x, mask):
         seen.append([parameter.item() for group in groups for parameter in group.parameters])
         return x * sum(parameter for group in groups for parameter in group.parameters)
 
-    optimise.optimise(block, Rows(), groups, iterations, ReconstructionError(2), [], none, "toy", optimizer=optimizer)
+    optimise.optimise(block, Rows(), groups, iterations, ReconstructionError(2), "toy", optimizer=optimizer)
     return [*seen, [parameter.item() for group in groups for parameter in group.parameters]]
 
 
@@ -70,7 +70,8 @@ def test_the_optimizer_of_the_settings_is_used(tmp_path):
         assert ratio != 0
 
 
-def test_beta_is_absent_in_the_warm_up_then_falls_linearly():
-    schedule = Annealing(0.01, 0.2, 20, 2)
-    assert schedule.beta(0.19) is None
-    assert [schedule.beta(progress) for progress in (0.2, 0.6, 1 - 1e-9)] == pytest.approx([20, 11, 2])
+def test_the_penalty_is_absent_in_the_warm_up_and_then_its_beta_falls_linearly():
+    """What is added here is λ β."""
+    penalty = Penalty([torch.tensor, lambda _: None], 0.5, 0.2, 20, 2)
+    added = [penalty.added(torch.zeros(()), progress).item() for progress in (0.19, 0.2, 0.6, 1 - 1e-9)]
+    assert added == pytest.approx([0, 10, 5.5, 1])

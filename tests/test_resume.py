@@ -16,6 +16,7 @@ import pytest
 import test_commonsense
 import test_lora_training
 import torch
+import toy
 from accelerate.state import AcceleratorState
 from forks import results
 from safetensors.torch import load_file
@@ -83,10 +84,6 @@ def small_trainer(dropout):
     return trainer(text_training.train, settings, make, loss, rows=8)
 
 
-def same(found, expected):
-    return found.keys() == expected.keys() and all(torch.equal(found[name], expected[name]) for name in expected)
-
-
 @pytest.mark.parametrize("adapters", [{}, {"lora": {"rank": 2, "dropout": 0.3}}], ids=["all weights", "adapters"])
 def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, adapters):
     train = llama_trainer(**adapters)
@@ -98,12 +95,12 @@ def test_a_killed_training_goes_on_at_its_epoch_with_the_same_bits(tmp_path, ada
     with contextlib.suppress(KilledError), resume.kept(tmp_path / "state"):
         found, resumed, calls = train()
         assert (calls, found) == (6, facts)
-        assert same(resumed, weights)
+        assert toy.same(resumed, weights)
         raise KilledError  # after the end of the training
     with resume.kept(tmp_path / "state"):
         found, again, calls = train()
     assert (calls, found) == (0, facts)
-    assert same(again, weights)
+    assert toy.same(again, weights)
     assert not (tmp_path / "state").exists()
 
 

@@ -110,19 +110,9 @@ def same(tmp_path, work, *arguments):
     assert hashes == expected
 
 
-CHAINS = {
-    "images": ("smoke", ("imagenet", "mobilenetv2-brecq"), ("q-flexround-w4a4", "b-adaround-w4")),
-    "glue": ("text_scale", ("glue-rte", "bert-base"), ("q-flexround-w8a8", "b-adaround-w8a8")),
-    "squad": ("text_scale", ("squad", "bert-base"), ("q-flexround-w8a8",)),
-    "language": ("lm_scale", ("wikitext2", "gpt-neo-125m"), ("q-adaround-w8a8", "b-flexround-w8a8")),
-    "webnlg": ("webnlg_scale", ("webnlg", "gpt2-medium"), ("q-flexround-w8a8",)),
-    "questions": ("commonsense_scale", ("commonsense", "llama-7b"), ("q-adaround-w8a8",)),
-}
-
-
-@pytest.mark.parametrize("family", CHAINS)
+@pytest.mark.parametrize("family", stage_calls.CHAINS)
 def test_a_chain_of_jobs_has_the_bits_of_the_cpu(tmp_path, family):
-    same(tmp_path, chain, *CHAINS[family])
+    same(tmp_path, chain, *stage_calls.CHAINS[family])
 
 
 def test_a_streamed_network_has_the_bits_of_the_cpu(tmp_path):
@@ -134,10 +124,27 @@ def test_a_streamed_network_has_the_bits_of_the_cpu(tmp_path):
 ROUNDINGS = ("rtn", "adaquant", "adaround", "flexround", "adaquant-flexround", "gptq", "signround", "lrq")
 
 
+ITERATIONS = 3
+
+
+def crossing():
+    """Return a list that gets what crosses in each block's iterations from now on."""
+    minimise, found = phases.optimise, []
+
+    def watched(block, batches, groups, iterations, *rest):
+        before = counts.copy()
+        losses = minimise(block, batches, groups, iterations, *rest)
+        found.append({"iterations": iterations} | {name: counts[name] - before[name] for name in second_device.CROSSES})
+        return losses
+
+    phases.optimise = watched
+    return found
+
+
 def codes(on_device):
     """Return what every rounding finds for a ResNet-18, and some for a small LLaMA, by their networks and recipes.
 
-    Activations lie on the device for every other one.
+    Activations lie on the device for every other one. What crosses in the iterations of its blocks is returned, too.
     """
     device = second_device.install() if on_device else torch.device("cpu")
     images = torch.randn(16, 3, 32, 32, generator=torch.Generator().manual_seed(1))
@@ -147,53 +154,47 @@ def codes(on_device):
     texts = ("q-flexround-w8a8", "q-adaround-w8a8", "b-flexround-w4", "b-lrq-w4")
     runs += [(own_networks.llama(), own_networks.words(), recipe) for recipe in texts]
     use(device)
-    plan, found = cache.plan, {}
+    plan, crossed, found = cache.plan, crossing(), {}
     with sdpa_kernel([SDPBackend.MATH]):
         for index, (model, samples, recipe) in enumerate(runs):
             cache.plan = functools.partial(there, plan) if index % 2 else plan
-            few = {"iters": 3, "a_iters": 2, "batch": 4, "progress": False}
+            few = {"iters": ITERATIONS, "a_iters": ITERATIONS, "batch": 4, "progress": False}
             quantized = flexround.quantize(model, samples, recipe, device=device, **few)
             state = quantized.model.cpu().state_dict()
-            found[type(model).__name__, recipe] = {name: value.numpy() for name, value in state.items()}
+            found[type(model).__name__, recipe] = {name: value.numpy() for name, value in state.items()}, crossed[:]
+            crossed.clear()
     return found
 
 
-def test_every_rounding_has_the_bits_of_the_cpu_wherever_activations_lie():
+def test_every_rounding_has_the_bits_of_the_cpu_wherever_activations_lie_and_no_iteration_waits():
+    """Nothing but a batch is copied, and the rows of many batches at once; the loss is read at the end."""
     expected, found = apart(codes, False), apart(codes, True)
     assert len(found) == len(ROUNDINGS) + 5
-    for run, state in found.items():
+    for index, (run, (state, blocks)) in enumerate(found.items()):
         for name, value in state.items():
-            assert np.array_equal(value, expected[run][name]), (run, name)
+            assert np.array_equal(value, expected[run][0][name]), (run, name)
+        copied = 0 if index % 2 else ITERATIONS * (3 if run[1].startswith("q") else 2)
+        wanted = {"iterations": ITERATIONS, "reads": 2, "to host": 1, "to device": 1 + copied}
+        assert blocks == [wanted] * len(blocks), run
+        assert bool(blocks) == (run[1] not in ("b-rtn-w4", "b-gptq-w4"))
 
 
-def counted(recipe, caches_there):
-    """Return what crosses in each block's iterations, and refuse a tensor of the CPU."""
-    device, minimise, found = second_device.install(), phases.optimise, []
+def many_iterations():
+    """Return what crosses in each block's iterations, of which there are more than one look at the loss needs."""
+    device = second_device.install()
     use(device)
-    cache.plan = functools.partial(there, cache.plan) if caches_there else cache.plan
-
-    def watched(block, batches, groups, iterations, *rest):
-        before = counts.copy()
-        losses = minimise(block, batches, groups, iterations, *rest)
-        found.append({"iterations": iterations} | {name: counts[name] - before[name] for name in second_device.CROSSES})
-        return losses
-
-    phases.optimise = watched
-    model = nn.Sequential(nn.Conv2d(3, 8, 3), own_networks.made(functools.partial(own_networks.Residual, 8)))
-    few = {"iters": 120, "a_iters": 120, "batch": 4, "progress": False}
-    flexround.quantize(model.eval(), own_networks.pictures(), recipe, device=device, **few)
+    found, model = crossing(), own_networks.made(functools.partial(own_networks.Residual, 8))
+    few = {"iters": 120, "batch": 4, "progress": False}
+    model = nn.Sequential(nn.Conv2d(3, 8, 3), model).eval()
+    flexround.quantize(model, own_networks.pictures(), "q-flexround-w4a4", device=device, **few)
     x = torch.ones(2, 2)
     with pytest.raises(RuntimeError, match=r"a CPU tensor of shape \(2, 2\)"):
         x.to(device) + x
     return found
 
 
-@pytest.mark.parametrize(("recipe", "parts"), [("q-flexround-w4a4", 3), ("b-adaround-w4a4", 2)])
-@pytest.mark.parametrize("caches_there", [False, True])
-def test_no_iteration_waits_and_nothing_but_a_batch_is_copied(recipe, parts, caches_there):
-    """But row numbers of many batches at once; the loss is read, and checked, at iteration 100 and the last."""
-    blocks = apart(counted, recipe, caches_there)
+def test_the_loss_is_read_and_checked_at_iteration_100_and_the_last():
+    blocks = apart(many_iterations)
+    wanted = {"iterations": 120, "reads": 4, "to host": 1, "to device": 1 + 3 * 120}
     assert len(blocks) >= 2
-    for block in blocks:
-        copied = 0 if caches_there else parts * block["iterations"]
-        assert block == {"iterations": 120, "reads": 4, "to host": 1, "to device": 1 + copied}
+    assert blocks == [wanted] * len(blocks)

@@ -6,11 +6,11 @@ import os
 import random
 import signal
 import threading
-import traceback
 
 import pytest
 import torch
 import toy
+from forks import Fork, killed_at
 
 from flexround.errors import InputError
 from flexround.io import artifacts
@@ -28,32 +28,13 @@ FEW = {"iters": 2, "a_iters": 2}
 
 
 def killed_after(count, action):
-    """Run ``action`` in a forked process (which need not import torch again); return its exit code.
+    """Run ``action`` in a fork that is killed at a rename, an encoding or an optimiser step; return its exit code."""
 
-    It kills itself at its ``count``-th rename, encoding of codes or optimiser step.
-    """
-    calls = itertools.count(1)
+    def dying(_):
+        killed_at(count, (os, "replace"), (state.codes, "encode"), (torch.optim.Adam, "step"))
+        action()
 
-    def counted(function):
-        def wrapper(*args, **kwargs):
-            if next(calls) >= count:
-                os.kill(os.getpid(), signal.SIGKILL)
-            return function(*args, **kwargs)
-
-        return wrapper
-
-    pid = os.fork()
-    if pid == 0:
-        os.replace = counted(os.replace)
-        state.codes.encode = counted(state.codes.encode)
-        torch.optim.Adam.step = counted(torch.optim.Adam.step)
-        try:
-            action()
-            os._exit(0)
-        except BaseException:
-            traceback.print_exc()
-            os._exit(1)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+    return Fork(dying).ended(seconds=300)
 
 
 @pytest.mark.parametrize(("setting", "budget"), [("B", math.inf), ("B", 2.9 * CARRIED), ("Q", math.inf)])

@@ -210,7 +210,7 @@ def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, mon
 
 @pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
 def test_killed_at_random_moments_it_continues_with_the_same_bits_in_memory_or_in_files(tmp_path, files, recipe):
-    limits = itertools.cycle([{"host_bytes": 0}, {}])
+    limits = itertools.cycle([{"limits": cache.Limits(0, 0)}, {}])
     expected = published(job(files, recipe), tmp_path / "straight")
     for moment in (3, 17, 9):
         own = next(limits)
@@ -248,7 +248,10 @@ def test_the_place_of_caches_follows_from_their_bytes(
     caplog.set_level("INFO")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gpu))
     monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
-    found = cache.plan(100, 10, torch.device("cuda") if gpu else CPU, kind, tmp_path, host_bytes, gpu_bytes)
+    device = torch.device("cuda") if gpu else CPU
+    given = {"host": host_bytes, "gpu": gpu_bytes}
+    limits = cache.limits(device)._replace(**{key: value for key, value in given.items() if value is not None})
+    found = cache.plan(100, 10, device, kind, tmp_path, limits)
     assert str(found) == place
     assert found.directory == (tmp_path if place == "in files" else None)
     assert found.device.type == ("cuda" if place == "on the GPU" else "cpu")
@@ -259,8 +262,9 @@ def test_the_place_of_caches_follows_from_their_bytes(
 def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=6000))
     gpu = torch.device("cuda")
-    assert [cache.gpu_limit(gpu, None, jobs) for jobs in (1, 2, 3)] == [3000, 1500, 1000]
-    assert (cache.gpu_limit(gpu, 1, 3), cache.gpu_limit(gpu, 0, 3), cache.gpu_limit(CPU)) == (2**20, 0, 0)
+    assert [cache.limits(gpu, jobs=jobs).gpu for jobs in (1, 2, 3)] == [3000, 1500, 1000]
+    assert (cache.limits(gpu, 2, 1, 3), cache.limits(gpu, 0, 0, 3)) == ((2**21, 2**20), (0, 0))
+    assert cache.limits(CPU).gpu == 0
     leased, found = mock.Mock(return_value=contextlib.nullcontext(gpu)), mock.Mock(side_effect=KeyError)
     monkeypatch.setattr(stage, "lease", leased)
     monkeypatch.setattr(stage, "preflight", found)
@@ -269,7 +273,7 @@ def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
     monkeypatch.setattr(stage.provenance, "inputs", lambda *_, **__: {})
     with pytest.raises(KeyError):
         stage.run(command.parsed(["reconstruct", "job.json", "--gpus", "1", "--jobs-per-gpu", "3", "--preflight"]))
-    assert (leased.call_args.args, found.call_args.args[-2:]) == ((1, 3), (None, 1000))
+    assert (leased.call_args.args, found.call_args.args[-1].gpu) == ((1, 3), 1000)
 
 
 def test_a_full_disk_is_told_not_a_crash(tmp_path, monkeypatch):

@@ -45,16 +45,11 @@ def run(arguments: argparse.Namespace) -> int:
                     with contextlib.suppress(Exception):  # the job says it where it needs the module
                         importlib.import_module(name)
             code.check(imported=True)
-            repeat = False
-            try:
-                module.run(arguments)
-            except Exception as error:
-                from flexround.machine import precision  # imports torch
+            if "torch" in sys.modules:
+                from flexround.machine import precision  # imports torch, which many stages do without
 
-                repeat = precision.relaxed(error)
-                if not repeat:
-                    raise
-            if repeat:  # here, where the error no longer holds what the first attempt had on the GPU
+                precision.repeated(lambda: module.run(arguments))
+            else:
                 module.run(arguments)
             code.check()
     except FlexRoundError as error:

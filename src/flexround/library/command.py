@@ -116,9 +116,9 @@ def quantize(arguments: argparse.Namespace) -> None:
         device=device,
     )
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
-    limits = cache.of_mb(arguments.cache_mb), cache.of_mb(arguments.gpu_cache_mb)
+    limits = cache.limits(device, arguments.cache_mb, arguments.gpu_cache_mb)
     if arguments.preflight:
-        print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, *limits)), indent=1))
+        print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, limits)), indent=1))
         return
     if family.blocks is None:
         _compare(work, samples[:1])
@@ -126,7 +126,7 @@ def quantize(arguments: argparse.Namespace) -> None:
     read = json.dumps(inputs) + samples.numpy().tobytes().hex()
     fingerprint = code_digest.fingerprint(work, read)
     with State(directory, fingerprint, pace=PACE).opened() as state:
-        report = reconstruct(work, samples, state, *limits)
+        report = reconstruct(work, samples, state, limits)
         origin = card.origin(name, str(recipe.rounding), str(arguments.model), samples, left(work, report))
         for clause in origin.left:
             log.warning("%s", clause)

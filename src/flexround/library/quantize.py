@@ -122,21 +122,14 @@ def quantize(
                     device=where,
                     mask=inputs.mask,
                 )
-                limits = (cache.of_mb(cache_mb), cache.of_mb(gpu_cache_mb))
-                report, stored = _run(work, inputs, state, progress, limits)
+                report, stored = _run(work, inputs, state, progress, cache.limits(where, cache_mb, gpu_cache_mb))
                 source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
                 origin = card.origin(name, learned_by, source, inputs.x, left(work, report))
                 facts = (steady(network, first), origin)
                 return work, Quantized(network, given, found, sources, report, stored, *facts)
 
-        done = None
-        try:
-            done = attempt()
-        except Exception as error:
-            if not precision.relaxed(error):
-                raise
-        work, quantized = done or attempt()  # again when the error no longer holds the first one's tensors
+        work, quantized = precision.repeated(attempt)
     said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
@@ -150,7 +143,7 @@ def _run(
     inputs: Inputs,
     state: str | Path | None,
     progress: bool,
-    limits: tuple[int | None, int | None],
+    limits: cache.Limits,
 ) -> tuple[list[dict[str, Any]], dict[str, codes.Part]]:
     """Learn all blocks; return the report, and what is stored of each block, which the model then has."""
     steps = len(work.blocks) * (2 if work.recipe.a_bits and not work.joint else 1)
@@ -161,7 +154,7 @@ def _run(
             bar.update()
 
         with _state(work, inputs, state).opened() as opened:
-            report = reconstruct(work, inputs.x, opened, *limits, listener)
+            report = reconstruct(work, inputs.x, opened, limits, listener)
             parts = {entry["file"]: opened.part(entry) for entry in opened.entries}
     for part in parts.values():  # as it is stored, not as it was learned
         codes.apply(part.quantized, work.model, work.blocks, work.device)

@@ -3,21 +3,22 @@
 import contextlib
 import logging
 import os
-from collections.abc import Iterator
-from typing import Any
+from collections.abc import Callable, Iterator
+from typing import Any, TypeVar
 
 import torch
 
 log = logging.getLogger(__name__)
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
+Result = TypeVar("Result")
 UNREPEATABLE = "does not have a deterministic implementation"  # PyTorch's words
 
 
 def repeatable() -> None:
     """Have a GPU compute the same bits each time, and float32 as float32; call it before anything is computed.
 
-    An operation without a deterministic form raises, see ``relaxed``. With warnings in the place of errors the backward
-    passes of fused attention would not be deterministic either.
+    An operation without a deterministic form raises, see ``repeated``. With warnings in the place of errors the
+    backward passes of fused attention would not be deterministic either.
     """
     os.environ.setdefault(WORKSPACE, ":4096:8")  # read by cuBLAS at its first product
     torch.use_deterministic_algorithms(True, warn_only=torch.is_deterministic_algorithms_warn_only_enabled())
@@ -27,19 +28,21 @@ def repeatable() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def relaxed(error: BaseException) -> bool:
-    """Allow operations without a deterministic form from now on if ``error`` says that there is one.
+def repeated(work: Callable[[], Result]) -> Result:
+    """Return what ``work`` returns, which is done again if an operation in it has no deterministic form.
 
-    Returns:
-        Whether what raised it can be done again.
+    Such operations are allowed from then on.
     """
-    told = next((text for text in (str(error), str(error.__cause__)) if UNREPEATABLE in text), None)
-    if told is None or torch.is_deterministic_algorithms_warn_only_enabled():
-        return False
-    told = told.partition(UNREPEATABLE)[0] + UNREPEATABLE
-    log.warning("%s; done again without: last bits may be others each time", told)
+    try:
+        return work()
+    except Exception as error:
+        told = next((text for text in (str(error), str(error.__cause__)) if UNREPEATABLE in text), None)
+        if told is None or torch.is_deterministic_algorithms_warn_only_enabled():
+            raise
+        told = told.partition(UNREPEATABLE)[0] + UNREPEATABLE
+        log.warning("%s; done again without: last bits may be others each time", told)
     torch.use_deterministic_algorithms(True, warn_only=True)
-    return True
+    return work()  # here, where the error no longer holds what the first attempt had on the GPU
 
 
 def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:

@@ -16,7 +16,6 @@ class ActivationQuantizer(nn.Module):
 
     Attributes:
         raw_step: parameter, shape (); the step is its absolute value.
-        enabled: False passes x through.
         keep_probability: chance of each element to keep its quantized value while ``generator`` is set.
         generator: source of the drop masks; None keeps every element quantized.
         low, high: the least and the largest code, numbers, or tensors while ``fused``.
@@ -28,7 +27,6 @@ class ActivationQuantizer(nn.Module):
         self.raw_step = nn.Parameter(grid.step.detach().clone(), requires_grad=False)
         self.grid = grid
         self.low, self.high = grid.bounds
-        self.enabled = True
         self.keep_probability = 1.0
         self.generator: torch.Generator | None = None
         self.fused = False
@@ -48,8 +46,6 @@ class ActivationQuantizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized activations, shape of ``x`` and, outside of autocast, its type."""
-        if not self.enabled:
-            return x
         if not self.fused and x.dtype in (torch.float16, torch.bfloat16):
             quantized = self(x.float())  # codes need more digits than half precision has
             return quantized if torch.is_autocast_enabled(x.device.type) else quantized.to(x.dtype)

@@ -26,7 +26,7 @@ def initial_grid(x: Tensor, scheme: Scheme, method: str = "mse", p: float = 2.4)
         p: exponent of the error.
 
     Raises:
-        ValueError: unknown method, empty tensor, or NaN / Inf in ``x``.
+        ValueError: empty tensor, or NaN / Inf in ``x``.
     """
     if x.numel() == 0:
         raise ValueError("an empty tensor has no range")
@@ -37,8 +37,6 @@ def initial_grid(x: Tensor, scheme: Scheme, method: str = "mse", p: float = 2.4)
     negatives, positives = bool(low.min() < 0), bool(high.max() > 0)
     if method == "minmax":
         return grid_from_range(low, high, scheme, negatives)
-    if method != "mse":
-        raise ValueError(f"method {method!r}: choose minmax or mse")
     if axis is None:
         return _Search(x, scheme, negatives, positives, p).best()
     parts = x.split(max(1, CHUNK * x.shape[axis] // x.numel()), axis)

@@ -8,6 +8,7 @@ import shutil
 import tempfile
 from collections.abc import Iterator
 from pathlib import Path
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
@@ -88,28 +89,33 @@ def file_of(x: Tensor) -> Path | None:
     return Path(name) if name else None
 
 
-def pieces(x: Tensor) -> Iterator[memoryview]:
-    """Yield the bytes of a cache (N, ...) in the order in which they lie in memory, row by row.
+def write(x: Tensor, path: Path) -> None:
+    """Write a cache (N, ...) into a file, row by row in the order in which they lie in memory.
 
     A GPU copies them beside its other work; the cache must be finished, and nobody may change it.
     """
     stream = torch.cuda.Stream(x.device) if x.device.type == "cuda" else None
-    for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
-        with torch.cuda.stream(stream):
-            host = row.detach().contiguous().cpu()
-        yield memoryview(host.view(torch.uint8).numpy()).cast("B")
+    with open(path, "wb") as file:
+        for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
+            with torch.cuda.stream(stream):
+                host = row.detach().contiguous().cpu()
+            file.write(host.view(torch.uint8).numpy())
 
 
-def of_mb(megabytes: int | None) -> int | None:
-    """Return a limit in bytes; None stays None."""
-    return None if megabytes is None else megabytes * 2**20
+class Limits(NamedTuple):
+    """The bytes of the host's memory and of a GPU's that caches may take."""
+
+    host: int
+    gpu: int
 
 
-def gpu_limit(device: torch.device, megabytes: int | None = None, jobs: int = 1) -> int:
-    """Return the bytes of a GPU that caches may take: as said, or their part of what each of its ``jobs`` has."""
-    if megabytes is not None or device.type != "cuda":
-        return (megabytes or 0) * 2**20
-    return int(GPU_PART * torch.cuda.get_device_properties(device).total_memory / jobs)
+def limits(device: torch.device, host_mb: int | None = None, gpu_mb: int | None = None, jobs: int = 1) -> Limits:
+    """Return the limits as said, or half of the host's memory, and half of what each of the GPU's ``jobs`` has."""
+    host = int(HOST_PART * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+    gpu = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
+    return Limits(
+        host if host_mb is None else host_mb * 2**20, int(GPU_PART * gpu / jobs) if gpu_mb is None else gpu_mb * 2**20
+    )
 
 
 def plan(
@@ -118,8 +124,7 @@ def plan(
     device: torch.device,
     dtype: torch.dtype,
     directory: Path | None,
-    host_bytes: int | None,
-    gpu_bytes: int | None = None,
+    limits: Limits,
 ) -> Store:
     """Choose where caches lie, by their bytes: on the GPU, in the host's memory, in memory-mapped files; write nothing.
 
@@ -131,7 +136,7 @@ def plan(
         device: where blocks run.
         dtype: of the caches.
         directory: for files, and for the state that lets a killed job go on; may not exist yet. None: all is in memory.
-        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
+        limits: of the memories.
 
     Raises:
         InputError: too little room on the disk.
@@ -139,18 +144,15 @@ def plan(
     one = row * rows * dtype.itemsize
     if directory is not None:
         _check_room(directory, KEPT * one)
-    if host_bytes is None:
-        host_bytes = int(HOST_PART * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
-    gpu_bytes = gpu_limit(device) if gpu_bytes is None else gpu_bytes
-    if device.type == "cuda" and HELD * one <= gpu_bytes:
+    if device.type == "cuda" and HELD * one <= limits.gpu:
         store = Store(device, dtype, largest=one)
-    elif directory is None or HELD * one <= host_bytes:
+    elif directory is None or HELD * one <= limits.host:
         store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda", largest=one)
     else:
         store = Store(torch.device("cpu"), dtype, directory, largest=one)
     log.info(
         "caches: %d x %.3g GB %s (limits: GPU %.3g GB, host %.3g GB)",
-        *(HELD, one / GB, store, gpu_bytes / GB, host_bytes / GB),
+        *(HELD, one / GB, store, limits.gpu / GB, limits.host / GB),
     )
     return store
 

@@ -31,8 +31,7 @@ def reconstruct(
     job: Reconstruction,
     samples: Tensor,
     state: State,
-    host_bytes: int | None = None,
-    gpu_bytes: int | None = None,
+    limits: cache.Limits | None = None,
     done_block: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
@@ -40,7 +39,7 @@ def reconstruct(
     Args:
         job, samples: model and settings; (N, ...) inputs of the first block.
         state: opened state directory; finished blocks in it are not computed again.
-        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
+        limits: of the memory that caches may take; None for those of ``cache.limits``.
         done_block: called with the record of each block when it is done.
 
     Returns:
@@ -55,7 +54,7 @@ def reconstruct(
     """
     job.model.requires_grad_(False)
     inside = [within(block.module, places(job.model)) for block in job.blocks]
-    store = place_caches(job, samples, state.room, host_bytes, gpu_bytes)
+    store = place_caches(job, samples, state.room, limits)
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
@@ -102,12 +101,12 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
 
 
 def place_caches(
-    job: Reconstruction, samples: Tensor, directory: Path | None, host_bytes: int | None, gpu_bytes: int | None = None
+    job: Reconstruction, samples: Tensor, directory: Path | None, limits: cache.Limits | None = None
 ) -> cache.Store:
     """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``."""
     row = max(shape.numel() for shape in boundaries(job, samples))
     dtype = getattr(torch, job.hyper.cache_dtype)
-    return cache.plan(row, len(samples), job.device, dtype, directory, host_bytes, gpu_bytes)
+    return cache.plan(row, len(samples), job.device, dtype, directory, limits or cache.limits(job.device))
 
 
 @torch.no_grad()

@@ -3,7 +3,6 @@
 import dataclasses
 import logging
 import math
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,6 +11,7 @@ from torch import Tensor, nn
 from tqdm import tqdm
 
 from flexround.errors import NumericalError
+from flexround.machine.precision import autocast
 from flexround.reconstruct.cache import Batches
 
 log = logging.getLogger(__name__)
@@ -50,20 +50,30 @@ class SignDescent(torch.optim.Optimizer):
 
 
 @dataclasses.dataclass(frozen=True)
-class Annealing:
-    """AdaRound's regulariser: weight λ, absent for the first ``warmup`` part, then β falls linearly."""
+class Penalty:
+    """The regularisers of roundings (AdaRound's), which are added to the error.
 
-    weight: float
-    warmup: float
-    beta_start: float
-    beta_end: float
+    Attributes:
+        regularizers: called with the exponent β; each returns a scalar or None.
+        weight: λ of their sum; 0 for no penalty.
+        warmup: the first part of the iterations, which has no penalty.
+        beta_start, beta_end: of β, which falls linearly after the warm-up.
+    """
 
-    def beta(self, progress: float) -> float | None:
-        """Return β at ``progress`` in [0, 1), or None during the warm-up."""
-        if progress < self.warmup:
-            return None
+    regularizers: Sequence[Callable[[float], Tensor | None]] = ()
+    weight: float = 0.0
+    warmup: float = 0.0
+    beta_start: float = 1.0
+    beta_end: float = 1.0
+
+    def added(self, error: Tensor, progress: float) -> Tensor:
+        """Return the scalar ``error`` with the penalty at ``progress`` in [0, 1)."""
+        if not self.weight or progress < self.warmup:
+            return error
         done = (progress - self.warmup) / (1 - self.warmup)
-        return self.beta_end + (self.beta_start - self.beta_end) * max(0.0, 1 - done)
+        beta = self.beta_end + (self.beta_start - self.beta_end) * max(0.0, 1 - done)
+        terms = [term for regularizer in self.regularizers if (term := regularizer(beta)) is not None]
+        return error + self.weight * sum(terms) if terms else error
 
 
 @dataclasses.dataclass(frozen=True)
@@ -98,9 +108,8 @@ def optimise(
     groups: Sequence[ParameterGroup],
     iterations: int,
     error: ReconstructionError,
-    regularizers: Sequence[Callable[[float], Tensor | None]],
-    annealing: Annealing,
     name: str,
+    penalty: Penalty = Penalty(),
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
 ) -> tuple[Tensor, list[nn.Parameter]]:
@@ -112,14 +121,13 @@ def optimise(
         groups: learned parameters.
         iterations: steps of the optimizer.
         error: the error that is minimised.
-        regularizers: called with β; their sum is weighted by ``annealing.weight``.
-        annealing: schedule of β.
         name: the block's, for progress and errors.
+        penalty: added to the error.
         precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
 
     Returns:
-        (iterations,) losses without the regulariser, and the parameters that the loss does not depend on; if it depends
+        (iterations,) losses without the penalty, and the parameters that the loss does not depend on; if it depends
         on none, there is one loss.
 
     Raises:
@@ -127,25 +135,24 @@ def optimise(
     """
     learned = [{"params": list(group.parameters), "lr": group.lr} for group in groups]
     descent = SignDescent(learned) if optimizer == "sign" else torch.optim.Adam(learned, fused=True)
-    kind = batches.masks.device.type
-    scaler = torch.amp.GradScaler(kind, enabled=precision == torch.float16)  # else small gradients are lost
+    device = batches.masks.device
+    scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)  # else small gradients are lost
     losses: list[Tensor] = []
     idle = [parameter for group in groups for parameter in group.parameters]
-    progress = tqdm(range(iterations), desc=name, disable=not sys.stderr.isatty(), leave=False, mininterval=1)
+    progress = tqdm(range(iterations), desc=name, disable=None, leave=False, mininterval=1)
     for iteration in progress:
         for settings, group in zip(groups, descent.param_groups, strict=True):
             group["lr"] = settings.lr * SCHEDULES[settings.schedule](iteration / iterations)
         x, target, mask = batches.draw()
-        with torch.autocast(kind, precision, enabled=precision != torch.float32):
+        with autocast(precision, device):
             prediction = block(x, mask)
         loss = error(prediction.float(), target, mask)
         losses.append(loss.detach())
         if not loss.requires_grad:
             _check_finite(losses, name)
             break
-        beta = annealing.beta(iteration / iterations) if annealing.weight else None
         descent.zero_grad(set_to_none=True)
-        scaler.scale(_total(loss, regularizers, beta, annealing.weight)).backward()
+        scaler.scale(penalty.added(loss, iteration / iterations)).backward()
         if iteration == 0:
             idle = [parameter for parameter in idle if parameter.grad is None]
         scaler.step(descent)
@@ -154,16 +161,6 @@ def optimise(
             _check_finite(losses, name)
             progress.set_postfix(loss=f"{losses[-1].item():.3e}")
     return torch.stack(losses).cpu(), idle
-
-
-def _total(
-    loss: Tensor, regularizers: Sequence[Callable[[float], Tensor | None]], beta: float | None, weight: float
-) -> Tensor:
-    """Add the weighted regularisers to the loss, outside the warm-up."""
-    if beta is None:
-        return loss
-    terms = [term for regularizer in regularizers if (term := regularizer(beta)) is not None]
-    return loss + weight * sum(terms) if terms else loss
 
 
 def _check_finite(losses: list[Tensor], name: str) -> None:

@@ -21,7 +21,7 @@ from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, on, slices
 from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
 from flexround.reconstruct.inputs import ends, layer_inputs
-from flexround.reconstruct.optimise import Annealing, ParameterGroup, ReconstructionError, optimise
+from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
@@ -174,6 +174,7 @@ class Phase:
             job.generator(f"{what}mix", block.name, job.device),
         )
         fused = hyper.fused and compiler_works(job.device)
+        regularizers = [rounding.regularizer for rounding in roundings]
         compiled: list[Rounding | ActivationQuantizer] = [*roundings, *attach.quantizers(block)] if fused else []
         for part in compiled:
             part.fuse(True)
@@ -184,9 +185,8 @@ class Phase:
                 groups,
                 iterations,
                 ReconstructionError(p, hyper.mask_padding),
-                [rounding.regularizer for rounding in roundings],
-                Annealing(hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end),
                 block.name,
+                Penalty(regularizers, hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end),
                 job.precision,
                 "adam" if self.steps_alone else hyper.optimizer,
             )

@@ -48,21 +48,19 @@ class _Rehearsal(WeightPhase):
         return found
 
 
-def preflight(
-    job: Reconstruction, samples: Tensor, directory: Path, host_bytes: int | None = None, gpu_bytes: int | None = None
-) -> Forecast:
+def preflight(job: Reconstruction, samples: Tensor, directory: Path, limits: cache.Limits | None = None) -> Forecast:
     """Run the largest block on random activations, through all that is done to a block.
 
     Args:
         job: model and settings; a model in memory is of no use afterwards.
         samples: (N, ...) inputs of the first block.
         directory: of the job's state.
-        host_bytes, gpu_bytes: of each memory that caches may take; None for half of it.
+        limits: of the memory that caches may take; None for those of ``cache.limits``.
 
     Raises:
         InputError: too little room on the disk.
     """
-    caches = engine.place_caches(job, samples, directory, host_bytes, gpu_bytes)
+    caches = engine.place_caches(job, samples, directory, limits)
     sizes = [sum(weight.numel() for weight in block.module.parameters()) for block in job.blocks]
     index = sizes.index(max(sizes))
     hyper = job.hyper

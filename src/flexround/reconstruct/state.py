@@ -6,7 +6,7 @@ writes while the next block is learned; nobody changes what it was given.
 """
 
 import contextlib
-import hashlib
+import functools
 import logging
 import math
 import shutil
@@ -23,7 +23,7 @@ from torch import Tensor
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.reconstruct import codes
-from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, pieces
+from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, write
 from flexround.reconstruct.codes import Part
 
 log = logging.getLogger(__name__)
@@ -171,7 +171,8 @@ class State:
 
     def _write(self, entry: dict[str, Any], part: Part, carry: dict[str, Tensor] | None, old: list[Path]) -> None:
         """Write a block's results; with the activations that it carries on, the list of all that is there, too."""
-        entry["sha256"] = _write_hashed(self.directory / entry["file"], [codes.encode(part)])
+        artifacts.write_bytes(self.directory / entry["file"], codes.encode(part))
+        entry["sha256"] = artifacts.sha256(self.directory / entry["file"])
         if carry is None:
             return
         stem = entry["position"].replace("/", "-")
@@ -184,13 +185,11 @@ class State:
     def _keep(self, name: str, value: Tensor) -> dict[str, Any]:
         """Make sure that a cache is in a file of this directory; return what is needed to read it back."""
         path = file_of(value)
-        if path is not None and path.parent.samefile(self.directory):
-            digest = artifacts.sha256(path)
-        else:
+        if path is None or not path.parent.samefile(self.directory):
             path = self.directory / name
-            digest = _write_hashed(path, pieces(value))
+            artifacts.atomic_write(path, functools.partial(write, value))
         shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
-        return {"file": path.name, "sha256": digest, "shape": shape, "dtype": kind}
+        return {"file": path.name, "sha256": artifacts.sha256(path), "shape": shape, "dtype": kind}
 
     def part(self, entry: dict[str, Any]) -> Part:
         """Return the result of a finished block."""
@@ -248,17 +247,3 @@ def _entry(position: str, record: dict[str, Any] | None) -> dict[str, Any]:
     """Return the entry of a finished block."""
     entry = {"position": position, "file": f"{position.replace('/', '-')}{codes.SUFFIX}"}
     return entry if record is None else entry | {"record": record}
-
-
-def _write_hashed(path: Path, parts: Iterable[bytes | memoryview]) -> str:
-    """Write a file atomically; return its sha256, computed on the way."""
-    digest = hashlib.sha256()
-
-    def write(temporary: Path) -> None:
-        with open(temporary, "wb") as file:
-            for part in parts:
-                digest.update(part)
-                file.write(part)
-
-    artifacts.atomic_write(path, write)
-    return digest.hexdigest()

@@ -40,15 +40,14 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)
-        gpu_bytes = cache.gpu_limit(device, arguments.gpu_cache_mb, arguments.jobs_per_gpu)
-        limits = cache.of_mb(arguments.cache_mb), gpu_bytes
+        limits = cache.limits(device, arguments.cache_mb, arguments.gpu_cache_mb, arguments.jobs_per_gpu)
         if arguments.preflight:
-            forecast = preflight(work, x, directory, *limits)
+            forecast = preflight(work, x, directory, limits)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
         budget = arguments.state_gb * 1e9
         with State(directory, resume.fingerprint(job, weights | samples, device), budget, PACE).opened() as state:
-            records = reconstruct(work, x, state, *limits)
+            records = reconstruct(work, x, state, limits)
             for clause in left(work, records):
                 log.warning("%s: %s", job.run, clause)
             facts = {
