@@ -60,44 +60,41 @@ def picture(rng, height, width, form="JPEG"):
     return buffer.getvalue()
 
 
-def images(path, folder, count, classes=CLASSES, size=32, seed=0):
-    """Write a tar of ``count`` JPEGs of each class, as FOLDER/CLASS/NUMBER.jpg."""
-    rng = np.random.default_rng(seed)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for number in range(count):  # classes alternate: the order in the tar is not the order of the names
-            for name in classes:
-                add(tar, f"{folder}/{name}/{number:04}.jpg", picture(rng, size, size))
-
-
 def add(tar, name, content):
     entry = tarfile.TarInfo(name)
     entry.size = len(content)
     tar.addfile(entry, io.BytesIO(content))
 
 
+def write_tar(path, files):
+    """Write contents, given by name, as a tar."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with tarfile.open(path, "w") as tar:
+        for name, content in files.items():
+            add(tar, name, content)
+
+
+def images(path, folder, count, classes=CLASSES, size=32, seed=0):
+    """Write a tar of ``count`` JPEGs of each class, as FOLDER/CLASS/NUMBER.jpg."""
+    rng = np.random.default_rng(seed)
+    places = [(number, name) for number in range(count) for name in classes]  # not the order of the names
+    write_tar(path, {f"{folder}/{name}/{number:04}.jpg": picture(rng, size, size) for number, name in places})
+
+
 def samples(path, names=("n2_b.JPEG", "n1_a.JPEG", "n3_c.JPEG"), more=(), size=(40, 32)):
     """Write a tar of one image of each class, among other files."""
     rng = np.random.default_rng(0)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for name in ("README.md", *more):
-            add(tar, name, b"one image of each class")
-        for name in names:
-            add(tar, name, picture(rng, *size))
+    others = dict.fromkeys(("README.md", *more), b"one image of each class")
+    write_tar(path, others | {name: picture(rng, *size) for name in names})
 
 
 def photographs(path, labels=("3", "1"), header="ImageId,URL,TrueLabel,Author", size=(32, 40), left_out=()):
     """Write a tar of photographs and of their labels, which count from 1."""
     rng = np.random.default_rng(1)
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with tarfile.open(path, "w") as tar:
-        for number in range(len(labels)):
-            content = picture(rng, *size, "PNG")
-            if number not in left_out:
-                add(tar, f"dataset/images/{9 - number}.png", content)
-        rows = [f'{9 - number},https://x,{label},"Zürich, Ann"' for number, label in enumerate(labels)]
-        add(tar, "dataset/images.csv", "\n".join([header, *rows, ""]).encode())
+    contents = [picture(rng, *size, "PNG") for _ in labels]
+    files = {f"dataset/images/{9 - n}.png": content for n, content in enumerate(contents) if n not in left_out}
+    rows = [f'{9 - number},https://x,{label},"Zürich, Ann"' for number, label in enumerate(labels)]
+    write_tar(path, files | {"dataset/images.csv": "\n".join([header, *rows, ""]).encode()})
 
 
 def llama(seed=0, **changes):

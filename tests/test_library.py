@@ -64,6 +64,7 @@ def test_torchvision_networks_are_known(tmp_path, build):
     quantized = flexround.quantize(model, x, "q-flexround-w4a4", **FEW | {"iters": 1})
     assert torch.equal(flexround.load(quantized.save(tmp_path), build())(x), quantized(x))
     assert {stored.grid.qmax for stored in quantized.codes().values()} == {7, 127}, "first and last layer have 8 bits"
+    assert "output" in {where for _, where in quantized.sites}, "as BRECQ cuts them, not as any network is cut"
 
 
 def test_a_llama_takes_the_settings_of_the_suite():
@@ -74,6 +75,7 @@ def test_a_llama_takes_the_settings_of_the_suite():
     assert quantized.sources["iters"] == "given"
     assert [record["block"] for record in quantized.report] == ["layers.0", "layers.1"]
     assert quantized.codes()["model.layers.0.mlp.up_proj"].codes.dtype == torch.uint8
+    assert len(quantized.sites) == 2 * 4, "query, key and value share one, gate and up another"
 
 
 def test_learning_helps_and_seeds_decide_the_bits():
