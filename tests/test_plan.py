@@ -306,3 +306,16 @@ def test_a_block_is_counted_as_autograd_sees_it(paper):
     assert (first.layers, first.weights) == (6, 12 * 768**2)
     assert first.flop == 2 * 128 * first.weights + 4 * 128**2 * 768, "linears, and the two products of attention"
     assert len(counted.blocks) == 12
+
+
+@pytest.mark.parametrize(
+    ("task", "checkpoint"), [("wikitext2", "gpt-neo-125m"), ("commonsense", "llama-7b"), ("glue-rte", "bert-base")]
+)
+def test_a_network_whose_code_looks_at_values_is_counted_in_memory(task, checkpoint):
+    params = load_params("mini")
+    task, own = protocol.named(params.scale, task), params.checkpoint(checkpoint)
+    by_structure = own.model.model_copy(update={"blocks": "flexround.models.structure:blocks"})
+    found = workload.network(own.model_copy(update={"model": by_structure}), task)
+    expected = workload.network(own, task)
+    assert [block.flop for block in found.blocks] == [block.flop for block in expected.blocks]
+    assert found.parameters == expected.parameters

@@ -1,11 +1,13 @@
 """What a network computes and keeps, block by block, from shapes alone: real code on tensors that have no memory."""
 
+import contextlib
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.utils.flop_counter import FlopCounterMode
 
+from flexround.errors import InputError
 from flexround.models import blocks, build
 from flexround.models.surgery import attach
 from flexround.models.tensors import weightless
@@ -15,10 +17,20 @@ from flexround.tasks.protocol import Task
 
 
 def network(checkpoint: Checkpoint, task: Task) -> NetworkCost:
-    """Count a checkpoint's architecture on one sample of a task, at its longest; blocks that are alike count once."""
-    with weightless():
-        model = build.architecture(checkpoint, task.head).to("meta").requires_grad_(True)
-    x = torch.zeros(1, *task.input_shape, dtype=getattr(torch, task.input_dtype), device="meta")
+    """Count a checkpoint's architecture on one sample of a task, at its longest; blocks that are alike count once.
+
+    Code that looks at the values of tensors, such as that of networks cut by structure, needs tensors in memory.
+    """
+    try:
+        return _counted(checkpoint, task, "meta")
+    except (InputError, RuntimeError):
+        return _counted(checkpoint, task, "cpu")
+
+
+def _counted(checkpoint: Checkpoint, task: Task, device: str) -> NetworkCost:
+    with weightless() if device == "meta" else contextlib.nullcontext():
+        model = build.architecture(checkpoint, task.head).to(device).requires_grad_(True)
+    x = torch.zeros(1, *task.input_shape, dtype=getattr(torch, task.input_dtype), device=device)
     known: dict[tuple[object, ...], tuple[BlockCost, Tensor]] = {}
     counted = []
     for block in build.cut(checkpoint, model):
