@@ -26,13 +26,6 @@ def resolved(recipe, checkpoint="resnet18-brecq", scale="paper"):
 # what is shipped
 
 
-def test_the_scales_that_are_shipped_have_the_names_of_their_files():
-    shipped = [path.stem for path in (PARAMS / "scales").glob("*.yaml")]
-    assert {*SCALES} <= {*shipped}
-    assert [loaded(name).scale.name for name in shipped] == shipped
-    assert [loaded(name).scale.comparable for name in SCALES] == [False, True]
-
-
 def test_the_published_numbers_are_the_papers():
     content = (PARAMS / "published.csv").read_bytes()
     assert content.count(b"\n") == 1 + 1116
