@@ -99,10 +99,10 @@ def test_an_svg_links_its_points_follows_the_theme_and_is_the_same_every_time() 
 def test_equal_figures_are_equal_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name, epoch in (("a", "1"), ("b", "1000000000")):
         monkeypatch.setenv("SOURCE_DATE_EPOCH", epoch)  # what matplotlib would write as the date
-        save(draw([shifts()], "Updates", "mini", 1.0), tmp_path / name / "figure3.v1")
+        paths = (tmp_path / name / f"figure3.{kind}" for kind in ("pdf", "png"))
+        save(draw([shifts()], "Updates", "mini", 1.0), *paths)
     for suffix in (".pdf", ".png"):
-        one, other = ((tmp_path / name / f"figure3.v1{suffix}").read_bytes() for name in "ab")
+        one, other = ((tmp_path / name / f"figure3{suffix}").read_bytes() for name in "ab")
         assert len(one) > 1000
         assert one == other
-    assert sorted(path.name for path in (tmp_path / "a").iterdir()) == ["figure3.v1.pdf", "figure3.v1.png"]
-    assert b"Date" not in (tmp_path / "a" / "figure3.v1.pdf").read_bytes()
+    assert b"Date" not in (tmp_path / "a" / "figure3.pdf").read_bytes()

@@ -38,7 +38,7 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
         (mini / f"table{number}.csv").write_text(text)
         (mini / f"table{number}.tex").write_text(latex.render(grid.read(text), PLAN.params.tables[number], PLAN.scale))
     drawn = figure_style.new_figure(2, 1, "dot", "mini")
-    figure_style.save(drawn, mini / "figure3")
+    figure_style.save(drawn, mini / "figure3.pdf", mini / "figure3.png")
     return root
 
 

@@ -31,7 +31,7 @@ def run(arguments: argparse.Namespace) -> None:
         drawn = curves.draw(_sizes(job, job.sizes), axis, title, scale)
     else:
         drawn = shifts.draw(list(map(_shifts, job.shifts)), title, scale, job.large_weight)
-    figure_style.save(drawn, job.out.with_suffix(""))
+    figure_style.save(drawn, job.out, job.out.with_suffix(".png"))
 
 
 def _shifts(shift: Shift) -> shifts.Shifts:

@@ -14,7 +14,7 @@ from flexround.results import grid, published_results, ranking, typed_csv
 from flexround.results.claims import verdicts
 from flexround.results.grid import GridRow, TableGrid
 from flexround.results.render import leads, markdown, overview
-from flexround.results.render.figure_style import save_png
+from flexround.results.render.figure_style import save
 from flexround.results.render.overview import Standing, standing
 from flexround.results.render.words import plain, scale_note
 from flexround.settings.load import load_params
@@ -63,7 +63,7 @@ def status(arguments: argparse.Namespace) -> str:
             raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
         lines = verdicts.against_adaround(verdicts.load(arguments.claims, params.scale))
         drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
-        save_png(drawn, arguments.figure)
+        save(drawn, arguments.figure)
         log.info("%s", arguments.figure)
     return status_table(standings, params.scale)
 

@@ -90,7 +90,7 @@ def _panel(axes: Axes, panel: str, points: Sequence[CurvePoint], axis: Axis) -> 
         x = [float(point.at) if axis.sizes else ticks.index(point.at) + shift for point in own]
         y = [point.value for point in own]
         look = {"color": METHOD_COLOURS[index % METHODS], "marker": METHOD_MARKERS[index % METHODS], "markersize": 4}
-        axes.errorbar(x, y, [point.bar for point in own], label=method, linewidth=1.2, capsize=2.5, **look)
+        axes.errorbar(x, y, yerr=[point.bar for point in own], label=method, linewidth=1.2, capsize=2.5, **look)
         link(axes, x, y, [point.sheet for point in own])
     if axis.sizes:
         axes.set_xscale("log", base=2)

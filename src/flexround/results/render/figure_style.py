@@ -25,6 +25,7 @@ BLUE, ORANGE, GREY = "#0072B2", "#D55E00", "#777777"
 METHOD_COLOURS = (BLUE, ORANGE, "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 METHOD_MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 PNG_DPI = 150
+METADATA = {".pdf": {"CreationDate": None, "Producer": None}, ".png": {"Software": None}}  # what is left out
 LETTERS = 15  # of a title, in an inch
 
 STYLE = {
@@ -108,17 +109,8 @@ def svg(figure: Figure, name: str, said: Mapping[str, str]) -> str:
     return re.sub(r'<a xlink:href="#cell-([\d.]+)"[^>]*>', told, drawn)
 
 
-def save(figure: Figure, path: Path) -> None:
-    """Write ``path``.pdf and ``path``.png atomically, without dates or versions: equal figures are equal files."""
-    _write(figure, path.with_name(path.name + ".pdf"), {"CreationDate": None, "Producer": None})
-    save_png(figure, path.with_name(path.name + ".png"))
-
-
-def save_png(figure: Figure, path: Path) -> None:
-    """Write a PNG atomically, as :func:`save` does."""
-    _write(figure, path, {"Software": None})
-
-
-def _write(figure: Figure, path: Path, metadata: dict[str, None]) -> None:
+def save(figure: Figure, *paths: Path) -> None:
+    """Write a figure to PDF and PNG files atomically, without dates or versions: equal figures are equal files."""
     with style():
-        atomic_write(path, functools.partial(figure.savefig, metadata=metadata, dpi=PNG_DPI))
+        for path in paths:
+            atomic_write(path, functools.partial(figure.savefig, metadata=METADATA.get(path.suffix), dpi=PNG_DPI))
