@@ -7,6 +7,7 @@ import pytest
 from table_runs import OF_RUNS, SETTINGS, loaded, settings_csv
 
 from flexround.errors import SettingsError
+from flexround.jobs import resolve
 from flexround.jobs.tabulate import settings_of
 from flexround.results import grid, paper_numbers
 from flexround.results.render import html, latex, terminal
@@ -73,6 +74,12 @@ def test_values_come_from_the_scale():
 def test_one_value_printed_for_several_must_be_theirs(number, when, values, message):
     with pytest.raises(SettingsError, match=message):
         entries(number, trained(when, values))
+
+
+@pytest.mark.parametrize("scale", ["mini", "paper", "real", "short"])
+def test_every_table_of_a_shipped_scale_has_its_settings_agreed(scale):
+    plan = Plan(loaded(scale))
+    assert all(resolve.inputs(plan, "tabulate", number) for number in plan.complete_tables())
 
 
 def test_what_the_scale_lacks_is_named():
