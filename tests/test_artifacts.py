@@ -2,6 +2,7 @@
 
 import errno
 import functools
+import itertools
 import os
 import resource
 import signal
@@ -243,3 +244,20 @@ def test_something_else_in_the_place_of_a_manifest_is_refused(listed, text, mess
         InputError, match=rf"manifest\.json: {message}.*; delete {listed} and run the same command again"
     ):
         read_manifest(listed)
+
+
+def test_flipped_bits_of_a_manifest_are_noticed_or_change_nothing(listed):
+    path = listed / "manifest.json"
+    content, expected = path.read_bytes(), read_manifest(listed)
+    refused, flips = 0, list(itertools.product(range(len(content)), range(8)))[::23]
+    for position, bit in flips:
+        flipped = bytearray(content)
+        flipped[position] ^= 1 << bit
+        path.write_bytes(flipped)
+        try:
+            found = read_manifest(listed)
+        except InputError:
+            refused += 1
+        else:
+            assert {key: found[key] for key in expected} == expected, (position, bit)
+    assert refused > 0.8 * len(flips)
