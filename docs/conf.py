@@ -50,6 +50,7 @@ CONTENTS = """
 docs/quick-start
 docs/results
 docs/made/tables
+docs/made/ranking
 ```
 
 ```{toctree}

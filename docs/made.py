@@ -1,4 +1,4 @@
-"""Pages that are made when the site is built: of tables, of hyper-parameters, and the reference from docstrings."""
+"""Pages that are made when the site is built: tables, ranking, hyper-parameters, and the reference from docstrings."""
 
 import importlib
 import pkgutil
@@ -8,8 +8,8 @@ from pathlib import Path
 from typing import Any
 
 import flexround
-from flexround.results import paper_numbers
-from flexround.results.render import markdown, table_page
+from flexround.results import paper_numbers, published_results, ranking, typed_csv
+from flexround.results.render import markdown, table_page, words
 from flexround.settings.layout import PARAMS, ROOT
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
@@ -28,7 +28,7 @@ ROOMS = {
 def write(directory: Path) -> None:
     """Write all made pages into a directory of their own."""
     shutil.rmtree(directory, ignore_errors=True)
-    for name, text in {**tables(), **hyper_parameters(), **reference()}.items():
+    for name, text in {**tables(), **ranked(), **hyper_parameters(), **reference()}.items():
         path = directory / f"{name}.md"
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
@@ -47,8 +47,24 @@ def tables() -> dict[str, str]:
         for series, of_series in scales.items()
         for number, made_at in sorted(of_series.items())
     }
-    words = "For each the paper's numbers, those that this repository publishes, and how the paper's claims fare."
-    return {"tables": f"# Tables\n\n{words}\n\n{_contents(pages)}", **pages}
+    about = "For each the paper's numbers, those that this repository publishes, and how the paper's claims fare."
+    return {"tables": f"# Tables\n\n{about}\n\n{_contents(pages)}", **pages}
+
+
+def ranked() -> dict[str, str]:
+    """Return the page that ranks the roundings, over the tables of each scale whose ranking is published."""
+    parts = ["# Which rounding is best?\n\n[How cells are counted](../trust.md#which-method-is-best)."]
+    header = ["cells", "method", "unbeaten, %", "number", "leads", "shares", "loses", "left out"]
+    for path in sorted((PARAMS / "scales").glob("*.yaml")):
+        scale = load_params(path.stem).scale
+        file = published_results.DIRECTORY / published_results.published_name(scale, "ranking.csv")
+        lines = [line for line in typed_csv.load_made(ROOT / file, ranking.Line) if line.scale == scale.name]
+        rows = [[line.group, markdown.escape(line.method), *map(str, line[3:-1])] for line in lines]
+        if rows:
+            parts.append(
+                f"## Scale {scale.name}\n\n{words.scale_note(scale)}\n\n{markdown.table(header, rows, texts=2)}"
+            )
+    return {"ranking": "\n\n".join(parts) + "\n"}
 
 
 def hyper_parameters() -> dict[str, str]:
@@ -58,8 +74,8 @@ def hyper_parameters() -> dict[str, str]:
     escaped = [[cell.replace("|", "\\|") for cell in row] for row in rows]
     table = markdown.table(("key", "values", "meaning"), escaped, texts=3)
     which = "[Configuration](../../config/README.md#settings) says which rule wins."
-    words = f"The keys of `hyper` rules, their values and their meaning. {which}"
-    return {"hyper-parameters": f"# Every hyper-parameter\n\n{words}\n\n{table}\n"}
+    about = f"The keys of `hyper` rules, their values and their meaning. {which}"
+    return {"hyper-parameters": f"# Every hyper-parameter\n\n{about}\n\n{table}\n"}
 
 
 def _values(facts: dict[str, Any]) -> str:
@@ -84,8 +100,8 @@ def reference() -> dict[str, str]:
     pages = {"reference/flexround": f"# flexround\n\n{_directives(public)}"}
     for room, about in ROOMS.items():
         pages[f"reference/{room}"] = f"# {room}\n\n{about}.\n\n" + "\n".join(map(_module, _modules(room)))
-    words = "Made from docstrings. For a network or a rounding of your own, what is public in `flexround` is enough."
-    return {"reference": f"# Reference\n\n{words}\n\n{_contents(pages)}", **pages}
+    about = "Made from docstrings. For a network or a rounding of your own, what is public in `flexround` is enough."
+    return {"reference": f"# Reference\n\n{about}\n\n{_contents(pages)}", **pages}
 
 
 def _kind(name: str) -> str:

@@ -1,5 +1,6 @@
 """The pages that are made for the site, and what is done to those that are written."""
 
+import csv
 import importlib
 import re
 import sys
@@ -37,6 +38,16 @@ def test_each_table_has_a_page(made):
         if name != "tables" and not re.search(r"^\| .*\d", text, re.MULTILINE):
             assert not (ROOT / f"results/reference/{Path(name).name}.csv").exists(), name
             assert f"make results/{Path(name).name}.csv" in text
+
+
+def test_the_ranking_has_every_line_of_what_is_published(made):
+    page = made.ranked()["ranking"]
+    (scale,) = re.findall(r"^## Scale (\w+)$", page, re.MULTILINE)
+    published = list(csv.DictReader((ROOT / "results/reference/ranking.csv").open()))
+    assert scale == "mini"
+    assert len(re.findall(r"^\| .* \|$", page, re.MULTILINE)) == len(published) + 2
+    first = published[0]
+    assert f"| all | {first['method']} | {first['unbeaten']} | {first['cells']} | {first['leads']} |" in page
 
 
 def test_every_hyper_parameter_has_a_row_with_values_and_meaning(made):
