@@ -88,7 +88,7 @@ CHANGELOG
 ```
 """
 MARKS = re.compile(r"``.+?``|`[^`]+`_*|\\.|[|*]")  # what means something in reStructuredText, and what stays
-LINK = re.compile(r"(?<!!)\[([^\]]+)\]\(([^):#]+)\)")  # not an image's
+LINK = re.compile(r"(?<!!)\[(?!!)([^\]]+)\]\(([^):#]+)\)")  # not an image's, nor one around an image
 
 
 def complete(app: Sphinx, name: str, source: list[str]) -> None:

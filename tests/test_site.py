@@ -90,6 +90,7 @@ def test_the_reference_has_what_is_public_and_every_module_of_a_room(made):
 
 def test_images_stay_images_and_links_to_code_become_text(made):
     conf = importlib.import_module("conf")
-    text = ["![a](figures/bits.png) [b](../params) [c](results.md) [d](https://x.org)"]
+    images = "![a](figures/bits.png) [![a](figures/bits.png)](#here)"
+    text = [f"{images} [b](../params) [c](results.md) [d](https://x.org)"]
     conf.complete(None, "docs/none", text)
-    assert text == ["![a](figures/bits.png) b [c](results.md) [d](https://x.org)"]
+    assert text == [f"{images} b [c](results.md) [d](https://x.org)"]
