@@ -238,6 +238,15 @@ def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monke
     assert not (results / "records").exists()
 
 
+def test_a_pull_makes_the_copies_of_a_scale_with_a_series_of_its_own(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results, made = Path("results/own"), ("own1.csv", "own1.tex", "figure1.png", "claims.html", "metrics.json")
+    for name in (*made, "data/a/rows.csv", "records/a"):
+        artifacts.write_text(results / name, name)
+    snakemake_records.restore(results, results / "records")
+    assert {path.name for path in Path("results").iterdir() if path.is_file()} == {*made} - {"metrics.json"}
+
+
 def test_an_interrupted_push_is_continued(published, tmp_path):
     shutil.copytree(published.root, tmp_path / "project", symlinks=True)
     project = Clone(tmp_path / "project")

@@ -19,7 +19,7 @@ from flexround.settings.load import load_params
 from flexround.tools import cli
 
 METADATA = Path(".snakemake/metadata")
-COPIED = ("table*", "real*", "figure*", "claims*", "errata*", "ranking*")  # of outputs, those that also lie in results/
+COPIED = (".csv", ".tex", ".html", ".pdf", ".png")  # of the files beside each other, those that also lie in results/
 
 log = logging.getLogger(__name__)
 
@@ -72,7 +72,7 @@ def restore(results: Path, kept: Path) -> None:
     now = time.time()  # of what was pulled together nothing is newer, and a directory has no checksum
     for path in (results, *results.rglob("*")):
         os.utime(path, (now, now))
-    for file in (file for pattern in COPIED for file in results.glob(pattern)):
+    for file in (file for file in results.iterdir() if file.suffix in COPIED):
         shutil.copyfile(file, results.parent / file.name)
 
 
