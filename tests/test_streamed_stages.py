@@ -92,6 +92,9 @@ def test_from_the_source_to_a_quantized_evaluation_whole_and_in_half_precision(m
         kinds = {name.rpartition(".")[2]: parameter.dtype for name, parameter in read.pop().named_parameters()}
         steps = kinds.pop("raw_step", torch.float32)
         assert (set(kinds.values()), steps) == ({torch.bfloat16}, torch.float32), "never whole in float32"
+    shutil.rmtree(work.root / "results/lm")
+    resident = make(evaluated="bfloat16", streamed=False)
+    assert resident.metrics(*NAMES, recipes[1])["metrics"] == half["metrics"], "made and evaluated in memory"
 
 
 def test_adapters_on_a_streamed_network(make):
