@@ -10,6 +10,7 @@ from torch import nn
 
 import flexround
 from flexround.errors import InputError, SettingsError
+from flexround.library import auto_blocks
 from flexround.models import blocks as protocol
 from flexround.models import structure, transformer
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
@@ -128,6 +129,31 @@ def test_parallel_branches_are_one_block_however_little_the_outputs_differ():
     model = torchvision.models.googlenet(num_classes=10, aux_logits=False, init_weights=False).eval()
     found = flexround.quantize(model, torch.randn(2, 3, 32, 32), "b-rtn-w4", **FEW)
     assert sum(record["block"].startswith("inception") for record in found.report) == 9
+
+
+@pytest.mark.parametrize("name", ["mobilenet_v3_small", "efficientnet_b0"])
+@torch.no_grad()
+def test_a_shortcut_that_is_added_in_place_stays_inside_its_block(name):
+    """The network writes on what a part gave (``result += input``), which hid that it reads something earlier."""
+    torch.manual_seed(0)
+    model = getattr(torchvision.models, name)(num_classes=10).eval()
+    x = torch.randn(4, 3, 32, 32)
+    blocks = auto_blocks.automatic(model, x)
+    names = {block.name for block in blocks}
+    shortcuts = {name for name, module in model.named_modules() if getattr(module, "use_res_connect", False)}
+    assert len(shortcuts) >= 5
+    assert shortcuts <= names
+    kept, given = protocol.run(blocks[:10], x), protocol.run(blocks[:10], x)
+    protocol.run(blocks[10:], given)
+    assert torch.equal(kept, given), "nobody writes on the activations of a block"
+    assert auto_blocks.apart(protocol.run(blocks, x), model(x)) < auto_blocks.CLOSE
+
+
+def test_a_value_that_is_not_finite_in_one_output_alone_is_no_equality():
+    x = torch.tensor([1.0, torch.nan, torch.inf])
+    assert auto_blocks.apart(x, x) == 0
+    assert auto_blocks.apart(x, torch.tensor([1.0, 2.0, torch.inf])) == torch.inf
+    assert auto_blocks.apart(torch.tensor([1.0, 2.0, torch.inf]), x) == torch.inf
 
 
 MASKS = {

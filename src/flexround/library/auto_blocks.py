@@ -250,9 +250,14 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
 
 
 def apart(x: Tensor, y: Tensor) -> float:
-    """Return the largest difference between two outputs of one shape and any type, of the largest; 0 for NaN."""
+    """Return the largest difference between two outputs of one shape and any type, of the largest of ``y``.
+
+    What is equal, NaN or infinite in both, is no difference; what is so in one alone is an infinite one.
+    """
     x, y = x.double(), y.double()
-    return float(((x - y).abs().max() / y.abs().max().clamp_min(torch.finfo(y.dtype).tiny)).nan_to_num(0))
+    same = (x == y) | (x.isnan() & y.isnan())
+    largest = y.nan_to_num(0, 0, 0).abs().max().clamp_min(torch.finfo(y.dtype).tiny)
+    return float(((x - y).abs().masked_fill(same, 0) / largest).nan_to_num(torch.inf).max())
 
 
 def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
@@ -261,7 +266,10 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     layers: list[nn.Module] = []
 
     def watch(name: str) -> Callable[..., None]:
-        return lambda module, *call: ran.append(_Part(name, module, *call))
+        def keep(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+            ran.append(_Part(name, module, arguments, keywords, copy.deepcopy(output)))  # the network may write on it
+
+        return keep
 
     with contextlib.ExitStack() as hooks:
         for name, module in model.named_modules(remove_duplicate=False):
@@ -300,10 +308,12 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, 
         model: the network.
         parts: in the order of their calls.
         row: an input of the network, (1, ...), for everything that runs before the last part but one.
-        x: the output (N, ...) of the last part but one; if there is none, the network's input.
+        x: the output (N, ...) of the last part but one; if there is none, the network's input. It stays as it is, also
+            if the network writes on it, as ``x += y`` does.
         earlier: what all other outputs are, in the place of those for the row.
     """
     *before, last = parts
+    x = x.clone()
     replaced: dict[nn.Module, Callable[..., Any]] = {}
     for part in before:
         seen = None if earlier is None else torch.full_like(first_output(part.output), earlier)
