@@ -267,7 +267,8 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
 
     def watch(name: str) -> Callable[..., None]:
         def keep(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
-            ran.append(_Part(name, module, arguments, keywords, copy.deepcopy(output)))  # the network may write on it
+            kept = _as_many(output, 1, None)  # copied, because the network may write on it
+            ran.append(_Part(name, module, arguments, keywords, kept))
 
         return keep
 
