@@ -244,6 +244,7 @@ def test_what_the_caller_has_switched_on_or_off_changes_no_bit():
         for name, stored in usual.codes().items():
             assert torch.equal(found.codes()[name].codes, stored.codes), context
             assert torch.equal(found.codes()[name].grid.step, stored.grid.step), context
+    assert torch.tensor(1e-39) * 1 > 0, "denormal numbers are the caller's again"
 
 
 def test_the_import_is_quick_and_public_names_are_listed():

@@ -48,7 +48,8 @@ def run(arguments: argparse.Namespace) -> int:
             if "torch" in sys.modules:
                 from flexround.machine import precision  # imports torch, which many stages do without
 
-                precision.repeated(lambda: module.run(arguments))
+                with precision.without_denormals():
+                    precision.repeated(lambda: module.run(arguments))
             else:
                 module.run(arguments)
             code.check()

@@ -1,4 +1,4 @@
-"""How a GPU computes: the same bits each time, and float32 as float32 unless TF32 is asked for, as the CPU does."""
+"""How numbers are computed: on a GPU the same bits each time and float32 as float32, on a CPU without denormal numbers."""
 
 import contextlib
 import logging
@@ -51,12 +51,29 @@ def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
 
 
 @contextlib.contextmanager
+def without_denormals() -> Iterator[None]:
+    """Have a CPU take numbers below 1e-38 for 0 inside, and threads that begin inside for ever.
+
+    Adam's averages become such numbers where the gradient stays 0, as that of a weight that AdaRound has decided, and
+    an operation on one takes a CPU 15 times as long. See bench/RESULTS.md.
+    """
+    before = not (torch.tensor(1e-39, dtype=torch.float32) * 1).item()
+    torch.set_flush_denormal(True)
+    try:
+        yield
+    finally:
+        torch.set_flush_denormal(before)
+
+
+@contextlib.contextmanager
 def neutral() -> Iterator[None]:
-    """Compute inside as in a fresh process: gradients on, no autocast, float32 by default, whatever the caller set."""
+    """Compute inside as a job does: gradients on, no autocast, float32 by default, whatever the caller set."""
     before = torch.get_default_dtype()
     torch.set_default_dtype(torch.float32)
     try:
-        with torch.inference_mode(False), torch.enable_grad(), contextlib.ExitStack() as stack:
+        with contextlib.ExitStack() as stack:
+            for context in (torch.inference_mode(False), torch.enable_grad(), without_denormals()):
+                stack.enter_context(context)
             for kind in ("cpu", "cuda"):
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
