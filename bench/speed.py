@@ -147,7 +147,7 @@ def quantize_weights(
     return learned
 
 
-def quantize_activations(block: Block, x: Tensor, batch: int) -> list[nn.Parameter]:
+def quantize_activations(block: Block, x: Tensor, batch: int, fused: bool) -> list[nn.Parameter]:
     """Put LSQ steps with dropping at a block's sites; return the steps."""
     for site in block.sites:
         attach.attach_quantizer(site, attach.Observer(Scheme(4), "minmax", 2.4))
@@ -157,6 +157,7 @@ def quantize_activations(block: Block, x: Tensor, batch: int) -> list[nn.Paramet
     for site in block.sites:
         quantizer = attach.attached_quantizer(site).quantizer
         quantizer.keep_probability, quantizer.generator = KEEP, torch.Generator(x.device).manual_seed(0)
+        quantizer.fuse(fused)
         attach.attach_quantizer(site, quantizer)
         learned.append(quantizer.raw_step.requires_grad_(True))
     return learned
@@ -201,7 +202,7 @@ def iterations(given: argparse.Namespace) -> None:
                     learned = quantize_weights(made, rounding, scheme, given.fused)
                     draw = drawn(x, target, KEEP if variant == "Q" else 1.0, batch)
                 if variant == "Q":
-                    learned += quantize_activations(made, x, batch)
+                    learned += quantize_activations(made, x, batch, given.fused)
                 step = stepper(made, draw, learned, kind)
                 total[:2] += measure(step, given.repeats, device)
                 if device.type == "cuda":
@@ -315,11 +316,12 @@ def main() -> None:
     given = parser.parse_args()
     torch.set_num_threads(given.threads)
     memory.keep_freed_memory()  # as every stage does
-    {
-        "iterations": lambda: iterations(given),
-        "search": lambda: search(torch.device(given.device)),
-        "start": lambda: start(given.repeats),
-    }[given.what]()
+    with precision.without_denormals():
+        {
+            "iterations": lambda: iterations(given),
+            "search": lambda: search(torch.device(given.device)),
+            "start": lambda: start(given.repeats),
+        }[given.what]()
 
 
 if __name__ == "__main__":

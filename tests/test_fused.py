@@ -1,6 +1,7 @@
 """Fake quantization compiled: the same numbers as operation by operation, and what happens where it can't be."""
 
 import functools
+import itertools
 
 import pytest
 import tensors
@@ -13,7 +14,7 @@ from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.adaquant import AdaQuant
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
-from flexround.quant.functions import StepQuantize
+from flexround.quant.functions import DivideRound, StepQuantize
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.rounding import Axes, Rounding
 from flexround.reconstruct import phases
@@ -44,17 +45,30 @@ def values(made, weight, on, kind):
     return [quantized.detach(), regularizer, weight.grad, *(parameter.grad for parameter in made.parameters())]
 
 
+@pytest.fixture(autouse=True)
+def small_tensors_too(monkeypatch):
+    """Compile what is small, too, for which nobody waits."""
+    monkeypatch.setattr(formula, "LARGE", 0)
+
+
 @needs_compiler
 @pytest.mark.parametrize(
-    ("rounding_class", "kind"),
-    [(FlexRound, torch.float32), (FlexRound, torch.bfloat16), (AdaQuant, torch.float32), (AdaRound, torch.bfloat16)],
+    ("rounding_class", "shape", "kind"),
+    [
+        (FlexRound, (48, 40), torch.float32),
+        (FlexRound, (48, 40), torch.bfloat16),
+        (FlexRound, (16, 5, 3, 3), torch.float32),
+        (FlexRound, (16, 1, 3, 3), torch.float32),
+        (AdaQuant, (48, 40), torch.float32),
+        (AdaRound, (16, 5, 3, 3), torch.bfloat16),
+    ],
 )
-def test_compiled_values_and_gradients_are_those_of_the_operations_one_by_one(rounding_class, kind):
+def test_compiled_values_and_gradients_are_those_of_the_operations_one_by_one(rounding_class, shape, kind):
     """Somewhere in learning, some weights clipped; the value in the type of the products, the rest in float32."""
-    weight = tensors.randn(48, 40) * 0.1
+    weight = tensors.randn(*shape) * 0.1
     low, high = channel_range(weight, 0)
     grid = grid_from_range(0.7 * low, 0.7 * high, Scheme(4, symmetric=False, axis=0), has_negatives=True)
-    made = rounding_class(weight, grid, Axes(0))
+    made = rounding_class(weight, grid, Axes(0, 1 if len(shape) == 4 else None))
     for number, parameter in enumerate(made.parameters()):
         parameter.data += 0.05 * tensors.randn(*parameter.shape, seed=number)
     weight.requires_grad_()
@@ -77,6 +91,8 @@ def test_compiled_activations_and_gradients_are_those_of_the_operations_one_by_o
     found = []
     for on in (False, True):
         x = tensors.randn(*shape).to(kind)
+        if len(shape) == 4:  # the gradient comes in another layout
+            x = x.to(memory_format=torch.channels_last)
         low, high = (x.float().quantile(q).reshape(()) for q in (0.02, 0.97))
         quantizer = ActivationQuantizer(grid_from_range(low, high, Scheme(4, symmetric=False, axis=None), True))
         quantizer.raw_step.requires_grad_()
@@ -141,12 +157,26 @@ def test_a_rounding_that_can_not_be_compiled_is_an_error_before_anything_runs():
     assert toy.job(recipe).rounding is Own
 
 
-def test_a_network_may_have_activations_of_many_kinds(monkeypatch):
+def test_a_network_may_have_weights_of_many_kinds(monkeypatch):
     """More than torch's limit, which is eight."""
     monkeypatch.setattr(torch, "compile", functools.partial(torch.compile, backend="eager"))  # not to wait for C++
     formula._compiled.cache_clear()
     step, low, high = torch.tensor(0.1), torch.tensor(-8.0), torch.tensor(7.0)
-    for rank in range(1, 11):
-        x = tensors.randn(*[2] * rank)
-        assert StepQuantize.apply(x, step, low, high, None, True).shape == x.shape
+    for shape in itertools.product((1, 4), (1, 4), (1, 4)):
+        for channels in ((), (*shape[:1], 1, 1)):
+            weight, small = tensors.randn(*shape), torch.zeros(channels)
+            assert (
+                DivideRound.apply(weight, step, small, torch.zeros(shape), None, None, low, high, True).shape == shape
+            )
     formula._compiled.cache_clear()
+
+
+def test_a_small_tensor_is_computed_operation_by_operation(monkeypatch):
+    """A compiled function's call would take longer; a tensor of that size is compiled."""
+    called = []
+    monkeypatch.setattr(formula, "LARGE", 12)
+    monkeypatch.setattr(formula, "_compiled", lambda function: called.append(function) or function)
+    step, low, high = torch.tensor(0.1), torch.tensor(-8.0), torch.tensor(7.0)
+    for shape, count in (((11,), 0), ((3, 4), 1)):
+        StepQuantize.apply(tensors.randn(*shape), step, low, high, None, True)
+        assert len(called) == count

@@ -1,4 +1,4 @@
-"""How numbers are computed: on a GPU the same bits each time and float32 as float32, on a CPU without denormal numbers."""
+"""How numbers are computed: a GPU's bits are the same each time, its float32 is no TF32; a CPU's are not denormal."""
 
 import contextlib
 import logging

@@ -11,10 +11,13 @@ from typing import Any, ClassVar
 
 import torch
 from torch import Tensor
+from torch._prims_common import is_non_overlapping_and_dense_or_false as is_dense
 from torch.autograd import Function
 from torch.autograd.function import once_differentiable
 
 KINDS = 128  # of one formula: ranks, sizes of one, short and long sums, types, with a mask and without
+LARGE = 2**17  # elements; of fewer the calls of compiled code take longer than the operations (bench/RESULTS.md)
+KERNEL = 4  # dimensions of a convolution's weight
 Gradients = tuple[Tensor | None, ...]
 
 log = logging.getLogger(__name__)
@@ -29,6 +32,7 @@ class Formula(Function):
     Attributes:
         multiplied: whether the value is a factor of a matrix product. Compiled, it then has the type that autocast
             multiplies in, and its gradient is read so, which spares the casts.
+        elementwise: whether each input is one number or has the shape of the first one.
         value: ``(needs, *inputs)`` -> the value, then what ``gradients`` gets. ``needs`` says which inputs are to have
             a gradient.
         gradients: ``(grad, needs, shapes, compiled, *kept)`` -> the gradients of the first inputs, each of its own
@@ -37,17 +41,21 @@ class Formula(Function):
     """
 
     multiplied: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = False
     value: ClassVar[Callable[..., tuple[Any, ...]]]
     gradients: ClassVar[Callable[..., Gradients]]
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
         """Return the value, of any shape, of the inputs and whether it is compiled; keep what ``backward`` needs."""
-        formula, inputs, ctx.compiled = ctx._forward_cls, given[:-1], given[-1]
+        formula, inputs = ctx._forward_cls, list(given[:-1])
+        ctx.compiled = given[-1] and inputs[0].numel() >= LARGE
         if ctx.compiled:
+            inputs = _alike(inputs) if formula.elementwise else inputs
             ctx.save_for_backward(*inputs)
             kind = _product_type(inputs[0]) if formula.multiplied else torch.float32
-            return _compiled(_valued(formula))(kind, *_plain(inputs))
+            value = _compiled(_valued(formula))(kind, *_rows(inputs, formula.elementwise))
+            return _parted(value, inputs[0], inputs[0], formula.elementwise)
         ctx.shapes = _shapes(inputs)
         value, *kept = formula.value(ctx.needs_input_grad, *inputs)
         ctx.save_for_backward(*kept)
@@ -59,7 +67,13 @@ class Formula(Function):
         """Return the gradients of all inputs, each of its own shape."""
         formula, needs = ctx._forward_cls, ctx.needs_input_grad
         if ctx.compiled:
-            found = _compiled(_graded(formula))(grad, needs, *_plain(ctx.saved_tensors))
+            inputs = ctx.saved_tensors
+            if formula.elementwise:
+                _, grad = _alike([inputs[0], grad])
+            *rows, row = _rows([*inputs, grad], formula.elementwise)
+            found = _compiled(_graded(formula))(row, needs, *rows)
+            parted = functools.partial(_parted, first=inputs[0], elementwise=formula.elementwise)
+            found = [None if row is None else parted(row, x) for row, x in zip(found, inputs, strict=False)]
         else:
             found = formula.gradients(grad, needs, ctx.shapes, False, *ctx.saved_tensors)
         return *found, *[None] * (len(needs) - len(found))
@@ -115,9 +129,47 @@ def _shapes(inputs: Sequence[Any]) -> list[torch.Size | None]:
     return [x.shape if isinstance(x, Tensor) else None for x in inputs]
 
 
-def _plain(inputs: Sequence[Tensor | None]) -> list[Tensor | None]:
-    """Return the same values as plain tensors: the sizes of parameters would be compiled in."""
-    return [None if x is None else x.detach() for x in inputs]
+def _alike(inputs: Sequence[Any]) -> list[Any]:
+    """Return inputs of one shape in one memory layout, that of the first one if it has no gaps; numbers as they are."""
+    first = inputs[0] if is_dense(inputs[0]) else inputs[0].contiguous()
+
+    def copied(x: Any) -> Any:
+        same = x is None or not x.ndim or x.stride() == first.stride()
+        return x if same else torch.empty_like(first, dtype=x.dtype).copy_(x)
+
+    return [first, *map(copied, inputs[1:])]
+
+
+def _rows(inputs: Sequence[Tensor | None], elementwise: bool) -> list[Tensor | None]:
+    """Return plain tensors, since the sizes of parameters would be compiled in, of few and long dimensions.
+
+    Code for all sizes has a loop for each dimension, and that over the 3 x 3 numbers of a kernel is too short for a
+    processor's vectors. So elementwise inputs are one row in the order of memory, (N,), and those of a convolution's
+    weight, (O, I, h, w), are (O, I h w), where the number of an input channel is repeated h w times.
+    """
+    kernel = inputs[0].shape[1:] if inputs[0] is not None and inputs[0].ndim == KERNEL else None
+
+    def row(x: Tensor) -> Tensor:
+        if elementwise:
+            return x.as_strided((x.numel(),), (1,))
+        if kernel is None:
+            return x
+        return (x if x.shape[1:].numel() == 1 else x.expand(-1, *kernel)).flatten(1)
+
+    return [x if x is None else row(x.detach()) if x.ndim else x.detach() for x in inputs]
+
+
+def _parted(row: Tensor, x: Tensor, first: Tensor, elementwise: bool) -> Tensor:
+    """Return the value, or the gradient of an input ``x`` as far as it is summed, from rows in the shape of ``x``."""
+    if not row.ndim:
+        return row
+    if elementwise:
+        return row.as_strided(x.shape, x.stride())
+    if row.numel() == x.numel():
+        return row.view(x.shape)
+    if first.ndim == KERNEL:
+        row = row.view(-1, *(first.shape[1:] if row.shape[1] > 1 else (1, 1, 1)))
+    return row.sum_to_size(x.shape)
 
 
 def _product_type(weight: Tensor) -> torch.dtype:

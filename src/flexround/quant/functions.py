@@ -70,21 +70,16 @@ class DivideRound(Formula):
         _, _, shape1, shape2, shape3, shape4, *_ = shapes
         assert shape1 is not None
         grad_d = grad * log_divisor
-        # a convolution's kernel, (O, I, h, w) -> (O, I, 1, 1): all other sums are then over few numbers
-        outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == 4 else grad_d
-        grad_d1 = None
-        if needs[2] and compiled:  # two sums are two passes over memory then, else the second is a small one
-            grad_d1 = (grad_d + grad * quantized).sum_to_size(shape1)
-        elif needs[2]:
-            grad_d1 = (grad * quantized).sum_to_size(shape1) + outer.sum_to_size(shape1)
-        return (
-            None if slope is None else grad * slope,
-            None,
-            grad_d1,
-            None if shape2 is None else grad_d,
-            None if shape3 is None else outer.sum_to_size(shape3),
-            None if shape4 is None else outer.sum_to_size(shape4),
-        )
+        if compiled:  # of all sums along the last dimension the compiler makes one pass; what is left to sum is small
+            rows = [_along_rows(grad_d, shape) for shape in (shape3, shape4)]
+            grad_d1 = _along_rows(grad_d + grad * quantized, shape1) if needs[2] else None
+        else:
+            # a convolution's kernel, (O, I, h, w) -> (O, I, 1, 1): all other sums are then over few numbers
+            outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == 4 else grad_d
+            rows = [None if shape is None else outer.sum_to_size(shape) for shape in (shape3, shape4)]
+            grad_d1 = (grad * quantized).sum_to_size(shape1) + outer.sum_to_size(shape1) if needs[2] else None
+        grad_w = None if slope is None else grad * slope
+        return grad_w, None, grad_d1, None if shape2 is None else grad_d, *rows
 
 
 class RectifiedSigmoidRound(Formula):
@@ -115,6 +110,8 @@ class RectifiedSigmoidRound(Formula):
 
 class RoundingRegularizer(Formula):
     """AdaRound's Σ (1 - |2 h(α) - 1|^β), summed over all weights (Nagel et al. 2020, eq. 24)."""
+
+    elementwise = True
 
     @staticmethod
     def value(needs: Sequence[bool], alpha: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -153,6 +150,8 @@ class StepQuantize(Formula):
     with u = x / Δ (Esser et al. 2020, eq. 3, without their gradient scale).
     """
 
+    elementwise = True
+
     @staticmethod
     def value(
         needs: Sequence[bool], x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Tensor | None
@@ -185,6 +184,13 @@ class StepQuantize(Formula):
         elif needs[1]:
             grad_step = _dot(grad, slope) + _dot(grad - grad_x, u)
         return grad_x if needs[0] else None, grad_step
+
+
+def _along_rows(x: Tensor, shape: torch.Size | None) -> Tensor | None:
+    """Return ``x`` summed along its last dimension, if that is one number in ``shape``, else to all of ``shape``."""
+    if shape is None:
+        return None
+    return x.sum(-1, keepdim=True) if not shape or shape[-1] == 1 else x.sum_to_size(shape)
 
 
 HALF = 0.5 + 1e-6  # hardtanh's bounds are exclusive, and ties are inside
