@@ -44,15 +44,18 @@ def largest_correlation(rows):
 def test_a_mask_depends_on_its_generator_alone_and_no_element_copies_another(probability):
     image = torch.empty(16, 6, 9, 11).contiguous(memory_format=torch.channels_last)
     masks = []
-    for noise in range(2):
+    for noise, kind in enumerate((image.dtype, torch.uint8)):
         torch.manual_seed(noise)
-        masks.append(keep_mask(image, probability, torch.Generator().manual_seed(1)))
-    assert torch.equal(*masks)
-    assert masks[0].stride() == image.stride()
+        masks.append(keep_mask(image, probability, torch.Generator().manual_seed(1), kind))
+        assert masks[-1].dtype == kind
+        assert masks[-1].stride() == image.stride()
+    assert torch.equal(*(mask.float() for mask in masks))
     assert masks[0].unique().tolist() == [0, 1]
-    rows = keep_mask(torch.empty(64, 4096), probability, torch.Generator().manual_seed(2))
+    rows = keep_mask(torch.empty(64, 4096), probability, torch.Generator().manual_seed(2), torch.float32)
     assert largest_correlation(rows) < 0.08, "neighbouring bytes of a word must be independent"
-    draws = [keep_mask(torch.empty(24), probability, torch.Generator().manual_seed(s)) for s in range(3000)]
+    draws = [
+        keep_mask(torch.empty(24), probability, torch.Generator().manual_seed(s), torch.float32) for s in range(3000)
+    ]
     elements = torch.stack(draws).T
     assert largest_correlation(elements) < 0.1, "elements that share a random byte must be independent"
     assert (elements.mean(1) - probability).abs().max() < 0.05

@@ -5,6 +5,7 @@ import dataclasses
 import torch
 from torch import Tensor, nn
 
+from flexround.quant.formula import runs_compiled
 from flexround.quant.functions import StepQuantize
 from flexround.quant.grid import MIN_STEP, Grid, Scheme, clip, code_range, grid_from_range
 
@@ -46,13 +47,15 @@ class ActivationQuantizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized activations, shape of ``x`` and, outside of autocast, its type."""
-        if not self.fused and x.dtype in (torch.float16, torch.bfloat16):
+        compiled = runs_compiled(x, self.fused)
+        if not compiled and x.dtype in (torch.float16, torch.bfloat16):
             quantized = self(x.float())  # codes need more digits than half precision has
             return quantized if torch.is_autocast_enabled(x.device.type) else quantized.to(x.dtype)
         if self.generator is None or self.keep_probability >= 1:
             kept = None
         else:
-            kept = keep_mask(x, self.keep_probability, self.generator)
+            kind = torch.uint8 if compiled else x.dtype  # truth values are slow, and bytes operation by operation
+            kept = keep_mask(x, self.keep_probability, self.generator, kind)
         return self.quantize(x, kept)
 
     def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
@@ -97,10 +100,10 @@ def of_grid(grid: Grid) -> ActivationQuantizer:
     return TokenQuantizer(Scheme((grid.qmax - grid.qmin).bit_length(), symmetric=grid.qmin < 0))
 
 
-def keep_mask(like: Tensor, probability: float, generator: torch.Generator) -> Tensor:
-    """Return a mask of ones (``probability`` in (0, 1), realised in steps of 1/256) and zeros.
+def keep_mask(like: Tensor, probability: float, generator: torch.Generator, kind: torch.dtype) -> Tensor:
+    """Return a mask of type ``kind`` of ones (``probability`` in (0, 1), realised in steps of 1/256) and zeros.
 
-    Shape, type and memory layout are those of ``like``: layouts that differ would make every use of it several times
+    Shape and memory layout are those of ``like``: layouts that differ would make every use of it several times
     slower. A random byte serves as many elements as the probability allows (eight for 1/2): ``torch.rand`` would cost
     more than the quantizer.
     """
@@ -110,7 +113,7 @@ def keep_mask(like: Tensor, probability: float, generator: torch.Generator) -> T
     words = torch.empty(-(-size // BYTE), dtype=torch.int64, device=device)
     words.random_(-(2**63), None, generator=generator)
     shifts = torch.arange(0, BYTE, bits, dtype=torch.uint8, device=device).unsqueeze(1)
-    mask = torch.empty(planes, size, dtype=like.dtype, device=device)
+    mask = torch.empty(planes, size, dtype=kind, device=device)
     threshold = min(round(probability * 2**bits), 2**bits - 1) << (BYTE - bits)
     torch.lt(words.view(torch.uint8)[:size] << shifts, threshold, out=mask)  # a shift leaves the lower bits on top
     return mask.as_strided(like.shape, torch.empty_like(like, device="meta").stride())

@@ -49,7 +49,7 @@ class Formula(Function):
     def forward(ctx: Any, *given: Any) -> Tensor:
         """Return the value, of any shape, of the inputs and whether it is compiled; keep what ``backward`` needs."""
         formula, inputs = ctx._forward_cls, list(given[:-1])
-        ctx.compiled = given[-1] and inputs[0].numel() >= LARGE
+        ctx.compiled = runs_compiled(inputs[0], given[-1])
         if ctx.compiled:
             inputs = _alike(inputs) if formula.elementwise else inputs
             ctx.save_for_backward(*inputs)
@@ -77,6 +77,11 @@ class Formula(Function):
         else:
             found = formula.gradients(grad, needs, ctx.shapes, False, *ctx.saved_tensors)
         return *found, *[None] * (len(needs) - len(found))
+
+
+def runs_compiled(first: Tensor, wanted: bool) -> bool:
+    """Say whether a formula whose first input is this one is compiled where that is ``wanted``."""
+    return wanted and first.numel() >= LARGE
 
 
 @functools.cache

@@ -236,7 +236,7 @@ class Batches:
         x, target = (self._rows(tensor, *batch).float() for tensor in (self.quantized, self.target))
         if self.keep < 1:
             full = self._rows(self.full, *batch).float()
-            x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks))
+            x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks, x.dtype))
         return x, target, None if self.mask is None else self._rows(self.mask, *batch)
 
     def _drawn_ahead(self) -> Iterator[tuple[Tensor, Tensor, int | None]]:
