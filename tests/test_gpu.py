@@ -18,15 +18,17 @@ import flexround
 from flexround.errors import InputError
 from flexround.io import artifacts, sources
 from flexround.machine import hardware, precision
+from flexround.quant import formula
 from flexround.reconstruct import phases
 
 pytestmark = [pytest.mark.gpu, pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")]
 
 
 @pytest.fixture(autouse=True)
-def repeatable():
-    """Have a GPU compute as jobs have it."""
+def repeatable(monkeypatch):
+    """Have a GPU compute as jobs have it, but compile small tensors, too."""
     precision.repeatable()
+    monkeypatch.setattr(formula, "LARGE", 0)
 
 
 @contextlib.contextmanager
