@@ -4,6 +4,7 @@ import csv
 import re
 import shutil
 import subprocess
+import tarfile
 from collections import Counter
 from pathlib import Path
 
@@ -11,9 +12,9 @@ import pytest
 from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
-from flexround.results import grid, ranking, typed_csv
+from flexround.results import cells, grid, ranking, table_csv, typed_csv
 from flexround.results.claims import verdicts
-from flexround.results.claims.verdicts import VERDICTS
+from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE, VERDICTS
 from flexround.results.render import document, figure_style, latex, leads, overview, terminal
 from flexround.results.table_csv import write
 from flexround.settings.plan import Plan
@@ -136,6 +137,8 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
         f"{of['undecided']} are undecided"
     ) in readme
     assert f"makes {len(real)} comparisons of FlexRound with AdaRound" in results
+    asked = verdicts.total(verdicts.load(REFERENCE / "real-claims.csv", loaded("real").scale))
+    assert f"[{asked[HOLDS]} comparisons hold, {asked[FAILS]} don't, {asked[NOISE]} are inside the noise]" in results
     found = [line.verdict for line in mini if line.place in ("table 5", "table 23", "table 24")]
     assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in results
     ranked = typed_csv.load_made(REFERENCE / "ranking.csv", ranking.Line)
@@ -148,17 +151,28 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     of_20 = [line.outcome for line in real if (line.place, line.column) == ("real 2", "ResNet-20")]
     found = f"ResNet-20 with activations of 3 and 4 bit, in {of_20.count('better')} of {len(of_20)} cells"
     assert found in results
-    cells = grid.read((REFERENCE / "real5.csv").read_text()).entries
-    value = {entry.recipe: f"{entry.value:.1f}" for entry in cells}
+    shown = grid.read((REFERENCE / "real5.csv").read_text()).entries
+    value = {entry.recipe: f"{entry.value:.1f}" for entry in shown}
     assert (
         f"recognises {value['b-flexround-w4-tensor']} % of 1,000 photographs with FlexRound, "
         f"{value['b-adaround-w4-tensor']} with AdaRound and {value['b-rtn-w4-tensor']} with RTN; "
         f"in full precision {value['full-precision']} "
     ) in readme
-    cells = grid.read((REFERENCE / "real7.csv").read_text()).entries
-    value = {entry.recipe: f"{entry.value:.2f}" for entry in cells if entry.metric == "perplexity"}
+    shown = grid.read((REFERENCE / "real7.csv").read_text()).entries
+    value = {entry.recipe: f"{entry.value:.2f}" for entry in shown if entry.metric == "perplexity"}
     ours, other, rtn, full = (value[name] for name in ("b-flexround-w4", "b-adaround-w4", "b-rtn-w4", "full-precision"))
     assert f"SmolLM2-135M at W4 has perplexity {ours} (AdaRound {other}, RTN {rtn}, unquantized {full}; " in readme
+
+
+def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
+    """Byte for byte: values, spreads, standard errors and tests."""
+    params = loaded("real")
+    with tarfile.open(REFERENCE / "real-evaluated.tar.xz") as scores:
+        scores.extractall(tmp_path, filter="data")
+    scope = cells.Scope("real", params.recipes.recipes, 3, tmp_path)
+    for table in (params.tables[number] for number in (1, 4)):
+        text = table_csv.to_csv(cells.collect(table, scope), {}, table, params.scale)
+        assert text == (REFERENCE / f"{table.name}.csv").read_text()
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():

@@ -80,7 +80,7 @@ class Formula(Function):
 
 
 def runs_compiled(first: Tensor, wanted: bool) -> bool:
-    """Say whether a formula whose first input is this one is compiled where that is ``wanted``."""
+    """Say whether a formula whose first input, any shape, is this one is compiled where that is ``wanted``."""
     return wanted and first.numel() >= LARGE
 
 
