@@ -19,6 +19,7 @@ MOVES = (aten._to_copy.default, aten.copy_.default)
 CROSSES = ("to device", "to host", "reads")
 READS = ("_local_scalar_dense", "nonzero", "equal")
 FACTORIES = ("empty.memory_format", "empty_strided", "_to_copy", "arange", "arange.start", "arange.start_step")
+OWN = ("silu_backward",)  # CPUs and GPUs have a kernel of it; for other devices it is made of several operations
 # The CPU's formulas: those of GPUs multiply by 1 / (1 - p) in another place.
 DROPOUT = {
     aten.native_dropout.default: lambda x, p, _: (
@@ -113,6 +114,8 @@ def install() -> torch.device:
     )  # as long as they live
     for name in FACTORIES:
         install.libraries[0].impl(name, _factory(name), "PrivateUse1")
+    for name in OWN:
+        install.libraries[0].impl(name, lambda *args, kernel=getattr(aten, name): kernel(*args), "PrivateUse1")
     install.libraries[1].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     torch.__future__.set_swap_module_params_on_conversion(True)
     return torch.device(NAME, 0)

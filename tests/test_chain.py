@@ -112,7 +112,7 @@ def test_swapped_results_are_refused_by_their_readers_and_named(work, capsys, ki
         ("checkpoints", f"{PAIRS['quantized'][0]}/manifest.json: was made of another results/pairs/checkpoints/"),
         ("calibration", f"{PAIRS['quantized'][0]}/manifest.json: was made of another results/pairs/calibration/"),
         ("quantized", f"{PAIRS['evaluated'][0]}/metrics.json: was made of another results/pairs/quantized/"),
-        ("evaluated", "table10.csv: top1 of row"),
+        ("evaluated", "table10.csv: top"),  # 1 or 5: on some CPUs one of them is the same
     ],
 )
 def test_what_was_made_of_something_else_is_named_whatever_that_says_of_itself(work, capsys, kind, expected):
