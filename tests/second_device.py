@@ -115,7 +115,7 @@ def install() -> torch.device:
     for name in FACTORIES:
         install.libraries[0].impl(name, _factory(name), "PrivateUse1")
     for name in OWN:
-        install.libraries[0].impl(name, lambda *args, kernel=getattr(aten, name): kernel(*args), "PrivateUse1")
+        install.libraries[0].impl(name, getattr(aten, name), "PrivateUse1")
     install.libraries[1].fallback(torch.library.fallthrough_kernel, "AutocastPrivateUse1")
     torch.__future__.set_swap_module_params_on_conversion(True)
     return torch.device(NAME, 0)
