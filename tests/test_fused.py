@@ -180,3 +180,14 @@ def test_a_small_tensor_is_computed_operation_by_operation(monkeypatch):
     for shape, count in (((11,), 0), ((3, 4), 1)):
         StepQuantize.apply(tensors.randn(*shape), step, low, high, None, True)
         assert len(called) == count
+
+
+@needs_compiler
+@pytest.mark.parametrize("recipe", [toy.recipe("B", "adaround", 4), toy.recipe("Q", "flexround", 4, 4)])
+def test_small_tensors_learn_the_bits_of_a_reconstruction_that_is_not_compiled(tmp_path, monkeypatch, recipe):
+    """Their bounds are tensors even so."""
+    monkeypatch.setattr(formula, "LARGE", 2**17)
+    settings = {"iters": 15, "reg_weight": 0.01}
+    plain, *_ = toy.run(toy.job(recipe, **settings), tmp_path / "plain")
+    small, *_ = toy.run(toy.job(recipe, fused=True, **settings), tmp_path / "small")
+    assert toy.same(small, plain)
