@@ -3,28 +3,22 @@
 import hashlib
 import io
 import math
-import re
 import shutil
 import tarfile
-import textwrap
 
 import image_sets
 import numpy as np
-import pyarrow as pa
 import pytest
 import real_files
 import torch
 from image_sets import build, digits_task, save
 from PIL import Image
-from pyarrow import parquet
 from torch import nn
 from torchvision import datasets, transforms
 
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.mini import digits
 from flexround.models import cifar_resnet
-from flexround.settings.layout import ROOT
-from flexround.settings.load import load_params
 from flexround.tasks.images import task as images
 from flexround.tasks.images.cifar10 import Cifar10
 from flexround.tasks.images.options import Cifar10Options, PhotographsOptions
@@ -246,40 +240,12 @@ def test_images_and_labels_are_those_of_the_tars_and_each_is_drawn_once(tars, tm
     assert found["train_labels"].tolist() == [label for label in range(5) for _ in range(4)]
     image = of_member(tars / "cifar10/test.tar", "test/bee/0002.jpg")
     np.testing.assert_array_equal(found["val_images"][4 + 2], np.asarray(image))
+    spread = [of_member(tars / "cifar10/train.tar", f"train/bee/000{number}.jpg") for number in (0, 1, 3, 4)]
+    np.testing.assert_array_equal(found["train_images"][4:8], np.stack([np.asarray(image) for image in spread]))
     drawn, fewer = (cifar10().calibration(tmp_path / "data", count, 3) for count in (20, 5))
     assert sorted(drawn["indices"]) == list(range(20))
     np.testing.assert_array_equal(drawn["images"][:5], fewer["images"])
     np.testing.assert_array_equal(drawn["images"], found["train_images"][drawn["indices"]])
-
-
-def test_lossless_images_are_those_of_the_hub_s_rows_class_by_class(tmp_path):
-    pixels = np.random.default_rng(0).integers(0, 256, (20, 32, 32, 3), dtype=np.uint8)
-    files = [io.BytesIO() for _ in pixels]
-    for image, file in zip(pixels, files, strict=True):
-        Image.fromarray(image).save(file, "PNG")
-    labels, folder = [4, 3, 2, 1, 0] * 4, tmp_path / "here/plain_text"
-    rows = [{"img": {"bytes": f.getvalue(), "path": ""}, "label": i} for f, i in zip(files, labels, strict=True)]
-    folder.mkdir(parents=True)
-    for split in ("train", "test"):
-        parquet.write_table(pa.Table.from_pylist(rows), folder / f"{split}-00000-of-00001.parquet")
-    found = arrays(cifar10(root="here", train=10), tmp_path / "data", tmp_path)
-    np.testing.assert_array_equal(found["train_images"], pixels[[4, 9, 3, 8, 2, 7, 1, 6, 0, 5]])
-    np.testing.assert_array_equal(found["val_images"], pixels[np.argsort(labels, kind="stable")])
-    assert found["val_labels"].tolist() == sorted(labels)
-    with pytest.raises(InputError, match=r"train-.*parquet, example 0: label 4 of 4 classes"):
-        cifar10(root="here", classes=4).prepare(tmp_path / "data", tmp_path)
-    rows[7]["img"]["bytes"] = b"no image"
-    parquet.write_table(pa.Table.from_pylist(rows), folder / "test-00000-of-00001.parquet")
-    with pytest.raises(InputError, match=r"test-.*parquet, example 7 can't be read"):
-        cifar10(root="here", train=10).prepare(tmp_path / "data", tmp_path)
-
-
-def test_the_documented_scale_of_lossless_images_is_one(tmp_path):
-    page = (ROOT / "docs/results.md").read_text()
-    (block,) = re.findall(r"^    name: real-lossless\n(?: {4}.*\n)+", page, re.MULTILINE)
-    (tmp_path / "real-lossless.yaml").write_text(textwrap.dedent(block))
-    params = load_params(str(tmp_path / "real-lossless.yaml"))
-    assert [params.gate("cifar10", name).min for name in ("resnet20", "resnet56")] == [91.2, 92.9]
 
 
 def test_other_data_and_images_that_do_not_fit_are_refused_by_name(tars, tmp_path):

@@ -1,7 +1,4 @@
-"""CIFAR-10 from two tars of images, one folder for each class: ``train/CLASS/IMAGE`` and ``test/CLASS/IMAGE``.
-
-Or from the parquet files of the Hugging Face hub, ``plain_text/train-*`` and ``plain_text/test-*``, which are lossless.
-"""
+"""CIFAR-10 from two tars of images, one folder for each class: ``train/CLASS/IMAGE`` and ``test/CLASS/IMAGE``."""
 
 from pathlib import Path, PurePosixPath
 
@@ -10,10 +7,8 @@ import numpy as np
 from flexround.errors import InputError
 from flexround.tasks.images.arrays import ArrayTask, decoded, tar_files
 from flexround.tasks.images.options import Cifar10Options
-from flexround.tasks.text import files as hub_files
 
 SIZE = 32
-FOLDER = "plain_text"  # of the parquet files
 Stored = tuple[str, bytes]  # name and content of an image
 
 
@@ -24,19 +19,18 @@ class Cifar10(ArrayTask):
     input_shape = (3, SIZE, SIZE)
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode the test images and a part of the training images: as many of each class, the first ones.
+        """Decode the test images and a part of the training images, as many of each class.
 
         Raises:
             InputError: a source without images, with other classes or another number of images, or a damaged image.
         """
         root, options = sources / self.options.root, self.options
-        lossless = (root / FOLDER).is_dir()
         arrays: dict[str, np.ndarray] = {}
         for name, split in (("train", "train"), ("val", "test")):
-            path = root / FOLDER / split if lossless else root / f"{split}.tar"
-            by_class = (read_parquet if lossless else read_tar)(path, options.classes)
+            path = root / f"{split}.tar"
+            by_class = read_tar(path, options.classes)
             if name == "train":
-                by_class = [_first(images, path, options.train // options.classes) for images in by_class]
+                by_class = [_spread(images, path, options.train // options.classes) for images in by_class]
             elif (count := sum(map(len, by_class))) != options.val:
                 raise InputError(f"{path}: {count} images instead of {options.val}; fetch it again")
             arrays[f"{name}_images"] = np.stack([_pixels(path, *image) for images in by_class for image in images])
@@ -58,27 +52,11 @@ def read_tar(path: Path, classes: int) -> list[list[Stored]]:
     return list(by_class.values())
 
 
-def read_parquet(path: Path, classes: int) -> list[list[Stored]]:
-    """Return the images of ``FOLDER/SPLIT-*.parquet``, class by class in the order of the rows.
-
-    The files have the columns ``img`` (``bytes`` of an image) and ``label`` (int).
-
-    Raises:
-        InputError: a missing or damaged file, or another class.
-    """
-    by_class: list[list[Stored]] = [[] for _ in range(classes)]
-    for where, row in hub_files.table(path.parent, path.name, ["img", "label"])[1]:
-        if row["label"] not in range(classes):
-            raise InputError(f"{where}: label {row['label']!r} of {classes} classes; fetch it again")
-        by_class[row["label"]].append((where, (row["img"] or {}).get("bytes") or b""))
-    return by_class
-
-
-def _first(images: list[Stored], path: Path, count: int) -> list[Stored]:
-    """Return the first images of a class."""
+def _spread(images: list[Stored], path: Path, count: int) -> list[Stored]:
+    """Return images of a class at equal distances: in the order of their names, kinds of a thing are neighbours."""
     if len(images) < count:
         raise InputError(f"{path}: a class has {len(images)} images, fewer than {count}; lower the option train")
-    return images[:count]
+    return [images[number * len(images) // count] for number in range(count)]
 
 
 def _pixels(path: Path, name: str, content: bytes) -> np.ndarray:

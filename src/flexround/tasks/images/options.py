@@ -39,10 +39,7 @@ class ImageNetOptions(ImageOptions):
 class Cifar10Options(ImageOptions):
     """Options of ``Cifar10``."""
 
-    root: Path = Field(
-        Path("cifar10"),
-        description="directory of train.tar and test.tar or of plain_text/*.parquet, within the sources directory",
-    )
+    root: Path = Field(Path("cifar10"), description="directory of train.tar and test.tar, within the sources directory")
     classes: Count = 10
     train: Count = Field(10_000, description="training images kept, the same number of each class; to calibrate on")
     val: Count = Field(10_000, description="test images expected")
