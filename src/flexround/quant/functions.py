@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from flexround.quant.formula import Formula, Gradients
+from flexround.quant.formula import KERNEL, Formula, Gradients
 from flexround.quant.grid import Bound, clip
 
 
@@ -75,7 +75,7 @@ class DivideRound(Formula):
             grad_d1 = _along_rows(grad_d + grad * quantized, shape1) if needs[2] else None
         else:
             # a convolution's kernel, (O, I, h, w) -> (O, I, 1, 1): all other sums are then over few numbers
-            outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == 4 else grad_d
+            outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == KERNEL else grad_d
             rows = [None if shape is None else outer.sum_to_size(shape) for shape in (shape3, shape4)]
             grad_d1 = (grad * quantized).sum_to_size(shape1) + outer.sum_to_size(shape1) if needs[2] else None
         grad_w = None if slope is None else grad * slope
