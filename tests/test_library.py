@@ -78,10 +78,24 @@ def test_a_llama_takes_the_settings_of_the_suite():
     assert len(quantized.sites) == 2 * 4, "query, key and value share one, gate and up another"
 
 
+def test_few_iterations_take_the_rates_of_the_scale_short():
+    model, x, few = made(Pictures), pictures(32), {"iters": 100, "progress": False}
+    paper, short = (flexround.quantize(model, x, "b-flexround-w3", scale=scale, **few) for scale in ("paper", "short"))
+    assert short.sources["lr"].startswith("short")
+    assert _left(short.report) < 0.9 * _left(paper.report)
+    own = flexround.quantize(llama(), words(), "b-adaround-w4", scale="short", iters=1, progress=False)
+    assert (own.hyper.lr, own.hyper.reg_weight) == (5e-2, 10), "a language model's"
+
+
+def _left(report):
+    """Return the error left in all blocks together."""
+    return sum(record["error_hard"] for record in report)
+
+
 def test_learning_helps_and_seeds_decide_the_bits():
     model, x = made(Pictures), pictures(32)
     learned = flexround.quantize(model, x, "b-flexround-w3", iters=100, lr=5e-3, progress=False).report
-    assert sum(record["error_hard"] for record in learned) < 0.85 * sum(record["error_rtn"] for record in learned)
+    assert _left(learned) < 0.85 * sum(record["error_rtn"] for record in learned)
     few = FEW | {"iters": 10, "lr": 2e-2}
     first, again, other = (flexround.quantize(model, x, "b-flexround-w3", seed=seed, **few) for seed in (0, 0, 1))
     assert torch.equal(again(x), first(x))

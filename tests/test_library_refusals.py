@@ -141,6 +141,8 @@ def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, m
     ("arguments", "message"),
     [
         ({"recipe": "b-flexround-w5"}, "did you mean 'b-flexround-w4'"),
+        ({"scale": "shrot"}, "did you mean 'short'"),
+        ({"scale": "real"}, "scale real: checkpoint 'resnet18-brecq'"),
         ({"recipe": "full-precision"}, "recipe 'full-precision' has no rounding of its own"),
         ({"iterations": 5}, r"hyper-parameter 'iterations' \(did you mean 'iters'"),
         ({"lr": -1.0}, r"lr\.?.* = -1\.0: Input should be greater than 0"),

@@ -18,9 +18,12 @@ from flexround.settings.schema import Hyper, Recipe, label
 FILE = "README.md"
 SAVED = "flexround"  # the kind of a directory that ``save`` wrote
 HUB = re.compile(r"(?:[\w.-]+/)?[\w.-]+", re.ASCII)  # the name of a model on the Hub
-OTHERS = ("given", "recipe ", "the library", "the network")  # how sources begin that are not the paper's rules
+OTHERS = ("given", "recipe ", "short", "the library", "the network")  # how sources begin that are not the paper's rules
 ERRORS = {"weights": ("error_rtn", "error_hard"), "steps": ("error_initial", "error_hard")}  # by the phase
-GRIDS = ("w_scheme", "w_granularity", "group_size", "a_scheme", "a_granularity", "stem_bits", "head_bits")
+SHOWN = (  # whatever decides them
+    *("w_scheme", "w_granularity", "group_size", "a_scheme", "a_granularity", "stem_bits", "head_bits"),
+    *("iters", "batch", "lr"),
+)
 LOADING = {  # the Hub's name of the library, and its code
     SAVED: (SAVED, 'import flexround\nquantized = flexround.load(".", model)  # a {name} of any weights'),
     "transformers": ("transformers", 'from {module} import {name}\nmodel = {name}.from_pretrained(".")'),
@@ -130,7 +133,7 @@ def write(directory: Path, kind: str, facts: Facts, report: Sequence[Mapping[str
 
 
 def _settings(facts: Facts) -> Iterable[Sequence[Any]]:
-    """Yield a row for each key of the recipe, each of the grids, and each that the paper's rules don't decide."""
+    """Yield a row for each key of the recipe, each of ``SHOWN``, and each that the paper's rules don't decide."""
     recipe, hyper, origin = facts.recipe, facts.hyper, facts.origin
     for key, value in (recipe.model_dump(exclude={"hyper", "samples"}) | {"rounding": origin.rounding}).items():
         if value:
@@ -139,7 +142,7 @@ def _settings(facts: Facts) -> Iterable[Sequence[Any]]:
     yield "not learned", "; ".join(origin.left) or "nothing", "the warning of the call"
     unused = {"samples", *([] if hyper.w_granularity == "group" else ["group_size"])}
     for key, value in hyper.model_dump(exclude=unused).items():
-        shown = value != "low" if key in GRIDS else facts.hyper_sources[key].startswith(OTHERS)
+        shown = value != "low" if key in SHOWN else facts.hyper_sources[key].startswith(OTHERS)
         if shown and (recipe.a_bits or not key.startswith("a_")):
             yield label(Hyper.model_fields[key]), value, facts.hyper_sources[key]
 

@@ -66,6 +66,7 @@ def _quantize_arguments(commands: Any) -> None:
     made.set_defaults(run=quantize)
     made.add_argument("model", type=Path, help="directory with config.json, safetensors and a tokenizer")
     made.add_argument("--recipe", default="b-flexround-w4", help="name in params/recipes.yaml")
+    made.add_argument("--scale", default="paper", help="whose hyper-parameters it takes: paper, short or a YAML file")
     made.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
     made.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
     made.add_argument("--samples", type=int, default=128, help="blocks of text")
@@ -80,7 +81,7 @@ def _quantize_arguments(commands: Any) -> None:
         action="append",
         default=[],
         metavar="KEY=VALUE",
-        help="a hyper-parameter that differs from the paper's",
+        help="a hyper-parameter that differs from the scale's",
     )
     made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
 
@@ -89,11 +90,12 @@ def quantize(arguments: argparse.Namespace) -> None:
     """Quantize, or say what it would take.
 
     Raises:
-        SettingsError: an unknown recipe or hyper-parameter.
+        SettingsError: an unknown scale, recipe or hyper-parameter.
         InputError: a model, text or directory that can't be used.
     """
     device = settings.chosen_device(arguments.device)
-    name, recipe = settings.recipe(arguments.recipe)
+    params = settings.params(arguments.scale)
+    name, recipe = settings.recipe(params, arguments.recipe)
     if recipe.preprocess:
         raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
     if arguments.out.exists() and any(arguments.out.iterdir()):
@@ -103,7 +105,7 @@ def quantize(arguments: argparse.Namespace) -> None:
         model = causal_model(arguments.model)
     files = Shards(arguments.model, model)
     first, family = described(model), settings.family(model, samples)
-    hyper, sources = settings.resolve(name, recipe, family, len(samples), device, _values(arguments.set))
+    hyper, sources = settings.resolve(params, name, recipe, family, len(samples), device, _values(arguments.set))
     blocks = imports.load(family.blocks or "flexround.models.structure:blocks")(model)
     work = Reconstruction(
         model=model,
@@ -111,7 +113,7 @@ def quantize(arguments: argparse.Namespace) -> None:
         weights=_weights(files, blocks, device),
         recipe=recipe,
         hyper=hyper,
-        rounding=settings.rounding(recipe),
+        rounding=settings.rounding(params, recipe),
         seed_parts=("library", name, arguments.seed),
         device=device,
     )

@@ -49,6 +49,7 @@ def quantize(
     samples: Any,
     recipe: str | Recipe,
     *,
+    scale: str = "paper",
     blocks: Sequence[str] | Cut | None = None,
     rounding: type[Rounding] | None = None,
     seed: int = 0,
@@ -70,6 +71,8 @@ def quantize(
         samples: calibration inputs without labels: images float (N, C, H, W), or whatever the model reads; token ids
             int64 (N, T); a mapping of Hugging Face's names; a list of such batches; or a DataLoader.
         recipe: a name of params/recipes.yaml (``b-flexround-w4``, ``q-flexround-w4a4``, ...) or a ``flexround.Recipe``.
+        scale: whose hyper-parameters are the defaults: ``paper``; ``short``, a few hundred iterations at the rates that
+            suit them; or a YAML file that extends one of these.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
             ``flexround.Block`` objects. None: by architecture if the suite knows it, else along its parts, with a line
             in the log that says which. It is compared with the network on every sample.
@@ -84,12 +87,12 @@ def quantize(
         cache_mb: of the host's memory for activations, which are in files below ``state`` if they take more; None for
             half of it.
         gpu_cache_mb: of the GPU's memory likewise; they are on the host if they take more.
-        **hyper: hyper-parameters that differ from the paper's for this recipe and architecture, such as ``iters`` or
+        **hyper: hyper-parameters that differ from the scale's for this recipe and architecture, such as ``iters`` or
             ``lr``; class ``Hyper`` of ``settings/schema.py`` has them all. ``Quantized.hyper`` and ``sources`` say what
             was used and why.
 
     Raises:
-        SettingsError: an unknown recipe, hyper-parameter or value.
+        SettingsError: an unknown scale, recipe, hyper-parameter or value.
         InputError: samples, a model (quantized already, layers that share a weight, ...) or a cut that can't be used,
             or too little memory for a block, with what lowers it.
         NumericalError: NaN or Inf, with block and iteration.
@@ -98,10 +101,11 @@ def quantize(
     with precision.neutral():
         where = settings.chosen_device(device)
         inputs = collect(samples).trimmed()
-        name, given = settings.recipe(recipe)
+        params = settings.params(scale)
+        name, given = settings.recipe(params, recipe)
         family = settings.family(model, inputs.x)
-        values, sources = settings.resolve(name, given, family, len(inputs.x), where, hyper)
-        made = rounding or settings.rounding(given)
+        values, sources = settings.resolve(params, name, given, family, len(inputs.x), where, hyper)
+        made = rounding or settings.rounding(params, given)
 
         def attempt() -> tuple[Reconstruction, Quantized]:
             network = (model if inplace else copy.deepcopy(model)).eval().to(where)

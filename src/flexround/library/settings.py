@@ -1,4 +1,4 @@
-"""The settings of a network of one's own: those of the paper's run that is most like it, and what is overridden.
+"""The settings of a network of one's own: those of the scale's run that is most like it, and what is overridden.
 
 Architectures that the suite knows are cut into blocks by it.
 """
@@ -14,12 +14,11 @@ from flexround.errors import InputError, SettingsError, suggest
 from flexround.machine import precision
 from flexround.quant.rounding import Rounding
 from flexround.settings.layout import Run
-from flexround.settings.load import load_params
+from flexround.settings.load import is_path, load_params
 from flexround.settings.params import Params, hyper
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
 
-SCALE = "paper"
 OWN = "own"  # name of a recipe that is given as such
 
 
@@ -27,7 +26,7 @@ class Family(NamedTuple):
     """What is known of an architecture.
 
     Attributes:
-        task, checkpoint: of the scale ``paper``, whose hyper-parameters are the defaults.
+        task, checkpoint: of the scales ``paper`` and ``short``, whose hyper-parameters are the defaults.
         blocks: ``package.module:function(model) -> list[Block]``; None for a network that is cut by what it computes.
         equalization: likewise of its equalization groups, if it has some.
     """
@@ -69,38 +68,46 @@ def family(model: nn.Module, x: Tensor) -> Family:
     return IMAGES if x.is_floating_point() else TOKENS
 
 
-@functools.cache
-def _paper() -> Params:
-    return load_params(SCALE)
+_shipped = functools.cache(load_params)
 
 
-def recipe(given: str | Recipe) -> tuple[str, Recipe]:
+def params(scale: str) -> Params:
+    """Return the settings of a scale; a file of one's own is read again, because it may have changed.
+
+    Raises:
+        SettingsError: no such scale, or all errors of its files.
+    """
+    return load_params(scale) if is_path(scale) else _shipped(scale)
+
+
+def recipe(params: Params, given: str | Recipe) -> tuple[str, Recipe]:
     """Return a recipe and its name.
 
     Raises:
         SettingsError: no such recipe, one that chooses among others, or one that quantizes nothing.
     """
-    name, found = (given, _paper().recipe(given)) if isinstance(given, str) else (OWN, given)
+    name, found = (given, params.recipe(given)) if isinstance(given, str) else (OWN, given)
     if found.setting is None:
-        made = [name for name in _paper().recipes.made("setting") if name not in (given, OWN)]
+        made = [name for name in params.recipes.made("setting") if name not in (given, OWN)]
         raise SettingsError(f"recipe {name!r} has no rounding of its own; choose one that has, such as {made[0]!r}")
     return name, found
 
 
-def rounding(recipe: Recipe) -> type[Rounding]:
+def rounding(params: Params, recipe: Recipe) -> type[Rounding]:
     """Return the class of a recipe's rounding."""
-    return imports.load(_paper().rounding_target(recipe.rounding or ""))
+    return imports.load(params.rounding_target(recipe.rounding or ""))
 
 
 def resolve(
-    name: str, given: Recipe, family: Family, samples: int, device: torch.device, own: dict[str, Any]
+    params: Params, name: str, given: Recipe, family: Family, samples: int, device: torch.device, own: dict[str, Any]
 ) -> tuple[Hyper, dict[str, str]]:
     """Return all hyper-parameters and the source of each.
 
-    They are those of the paper's scale for a network of the family, but for the number of samples, which is that of the
+    They are those of the scale for a network of the family, but for the number of samples, which is that of the
     samples given, a batch of at most as many, float32 on a CPU, and that the first block is learned, too.
 
     Args:
+        params: of the scale, which has the family's network.
         name: of the recipe.
         given: the recipe.
         family: of the network.
@@ -109,11 +116,11 @@ def resolve(
         own: values that are set by the caller.
 
     Raises:
-        SettingsError: an unknown or wrong value.
+        SettingsError: an unknown or wrong value, or a scale of other networks.
     """
-    params = _paper()
+    params.checkpoint(family.checkpoint)
     recipes = params.recipes.model_copy(update={"recipes": {**params.recipes.recipes, name: given}})
-    run = Run(SCALE, family.task, family.checkpoint, name, 0)
+    run = Run(params.scale.name, family.task, family.checkpoint, name, 0)
     resolved, sources = hyper(params._replace(recipes=recipes), run)
     values = resolved.model_dump()
     if unknown := sorted(own.keys() - values.keys()):
