@@ -50,6 +50,17 @@ def test_a_card_loads_its_directory_and_tells_how_it_was_made(tmp_path, kind):
         assert f"| {record['block']} | weights | 4 | {errors} |" in text
 
 
+def test_a_card_tells_all_that_a_scale_of_one_s_own_decides(tmp_path):
+    mine = tmp_path / "mine.yaml"
+    rule = 'hyper: [{when: {task: imagenet}, set: {iters: 3, keep_probability: 0.25}, source: "tried at home"}]'
+    mine.write_text(f"name: mine\nextends: short\ndescription: of one's own\n{rule}\n")
+    quantized = flexround.quantize(made(Pictures), pictures(8), "q-flexround-w4a4", scale=str(mine), progress=False)
+    assert quantized.report[0]["iterations"] == 3
+    text = read(quantized.save(tmp_path / "out"))[1]
+    for row in ("| 3 | tried at home |", "| 0.25 | tried at home |"):
+        assert row in text
+
+
 SOURCES = {  # where a network comes from, and how its card names it
     "someone/a-llama": "someone/a-llama",
     "null": "null",

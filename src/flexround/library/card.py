@@ -12,13 +12,14 @@ from torch import nn
 
 from flexround import __version__
 from flexround.io import artifacts
+from flexround.library.settings import params
 from flexround.reconstruct.phases import ERROR_SAMPLES
+from flexround.settings.params import DEFAULT
 from flexround.settings.schema import Hyper, Recipe, label
 
 FILE = "README.md"
 SAVED = "flexround"  # the kind of a directory that ``save`` wrote
 HUB = re.compile(r"(?:[\w.-]+/)?[\w.-]+", re.ASCII)  # the name of a model on the Hub
-OTHERS = ("given", "recipe ", "short", "the library", "the network")  # how sources begin that are not the paper's rules
 ERRORS = {"weights": ("error_rtn", "error_hard"), "steps": ("error_initial", "error_hard")}  # by the phase
 SHOWN = (  # whatever decides them
     *("w_scheme", "w_granularity", "group_size", "a_scheme", "a_granularity", "stem_bits", "head_bits"),
@@ -141,8 +142,10 @@ def _settings(facts: Facts) -> Iterable[Sequence[Any]]:
     yield "calibration samples, shape", origin.samples, "given"
     yield "not learned", "; ".join(origin.left) or "nothing", "the warning of the call"
     unused = {"samples", *([] if hyper.w_granularity == "group" else ["group_size"])}
+    paper = params("paper")
+    rules = {DEFAULT, *(rule.source for rule in (*paper.defaults.hyper, *paper.scale.hyper))}
     for key, value in hyper.model_dump(exclude=unused).items():
-        shown = value != "low" if key in SHOWN else facts.hyper_sources[key].startswith(OTHERS)
+        shown = value != "low" if key in SHOWN else facts.hyper_sources[key] not in rules
         if shown and (recipe.a_bits or not key.startswith("a_")):
             yield label(Hyper.model_fields[key]), value, facts.hyper_sources[key]
 
