@@ -9,6 +9,7 @@ from collections import Counter
 from pathlib import Path
 
 import pytest
+from scipy.stats import false_discovery_control
 from table_runs import OF_RUNS, Q_W8A8, claims_csv, fill, loaded, settings_csv
 
 from flexround.errors import InputError
@@ -132,15 +133,26 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     assert sentence in results
     of = Counter(line.outcome.partition(" ")[0].rstrip(",") for line in real)
     assert (
-        f"Of {len(real)} comparisons on released networks, corrected for their number, FlexRound is better in "
+        f"Of {len(real)} comparisons on released networks, with corrected p values, FlexRound is better in "
         f"{of['better']}, worse in {of['worse']} and equal within narrow bounds in {of['equal']}; "
         f"{of['undecided']} are undecided"
     ) in readme
     assert f"makes {len(real)} comparisons of FlexRound with AdaRound" in results
     asked = verdicts.total(verdicts.load(REFERENCE / "real-claims.csv", loaded("real").scale))
+    assert f"corrected for all {sum(asked.values())} comparisons that the claims make there" in results
+    alone = false_discovery_control([line.p_value for line in real])
+    worse = [(line, p < 0.05) for line, p in zip(real, alone, strict=True) if line.outcome == "worse"]
+    assert len(worse) == 5
+    assert [(line.place, line.bits) for line, decided in worse if not decided] == [
+        ("real 2", "3/3"),
+        ("real 3", "4/8"),
+    ]
     assert f"[{asked[HOLDS]} comparisons hold, {asked[FAILS]} don't, {asked[NOISE]} are inside the noise]" in results
     found = [line.verdict for line in mini if line.place in ("table 5", "table 23", "table 24")]
-    assert f"in {found.count('holds')} of {len(found)} cells of tables 5, 23 and 24." in results
+    assert (
+        f"in {found.count('holds')} of its {len(found)} comparisons with AdaRound there (tables 5, 23 and 24)"
+        in results
+    )
     ranked = typed_csv.load_made(REFERENCE / "ranking.csv", ranking.Line)
     ours, other = (next(each for each in ranked if each.method == name) for name in ("FlexRound", "AdaRound"))
     assert (

@@ -71,7 +71,7 @@ def quantize(
         samples: calibration inputs without labels: images float (N, C, H, W), or whatever the model reads; token ids
             int64 (N, T); a mapping of Hugging Face's names; a list of such batches; or a DataLoader.
         recipe: a name of params/recipes.yaml (``b-flexround-w4``, ``q-flexround-w4a4``, ...) or a ``flexround.Recipe``.
-        scale: whose hyper-parameters are the defaults: ``paper``; ``short``, a few hundred iterations at the rates that
+        scale: whose hyper-parameters are the defaults: ``paper``; ``short``, 200 to 2,000 iterations at the rates that
             suit them; or a YAML file that extends one of these.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
             ``flexround.Block`` objects. None: by architecture if the suite knows it, else along its parts, with a line
