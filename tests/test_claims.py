@@ -133,19 +133,36 @@ def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: 
 
 
 @pytest.mark.parametrize(
-    ("margin", "noise", "p", "metric", "outcome"),
+    ("margin", "noise", "p", "metric", "outcome", "examples"),
     [
-        ("-1.00", "0.80", "0.0100", "top1", "worse"),
-        ("0.30", "0.10", "0.0010", "top1", "better"),  # within the bound, but there
-        ("-0.30", "0.20", "0.0500", "matthews", "equal within 0.5 points"),  # the test disagrees with the interval
-        ("-0.31", "0.20", "0.2000", "top1", "undecided, at most 0.6 points apart"),  # the interval reaches -0.51
-        ("0.40", "0.60", "0.2000", "perplexity", "equal within 1 %"),
-        ("1.00", "1.10", "0.0100", "perplexity", "undecided, at most 2.1 % apart"),  # the test says else
-        ("0.00", "", "1.0000", "top1", "undecided"),  # one example has no interval
+        ("-1.00", "0.80", "0.0100", "top1", "worse", 10**6),
+        ("0.30", "0.10", "0.0010", "top1", "better", 10**6),  # within the bound, but there
+        (
+            "-0.30",
+            "0.20",
+            "0.0500",
+            "matthews",
+            "equal within 0.5 points",
+            10**6,
+        ),  # the test disagrees with the interval
+        ("-0.31", "0.20", "0.2000", "top1", "undecided, at most 0.6 points apart", 10**6),  # the interval reaches -0.51
+        ("0.40", "0.60", "0.2000", "perplexity", "equal within 1 %", 32),
+        ("1.00", "1.10", "0.0100", "perplexity", "undecided, at most 2.1 % apart", 32),  # the test says else
+        ("0.00", "", "1.0000", "top1", "undecided", 1),  # one example has no interval
+        (
+            "0.00",
+            "0.00",
+            "1.0000",
+            "top1",
+            "undecided, at most 1 points apart",
+            277,
+        ),  # all answers agree: few tell little
+        ("0.00", "0.00", "1.0000", "top1", "equal within 0.5 points", 1000),
+        ("0.20", "0.28", "0.5000", "top1", "undecided, at most 0.6 points apart", 1000),  # two won, none lost
     ],
 )
-def test_outcome(margin: str, noise: str, p: str, metric: str, outcome: str) -> None:
-    line = {"margin": margin, "noise": noise, "p_value": p, "metric": metric}
+def test_outcome(margin: str, noise: str, p: str, metric: str, outcome: str, examples: int) -> None:
+    line = {"margin": margin, "noise": noise, "p_value": p, "metric": metric, "n_examples": str(examples)}
     tested, untested = verdicts.with_outcomes([line, {"margin": ""}], BOUNDS)
     assert (tested["p_adjusted"], tested["outcome"]) == (p, outcome)
     assert untested == {"margin": ""}
@@ -162,7 +179,7 @@ def test_published_outcomes_follow_from_the_file_and_scipy(name: str, params: st
 # what is compared
 
 
-OURS = ("margin", "noise", "stderr", "p_value", "p_adjusted", "verdict", "outcome", "scale")
+OURS = ("margin", "noise", "stderr", "n_examples", "p_value", "p_adjusted", "verdict", "outcome", "scale")
 
 
 def test_what_is_compared_and_what_the_paper_supports_itself_is_what_is_published() -> None:

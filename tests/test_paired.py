@@ -115,3 +115,10 @@ def test_replicates_are_averaged_over_seeds_and_one_seed_meets_each_of_the_other
 def test_equal_seeds_are_equal() -> None:
     equal = [trial("scores", np.full(8, 0.5))] * 3
     assert difference(equal, equal) == (0.0, 0.0, 0.0, 1.0)
+
+
+def test_a_bootstrap_of_few_examples_decides_nothing() -> None:
+    one, other = (trial("replicates", 30 + shift + np.linspace(0, 0.1, 1000)) for shift in (0.0, 1.0))
+    for count, known in ((1, False), (11, False), (12, True)):
+        found = difference(*([dataclasses.replace(each, n_examples=count)] for each in (one, other)))
+        assert np.isfinite(found.noise) == known

@@ -203,7 +203,8 @@ CLAIMS = claims_csv("""place,section,column,metric,bits,recipe,other_recipe,crit
 table 2,,R18,top1,4/32,b-flexround-w4,b-adaround-w4,better,1.50,0.50,holds
 table 2,,R18,top1,4/32,b-flexround-w4,b-adaround-w4,better,1.50,0.50,holds
 table 2,,R18,top1,4/32,b-flexround-w4,b-adaquant-w4,better,9.00,0.50,holds
-table 10,,R18,top1,4/32,q-flexround-w4-tuned,q-adaround-w4,better,-0.10,0.20,inside the noise
+table 10,,R18,top1,4/32,q-flexround-w3,q-adaround-w3,better,-0.10,0.20,inside the noise
+table 10,,R34,top1,4/32,q-flexround-w4-tuned,q-adaround-w4,better,-0.10,0.20,inside the noise
 table 10,,R50,top1,4/32,q-flexround-w4,q-adaround-w4,better,,,not run
 table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,better,-1.00,0.00,does not hold
 table 10,,R50,top5,4/32,q-flexround-w4,q-adaround-w4,worse by less than 2,-1.00,0.00,holds

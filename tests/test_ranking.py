@@ -89,7 +89,7 @@ def test_methods_of_a_cell_have_equal_grids_and_preprocessing() -> None:
     assert whole[:2] == channel[:2] == ("LRQ", "B W4")
     assert whole[2] != channel[2]
     of_cell = [method for method, _, place in found.values() if place == channel[2]]
-    assert of_cell == ["RTN", "AdaQuant", "AdaRound", "GPTQ", "SignRound", "LRQ", "FlexRound"]
+    assert sorted(of_cell) == ["AdaQuant", "AdaRound", "FlexRound", "GPTQ", "LRQ", "RTN", "SignRound"]
     mini = entrants("mini")
     assert (
         mini["imagenet/mobilenetv2-brecq/cle-b-adaround-w4"][2] != mini["imagenet/mobilenetv2-brecq/b-adaround-w4"][2]
@@ -109,6 +109,19 @@ def test_own_rows_take_part(own: str, recipe: str, method: str) -> None:
     plain = found["imagenet/resnet18-brecq/b-flexround-w4"]
     assert found[f"imagenet/resnet18-brecq/{recipe}"] == (method, *plain[1:])
     assert plain[0] == "FlexRound"
+
+
+def test_an_own_recipe_of_the_projects_rounding_has_its_own_name(tmp_path: Path) -> None:
+    """Also where its row comes first: the project's stands in table 11 alone."""
+    own = tmp_path / "own.yaml"
+    own.write_text(
+        "recipes: {mine-w4: {setting: B, rounding: adaquant-flexround, w_bits: 4}}\n"
+        "rows: [{table: 2, recipe: mine-w4, method: Mine, bits: 4/32}]\n"
+    )
+    found = entrants("mini", str(own))
+    network = "imagenet/resnet18-brecq"
+    assert found[f"{network}/mine-w4"][0] == "mine"
+    assert found[f"{network}/b-adaquant-flexround-w4"][0] == "AdaQuantFlexRound"
 
 
 def test_the_report_and_the_results_page_show_it(tmp_path: Path) -> None:

@@ -8,11 +8,12 @@ from pathlib import Path
 import pytest
 import small
 from report_case import PLAN, RUN, fill_root, table3, write
-from table_runs import hits, loaded, write_run
+from table_runs import OF_RUNS, hits, loaded, scale, write_arrays, write_run
 from visible_text import offline, parsed, visible
 
 from flexround.errors import SettingsError
-from flexround.results import grid, published_results, table_csv, typed_csv
+from flexround.results import cells, grid, published_results, table_csv, typed_csv
+from flexround.results.cells import Scope
 from flexround.results.claims import verdicts
 from flexround.results.paper_numbers import DECIMALS
 from flexround.results.render import job_costs, origins, overview, pictures, report_page, words
@@ -315,6 +316,24 @@ def test_seeds_and_sizes_are_those_of_the_runs(tmp_path):
     ]
     (spread,) = pictures.of_seeds([], pictures.sizes(PLAN, tmp_path), tmp_path, sheets).pictures
     assert list(map(str, spread.rows[0])) == ["B + FlexRound, 64 samples", "82.00", "80.00", "84.00"]
+
+
+def test_each_question_set_shows_its_own_seeds(tmp_path):
+    """Seven metrics of table 7 are called ``acc`` there."""
+    table, recipe = OF_RUNS["table07"], "q-flexround-w8a8"
+    right = {}
+    for index, cell in enumerate(cell for cell in table.cells() if cell.row.recipe == recipe):
+        right.setdefault((cell.task, cell.checkpoint), {})[cell.metrics[0]] = 800 - 10 * index
+    for network, of in right.items():
+        for seed in range(2):
+            scores = {metric: hits(count + 4 * seed) for metric, count in of.items()}
+            write_arrays(tmp_path / "results", Run("mini", *network, recipe, seed), scores, seconds=1.0)
+    found = cells.collect(table, Scope("mini", PLAN.params.recipes.recipes, 2, tmp_path / "results"))
+    made = grid.read(table_csv.to_csv(found, {}, table, scale()))
+    (spread,) = pictures.of_seeds([overview.Standing(table, made)], {}, tmp_path, pictures.Sheets([])).pictures
+    medians = [f"{entry.value:.2f}" for entry in made.entries if entry.n_seeds]
+    assert len(set(medians)) == len(medians) > 7
+    assert [str(row[1]) for row in spread.rows] == medians
 
 
 def test_keys_are_words_in_tables(cloned):

@@ -8,7 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 from safetensors.numpy import save_file
-from table_runs import OF_RUNS, TABLE, complete, entry, fill, hits, make, scale, write, write_arrays, write_run
+from table_runs import (
+    METRICS,
+    OF_RUNS,
+    ROWS,
+    TABLE,
+    complete,
+    entry,
+    fill,
+    hits,
+    make,
+    scale,
+    write,
+    write_arrays,
+    write_run,
+)
 
 from flexround import metrics
 from flexround.errors import InputError, SettingsError
@@ -17,6 +31,7 @@ from flexround.results.cells import Scope
 from flexround.results.grid import Entry
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.schema import Recipe
+from flexround.settings.tables import Table
 
 
 @pytest.mark.parametrize("name", OF_RUNS)
@@ -188,6 +203,38 @@ def test_bold_needs_more_than_the_paired_noise(tmp_path: Path, strong: np.ndarra
     assert entry(text, "strong")["best"] == str(int(bold))
     assert entry(make(tmp_path, seeds=2), "strong")["best"] == "0", "partial"
     assert {entry(text, other)["best"] for other in runs if other != "strong"} == {"0"}  # also not of the references
+
+
+def test_bold_beats_every_other_row_and_not_only_the_second_best(tmp_path: Path) -> None:
+    """The third is as good as the second, but often right where the best is wrong."""
+    for recipe, scores in (("strong", hits(740)), ("weak", hits(705)), ("third", np.roll(hits(703), 500))):
+        write(tmp_path, recipe, scores)
+    found = entry(make(tmp_path), "strong")
+    assert (found["best"], found["rival"], found["lead"]) == ("0", "B + Weak", "3.50")
+    assert float(found["p_value"]) < 0.001
+
+
+def test_networks_that_rows_name_don_t_compete(tmp_path: Path) -> None:
+    column = TABLE.columns[0].model_copy(update={"checkpoint": None})
+    rows = [{**row, "checkpoint": "net" if row["recipe"] != "third" else "other"} for row in ROWS[2:]]
+    table = Table.model_validate({**TABLE.model_dump(), "columns": [column.model_dump()], "groups": [{"rows": rows}]})
+    write(tmp_path, "weak", hits(700))
+    write(tmp_path, "strong", hits(740))
+    write_run(tmp_path, Run("mini", "imagenet", "other", "third", 0), hits(900), METRICS)
+    found = [entry(make(tmp_path, table=table), recipe) for recipe in ("weak", "strong", "third")]
+    assert [(line["best"], line["rival"]) for line in found] == [("0", "B + Strong"), ("1", "B + Weak"), ("0", "")]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"columns": [TABLE.columns[0].model_dump()] * 2}, "columns: two have one name"),
+        ({"metric_names": {"top5": "top1"}}, "metric_names: two metrics of the column Net_18 have one name"),
+    ],
+)
+def test_what_would_be_taken_for_another_cell_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(ValueError, match=message):
+        Table.model_validate({**TABLE.model_dump(), **changes})
 
 
 @pytest.mark.parametrize(("count", "best"), [(730, "0"), (750, "1")])  # against 1.96 x 2.02 and x 1.99 points

@@ -34,10 +34,12 @@ def resolve(plan: Plan) -> Planned:
 def entrants(plan: Plan, runs: list[Run]) -> dict[str, tuple[str, str, str]]:
     """Return what each quantized run takes part as, by ``budget_key``; the best of several recipes takes no part.
 
-    Of two recipes of one method in a cell, the second one is a method with its recipe's name.
+    Of two recipes of one method in a cell, the later one in ``params/recipes.yaml``, which a user's own follow, is a
+    method with its recipe's name.
     """
     found: dict[str, tuple[str, str, str]] = {}
-    for run in runs:
+    order = list(plan.params.recipes.recipes)
+    for run in sorted(runs, key=lambda run: order.index(run.recipe)):
         recipe = plan.params.recipe(run.recipe)
         if recipe.rounding is None or budget_key(run) in found:
             continue

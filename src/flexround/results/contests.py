@@ -19,6 +19,7 @@ class Lead(NamedTuple):
     rival: Cell
     value: float  # the cell's minus the rival's: of one seed both rounded, what looks like a tie is one; else the mean
     sure: Difference  # how sure that is, over examples and seeds
+    best: bool = False  # whether the cell is better than every other one of its contest by more than the noise
 
     @property
     def wins(self) -> bool:
@@ -39,21 +40,26 @@ class Lead(NamedTuple):
 def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
     """Return the lead of each cell whose contest is complete: before that, its best rival isn't known.
 
-    The contests are those of the paper: its Tables 1 and 10 mark one winner across their rules.
+    The contests are those of the paper: its Tables 1 and 10 mark one winner across their rules. The best cell must beat
+    each other one: the second best is not always the one that it is least sure to beat.
 
     Raises:
         InputError: rivals evaluated on different numbers of examples, or stale per-example scores.
     """
-    contests: dict[tuple[str, str, str, str], list[Cell]] = defaultdict(list)
+    contests: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
         if cell.compare:
-            contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric].append(cell)
+            network = (cell.run.task, cell.run.checkpoint, cell.metric)  # a row may name its own
+            contests[cell.key.section, cell.key.bits, cell.key.column, cell.key.metric, *network].append(cell)
     found = {}
     for contest in contests.values():
         if len(contest) > 1 and all(cell.complete for cell in contest):
             ranked = sorted(contest, key=lambda cell: -metrics.of(cell.metric).sign * cell.median)
             for cell in contest:
                 found[cell.key] = between(cell, next(other for other in ranked if other is not cell))
+            first = found[ranked[0].key]
+            if first.wins and all(between(first.cell, other).wins for other in ranked[2:]):
+                found[ranked[0].key] = first._replace(best=True)
     return found
 
 

@@ -11,6 +11,7 @@ from flexround.errors import InputError
 from flexround.results.evaluated import Trial
 
 Z = 1.96  # two-sided 95 %
+FEWEST = 12  # examples of a bootstrap: of fewer, its interval misses the truth in more than 6 % for 5 %
 LEVEL = 0.05
 
 
@@ -54,7 +55,7 @@ def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:
 
     Paired over the examples where all trials have scores: most examples are right or wrong in both trials and tell
     nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
-    otherwise; infinite where the metric has no standard error at all.
+    otherwise; infinite where the metric has no standard error at all, or the test set too few examples for one.
 
     Raises:
         InputError: trials of different numbers of examples.
@@ -69,8 +70,8 @@ def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:
         arrays = [(getattr(one, kind)(), getattr(other, kind)()) for one, other in pairs]
         if all(values is not None for pair in arrays for values in pair):
             mean = np.mean([one - other for one, other in arrays], axis=0)
-            root = math.sqrt(len(mean)) if kind == "scores" else 1.0
-            return float(mean.std(ddof=1)) / root if len(mean) > 1 else math.inf, True
+            root, fewest = (math.sqrt(len(mean)), 2) if kind == "scores" else (1.0, FEWEST)
+            return float(mean.std(ddof=1)) / root if pairs[0][0].n_examples >= fewest else math.inf, True
     errors = [
         math.inf if one.stderr is None or other.stderr is None else math.hypot(one.stderr, other.stderr)
         for one, other in pairs

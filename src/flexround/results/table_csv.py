@@ -135,7 +135,7 @@ def _significance(lead: Lead | None) -> dict[str, str | int]:
     if lead is None:
         return {"best": 0}
     return {
-        "best": int(lead.wins),
+        "best": int(lead.best),
         "rival": lead.rival.key.method,
         "lead": number(lead.value),
         "lead_stderr": number(lead.sure.stderr),

@@ -127,6 +127,14 @@ class Table(Strict):
                 place = f"the row {row.section} {row.method} or in the column {column.name}"
                 raise ValueError(f"{key}: give it in {place}, and only in one of them")
         names = {None, *(column.name for column in self.columns)}
+        if len(names) <= len(self.columns):
+            raise ValueError("columns: two have one name; give each its own, and with `label` what is shown")
+        for cell in self.cells():
+            shown = [self.metric_names.get(metric, metric) for metric in cell.metrics]
+            if len(set(shown)) < len(shown):
+                raise ValueError(
+                    f"metric_names: two metrics of the column {cell.column.name} have one name; make two columns"
+                )
         for erratum in self.errata:
             if erratum.row > len(self.rows()) or erratum.column not in names:
                 raise ValueError(f"errata: no row {erratum.row} with a column {erratum.column}")

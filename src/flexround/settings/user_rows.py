@@ -78,7 +78,7 @@ def merge(params: Params, own: Own, file: Path) -> Params:
         SettingsError: everything that doesn't fit together.
     """
     errors: list[str] = []
-    recipes = Recipes(roundings=params.recipes.roundings, recipes=own.recipes | params.recipes.recipes)
+    recipes = Recipes(roundings=params.recipes.roundings, recipes=params.recipes.recipes | own.recipes)
     merged = params._replace(recipes=recipes, tables=dict(params.tables))
     for name, recipe in own.recipes.items():
         if name in params.recipes.recipes:

@@ -105,6 +105,8 @@ def _complete(path: Path, params: Params, seeds: int | None) -> list[Entry]:
     for entry in entries:
         if entry.value is None:
             raise InputError(f"{path}: {entry.key} is missing; a reference holds every cell, make the table first")
+        if entry.status == "partial":
+            raise InputError(f"{path}: {entry.key} lacks seeds; make the table first, or with fewer seeds")
         if entry.n_seeds and entry.n_seeds > (wanted := seeds or params.seeds(entry.task)):
             raise InputError(f"{path}: {entry.n_seeds} seeds, expected {wanted}; make the table anew or give --seeds")
     return entries

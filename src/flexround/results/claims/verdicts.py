@@ -20,7 +20,7 @@ from flexround.results.cells import Cell
 from flexround.results.claims import specs
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
 from flexround.results.contests import EXACT, Lead, between
-from flexround.results.paired import LEVEL
+from flexround.results.paired import LEVEL, Z
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
 from flexround.results.typed_csv import Printed
@@ -47,6 +47,7 @@ class Judgement(NamedTuple):
     margin: Printed | None
     noise: Printed | None
     stderr: Printed | None
+    n_examples: int | None
     p_value: Printed | None
     p_adjusted: Printed | None
     verdict: str
@@ -167,14 +168,17 @@ def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
     """Return how the first method stands: ahead if adjusted p and 95 % interval, margin ± noise, both say so.
 
     It is equal to the second one if the interval lies within the bound: two one-sided tests at 2.5 %. Else the end of
-    the interval, rounded up, says how far apart the two may be.
+    the interval, rounded up, says how far apart the two may be. Where nearly all answers agree, the standard error of
+    their differences is too small, so the interval gets one example won and one lost more, as Bonett and Price have it
+    (2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data").
     """
     margin, noise = float(line["margin"]), float(line["noise"] or math.inf)
     if p < LEVEL and abs(margin) > noise:
         return BETTER if margin > 0 else WORSE
     relative = metrics.of(line["metric"]).relative
     limit, unit = (bounds.equal_percent, "%") if relative else (bounds.equal_points, "points")
-    apart = round(abs(margin) + noise, 6)  # printed decimals, whose sum is not one of float's
+    rare = 0.0 if relative else 100 * Z * math.sqrt(2) / (int(line["n_examples"]) + 2)
+    apart = round(abs(margin) + math.hypot(noise, rare), 6)  # printed decimals, whose sum is not one of float's
     if apart <= limit:
         return f"{EQUAL} within {limit:g} {unit}"
     return UNDECIDED if math.isinf(apart) else f"{UNDECIDED}, at most {math.ceil(10 * apart) / 10:g} {unit} apart"
@@ -221,6 +225,7 @@ def _ours(comparison: Comparison) -> dict[str, str]:
         "margin": number(ours),
         "noise": number(noise),
         "stderr": number(unit * lead.sure.stderr),
+        "n_examples": str(lead.cell.trials[0].n_examples),
         "p_value": number(lead.sure.p_value, P_DECIMALS),
         "verdict": judge(comparison.claim, metric, ours, noise, lead.sure.p_value),
     }
@@ -257,13 +262,14 @@ def total(judged: Iterable[JudgedClaim]) -> dict[str, int]:
 
 
 def against_adaround(claims: Iterable[JudgedClaim]) -> list[Judgement]:
-    """Return the comparisons of FlexRound with AdaRound that were run, in rows that differ in the rounding alone.
+    """Return the comparisons of FlexRound with AdaRound that were run, in rows that differ in the rounding.
 
-    Each cell is there once.
+    A scale may give the two other iterations, which each line has. Each cell of a table is there once; tables that
+    share runs count them once each.
     """
     found = {}
     for line in (line for claim in claims for line in claim.lines):
-        rival = line.recipe.removesuffix("-tuned").replace("flexround", "adaround")
+        rival = line.recipe.replace("flexround", "adaround")
         if line.criterion == "better" and line.other_recipe == rival != line.recipe and line.margin is not None:
             found[line.place, line.section, line.column, line.metric, line.bits, line.recipe] = line
     return list(found.values())

@@ -135,7 +135,8 @@ def sentences(
     if leads:
         of = Counter(line.verdict for line in leads)
         found.append(
-            f"FlexRound against AdaRound, in {len(leads)} cells that differ in the rounding alone: "
+            f"FlexRound against AdaRound, in {len(leads)} cells of rows that differ in the rounding, in "
+            f"{sum(line.iterations != line.other_iterations for line in leads)} of them also in iterations: "
             f"{of[HOLDS] + of[FAILS]} are decided, {of[HOLDS]} for FlexRound and {of[FAILS]} for AdaRound; "
             f"{of[NOISE]} are inside the noise."
         )

@@ -71,9 +71,9 @@ def of_leads(lines: Sequence[Judgement], sheets: Sheets, scale: str) -> Plot:
     """Return FlexRound's leads over AdaRound: all in multiples of the noise, those of each table with their noise."""
     title = "FlexRound's lead over AdaRound"
     text = (
-        "Right of 0, FlexRound is better. The compared rows differ in the rounding alone. The leads of one table are "
-        "in points, for perplexities in percent; the bar behind each lead shows how many times larger it is than its "
-        "noise. A point, or a cell's name, is a link to FlexRound's cell."
+        "Right of 0, FlexRound is better. The compared rows differ in the rounding and, at some scales, in iterations, "
+        "which claims.csv has. The leads of one table are in points, for perplexities in percent; the bar behind each "
+        "lead shows how many times larger it is than its noise. A point, or a cell's name, links to FlexRound's cell."
     )
     pictures = []
     if lines:
@@ -212,8 +212,10 @@ def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
     """Return the values of the seeds of a cell that has several, as far as they are there."""
     if (entry.n_seeds or 0) < 2:
         return []
-    names = {shown: metric for metric, shown in standing.table.metric_names.items()}
-    metric = names.get(entry.metric, entry.metric)
+    names, run = standing.table.metric_names, (entry.task, entry.checkpoint, entry.recipe)
+    cells = (cell for cell in standing.table.cells() if cell.column.name == entry.column)
+    of = next(cell.metrics for cell in cells if (cell.task, cell.checkpoint, cell.row.recipe) == run)
+    metric = next(metric for metric in of if names.get(metric, metric) == entry.metric)
     return [read_run(run, root / "results", [metric])[metric].value for run in origins.evaluated(entry, root)]
 
 

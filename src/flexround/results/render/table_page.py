@@ -56,7 +56,7 @@ def _ours(grid: TableGrid | None, table: Table, scale: Scale) -> list[str]:
         return ["No results of this scale are published here. This makes the table:", made]
 
     def shown(entry: Entry) -> str:
-        return strong(str(entry.value or absent(entry, "—")), entry.best)
+        return strong(str(entry.value or absent(entry, "—")), entry.best) + ("†" if entry.status == "partial" else "")
 
     notes = [escape(scale_note(scale)), legend(grid)]
     return [" ".join(filter(None, notes)), _rows(grid, table, shown), "This makes the table:", made]
