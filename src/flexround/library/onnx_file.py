@@ -35,16 +35,18 @@ class _Dequantize(nn.Module):
     def __init__(self, stored: Stored, apart: bool) -> None:
         super().__init__()
         assert stored.codes is not None
-        channels, grid = len(stored.codes), stored.grid
+        grid = stored.grid
+        axis = next((dim for dim, size in enumerate(grid.step.shape) if size > 1), 0)  # 1 for a transposed linear
+        channels = stored.codes.shape[axis]
         step, zero = (value.reshape(-1).expand(channels).clone() for value in (grid.step, grid.zero_point))
         self.register_buffer("codes", stored.codes[None] if apart else stored.codes)
         self.register_buffer("step", step)
         self.register_buffer("zero", zero.to(torch.int64))
-        self.arguments = (int(apart), grid.qmin, grid.qmax, stored.codes.dtype)
+        self.arguments = (axis + int(apart), grid.qmin, grid.qmax, stored.codes.dtype)
         self.shape = stored.codes.shape
 
     def forward(self, _: Tensor) -> Tensor:
-        """Return the weight (Cout, ...)."""
+        """Return the weight, of the shape of its codes."""
         dequantize = torch.ops.quantized_decomposed.dequantize_per_channel
         return dequantize(self.codes, self.step, self.zero, *self.arguments).reshape(self.shape)
 
@@ -90,7 +92,7 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
     model = copy.deepcopy(quantized.model).cpu().float().eval()
     for name, stored in quantized.codes().items():
         layer = model.get_submodule(name)
-        apart = isinstance(layer, nn.Linear) and not _reads_quantized(name, quantized.sites)
+        apart = not isinstance(layer, nn.Conv2d) and not _reads_quantized(name, quantized.sites)
         parametrize.register_parametrization(layer, "weight", _Dequantize(stored, apart), unsafe=True)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
