@@ -110,6 +110,18 @@ def test_onnxruntime_computes_square_transposed_linears_with_a_step_for_each_out
     assert np.abs(run_onnx(path, x) - wanted).max() < 1e-5 * np.abs(wanted).max()
 
 
+@pytest.mark.parametrize("recipe", ["q-flexround-w8a8", "q-flexround-w4a8"])
+@pytest.mark.parametrize("gamma", [0, 1e-6, 1e-5, 1e-4])
+def test_onnxruntime_adds_the_bias_of_a_channel_that_a_batch_norm_switches_off(tmp_path, recipe, gamma):
+    model, x = made(Pictures), pictures()
+    norm = model.stage[0].bn1
+    norm.weight.data[3], norm.bias.data[3] = gamma, 2
+    quantized = flexround.quantize(model, x, recipe, **FEW, w_granularity="channel")
+    path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
+    wanted = quantized(x).detach().numpy()
+    assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()
+
+
 def test_a_network_is_exported_in_its_type(tmp_path):
     whole, ids = flexround.quantize(llama(), words(), "b-rtn-w4", **FEW | SYMMETRIC), words()
     saved, wanted = whole.save(tmp_path / "saved"), whole.export("compressed-tensors", tmp_path / "whole")
