@@ -59,12 +59,24 @@ def test_constant_tensors_are_represented_exactly_or_to_half_a_step(symmetric, v
 @pytest.mark.parametrize("p", [2.0, 2.4])
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("bits", [2, 4, 8])
-@pytest.mark.parametrize("shape", ["normal", "one-sided", "heavy"])
+@pytest.mark.parametrize("shape", ["normal", "one-sided", "heavy", "channels of one sign"])
 def test_the_search_is_within_a_percent_of_the_least_error_of_all_ranges_and_zero_points(bits, symmetric, p, shape):
     x = randn(600, seed=bits)
-    x = {"normal": x, "one-sided": x.abs(), "heavy": x**3 + 0.5}[shape]
-    _, least = exhaustive(x[None], bits, symmetric, p)
-    assert mean_error(x, initial_grid(x, Scheme(bits, symmetric), "mse", p), None, p) <= 1.01 * least
+    one_sign = torch.stack([x, x.abs() + 0.2, -x.abs() - 0.5, torch.full_like(x, 0.95), torch.full_like(x, -3)])
+    x = {"normal": x, "one-sided": x.abs(), "heavy": x**3 + 0.5, "channels of one sign": one_sign}[shape]
+    axis = 0 if x.ndim > 1 else None
+    _, least = exhaustive(torch.atleast_2d(x), bits, symmetric, p)
+    error = mean_error(x, initial_grid(x, Scheme(bits, symmetric, axis), "mse", p), axis, p)
+    assert (error.flatten() <= 1.01 * least + 1e-12).all()
+
+
+def test_a_layer_of_one_input_has_channels_of_one_sign_alone():
+    x, layer = randn(32, 1, seed=1), torch.nn.Linear(1, 16, bias=False)
+    layer.weight.data = randn(16, 1)
+    recipe = flexround.Recipe(setting="B", rounding="flexround", w_bits=8)
+    settings = {"iters": 4, "progress": False, "w_scheme": "asymmetric", "w_granularity": "channel"}
+    found = flexround.quantize(layer.eval(), x, recipe, **settings)
+    assert (found(x) - layer(x)).norm() < 0.01 * layer(x).norm()
 
 
 @pytest.mark.parametrize("p", [2.0, 2.4])

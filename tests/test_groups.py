@@ -1,6 +1,7 @@
 """Weights of linears with a step for each group of input channels."""
 
 import pytest
+import tiny
 import torch
 from own_networks import FEW, llama, words
 from rounding_cases import CASES
@@ -89,3 +90,8 @@ def test_groups_help_where_input_channels_differ():
 def test_a_size_that_does_not_divide_is_refused_with_those_that_do(size, message):
     with pytest.raises((InputError, SettingsError), match=message):
         flexround.quantize(llama(), words(), "b-flexround-w4", **FEW, w_granularity="group", group_size=size)
+
+
+def test_groups_of_a_transposed_linear_are_refused():
+    with pytest.raises(InputError, match=r"^transformer\.h\.0\.attn\.c_attn: is a Conv1D.*w_granularity to channel$"):
+        flexround.quantize(tiny.make("gpt2"), words(), "b-rtn-w4", **FEW | GROUP)

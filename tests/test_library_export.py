@@ -13,6 +13,9 @@ import transformers
 from compressed_tensors.compressors import ModelCompressor
 from own_networks import FEW, Pictures, llama, made, pictures, words
 from safetensors.torch import load_file
+from tensors import randn
+from torch import nn
+from transformers.pytorch_utils import Conv1D
 
 import flexround
 from flexround.errors import InputError, SettingsError
@@ -84,17 +87,39 @@ def test_onnxruntime_computes_the_same_from_onnx(tmp_path, build, recipe):
         assert opened(path)[1].count("QLinearConv") >= 2, "integer kernels run"
 
 
+@pytest.mark.parametrize("granularity", ["tensor", "channel"])
 @pytest.mark.parametrize("kind", ["opt", "gpt2"])
-def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, kind):
+def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, kind, granularity):
     """Linears of weights alone too, which it would compute from inputs of 8 bit. A LLaMA: test_library_command.py."""
     ids = words()
-    quantized = flexround.quantize(tiny.make(kind), ids, "b-flexround-w4", **FEW)
+    quantized = flexround.quantize(tiny.make(kind), ids, "b-flexround-w4", **FEW, w_granularity=granularity)
     path = quantized.export("onnx", tmp_path / "out", ids[:2]) / "model.onnx"
     for rows in (ids, ids[:, :7]):
         assert np.abs(run_onnx(path, rows) - quantized(rows).logits.detach().numpy()).max() < 1e-6
     stored = [each for each in onnx.load(path).graph.initializer if each.name.endswith(".codes")]
     assert len(stored) == len(quantized.codes())
     assert {each.data_type for each in stored} == {onnx.TensorProto.UINT8}
+
+
+def test_onnxruntime_computes_square_transposed_linears_with_a_step_for_each_output(tmp_path):
+    model, x = nn.Sequential(Conv1D(8, 8), nn.ReLU(), Conv1D(8, 8)).eval(), randn(16, 8)
+    for seed, layer in enumerate((model[0], model[2])):
+        layer.weight.data = randn(8, 8, seed=seed) * torch.logspace(-1, 1, 8)
+    quantized = flexround.quantize(model, x, "b-rtn-w4", **FEW, w_granularity="channel")
+    path, wanted = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx", quantized(x).detach().numpy()
+    assert np.abs(run_onnx(path, x) - wanted).max() < 1e-5 * np.abs(wanted).max()
+
+
+@pytest.mark.parametrize("recipe", ["q-flexround-w8a8", "q-flexround-w4a8"])
+@pytest.mark.parametrize("gamma", [0, 1e-6, 1e-5, 1e-4])
+def test_onnxruntime_adds_the_bias_of_a_channel_that_a_batch_norm_switches_off(tmp_path, recipe, gamma):
+    model, x = made(Pictures), pictures()
+    norm = model.stage[0].bn1
+    norm.weight.data[3], norm.bias.data[3] = gamma, 2
+    quantized = flexround.quantize(model, x, recipe, **FEW, w_granularity="channel")
+    path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
+    wanted = quantized(x).detach().numpy()
+    assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()
 
 
 def test_a_network_is_exported_in_its_type(tmp_path):

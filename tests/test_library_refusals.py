@@ -189,6 +189,18 @@ def test_what_is_not_learned_is_said_once():
         flexround.quantize(made(Across), torch.randn(16, 4), "b-flexround-w4", **FEW)
 
 
+class Conv1D(nn.Conv1d):
+    """Of the same name as the transposed linear of transformers."""
+
+
+def test_an_own_conv1d_and_a_module_around_one_stay_in_floating_point():
+    around = type("Conv1D", (nn.Sequential,), {})
+    model = nn.Sequential(Conv1D(8, 8, 3), around(nn.Conv1d(8, 8, 3)), nn.Flatten(), nn.Linear(32, 4)).eval()
+    with pytest.warns(UserWarning, match=r"in floating point: 0\.weight, 1\.0\.weight"):
+        found = flexround.quantize(model, torch.randn(16, 8, 8), "b-rtn-w4", w_granularity="channel", **FEW)
+    assert list(found.codes()) == ["3"]
+
+
 class Detached(Tied):
     """No gradient reaches two of its layers, or none at all."""
 

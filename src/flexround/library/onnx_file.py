@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import onnx
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators that become Q and DQ
@@ -35,16 +36,18 @@ class _Dequantize(nn.Module):
     def __init__(self, stored: Stored, apart: bool) -> None:
         super().__init__()
         assert stored.codes is not None
-        channels, grid = len(stored.codes), stored.grid
+        grid = stored.grid
+        axis = next((dim for dim, size in enumerate(grid.step.shape) if size > 1), 0)  # 1 for a transposed linear
+        channels = stored.codes.shape[axis]
         step, zero = (value.reshape(-1).expand(channels).clone() for value in (grid.step, grid.zero_point))
         self.register_buffer("codes", stored.codes[None] if apart else stored.codes)
         self.register_buffer("step", step)
         self.register_buffer("zero", zero.to(torch.int64))
-        self.arguments = (int(apart), grid.qmin, grid.qmax, stored.codes.dtype)
+        self.arguments = (axis + int(apart), grid.qmin, grid.qmax, stored.codes.dtype)
         self.shape = stored.codes.shape
 
     def forward(self, _: Tensor) -> Tensor:
-        """Return the weight (Cout, ...)."""
+        """Return the weight, of the shape of its codes."""
         dequantize = torch.ops.quantized_decomposed.dequantize_per_channel
         return dequantize(self.codes, self.step, self.zero, *self.arguments).reshape(self.shape)
 
@@ -90,7 +93,7 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
     model = copy.deepcopy(quantized.model).cpu().float().eval()
     for name, stored in quantized.codes().items():
         layer = model.get_submodule(name)
-        apart = isinstance(layer, nn.Linear) and not _reads_quantized(name, quantized.sites)
+        apart = not isinstance(layer, nn.Conv2d) and not _reads_quantized(name, quantized.sites)
         parametrize.register_parametrization(layer, "weight", _Dequantize(stored, apart), unsafe=True)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
@@ -99,8 +102,33 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
     proto = _traced(model, example)
     if proto.ByteSize() >= LARGEST:
         raise InputError(f"export onnx: {proto.ByteSize() / 1e9:.1f} GB; one file holds 2; use compressed-tensors")
+    _fit_biases(proto.graph)
     onnx.checker.check_model(proto)
     artifacts.write_bytes(directory / FILE, proto.SerializeToString())
+
+
+def _fit_biases(graph: onnx.GraphProto) -> None:
+    """Raise the steps of channels whose bias is no int32 in units of the steps of weight and input together.
+
+    onnxruntime adds it as one. A batch norm that switches a channel off leaves such a step; the codes for the raised
+    one are almost all zero, as what they add is nothing beside the bias.
+    """
+    made = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+    held = {each.name: each for each in graph.initializer}
+    for node in (node for node in graph.node if node.op_type in ("Conv", "Gemm") and len(node.input) > 2):
+        x, weight, bias = node.input
+        if not (x in made and weight in made and bias in held):
+            continue
+        names = [made[x].input[1], *made[weight].input, bias]
+        x_step, codes, step, zero, values = (onnx.numpy_helper.to_array(held[name]) for name in names)
+        raised = np.maximum(step, np.abs(values) / (LARGEST / 2 * x_step)).astype(step.dtype)
+        if (raised > step).any():
+            each = (-1, *[1] * (codes.ndim - 1))  # the output channels of both are axis 0
+            ratio, zero = (step / raised).reshape(each), zero.reshape(each).astype(np.float32)
+            smaller = ((codes - zero) * ratio).round() + zero
+            held[names[1]].CopyFrom(onnx.numpy_helper.from_array(smaller.astype(codes.dtype), names[1]))
+            made[weight].input[1] = f"{weight}.step"  # its own: equal tensors of several layers are one in the file
+            graph.initializer.append(onnx.numpy_helper.from_array(raised, f"{weight}.step"))
 
 
 def _reads_quantized(name: str, sites: Sequence[tuple[str, str]]) -> bool:

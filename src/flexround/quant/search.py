@@ -71,7 +71,8 @@ class _Search:
         self.x, self.scheme, self.negatives, self.p = x, scheme, negatives, p
         self.levels = 2**scheme.bits - 1
         self.planar = not scheme.symmetric and negatives and positives
-        self.low, self.high = channel_range(x, scheme.axis)
+        low, high = channel_range(x, scheme.axis)
+        self.low, self.high = low.clamp_max(0), high.clamp_min(0)  # channels of one sign, too, are in reach of 0
         self.index = torch.full_like(self.low, CANDIDATES)
         self.zero_point = grid_from_range(self.low, self.high, scheme, negatives).zero_point
         self.error = torch.full_like(self.low, torch.inf)

@@ -14,7 +14,7 @@ from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.tensors import places
-from flexround.quant.rounding import Rounding
+from flexround.quant.rounding import Axes, Rounding
 from flexround.reconstruct.weights import Weights
 from flexround.settings.schema import Hyper, Recipe
 
@@ -38,8 +38,8 @@ class Reconstruction:
 
     Raises:
         SettingsError: ``fused`` for a rounding that has no compiled form.
-        InputError: layers of the blocks share their weight with another layer, blocks share a layer, or the size of
-            groups doesn't divide a linear's input channels.
+        InputError: layers of the blocks share their weight with another layer, blocks share a layer, the size of groups
+            doesn't divide a linear's input channels, or groups of a transposed linear are asked for.
     """
 
     model: nn.Module
@@ -76,12 +76,22 @@ class Reconstruction:
                 raise InputError(f"{', '.join(held.values())}: in several blocks; put each layer into one")
 
     def _refuse_group_size(self) -> None:
-        """Refuse a size of groups that doesn't divide a layer's input channels, with those that divide all."""
-        layers = [layer for block in self.blocks for layer in attach.weight_layers(block) if self.group_size(layer)]
+        """Refuse a size of groups that doesn't divide a layer's input channels, with those that divide all.
+
+        A transposed linear is refused, too: groups lie along the last axis of a weight.
+        """
+        names = {module: name for name, module in self.model.named_modules()}
+        every = [layer for block in self.blocks for layer in attach.weight_layers(block)]
+        transposed = [layer for layer in every if attach.weight_axes(layer) == Axes(output=1)]
+        if self.hyper.w_granularity == "group" and transposed:
+            raise InputError(
+                f"{names[transposed[0]]}: is a Conv1D of transformers, whose transposed weight can't be quantized in "
+                "groups; set w_granularity to channel"
+            )
+        layers = [layer for layer in every if self.group_size(layer)]
         features = {layer: layer.weight.shape[1] for layer in layers}  # type: ignore[index]
         wrong = [layer for layer in layers if features[layer] % self.hyper.group_size]
         if wrong:
-            names = {module: name for name, module in self.model.named_modules()}
             common = math.gcd(*features.values())
             fitting = ", ".join(str(size) for size in range(8, common + 1) if common % size == 0)
             raise InputError(

@@ -18,18 +18,19 @@ from flexround.quant.rounding import Axes, Rounding
 from flexround.quant.search import initial_grid
 
 log = logging.getLogger(__name__)
+TRANSPOSED = ("transformers.pytorch_utils", "Conv1D")
 
 
 def weight_axes(module: nn.Module) -> Axes | None:
     """Return the channel axes of a module's weight, or None if it is not a linear or convolution.
 
-    ``Conv1D`` of transformers (a linear with a transposed weight) is recognised by name: importing it costs seconds.
+    ``Conv1D`` of transformers (a linear with a transposed weight) is known by its name there: importing costs seconds.
     """
     if isinstance(module, nn.Linear):
         return Axes(output=0)
     if isinstance(module, nn.Conv2d):
         return Axes(output=0, input=1)
-    if any(kind.__name__ == "Conv1D" for kind in type(module).__mro__):  # a rounding makes it a subclass
+    if any((kind.__module__, kind.__name__) == TRANSPOSED for kind in type(module).__mro__):  # roundings subclass it
         return Axes(output=1)
     return None
 
