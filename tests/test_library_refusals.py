@@ -213,6 +213,38 @@ def test_layers_without_gradient_stay_at_round_to_nearest(last):
     assert states == [(last, ["0.first", "0.second"]), (True, [])]
 
 
+class Experts(nn.Module):
+    """Each row has one of four layers, the last never; a layer is called twice, and the weight of one is read alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.twice, self.read = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        chosen = x[:, 0].clamp(0, 2).long()
+        y = torch.stack([self.experts[i](row) for i, row in zip(chosen, x, strict=True)])
+        return F.linear(self.twice(y) + self.twice(y.roll(1, 1) * torch.tensor([9.0, 9, 0, 0])), self.read.weight)
+
+
+def routed():
+    """Samples for one expert after the other, whose values go together: GPTQ then rounds otherwise than to nearest."""
+    x = torch.randn(48, 5, generator=torch.Generator().manual_seed(1))
+    x = x[:, :1] + 0.2 * x[:, 1:]
+    x[:, 0] = torch.arange(48) // 16 + 0.5
+    return x
+
+
+def test_gptq_looks_at_all_calls_and_says_which_layers_it_has_not_seen():
+    model, x, few = made(Experts), routed(), FEW | {"stem_bits": 3, "head_bits": 3}
+    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: experts\.3, read"):
+        found = flexround.quantize(model, x, "b-gptq-w3", batch=16, **few)
+    assert [(each["learned"], each["nearest"]) for each in found.report] == [(True, ["experts.3", "read"])]
+    near = flexround.quantize(model, x, "b-rtn-w3", **few).codes()
+    same = [name for name, stored in found.codes().items() if torch.equal(stored.codes, near[name].codes)]
+    assert same == ["experts.3", "read"]
+
+
 def test_a_network_that_gives_nan_is_named():
     model = made(Pictures)
     model.stage[1].conv1.weight.data[0] = float("nan")

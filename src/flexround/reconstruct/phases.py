@@ -220,9 +220,10 @@ class _Layer:
         """Return the full-precision weight below the rounding, as this takes it: in groups, if each has a step."""
         return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
 
-    def moves(self, idle: Set[nn.Parameter] = frozenset()) -> bool:
-        """Whether the rounding looks at the layer's inputs, or learns parameters that are not all ``idle``."""
-        return self.rounding.needs_inputs or not idle >= set(itertools.chain(*self.rounding.groups().values()))
+    def moves(self, idle: Set[nn.Parameter] = frozenset(), seen: bool = True) -> bool:
+        """Whether the rounding looks at inputs that were ``seen``, or learns parameters that are not all ``idle``."""
+        looks = self.rounding.needs_inputs and seen
+        return looks or not idle >= set(itertools.chain(*self.rounding.groups().values()))
 
 
 class WeightPhase(Phase):
@@ -243,13 +244,13 @@ class WeightPhase(Phase):
         record["error_rtn"] = self._attach(index, layers, quantized, target)
         learned: list[str] = []
         if self.learns(index):
-            self._fit(block, layers, quantized)
+            seen = self._fit(block, layers, quantized)
             idle = {parameter for layer in layers for parameter in layer.rounding.parameters()}
             if job.hyper.iters:
                 facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 record |= facts
                 record["error_soft"] = self.block_error(block, quantized, target)
-            learned = [layer.name for layer in layers if layer.moves(idle)]
+            learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
         record["learned"] = bool(learned)
         record["nearest"] = [layer.name for layer in layers if layer.moves() and layer.name not in learned]
         found = self._harden(layers)
@@ -289,20 +290,28 @@ class WeightPhase(Phase):
             attach.attach_rounding(layer.module, layer.rounding)
         return error
 
-    def _fit(self, block: Block, layers: Sequence[_Layer], x: Tensor) -> None:
+    def _fit(self, block: Block, layers: Sequence[_Layer], x: Tensor) -> set[nn.Module]:
         """Show the roundings that ask for them the inputs of their layers for ``x`` (N, ...), one after the other.
+
+        Return the layers that have some: the block may never call a layer, or read its weight without a call.
 
         Raises:
             NumericalError: a rounding can't make use of it, with the layer.
         """
+        seen: set[nn.Module] = set()
         for layer in layers:
             if layer.rounding.needs_inputs:
+                inputs = layer_inputs(self.job, block, layer.module, x)
+                for first in itertools.islice(inputs, 1):
+                    seen.add(layer.module)
+                    inputs = itertools.chain([first], inputs)
                 try:
-                    layer.rounding.fit(layer.weight(), layer_inputs(self.job, block, layer.module, x))
+                    layer.rounding.fit(layer.weight(), inputs)
                 except ValueError as error:
                     raise NumericalError(
                         f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
                     ) from error
+        return seen
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
