@@ -44,8 +44,8 @@ def reconstruct(
 
     Returns:
         One record per block and phase: errors, losses, seconds, peak memory in MB, where the caches lay, whether
-        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``) and the matrices that
-        stay in floating point (``floating``).
+        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``), the matrices that stay
+        in floating point (``floating``), and with quantized activations the layers whose ``inputs`` stay so.
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
@@ -87,7 +87,7 @@ def reconstruct(
 
 
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a clause on the layers that stay at round-to-nearest unasked, and one on the matrices in floating point.
+    """Return clauses: on layers at round-to-nearest unasked, on matrices in floating point, on layers whose inputs are.
 
     ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
@@ -96,7 +96,12 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     inside = {name for block in job.blocks for name in within(block.module, owners)}
     floating = [name for record in report for name in record.get("floating", ())]
     floating += matrices(job.model, [name for name in owners if name not in inside])
-    said = [("not learned, at round-to-nearest", nearest), ("in floating point", floating)]
+    inputs = [name for record in report for name in record.get("inputs", ())]
+    said = [
+        ("not learned, at round-to-nearest", nearest),
+        ("in floating point", floating),
+        ("inputs in floating point", inputs),
+    ]
     return [f"{what}: {some(names)}" for what, names in said if names]
 
 

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import first_argument
+from flexround.models.replay import Call, first_argument, with_first
 from flexround.models.surgery import attach
 from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.reconstruction import End, Reconstruction
@@ -36,6 +36,40 @@ def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, E
         if seen is head or seen is stem:
             found[Site(layer, "input")] = "head" if seen is head else "stem"
     return found
+
+
+@torch.no_grad()
+def unquantized(job: Reconstruction, index: int, x: Tensor) -> list[nn.Module]:
+    """Return the layers of a block whose input no site quantizes, without the network's first.
+
+    NaN marks what is in floating point: what layers give, and the block's input ``x`` (N, ...) unless the block before
+    quantizes its output; sites end it. A layer that isn't called must be a site itself.
+    """
+    block, layers, seen = job.blocks[index], attach.weight_layers(job.blocks[index]), dict[nn.Module, bool]()
+    first = [layer for layer, _ in called(job, block, x, slice(1))[:1]] if index == 0 else []
+
+    def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+        seen[layer] = seen.get(layer, False) or bool(first_argument(arguments, keywords).isnan().any())
+
+    def enter(_: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> Call:
+        return with_first(arguments, keywords, first_argument(arguments, keywords).nan_to_num())
+
+    row, before = on(job.device, x[:1]), job.blocks[index - 1].sites[-1:] if index else ()
+    if row.is_floating_point() and not any(site.where == "output" for site in before):
+        row = row * torch.nan
+    with contextlib.ExitStack() as hooks:
+        for site in block.sites:
+            if site.where == "input":
+                hooks.enter_context(site.module.register_forward_pre_hook(enter, with_kwargs=True))
+            else:
+                hooks.enter_context(site.module.register_forward_hook(lambda *call: call[2].nan_to_num()))
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
+            hooks.enter_context(layer.register_forward_hook(lambda *call: call[2] * torch.nan, prepend=True))
+        with job.products(), contextlib.suppress(Exception):  # of any kind: a user's code may refuse NaN
+            block(row, job.mask_of(slice(1)))
+    fine = {*first, *(site.module for site in block.sites if site.where == "input")}
+    return [layer for layer in layers if layer not in fine and seen.get(layer, True)]
 
 
 def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor) -> Iterator[Tensor]:

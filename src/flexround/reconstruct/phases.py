@@ -20,7 +20,7 @@ from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, on, slices
 from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
-from flexround.reconstruct.inputs import ends, layer_inputs
+from flexround.reconstruct.inputs import ends, layer_inputs, unquantized
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
@@ -102,6 +102,10 @@ class Phase:
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
         """Return the reconstruction error of a block as it is, on ``x`` (N, ...) against ``target`` (N, ...)."""
         return self.error(lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
+
+    def unquantized(self, index: int, x: Tensor) -> list[str]:
+        """Return the names of a block's layers whose inputs stay in floating point; ``x`` (N, ...) is its input."""
+        return [self.names[layer] for layer in unquantized(self.job, index, x)]
 
     def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
         """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output.
@@ -241,6 +245,8 @@ class WeightPhase(Phase):
         special = ends(job, index, quantized)
         layers = [self._layer(module, special.get(module)) for module in attach.weight_layers(block)]
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
+        if job.joint:
+            record["inputs"] = self.unquantized(index, quantized)
         record["error_rtn"] = self._attach(index, layers, quantized, target)
         learned: list[str] = []
         if self.learns(index):
@@ -353,8 +359,9 @@ class StepPhase(Phase):
     def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
         hyper, block = self.job.hyper, self.job.blocks[index]
         full, target = carry.pop("full"), carry.pop("target")
-        initial = self.store.copy(self.calibrate_sites(index, self.before(block, carry.pop("initial"))))
-        record: dict[str, Any] = {"phase": self.name, "block": block.name}
+        initial = self.before(block, carry.pop("initial"))
+        record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": self.unquantized(index, initial)}
+        initial = self.store.copy(self.calibrate_sites(index, initial))
         record["error_initial"] = self.block_error(block, full, target)
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
