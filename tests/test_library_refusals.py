@@ -256,6 +256,13 @@ def test_gptq_looks_at_all_calls_and_says_which_layers_it_has_not_seen():
     assert same == ["experts.3", "read"]
 
 
+def test_layers_that_later_batches_alone_call_are_learned():
+    x, few = routed()[16:], FEW | {"iters": 8, "batch": 1, "lr": 2e-2}
+    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: experts\.0, experts\.3$"):
+        found = flexround.quantize(made(Experts), x, "b-flexround-w4", **few)
+    assert found.report[0]["nearest"] == ["experts.0", "experts.3"]
+
+
 class Loop(nn.Module):
     """Calls a layer three times, and reads the weight of another one without a call."""
 
