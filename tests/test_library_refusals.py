@@ -263,6 +263,15 @@ def test_layers_that_later_batches_alone_call_are_learned():
     assert found.report[0]["nearest"] == ["experts.0", "experts.3"]
 
 
+def test_a_layer_with_two_names_is_quantized_under_both(recwarn):
+    model = made(Pictures)
+    model.again, model.outer = model.stem, nn.ModuleList([model.stage[0].conv1])
+    few = FEW | {"blocks": ["stem", "stage", "down", "head"]}
+    found = flexround.quantize(model, pictures(), "b-rtn-w4", **few)
+    assert found.origin.left == ()
+    assert not recwarn
+
+
 class Loop(nn.Module):
     """Calls a layer three times, and reads the weight of another one without a call."""
 

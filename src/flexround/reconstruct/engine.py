@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flexround.errors import some
 from flexround.machine import hardware, memory
+from flexround.models.surgery.attach import weight_layers
 from flexround.models.tensors import matrices, places, within
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.codes import WEIGHT, Result
@@ -53,7 +54,8 @@ def reconstruct(
             block, or a GPU that is lost.
     """
     job.model.requires_grad_(False)
-    inside = [within(block.module, places(job.model)) for block in job.blocks]
+    owners = places(job.model)
+    inside = [within(block.module, owners) for block in job.blocks]
     store = place_caches(job, samples, state.room, limits)
     samples = store.copy(samples)
     if not state.entries:
@@ -75,7 +77,8 @@ def reconstruct(
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
                     plain = [name for name in inside[index] if f"{WEIGHT}{name.removesuffix('.weight')}" not in learned]
-                    record["floating"] = matrices(job.model, plain)
+                    weights = {(layer, "weight") for layer in weight_layers(job.blocks[index])}  # some have two names
+                    record["floating"] = matrices(job.model, [name for name in plain if owners[name] not in weights])
                 part = codes.part(learned, job.model, plain)
             if index + 1 == len(job.blocks):
                 carry = {}
