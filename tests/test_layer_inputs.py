@@ -57,6 +57,30 @@ def test_a_layer_may_be_called_by_keyword_or_never():
         assert all(torch.equal(*pair) for pair in zip(shown, expected, strict=True))
 
 
+class Routed(nn.Module):
+    """Calls one layer for rows above 0 alone, twice for those above 2, and writes on its input afterwards."""
+
+    def __init__(self):
+        super().__init__()
+        self.layer = nn.Linear(6, 6)
+
+    def forward(self, x):
+        for least in (0, 2):
+            rows = x[x[:, 0] > least]
+            if least == 0 or len(rows):
+                self.layer(rows)
+                rows.zero_()
+        return x
+
+
+def test_all_calls_of_a_layer_are_shown_whichever_batches_have_them():
+    net, job, x = Routed(), toy.job(toy.recipe()), -torch.ones(64, 6)
+    x[[20, 25, 50], 0] = torch.tensor([1.0, 2.0, 3.0])
+    block = dataclasses.replace(job.blocks[-1], module=net, call=lambda module, x, mask: module(x))
+    shown = [part[0] for part in layer_inputs(job, block, net.layer, x)]
+    assert all(torch.equal(*pair) for pair in zip(shown, [x[[20, 25]], x[[50]], x[[50]]], strict=True))
+
+
 class Watching(RTN):
     """Remembers what it is shown, and is then a weight of zeros, which the layers behind it must notice."""
 

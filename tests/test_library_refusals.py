@@ -1,15 +1,20 @@
 """What ``flexround.quantize`` refuses, each with one message, and what it says that it did not learn."""
 
+import re
+
 import pytest
+import tiny
 import torch
 import torch.nn.functional as F
 from own_networks import FEW, Across, Pictures, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
+from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.library import auto_blocks, samples
+from flexround.mini import models as mini
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import MemoryState
 
@@ -108,6 +113,10 @@ def quantized():
     return flexround.quantize(made(Pictures), pictures(), "q-rtn-w4a8", **FEW).model
 
 
+def compiled():
+    return nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), backend="eager"))
+
+
 def twice(model):
     return [flexround.Block(name, nn.Sequential(model.a)) for name in "xy"]
 
@@ -129,6 +138,8 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (integers, rows, None, "weight: is of type"),
         (lambda: made(Swapped), pictures, None, "register each right after its own"),
         (quantized, pictures, None, "quantizes activations already; give the full-precision network"),
+        (compiled, rows, None, r"1: is compiled \(torch.compile\); give the network before"),
+        (lambda: compiled()[1], rows, None, r"OptimizedModule: is compiled"),
         (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
 )
@@ -223,6 +234,120 @@ def test_layers_without_gradient_stay_at_round_to_nearest(last):
         found = flexround.quantize(model, torch.randn(16, 4), "b-adaround-w4", **FEW)
     states = [(each["learned"], each["nearest"]) for each in found.report]
     assert states == [(last, ["0.first", "0.second"]), (True, [])]
+
+
+class Experts(nn.Module):
+    """Each row has one of four layers, the last never; a layer is called twice, and the weight of one is read alone."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts = nn.ModuleList(nn.Linear(4, 4) for _ in range(4))
+        self.twice, self.read = nn.Linear(4, 4), nn.Linear(4, 4)
+
+    def forward(self, x):
+        chosen = x[:, 0].clamp(0, 2).long()
+        y = torch.stack([self.experts[i](row) for i, row in zip(chosen, x, strict=True)])
+        return F.linear(self.twice(y) + self.twice(y.roll(1, 1) * torch.tensor([9.0, 9, 0, 0])), self.read.weight)
+
+
+def routed():
+    """Samples for one expert after the other, whose values go together: GPTQ then rounds otherwise than to nearest."""
+    x = torch.randn(48, 5, generator=torch.Generator().manual_seed(1))
+    x = x[:, :1] + 0.2 * x[:, 1:]
+    x[:, 0] = torch.arange(48) // 16 + 0.5
+    return x
+
+
+def test_gptq_looks_at_all_calls_and_says_which_layers_it_has_not_seen():
+    model, x, few = made(Experts), routed(), FEW | {"stem_bits": 3, "head_bits": 3}
+    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: experts\.3, read"):
+        found = flexround.quantize(model, x, "b-gptq-w3", batch=16, **few)
+    assert [(each["learned"], each["nearest"]) for each in found.report] == [(True, ["experts.3", "read"])]
+    near = flexround.quantize(model, x, "b-rtn-w3", **few).codes()
+    same = [name for name, stored in found.codes().items() if torch.equal(stored.codes, near[name].codes)]
+    assert same == ["experts.3", "read"]
+
+
+def test_layers_that_later_batches_alone_call_are_learned():
+    x, few = routed()[16:], FEW | {"iters": 8, "batch": 1, "lr": 2e-2}
+    with pytest.warns(UserWarning, match=r"not learned, at round-to-nearest: experts\.0, experts\.3$"):
+        found = flexround.quantize(made(Experts), x, "b-flexround-w4", **few)
+    assert found.report[0]["nearest"] == ["experts.0", "experts.3"]
+
+
+def test_a_layer_with_two_names_is_quantized_under_both(recwarn):
+    model = made(Pictures)
+    model.again, model.outer = model.stem, nn.ModuleList([model.stage[0].conv1])
+    few = FEW | {"blocks": ["stem", "stage", "down", "head"]}
+    found = flexround.quantize(model, pictures(), "b-rtn-w4", **few)
+    assert found.origin.left == ()
+    assert not recwarn
+
+
+class Loop(nn.Module):
+    """Calls a layer three times, and reads the weight of another one without a call."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.body, self.read, self.last = (nn.Linear(4, 4) for _ in range(4))
+
+    def forward(self, x):
+        x = torch.relu(self.first(x))
+        for _ in range(3):
+            x = x + torch.relu(self.body(x))
+        return self.last(F.linear(x, self.read.weight))
+
+
+class Excited(BasicBlock):
+    """A residual block with a layer that reads what its last convolution gives."""
+
+    def __init__(self, inputs, width, *arguments, **keywords):
+        super().__init__(inputs, width, *arguments, **keywords)
+        self.gate = nn.Conv2d(width, width, 1)
+
+    def forward(self, x):
+        out = self.bn2(self.conv2(self.relu(self.bn1(self.conv1(x)))))
+        shortcut = x if self.downsample is None else self.downsample(x)
+        return self.relu(out * self.gate(out.mean((2, 3), keepdim=True)).sigmoid() + shortcut)
+
+
+def residual(block, head):
+    model = ResNet(block, [1, 1, 1, 1], num_classes=4)
+    model.fc = head or model.fc
+    return model.eval()
+
+
+HEAD = nn.Sequential(nn.Dropout(), nn.Linear(512, 8), nn.ReLU(), nn.Linear(8, 4))
+GATES = r"layer1\.0\.gate, layer2\.0\.gate, layer3\.0\.gate, layer4\.0\.gate$"
+
+
+@pytest.mark.parametrize("recipe", ["q-rtn-w4a8", "b-rtn-w4a8"])
+@pytest.mark.parametrize(
+    ("build", "data", "names"),
+    [
+        (lambda: made(Loop), lambda: torch.randn(16, 4), "body, read$"),
+        (lambda: made(Experts), routed, r"experts\.1, experts\.2, experts\.3, twice, read$"),
+        (lambda: residual(Excited, None), pictures, GATES),
+        (lambda: residual(BasicBlock, HEAD), pictures, r"fc\.3$"),
+    ],
+)
+def test_layers_whose_inputs_stay_in_floating_point_are_named(tmp_path, recipe, build, data, names):
+    with pytest.warns(UserWarning, match=f"inputs in floating point: {names}"):
+        found = flexround.quantize(build(), data(), recipe, **FEW)
+    assert re.search(f"inputs in floating point: {names}", found.origin.left[-1])
+    assert found.origin.left[-1] in (found.save(tmp_path) / "README.md").read_text()
+
+
+@pytest.mark.parametrize("setting", ["Q", "B"])
+def test_no_input_of_a_known_network_stays_in_floating_point(setting):
+    recipe = flexround.Recipe(setting=setting, rounding="rtn", w_bits=4, a_bits=8)
+    for model in (residual(BasicBlock, None), residual(Bottleneck, None), mini.mobilenetv2(seed=1).eval()):
+        found = flexround.quantize(model, torch.randn(8, 3, 32, 32), recipe, **FEW)
+        assert found.origin.left == ()
+    for kind in ("bert", "gpt2", "gpt_neo", "opt", "llama"):
+        with pytest.warns(UserWarning, match="in floating point"):
+            found = flexround.quantize(tiny.make(kind, seed=0), words(), recipe, **FEW)
+        assert [record["inputs"] for record in found.report[-2:]] == [[], []]
 
 
 def test_a_network_that_gives_nan_is_named():

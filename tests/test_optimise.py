@@ -75,3 +75,16 @@ def test_the_penalty_is_absent_in_the_warm_up_and_then_its_beta_falls_linearly()
     penalty = Penalty([torch.tensor, lambda _: None], 0.5, 0.2, 20, 2)
     added = [penalty.added(torch.zeros(()), progress).item() for progress in (0.19, 0.2, 0.6, 1 - 1e-9)]
     assert added == pytest.approx([0, 10, 5.5, 1])
+
+
+@pytest.mark.parametrize("weight", [0.0, 1.0])
+def test_idle_is_what_no_iteration_s_loss_depends_on_whatever_the_penalty(weight):
+    first, later, never = parameters = [nn.Parameter(torch.zeros(())) for _ in range(3)]
+    turns = iter([first, first, later, first])
+    groups, penalty = [ParameterGroup(parameters, 0.1, "none")], Penalty([lambda beta: sum(parameters)], weight, 0.3)
+    error = ReconstructionError(2)
+    losses, idle = optimise.optimise(lambda x, mask: x * next(turns), Rows(), groups, 4, error, "toy", penalty)
+    assert len(losses) == 4
+    assert len(idle) == 1
+    assert idle[0] is never
+    assert later.item() > 0

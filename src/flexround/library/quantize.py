@@ -176,13 +176,15 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
 
 
 def _refuse(model: Any) -> None:
-    """Raise InputError for what is no module, is quantized, or has weights without values, of integers or computed."""
+    """Raise InputError for no module, a quantized or compiled one, and weights without values, integers or computed."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the full-precision network")
     for name, module in model.named_modules():
         where = name or type(model).__name__
         if isinstance(module, ActivationQuantizer):
             raise InputError(f"{where}: quantizes activations already; give the full-precision network")
+        if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized
+            raise InputError(f"{where}: is compiled (torch.compile); give the network before torch.compile")
         if weight_axes(module) and not isinstance(module._parameters.get("weight"), nn.Parameter):
             raise InputError(
                 f"{where}.weight: is computed from other tensors (weight_norm, parametrize); make it a parameter with "

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from flexround.errors import some
 from flexround.machine import hardware, memory
+from flexround.models.surgery.attach import weight_layers
 from flexround.models.tensors import matrices, places, within
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.codes import WEIGHT, Result
@@ -44,8 +45,8 @@ def reconstruct(
 
     Returns:
         One record per block and phase: errors, losses, seconds, peak memory in MB, where the caches lay, whether
-        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``) and the matrices that
-        stay in floating point (``floating``).
+        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``), the matrices that stay
+        in floating point (``floating``), and with quantized activations the layers whose ``inputs`` stay so.
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
@@ -53,7 +54,8 @@ def reconstruct(
             block, or a GPU that is lost.
     """
     job.model.requires_grad_(False)
-    inside = [within(block.module, places(job.model)) for block in job.blocks]
+    owners = places(job.model)
+    inside = [within(block.module, owners) for block in job.blocks]
     store = place_caches(job, samples, state.room, limits)
     samples = store.copy(samples)
     if not state.entries:
@@ -75,7 +77,8 @@ def reconstruct(
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
                     plain = [name for name in inside[index] if f"{WEIGHT}{name.removesuffix('.weight')}" not in learned]
-                    record["floating"] = matrices(job.model, plain)
+                    weights = {(layer, "weight") for layer in weight_layers(job.blocks[index])}  # some have two names
+                    record["floating"] = matrices(job.model, [name for name in plain if owners[name] not in weights])
                 part = codes.part(learned, job.model, plain)
             if index + 1 == len(job.blocks):
                 carry = {}
@@ -87,7 +90,7 @@ def reconstruct(
 
 
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
-    """Return a clause on the layers that stay at round-to-nearest unasked, and one on the matrices in floating point.
+    """Return clauses: on layers at round-to-nearest unasked, on matrices in floating point, on layers whose inputs are.
 
     ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
@@ -96,7 +99,12 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     inside = {name for block in job.blocks for name in within(block.module, owners)}
     floating = [name for record in report for name in record.get("floating", ())]
     floating += matrices(job.model, [name for name in owners if name not in inside])
-    said = [("not learned, at round-to-nearest", nearest), ("in floating point", floating)]
+    inputs = [name for record in report for name in record.get("inputs", ())]
+    said = [
+        ("not learned, at round-to-nearest", nearest),
+        ("in floating point", floating),
+        ("inputs in floating point", inputs),
+    ]
     return [f"{what}: {some(names)}" for what, names in said if names]
 
 

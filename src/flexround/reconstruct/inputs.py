@@ -7,7 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import Reached, first_argument
+from flexround.models.replay import Call, first_argument, with_first
 from flexround.models.surgery import attach
 from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.reconstruction import End, Reconstruction
@@ -38,12 +38,46 @@ def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, E
     return found
 
 
+@torch.no_grad()
+def unquantized(job: Reconstruction, index: int, x: Tensor) -> list[nn.Module]:
+    """Return the layers of a block whose input no site quantizes, without the network's first.
+
+    NaN marks what is in floating point: what layers give, and the block's input ``x`` (N, ...) unless the block before
+    quantizes its output; sites end it. A layer that isn't called must be a site itself.
+    """
+    block, layers, seen = job.blocks[index], attach.weight_layers(job.blocks[index]), dict[nn.Module, bool]()
+    first = [layer for layer, _ in called(job, block, x, slice(1))[:1]] if index == 0 else []
+
+    def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+        seen[layer] = seen.get(layer, False) or bool(first_argument(arguments, keywords).isnan().any())
+
+    def enter(_: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> Call:
+        return with_first(arguments, keywords, first_argument(arguments, keywords).nan_to_num())
+
+    row, before = on(job.device, x[:1]), job.blocks[index - 1].sites[-1:] if index else ()
+    if row.is_floating_point() and not any(site.where == "output" for site in before):
+        row = row * torch.nan
+    with contextlib.ExitStack() as hooks:
+        for site in block.sites:
+            if site.where == "input":
+                hooks.enter_context(site.module.register_forward_pre_hook(enter, with_kwargs=True))
+            else:
+                hooks.enter_context(site.module.register_forward_hook(lambda *call: call[2].nan_to_num()))
+        for layer in layers:
+            hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
+            hooks.enter_context(layer.register_forward_hook(lambda *call: call[2] * torch.nan, prepend=True))
+        with job.products(), contextlib.suppress(Exception):  # of any kind: a user's code may refuse NaN
+            block(row, job.mask_of(slice(1)))
+    fine = {*first, *(site.module for site in block.sites if site.where == "input")}
+    return [layer for layer in layers if layer not in fine and seen.get(layer, True)]
+
+
 def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor) -> Iterator[Tensor]:
-    """Yield the inputs of a layer, batch by batch, while the block is as it is; none if the block doesn't call it.
+    """Yield the inputs of a layer, call by call, while the block is as it is; none if the block doesn't call it.
 
     Args:
         job: settings; its mask says which tokens count if ``mask_padding`` is set.
-        block: which calls the layer once at most.
+        block: runs batch by batch; it may call the layer once, several times or in some batches alone.
         layer: linear, ``Conv1D`` or convolution.
         x: (N, ...) cached input of the block.
 
@@ -52,13 +86,13 @@ def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor)
         other axes do; groups is 1 but for grouped convolutions.
     """
     for rows in slices(len(x), job.hyper.batch):
-        calls = called(job, block, x, rows, layer)
-        if not calls:
-            return
-        inputs, mask = unfolded(layer, calls[0][1].float()), job.mask_of(rows)
-        if mask is not None and job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
-            inputs = inputs[:, mask.flatten()]
-        yield inputs
+        mask = job.mask_of(rows)
+        for _, given in called(job, block, x, rows, layer):
+            inputs = unfolded(layer, given.float())
+            if mask is not None and job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
+                inputs = inputs[:, mask.flatten()]
+            if inputs.numel():  # an expert may be called with no row
+                yield inputs
 
 
 @torch.no_grad()
@@ -67,19 +101,19 @@ def called(
 ) -> list[tuple[nn.Module, Tensor]]:
     """Run a block on ``rows`` of ``x`` (N, ...); return its layers in the order of their calls, each with its input.
 
-    Layers that read one tensor have the same object. The block stops at its call of ``only`` that layer, if given.
+    Layers that read one tensor have the same object. Calls of ``only`` that layer, if given, have copies, because the
+    block may write on the input later.
     """
     calls: list[tuple[nn.Module, Tensor]] = []
 
     def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
-        calls.append((layer, first_argument(arguments, keywords)))
-        if layer is only:
-            raise Reached
+        given = first_argument(arguments, keywords)
+        calls.append((layer, given if only is None else given.clone()))
 
     with contextlib.ExitStack() as hooks:
         for layer in [only] if only is not None else attach.weight_layers(block):
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
-        with job.products(), contextlib.suppress(Reached):
+        with job.products():
             block(on(job.device, x[rows]), job.mask_of(rows))
     return calls
 

@@ -152,15 +152,28 @@ def optimise(
             _check_finite(losses, name)
             break
         descent.zero_grad(set_to_none=True)
+        reached = _leaves(loss) if idle else set()
         scaler.scale(penalty.added(loss, iteration / iterations)).backward()
-        if iteration == 0:
-            idle = [parameter for parameter in idle if parameter.grad is None]
+        if idle:  # another batch may call other layers
+            idle = [parameter for parameter in idle if parameter.grad is None or parameter not in reached]
         scaler.step(descent)
         scaler.update()
         if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
             _check_finite(losses, name)
             progress.set_postfix(loss=f"{losses[-1].item():.3e}")
     return torch.stack(losses).cpu(), idle
+
+
+def _leaves(loss: Tensor) -> set[Tensor]:
+    """Return the parameters that a scalar was computed from: a penalty gives gradients to others, too."""
+    found, seen, waiting = set[Tensor](), set[Any](), [loss.grad_fn]
+    while waiting:
+        node = waiting.pop()
+        if node is not None and node not in seen:
+            seen.add(node)
+            found |= {node.variable} if hasattr(node, "variable") else set()
+            waiting += [before for before, _ in node.next_functions]
+    return found
 
 
 def _check_finite(losses: list[Tensor], name: str) -> None:

@@ -20,7 +20,7 @@ from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, on, slices
 from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
-from flexround.reconstruct.inputs import ends, layer_inputs
+from flexround.reconstruct.inputs import ends, layer_inputs, unquantized
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
@@ -102,6 +102,10 @@ class Phase:
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
         """Return the reconstruction error of a block as it is, on ``x`` (N, ...) against ``target`` (N, ...)."""
         return self.error(lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
+
+    def unquantized(self, index: int, x: Tensor) -> list[str]:
+        """Return the names of a block's layers whose inputs stay in floating point; ``x`` (N, ...) is its input."""
+        return [self.names[layer] for layer in unquantized(self.job, index, x)]
 
     def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
         """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output.
@@ -220,9 +224,10 @@ class _Layer:
         """Return the full-precision weight below the rounding, as this takes it: in groups, if each has a step."""
         return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
 
-    def moves(self, idle: Set[nn.Parameter] = frozenset()) -> bool:
-        """Whether the rounding looks at the layer's inputs, or learns parameters that are not all ``idle``."""
-        return self.rounding.needs_inputs or not idle >= set(itertools.chain(*self.rounding.groups().values()))
+    def moves(self, idle: Set[nn.Parameter] = frozenset(), seen: bool = True) -> bool:
+        """Whether the rounding looks at inputs that were ``seen``, or learns parameters that are not all ``idle``."""
+        looks = self.rounding.needs_inputs and seen
+        return looks or not idle >= set(itertools.chain(*self.rounding.groups().values()))
 
 
 class WeightPhase(Phase):
@@ -240,16 +245,18 @@ class WeightPhase(Phase):
         special = ends(job, index, quantized)
         layers = [self._layer(module, special.get(module)) for module in attach.weight_layers(block)]
         record: dict[str, Any] = {"phase": self.name, "block": block.name}
+        if job.joint:
+            record["inputs"] = self.unquantized(index, quantized)
         record["error_rtn"] = self._attach(index, layers, quantized, target)
         learned: list[str] = []
         if self.learns(index):
-            self._fit(block, layers, quantized)
+            seen = self._fit(block, layers, quantized)
             idle = {parameter for layer in layers for parameter in layer.rounding.parameters()}
             if job.hyper.iters:
                 facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 record |= facts
                 record["error_soft"] = self.block_error(block, quantized, target)
-            learned = [layer.name for layer in layers if layer.moves(idle)]
+            learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
         record["learned"] = bool(learned)
         record["nearest"] = [layer.name for layer in layers if layer.moves() and layer.name not in learned]
         found = self._harden(layers)
@@ -289,20 +296,28 @@ class WeightPhase(Phase):
             attach.attach_rounding(layer.module, layer.rounding)
         return error
 
-    def _fit(self, block: Block, layers: Sequence[_Layer], x: Tensor) -> None:
+    def _fit(self, block: Block, layers: Sequence[_Layer], x: Tensor) -> set[nn.Module]:
         """Show the roundings that ask for them the inputs of their layers for ``x`` (N, ...), one after the other.
+
+        Return the layers that have some: the block may never call a layer, or read its weight without a call.
 
         Raises:
             NumericalError: a rounding can't make use of it, with the layer.
         """
+        seen: set[nn.Module] = set()
         for layer in layers:
             if layer.rounding.needs_inputs:
+                inputs = layer_inputs(self.job, block, layer.module, x)
+                for first in itertools.islice(inputs, 1):
+                    seen.add(layer.module)
+                    inputs = itertools.chain([first], inputs)
                 try:
-                    layer.rounding.fit(layer.weight(), layer_inputs(self.job, block, layer.module, x))
+                    layer.rounding.fit(layer.weight(), inputs)
                 except ValueError as error:
                     raise NumericalError(
                         f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
                     ) from error
+        return seen
 
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
@@ -344,8 +359,9 @@ class StepPhase(Phase):
     def learn(self, index: int, carry: dict[str, Tensor]) -> tuple[Result, dict[str, Tensor], dict[str, Any]]:
         hyper, block = self.job.hyper, self.job.blocks[index]
         full, target = carry.pop("full"), carry.pop("target")
-        initial = self.store.copy(self.calibrate_sites(index, self.before(block, carry.pop("initial"))))
-        record: dict[str, Any] = {"phase": self.name, "block": block.name}
+        initial = self.before(block, carry.pop("initial"))
+        record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": self.unquantized(index, initial)}
+        initial = self.store.copy(self.calibrate_sites(index, initial))
         record["error_initial"] = self.block_error(block, full, target)
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
