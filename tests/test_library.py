@@ -13,7 +13,7 @@ import pytest
 import torch
 import torchvision
 import toy
-from own_networks import FEW, Across, Pictures, Twice, Words, llama, made, pictures, words
+from own_networks import FEW, Across, Again, Pictures, Twice, Words, llama, made, pictures, words
 from torch import nn
 
 import flexround
@@ -43,6 +43,14 @@ def test_the_cut_is_as_fine_as_the_network_allows(kind, x, names):
     assert [block.name for block in auto_blocks.automatic(model, x)] == names
     assert not any("forward" in module.__dict__ for module in model.modules()), "nothing stays replaced"
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
+
+
+@pytest.mark.parametrize("output", ["tensor", "dict", "tuple"])
+def test_layers_that_are_registered_twice_are_folded_once(output):
+    model, x = made(lambda: Again(output)), pictures()
+    found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
+    (found, *_), (wanted, *_) = (auto_blocks.tensors(each(x)) for each in (found, model))
+    assert (found - wanted).norm() < 0.05 * wanted.norm()
 
 
 def test_blocks_by_name_and_by_function():

@@ -3,7 +3,7 @@
 import pytest
 import torch
 import torch.nn.functional as F
-from own_networks import FEW, Across, Pictures, made, pictures, words
+from own_networks import FEW, OUTPUTS, Across, Gives, Pictures, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -85,6 +85,27 @@ class Swapped(nn.Module):
 
     def forward(self, x):
         return self.second(torch.relu(self.norm(self.first(x))))
+
+
+class After(Gives):
+    """Its batch norm is registered after the convolution, and runs after the activation."""
+
+    def features(self, x):
+        return self.norm(F.relu(self.conv(x)))
+
+
+class Drops(Gives):
+    """Draws numbers after its last layer."""
+
+    def forward(self, x):
+        return self.output(F.dropout(self.head(self.features(x).mean((2, 3)))))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize(("kind", "message"), [(After, "register each right after its own"), (Drops, "two outputs")])
+def test_outputs_of_all_kinds_are_compared_before_and_after_folding(kind, message, output):
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(made(lambda: kind(output)), pictures(), "b-rtn-w4", **FEW)
 
 
 def rows():

@@ -10,7 +10,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -258,6 +258,31 @@ def apart(x: Tensor, y: Tensor) -> float:
     same = (x == y) | (x.isnan() & y.isnan())
     largest = y.nan_to_num(0, 0, 0).abs().max().clamp_min(torch.finfo(y.dtype).tiny)
     return float(((x - y).abs().masked_fill(same, 0) / largest).nan_to_num(torch.inf).max())
+
+
+def outputs_apart(found: Any, wanted: Any) -> float:
+    """Return the largest difference (`apart`) of the tensors in two outputs of a network.
+
+    Tensors that are not floats, such as classes, count only if there are no others: they jump where values are close.
+    """
+    ours, theirs = tensors(found), tensors(wanted)
+    if [x.shape for x in ours] != [y.shape for y in theirs]:
+        return torch.inf
+    pairs = [(x, y) for x, y in zip(ours, theirs, strict=True) if x.numel()]
+    return max((apart(x, y) for x, y in [pair for pair in pairs if pair[1].is_floating_point()] or pairs), default=0.0)
+
+
+def tensors(output: Any) -> list[Tensor]:
+    """Return the tensors in an output of any kind: a tuple, list, mapping or dataclass of such, or a tensor."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        inner = [*output.values()]
+    elif dataclasses.is_dataclass(output):
+        inner = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    else:
+        inner = [*output] if isinstance(output, tuple | list) else []
+    return [tensor for value in inner for tensor in tensors(value)]
 
 
 def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:

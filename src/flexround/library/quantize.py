@@ -229,14 +229,15 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
             was registered before it is not what it normalises.
     """
     given = functools.partial(_given, model, auto_blocks.first_input(x), type(model).__name__)
-    before = given() if family.blocks is None else None
-    if isinstance(before, Tensor) and auto_blocks.apart(given(), before) > auto_blocks.CLOSE:
+    compared = family.blocks is None or not recipe.preprocess  # equalization may change what a network computes
+    before = given() if compared else None
+    if compared and auto_blocks.outputs_apart(given(), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
     prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if isinstance(before, Tensor) and auto_blocks.apart(given(), before) > FOLDED:
+    if compared and auto_blocks.outputs_apart(given(), before) > FOLDED:
         raise InputError(
             f"{type(model).__name__}: computes something else when its batch norms are folded into the "
             "convolutions registered before them; register each right after its own, or fold them yourself"
