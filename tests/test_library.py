@@ -75,6 +75,32 @@ def test_torchvision_networks_are_known(tmp_path, build):
     assert "output" in {where for _, where in quantized.sites}, "as BRECQ cuts them, not as any network is cut"
 
 
+class Normalises(torchvision.models.ResNet):
+    def forward(self, x):
+        return super().forward((x - 100) / 50)
+
+
+def test_a_subclass_that_its_parent_s_blocks_do_not_fit_is_cut_by_itself(caplog):
+    caplog.set_level("INFO")
+
+    def blocks(kind, **changed):
+        model = kind(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=4, width_per_group=64)
+        for name, module in changed.items():
+            setattr(model, name, module)
+        found = flexround.quantize(model.eval(), pictures(4) * 50 + 100, "b-rtn-w4", **FEW)
+        return [record["block"] for record in found.report]
+
+    layers = ["layer1.0", "layer2.0", "layer3.0", "layer4.0", "fc"]
+    assert blocks(torchvision.models.ResNet) == ["stem", *layers]
+    assert "is not cut as" not in caplog.text
+    assert blocks(Normalises) == ["conv1", *layers]
+    assert "Normalises: is not cut as its architecture is: Normalises: cut into stem, layer1.0" in caplog.text
+    assert blocks(torchvision.models.ResNet, layer4=nn.Identity(), fc=nn.Linear(256, 4)) == [
+        "conv1",
+        *(name for name in layers if name != "layer4.0"),
+    ]
+
+
 def test_a_llama_takes_the_settings_of_the_suite():
     ids = words()
     mapping = {"input_ids": ids, "attention_mask": torch.ones_like(ids)}

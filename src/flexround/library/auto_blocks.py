@@ -227,14 +227,19 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
 def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
     """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
 
-    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, and a last module that the
-    network doesn't call can't be compared.
+    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, as is what follows the last
+    module if it can't take several rows. A last module that the network doesn't call can't be compared.
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
     caught: list[Any] = []
     with blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)):
-        output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
+        try:
+            output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
+        except ValueError:  # of transformers' classifiers that know no token of padding
+            if not caught:
+                raise
+            output = None
     wanted = [of for of in (*map(first_output, caught[:1]), first_output(output)) if isinstance(of, Tensor)]
     if not caught or not wanted:
         return False

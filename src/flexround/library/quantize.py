@@ -23,7 +23,6 @@ from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision
-from flexround.models import blocks as protocol
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
@@ -74,8 +73,8 @@ def quantize(
         scale: whose hyper-parameters are the defaults: ``paper``; ``short``, 200 to 2,000 iterations at the rates that
             suit them; or a YAML file that extends one of these.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
-            ``flexround.Block`` objects. None: by architecture if the suite knows it, else along its parts, with a line
-            in the log that says which. It is compared with the network on every sample.
+            ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute what the
+            network does, else along its parts, with a line in the log that says which. It is compared on every sample.
         rounding: a class to use in the place of the recipe's rounding, with the recipe's ``options``.
         seed: of the draws of batches.
         device: where it runs; None for a GPU if there is one.
@@ -112,8 +111,9 @@ def quantize(
             first = described(network)
             with _float32(network):
                 _fold(network, given, family, inputs.x[:1].to(where))
-                parts, found = _cut(network, blocks, family, inputs, where), values
-                if family.blocks is None or blocks is not None:
+                parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
+                if not parts:
+                    parts = _cut(network, blocks, inputs, where)
                     found = _ends(network, parts, values, sources, hyper, inputs.x[:1].to(where))
                 work = Reconstruction(
                     model=network,
@@ -253,19 +253,37 @@ def _given(call: Callable[[Tensor], Any], x: Tensor, name: str) -> Any:
 
 
 @torch.no_grad()
-def _cut(
-    model: nn.Module, blocks: Sequence[str] | Cut | None, family: Family, inputs: Inputs, device: torch.device
-) -> list[Block]:
-    """Return the blocks of a model, as they are asked for, known or found.
+def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.device) -> list[Block]:
+    """Return the blocks of a known architecture, or none if they don't compute what the model does.
+
+    So it is with a subclass that has a ``forward`` of its own, or with modules that were exchanged.
+    """
+    if family.blocks is None:
+        return []
+    name = type(model).__name__
+    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
+        try:
+            found = imports.load(family.blocks)(model)
+        except Exception as error:  # of any kind: it looks for modules that are not there
+            log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
+            return []
+        _given(model, auto_blocks.first_input(inputs.x[:1].to(device)), name)
+        try:
+            auto_blocks.check(model, found, inputs, device)
+        except InputError as error:
+            log.info("%s: is not cut as its architecture is: %s", name, error)
+            return []
+    return found
+
+
+@torch.no_grad()
+def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, device: torch.device) -> list[Block]:
+    """Return the blocks of a model, as they are asked for or found.
 
     Raises:
         InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
     x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
-    if blocks is None and family.blocks is not None:
-        found = imports.load(family.blocks)(model)
-        _given(functools.partial(protocol.run, found), x[:1], f"the blocks of {name}")
-        return found
     with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
         if callable(blocks):
             found = list(blocks(model))
