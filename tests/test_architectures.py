@@ -119,6 +119,64 @@ def test_a_wrapper_of_a_decoder_is_cut_as_the_decoder_is():
     assert [record["block"] for record in found.report] == ["layers.0", "layers.1"]
 
 
+@pytest.mark.filterwarnings("ignore:in floating point")
+def test_a_layer_that_a_transformer_runs_again_is_no_block():
+    model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})
+    ids = padded()["input_ids"]
+    with pytest.raises(InputError, match=r"runs its block albert_layer_groups\.0 3 times, and only one call"):
+        auto_blocks.differ(model, structure.blocks(model), torch.stack([ids, ids * 0], 1))
+    found = flexround.quantize(model, ids, "b-rtn-w4", **FEW)
+    assert [record["block"] for record in found.report] == ["albert.encoder", "albert.pooler"]
+    with pytest.raises(InputError, match=r"cut into albert\.encoder, albert\.pooler it computes something else"):
+        flexround.quantize(model, padded(), "b-rtn-w4", **FEW)
+
+
+class Again(nn.Module):
+    """Its list has one layer three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh())] * 3), nn.Linear(8, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_a_layer_that_is_listed_several_times_is_part_of_one_block():
+    blocks = auto_blocks.automatic(Again().eval(), torch.randn(4, 8))
+    assert [block.name for block in blocks] == ["network"]
+    with pytest.raises(InputError, match=r"Again: the network runs its block layers 3 times, and only one call"):
+        flexround.quantize(
+            Again(), torch.randn(4, 8), "b-rtn-w4", blocks=lambda model: [flexround.Block("layers", model.layers[0])]
+        )
+
+
+class SequenceFirst(nn.Module):
+    """Its layers read (L, N, 8)."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
+
+    def forward(self, x):
+        return self.last(self.encoder(self.first(x).transpose(0, 1)).transpose(0, 1)[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:SequenceFirst is one block")
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("length", [1, 2, 4, 6])
+def test_samples_outside_the_first_dimension_stay_inside_a_block(length):
+    model, x = SequenceFirst().eval(), torch.randn(8, length, 8)
+    found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW | {"batch": 4})
+    assert [record["block"] for record in found.report] == ["network"]
+    message = f"of {2 if length == 1 else 1} samples its block encoder reads {length} rows"
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(model, x, "b-rtn-w4", blocks=["first", "encoder", "last"], **FEW)
+
+
 class PassesOn(transformers.BertForSequenceClassification):
     def forward(self, *arguments, **keywords):
         return super().forward(*arguments, **keywords)

@@ -17,11 +17,11 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.models import blocks as protocol
 from flexround.models import structure
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
+from flexround.reconstruct.cache import slices
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried
@@ -130,15 +130,14 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
         device: where it is computed.
 
     Raises:
-        InputError: they don't compute the same, with the first rows that differ.
+        InputError: they don't compute the same, with the first rows that differ, or can't be blocks (`differ`).
     """
     x, mask = inputs.x, inputs.mask
-    for start in range(0, len(x), ROWS):
-        kept = None if mask is None else mask[start : start + ROWS].to(device)
-        if differ(model, blocks, x[start : start + ROWS].to(device), kept):
+    for rows in (slice(1), *slices(len(x), ROWS)):  # one, too: several are perhaps as many as a row has tokens
+        if differ(model, blocks, x[rows].to(device), None if mask is None else mask[rows].to(device)):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: a block reads more than what "
+                f"something else for samples {rows.start or 0} to {rows.stop - 1}: a block reads more than what "
                 f"the one before it gives, or what lies between them depends on the row; {HINT}"
             )
 
@@ -229,24 +228,47 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
 
     Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, as is what follows the last
     module if it can't take several rows. A last module that the network doesn't call can't be compared.
+
+    Raises:
+        InputError: the network runs the module of a block several times, of which one would be learned, or a block
+            reads or gives a tensor whose first dimension is not that of the samples.
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
     caught: list[Any] = []
-    with blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)):
+    calls: collections.Counter[nn.Module] = collections.Counter()
+    with contextlib.ExitStack() as hooks:
+        hooks.enter_context(blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)))
+        for module in {block.module for block in blocks}:
+            hooks.enter_context(module.register_forward_hook(lambda module, *_: calls.update([module])))
         try:
             output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
         except ValueError:  # of transformers' classifiers that know no token of padding
             if not caught:
                 raise
             output = None
+    if often := [block for block in blocks if calls[block.module] > 1]:
+        raise InputError(
+            f"{type(model).__name__}: the network runs its block {often[0].name} {calls[often[0].module]} times, and "
+            f"only one call would be learned; {HINT}"
+        )
     wanted = [of for of in (*map(first_output, caught[:1]), first_output(output)) if isinstance(of, Tensor)]
     if not caught or not wanted:
         return False
+    found, lengths = x, {}
     try:
-        found = protocol.run(blocks, x, mask)
+        for block in blocks:
+            given = block.before(found)
+            found = block(given, mask)
+            lengths[block.name] = len(given), len(found)
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
+    for name, (read_rows, given_rows) in lengths.items():
+        if (read_rows, given_rows) != (len(x), len(x)):
+            raise InputError(
+                f"{type(model).__name__}: of {len(x)} samples its block {name} reads {read_rows} rows and gives "
+                f"{given_rows}; a block needs the samples in the first dimension; {HINT}"
+            )
 
     def read(value: Tensor) -> Tensor:
         return value if mask is None or value.shape[:2] != mask.shape else value[mask]
