@@ -81,6 +81,19 @@ class Twice(Across):
         return self.a(torch.relu(self.a(self.b(x))))
 
 
+class Attends(nn.Module):
+    """PyTorch's attention around other parts."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.attention = nn.MultiheadAttention(8, 2, batch_first=True)
+
+    def forward(self, x):
+        x = self.first(x)
+        return self.last(x + self.attention(x, x, x)[0])
+
+
 @dataclasses.dataclass
 class Found:
     """What a network may give in the place of a tensor."""

@@ -258,6 +258,14 @@ def test_separate_projections_compute_what_pytorch_s_attention_does(kind, mask):
         torch.testing.assert_close(found[1], wanted[1])
 
 
+def test_an_attention_that_two_parents_hold_stays_one():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    shared = nn.ModuleList([nn.ModuleDict({"a": attention, "b": attention}), nn.ModuleDict({"a": attention})])
+    separate_projections(shared)
+    assert isinstance(shared[0]["a"], SeparateAttention)
+    assert shared[0]["a"] is shared[0]["b"] is shared[1]["a"]
+
+
 def test_pytorch_s_own_encoder_has_its_projections_quantized():
     encoder = nn.TransformerEncoder(
         nn.TransformerEncoderLayer(8, 2, 16, batch_first=True), 2, enable_nested_tensor=False

@@ -26,6 +26,7 @@ from flexround.machine import hardware, precision
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
+from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
@@ -198,6 +199,7 @@ def _refuse(model: Any) -> None:
 def _float32(model: nn.Module) -> Iterator[None]:
     """Have a model compute in float32 inside, and give each parameter and buffer its own type again at the end.
 
+    Attention gets its separate projections first, because their parameters have a type of their own, too.
     An error inside leaves neither roundings nor quantizers on the model.
     """
 
@@ -205,6 +207,7 @@ def _float32(model: nn.Module) -> Iterator[None]:
         named = itertools.chain(model.named_parameters(), model.named_buffers())
         return ((name, value) for name, value in named if value.is_floating_point())
 
+    separate_projections(model)
     kinds = {name: value.dtype for name, value in tensors()}
     if foreign := sorted({str(kind) for kind in kinds.values()} - {str(torch.float32)}):
         log.info("%s: of %s, quantized in float32", type(model).__name__, " and ".join(foreign))
