@@ -53,6 +53,23 @@ def test_layers_that_are_registered_twice_are_folded_once(output):
     assert (found - wanted).norm() < 0.05 * wanted.norm()
 
 
+class TiedGlue(Across):
+    """Between its parts it reads the weight of an earlier one."""
+
+    def forward(self, x):
+        x = torch.relu(self.b(torch.relu(self.a(x))))
+        return self.c(nn.functional.linear(x, self.a.weight.t()))
+
+
+def test_what_lies_between_parts_reads_no_weight_that_is_quantized():
+    model, x = made(TiedGlue), torch.randn(8, 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert [block.name for block in auto_blocks.automatic(model, x)] == ["network"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(InputError, match="c reads more than what b, which runs before it, gives"):
+        flexround.quantize(model, x, "b-rtn-w4", blocks=["a", "b", "c"], **FEW)
+
+
 def test_blocks_by_name_and_by_function():
     model, x = made(Pictures), pictures()
     coarse = flexround.quantize(model, x, "b-rtn-w4", blocks=PARTS, **FEW)

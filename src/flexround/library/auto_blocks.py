@@ -10,7 +10,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
@@ -211,16 +211,32 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
 def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> bool:
     """Whether the last of these parts reads the outputs of parts before the last but one, or the network's input.
 
+    Nor may what lies before it read a weight of the parts before: it would be the quantized one in full precision, too.
     What it should not read is NaN: networks whose outputs hardly differ between inputs would hide it otherwise.
     """
     x = first_output(parts[-2].output)
+    nothing = torch.full_like(row, torch.nan) if row.is_floating_point() else row
     try:
-        found = _replayed(
-            model, parts, torch.full_like(row, torch.nan) if row.is_floating_point() else row, x, torch.nan
-        )
+        with _without_weights([part.module for part in parts[:-1]]):
+            found = _replayed(model, parts, nothing, x, torch.nan)
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
     return bool(found.isnan().any()) and not x.isnan().any()
+
+
+@contextlib.contextmanager
+def _without_weights(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Have the weights of the linears and convolutions in these modules be NaN inside."""
+    layers = [layer for module in modules for layer in module.modules() if weight_axes(layer)]
+    weights = [layer.weight for layer in layers if isinstance(layer.weight, Tensor)]
+    kept = {weight: weight.data for weight in weights}
+    try:
+        for weight, values in kept.items():
+            weight.data = torch.full_like(values, torch.nan)
+        yield
+    finally:
+        for weight, values in kept.items():
+            weight.data = values
 
 
 def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:

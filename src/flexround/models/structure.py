@@ -127,7 +127,7 @@ def run(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
 
 def known(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
     """Return those of the named inputs that a model's forward has, or one that it passes its keywords on to."""
-    parents = (kind.forward for kind in type(model).__mro__ if "forward" in vars(kind))
+    parents = (vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind))
     names: set[str] = set()
     for forward in (model.forward, *parents):
         names |= inspect.signature(forward).parameters.keys()
