@@ -150,6 +150,7 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (integers, rows, None, "weight: is of type"),
         (lambda: made(Swapped), pictures, None, "register each right after its own"),
         (quantized, pictures, None, "quantizes activations already; give the full-precision network"),
+        (lambda: torch.jit.script(made(Across)), rows, None, "is a torch.jit.ScriptModule, which can't be changed"),
         (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
 )

@@ -177,11 +177,13 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
 
 
 def _refuse(model: Any) -> None:
-    """Raise InputError for what is no module, is quantized, or has weights without values, of integers or computed."""
+    """Raise InputError for what is no module, is scripted or quantized, or has computed weights, integers or none."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the full-precision network")
     for name, module in model.named_modules():
         where = name or type(model).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
         if isinstance(module, ActivationQuantizer):
             raise InputError(f"{where}: quantizes activations already; give the full-precision network")
         if weight_axes(module) and not isinstance(module._parameters.get("weight"), nn.Parameter):
