@@ -119,6 +119,82 @@ def test_a_wrapper_of_a_decoder_is_cut_as_the_decoder_is():
     assert [record["block"] for record in found.report] == ["layers.0", "layers.1"]
 
 
+@pytest.mark.filterwarnings("ignore:in floating point")
+def test_a_layer_that_a_transformer_runs_again_is_no_block():
+    model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})
+    ids = padded()["input_ids"]
+    with pytest.raises(InputError, match=r"runs its block albert_layer_groups\.0 3 times, and only one call"):
+        auto_blocks.differ(model, structure.blocks(model), torch.stack([ids, ids * 0], 1))
+    found = flexround.quantize(model, ids, "b-rtn-w4", **FEW)
+    assert [record["block"] for record in found.report] == ["albert.encoder", "albert.pooler"]
+    with pytest.raises(InputError, match=r"cut into albert\.encoder, albert\.pooler it computes something else"):
+        flexround.quantize(model, padded(), "b-rtn-w4", **FEW)
+
+
+class Again(nn.Module):
+    """Its list has one layer three times."""
+
+    def __init__(self):
+        super().__init__()
+        self.layers, self.head = nn.ModuleList([nn.Sequential(nn.Linear(8, 8), nn.Tanh())] * 3), nn.Linear(8, 4)
+
+    def forward(self, x):
+        for layer in self.layers:
+            x = layer(x)
+        return self.head(x)
+
+
+def test_a_layer_that_is_listed_several_times_is_part_of_one_block():
+    blocks = auto_blocks.automatic(Again().eval(), torch.randn(4, 8))
+    assert [block.name for block in blocks] == ["network"]
+    with pytest.raises(InputError, match=r"Again: the network runs its block layers 3 times, and only one call"):
+        flexround.quantize(
+            Again(), torch.randn(4, 8), "b-rtn-w4", blocks=lambda model: [flexround.Block("layers", model.layers[0])]
+        )
+
+
+class SequenceFirst(nn.Module):
+    """Its layers read (L, N, 8)."""
+
+    def __init__(self):
+        super().__init__()
+        self.first, self.last = nn.Linear(8, 8), nn.Linear(8, 4)
+        self.encoder = nn.TransformerEncoder(nn.TransformerEncoderLayer(8, 2, 16), 2)
+
+    def forward(self, x):
+        return self.last(self.encoder(self.first(x).transpose(0, 1)).transpose(0, 1)[:, 0])
+
+
+@pytest.mark.filterwarnings("ignore:SequenceFirst is one block")
+@pytest.mark.filterwarnings("ignore:enable_nested_tensor")
+@pytest.mark.parametrize("length", [1, 2, 4, 6])
+def test_samples_outside_the_first_dimension_stay_inside_a_block(length):
+    model, x = SequenceFirst().eval(), torch.randn(8, length, 8)
+    found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW | {"batch": 4})
+    assert [record["block"] for record in found.report] == ["network"]
+    message = f"of {2 if length == 1 else 1} samples its block encoder reads {length} rows"
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(model, x, "b-rtn-w4", blocks=["first", "encoder", "last"], **FEW)
+
+
+class PassesOn(transformers.BertForSequenceClassification):
+    def forward(self, *arguments, **keywords):
+        return super().forward(*arguments, **keywords)
+
+
+@pytest.mark.filterwarnings("ignore:in floating point")
+def test_a_decoder_of_bert_s_with_padding_is_cut_by_structure(caplog):
+    caplog.set_level("INFO")
+    config = transformers.BertConfig(**SIZES, initializer_range=0.5, num_labels=2)
+    flexround.quantize(PassesOn(config).eval(), padded(), "b-rtn-w4", **FEW)
+    assert "is not cut as" not in caplog.text
+    config.is_decoder = True
+    model = transformers.BertLMHeadModel(config).eval()
+    found = flexround.quantize(model, padded(), flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
+    assert "BertLMHeadModel: is not cut as its architecture is" in caplog.text
+    assert [record["block"] for record in found.report] == ["layer.0", "layer.1"]
+
+
 def test_layers_that_read_more_than_the_one_before_are_refused_with_padding():
     sizes = {"vocab_size": 64, "d_model": 32, "d_kv": 8, "d_ff": 48, "num_layers": 2, "num_heads": 4}
     with pytest.raises(InputError, match=r"cut into encoder\.block\.0, encoder\.block\.1.*give blocks="):
@@ -180,6 +256,14 @@ def test_separate_projections_compute_what_pytorch_s_attention_does(kind, mask):
     assert (found[1] is None) == (wanted[1] is None) == (mask == "no weights")
     if wanted[1] is not None:
         torch.testing.assert_close(found[1], wanted[1])
+
+
+def test_an_attention_that_two_parents_hold_stays_one():
+    attention = nn.MultiheadAttention(8, 2, batch_first=True)
+    shared = nn.ModuleList([nn.ModuleDict({"a": attention, "b": attention}), nn.ModuleDict({"a": attention})])
+    separate_projections(shared)
+    assert isinstance(shared[0]["a"], SeparateAttention)
+    assert shared[0]["a"] is shared[0]["b"] is shared[1]["a"]
 
 
 def test_pytorch_s_own_encoder_has_its_projections_quantized():

@@ -13,7 +13,7 @@ import pytest
 import torch
 import torchvision
 import toy
-from own_networks import FEW, Across, Pictures, Twice, Words, llama, made, pictures, words
+from own_networks import FEW, Across, Again, Pictures, Twice, Words, llama, made, pictures, words
 from torch import nn
 
 import flexround
@@ -45,6 +45,31 @@ def test_the_cut_is_as_fine_as_the_network_allows(kind, x, names):
     assert not any(module._forward_hooks or module._forward_pre_hooks for module in model.modules())
 
 
+@pytest.mark.parametrize("output", ["tensor", "dict", "tuple"])
+def test_layers_that_are_registered_twice_are_folded_once(output):
+    model, x = made(lambda: Again(output)), pictures()
+    found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
+    (found, *_), (wanted, *_) = (auto_blocks.tensors(each(x)) for each in (found, model))
+    assert (found - wanted).norm() < 0.05 * wanted.norm()
+
+
+class TiedGlue(Across):
+    """Between its parts it reads the weight of an earlier one."""
+
+    def forward(self, x):
+        x = torch.relu(self.b(torch.relu(self.a(x))))
+        return self.c(nn.functional.linear(x, self.a.weight.t()))
+
+
+def test_what_lies_between_parts_reads_no_weight_that_is_quantized():
+    model, x = made(TiedGlue), torch.randn(8, 4)
+    before = {name: value.clone() for name, value in model.state_dict().items()}
+    assert [block.name for block in auto_blocks.automatic(model, x)] == ["network"]
+    assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
+    with pytest.raises(InputError, match="c reads more than what b, which runs before it, gives"):
+        flexround.quantize(model, x, "b-rtn-w4", blocks=["a", "b", "c"], **FEW)
+
+
 def test_blocks_by_name_and_by_function():
     model, x = made(Pictures), pictures()
     coarse = flexround.quantize(model, x, "b-rtn-w4", blocks=PARTS, **FEW)
@@ -65,6 +90,32 @@ def test_torchvision_networks_are_known(tmp_path, build):
     assert torch.equal(flexround.load(quantized.save(tmp_path), build())(x), quantized(x))
     assert {stored.grid.qmax for stored in quantized.codes().values()} == {7, 127}, "first and last layer have 8 bits"
     assert "output" in {where for _, where in quantized.sites}, "as BRECQ cuts them, not as any network is cut"
+
+
+class Normalises(torchvision.models.ResNet):
+    def forward(self, x):
+        return super().forward((x - 100) / 50)
+
+
+def test_a_subclass_that_its_parent_s_blocks_do_not_fit_is_cut_by_itself(caplog):
+    caplog.set_level("INFO")
+
+    def blocks(kind, **changed):
+        model = kind(torchvision.models.resnet.BasicBlock, [1, 1, 1, 1], num_classes=4, width_per_group=64)
+        for name, module in changed.items():
+            setattr(model, name, module)
+        found = flexround.quantize(model.eval(), pictures(4) * 50 + 100, "b-rtn-w4", **FEW)
+        return [record["block"] for record in found.report]
+
+    layers = ["layer1.0", "layer2.0", "layer3.0", "layer4.0", "fc"]
+    assert blocks(torchvision.models.ResNet) == ["stem", *layers]
+    assert "is not cut as" not in caplog.text
+    assert blocks(Normalises) == ["conv1", *layers]
+    assert "Normalises: is not cut as its architecture is: Normalises: cut into stem, layer1.0" in caplog.text
+    assert blocks(torchvision.models.ResNet, layer4=nn.Identity(), fc=nn.Linear(256, 4)) == [
+        "conv1",
+        *(name for name in layers if name != "layer4.0"),
+    ]
 
 
 def test_a_llama_takes_the_settings_of_the_suite():

@@ -6,7 +6,7 @@ import warnings
 
 import pytest
 import torch
-from own_networks import FEW, Across, Pictures, Words, llama, made, pictures, words
+from own_networks import FEW, Across, Attends, Pictures, Words, llama, made, pictures, words
 
 import flexround
 
@@ -14,6 +14,7 @@ KINDS = {
     "pictures": (lambda: made(Pictures), pictures),
     "words": (lambda: made(Words), words),
     "one block": (lambda: made(Across), lambda: torch.randn(16, 4, generator=torch.Generator().manual_seed(1))),
+    "attention": (lambda: made(Attends), lambda: torch.randn(16, 6, 8, generator=torch.Generator().manual_seed(1))),
     "llama": (llama, words),
     "llama in groups": (llama, words),
 }
@@ -22,9 +23,8 @@ NEAREST = ("B", "rtn", None)
 LEARNED = ("B", "flexround", 4)
 RECIPES = [LEARNED, ("Q", "flexround", 8), ("B", "adaround", None), ("Q", "signround", 8), ("B", "gptq", None), NEAREST]
 CASES = [(kind, recipe, torch.float32) for kind in KINDS for recipe in RECIPES]
-CASES += [
-    (kind, LEARNED, of) for kind in ("pictures", "llama") for of in (torch.bfloat16, torch.float16, torch.float64)
-]
+OTHERS = (torch.bfloat16, torch.float16, torch.float64)
+CASES += [(kind, LEARNED, of) for kind in ("pictures", "attention", "llama") for of in OTHERS]
 
 
 def quantized(kind, model, setting, rounding, a_bits):
@@ -60,7 +60,7 @@ def test_what_quantize_promises(tmp_path, kind, recipe, of_type):
     assert {p.dtype for name, p in found.model.named_parameters() if "quantizer" not in name} == {of_type}
 
     for record in (record for record in found.report if record["phase"] == "weights"):
-        layers = [name for name in codes if kind == "one block" or f".{record['block']}." in f".{name}."]
+        layers = [name for name in codes if record["block"] == "network" or f".{record['block']}." in f".{name}."]
         moved = [not torch.equal(codes[name].values(), nearest(kind, of_type)[name].values()) for name in layers]
         assert layers
         assert any(moved) == record["learned"] == (recipe[1] != "rtn"), record

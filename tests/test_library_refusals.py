@@ -6,7 +6,7 @@ import pytest
 import tiny
 import torch
 import torch.nn.functional as F
-from own_networks import FEW, Across, Pictures, made, pictures, words
+from own_networks import FEW, OUTPUTS, Across, Gives, Pictures, made, pictures, words
 from torch import nn
 from torch.utils.data import DataLoader, TensorDataset
 from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
@@ -92,6 +92,27 @@ class Swapped(nn.Module):
         return self.second(torch.relu(self.norm(self.first(x))))
 
 
+class After(Gives):
+    """Its batch norm is registered after the convolution, and runs after the activation."""
+
+    def features(self, x):
+        return self.norm(F.relu(self.conv(x)))
+
+
+class Drops(Gives):
+    """Draws numbers after its last layer."""
+
+    def forward(self, x):
+        return self.output(F.dropout(self.head(self.features(x).mean((2, 3)))))
+
+
+@pytest.mark.parametrize("output", OUTPUTS)
+@pytest.mark.parametrize(("kind", "message"), [(After, "register each right after its own"), (Drops, "two outputs")])
+def test_outputs_of_all_kinds_are_compared_before_and_after_folding(kind, message, output):
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(made(lambda: kind(output)), pictures(), "b-rtn-w4", **FEW)
+
+
 def rows():
     """Samples of which one of the last is unlike the others."""
     x = torch.randn(40, 4)
@@ -140,6 +161,7 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (quantized, pictures, None, "quantizes activations already; give the full-precision network"),
         (compiled, rows, None, r"1: is compiled \(torch.compile\); give the network before"),
         (lambda: compiled()[1], rows, None, r"OptimizedModule: is compiled"),
+        (lambda: torch.jit.script(made(Across)), rows, None, "is a torch.jit.ScriptModule, which can't be changed"),
         (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
 )

@@ -10,18 +10,18 @@ import collections
 import contextlib
 import copy
 import dataclasses
-from collections.abc import Callable, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.models import blocks as protocol
 from flexround.models import structure
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
+from flexround.reconstruct.cache import slices
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried
@@ -130,15 +130,14 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
         device: where it is computed.
 
     Raises:
-        InputError: they don't compute the same, with the first rows that differ.
+        InputError: they don't compute the same, with the first rows that differ, or can't be blocks (`differ`).
     """
     x, mask = inputs.x, inputs.mask
-    for start in range(0, len(x), ROWS):
-        kept = None if mask is None else mask[start : start + ROWS].to(device)
-        if differ(model, blocks, x[start : start + ROWS].to(device), kept):
+    for rows in (slice(1), *slices(len(x), ROWS)):  # one, too: several are perhaps as many as a row has tokens
+        if differ(model, blocks, x[rows].to(device), None if mask is None else mask[rows].to(device)):
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else for samples {start} to {min(start + ROWS, len(x)) - 1}: a block reads more than what "
+                f"something else for samples {rows.start or 0} to {rows.stop - 1}: a block reads more than what "
                 f"the one before it gives, or what lies between them depends on the row; {HINT}"
             )
 
@@ -212,36 +211,80 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
 def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> bool:
     """Whether the last of these parts reads the outputs of parts before the last but one, or the network's input.
 
+    Nor may what lies before it read a weight of the parts before: it would be the quantized one in full precision, too.
     What it should not read is NaN: networks whose outputs hardly differ between inputs would hide it otherwise.
     """
     x = first_output(parts[-2].output)
+    nothing = torch.full_like(row, torch.nan) if row.is_floating_point() else row
     try:
-        found = _replayed(
-            model, parts, torch.full_like(row, torch.nan) if row.is_floating_point() else row, x, torch.nan
-        )
+        with _without_weights([part.module for part in parts[:-1]]):
+            found = _replayed(model, parts, nothing, x, torch.nan)
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
     return bool(found.isnan().any()) and not x.isnan().any()
 
 
+@contextlib.contextmanager
+def _without_weights(modules: Sequence[nn.Module]) -> Iterator[None]:
+    """Have the weights of the linears and convolutions in these modules be NaN inside."""
+    layers = [layer for module in modules for layer in module.modules() if weight_axes(layer)]
+    weights = [layer.weight for layer in layers if isinstance(layer.weight, Tensor)]
+    kept = {weight: weight.data for weight in weights}
+    try:
+        for weight, values in kept.items():
+            weight.data = torch.full_like(values, torch.nan)
+        yield
+    finally:
+        for weight, values in kept.items():
+            weight.data = values
+
+
 def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
     """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
 
-    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, and a last module that the
-    network doesn't call can't be compared.
+    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, as is what follows the last
+    module if it can't take several rows. A last module that the network doesn't call can't be compared.
+
+    Raises:
+        InputError: the network runs the module of a block several times, of which one would be learned, or a block
+            reads or gives a tensor whose first dimension is not that of the samples.
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
     caught: list[Any] = []
-    with blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)):
-        output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
+    calls: collections.Counter[nn.Module] = collections.Counter()
+    with contextlib.ExitStack() as hooks:
+        hooks.enter_context(blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)))
+        for module in {block.module for block in blocks}:
+            hooks.enter_context(module.register_forward_hook(lambda module, *_: calls.update([module])))
+        try:
+            output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
+        except ValueError:  # of transformers' classifiers that know no token of padding
+            if not caught:
+                raise
+            output = None
+    if often := [block for block in blocks if calls[block.module] > 1]:
+        raise InputError(
+            f"{type(model).__name__}: the network runs its block {often[0].name} {calls[often[0].module]} times, and "
+            f"only one call would be learned; {HINT}"
+        )
     wanted = [of for of in (*map(first_output, caught[:1]), first_output(output)) if isinstance(of, Tensor)]
     if not caught or not wanted:
         return False
+    found, lengths = x, {}
     try:
-        found = protocol.run(blocks, x, mask)
+        for block in blocks:
+            given = block.before(found)
+            found = block(given, mask)
+            lengths[block.name] = len(given), len(found)
     except (RuntimeError, TypeError, IndexError, ValueError):  # of the model's own code, given what it doesn't expect
         return True
+    for name, (read_rows, given_rows) in lengths.items():
+        if (read_rows, given_rows) != (len(x), len(x)):
+            raise InputError(
+                f"{type(model).__name__}: of {len(x)} samples its block {name} reads {read_rows} rows and gives "
+                f"{given_rows}; a block needs the samples in the first dimension; {HINT}"
+            )
 
     def read(value: Tensor) -> Tensor:
         return value if mask is None or value.shape[:2] != mask.shape else value[mask]
@@ -258,6 +301,31 @@ def apart(x: Tensor, y: Tensor) -> float:
     same = (x == y) | (x.isnan() & y.isnan())
     largest = y.nan_to_num(0, 0, 0).abs().max().clamp_min(torch.finfo(y.dtype).tiny)
     return float(((x - y).abs().masked_fill(same, 0) / largest).nan_to_num(torch.inf).max())
+
+
+def outputs_apart(found: Any, wanted: Any) -> float:
+    """Return the largest difference (`apart`) of the tensors in two outputs of a network.
+
+    Tensors that are not floats, such as classes, count only if there are no others: they jump where values are close.
+    """
+    ours, theirs = tensors(found), tensors(wanted)
+    if [x.shape for x in ours] != [y.shape for y in theirs]:
+        return torch.inf
+    pairs = [(x, y) for x, y in zip(ours, theirs, strict=True) if x.numel()]
+    return max((apart(x, y) for x, y in [pair for pair in pairs if pair[1].is_floating_point()] or pairs), default=0.0)
+
+
+def tensors(output: Any) -> list[Tensor]:
+    """Return the tensors in an output of any kind: a tuple, list, mapping or dataclass of such, or a tensor."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        inner = [*output.values()]
+    elif dataclasses.is_dataclass(output):
+        inner = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    else:
+        inner = [*output] if isinstance(output, tuple | list) else []
+    return [tensor for value in inner for tensor in tensors(value)]
 
 
 def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:

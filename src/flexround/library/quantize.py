@@ -23,10 +23,10 @@ from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision
-from flexround.models import blocks as protocol
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
+from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
@@ -74,8 +74,8 @@ def quantize(
         scale: whose hyper-parameters are the defaults: ``paper``; ``short``, 200 to 2,000 iterations at the rates that
             suit them; or a YAML file that extends one of these.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
-            ``flexround.Block`` objects. None: by architecture if the suite knows it, else along its parts, with a line
-            in the log that says which. It is compared with the network on every sample.
+            ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute what the
+            network does, else along its parts, with a line in the log that says which. It is compared on every sample.
         rounding: a class to use in the place of the recipe's rounding, with the recipe's ``options``.
         seed: of the draws of batches.
         device: where it runs; None for a GPU if there is one.
@@ -112,8 +112,9 @@ def quantize(
             first = described(network)
             with _float32(network):
                 _fold(network, given, family, inputs.x[:1].to(where))
-                parts, found = _cut(network, blocks, family, inputs, where), values
-                if family.blocks is None or blocks is not None:
+                parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
+                if not parts:
+                    parts = _cut(network, blocks, inputs, where)
                     found = _ends(network, parts, values, sources, hyper, inputs.x[:1].to(where))
                 work = Reconstruction(
                     model=network,
@@ -176,11 +177,13 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
 
 
 def _refuse(model: Any) -> None:
-    """Raise InputError for no module, a quantized or compiled one, and weights without values, integers or computed."""
+    """Raise InputError for no module, one that is quantized, compiled or scripted, and weights without float values."""
     if not isinstance(model, nn.Module):
         raise InputError(f"model: {type(model).__name__} is no torch.nn.Module; give the full-precision network")
     for name, module in model.named_modules():
         where = name or type(model).__name__
+        if isinstance(module, torch.jit.ScriptModule):
+            raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
         if isinstance(module, ActivationQuantizer):
             raise InputError(f"{where}: quantizes activations already; give the full-precision network")
         if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized
@@ -200,6 +203,7 @@ def _refuse(model: Any) -> None:
 def _float32(model: nn.Module) -> Iterator[None]:
     """Have a model compute in float32 inside, and give each parameter and buffer its own type again at the end.
 
+    Attention gets its separate projections first, because their parameters have a type of their own, too.
     An error inside leaves neither roundings nor quantizers on the model.
     """
 
@@ -207,6 +211,7 @@ def _float32(model: nn.Module) -> Iterator[None]:
         named = itertools.chain(model.named_parameters(), model.named_buffers())
         return ((name, value) for name, value in named if value.is_floating_point())
 
+    separate_projections(model)
     kinds = {name: value.dtype for name, value in tensors()}
     if foreign := sorted({str(kind) for kind in kinds.values()} - {str(torch.float32)}):
         log.info("%s: of %s, quantized in float32", type(model).__name__, " and ".join(foreign))
@@ -231,14 +236,15 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
             was registered before it is not what it normalises.
     """
     given = functools.partial(_given, model, auto_blocks.first_input(x), type(model).__name__)
-    before = given() if family.blocks is None else None
-    if isinstance(before, Tensor) and auto_blocks.apart(given(), before) > auto_blocks.CLOSE:
+    compared = family.blocks is None or not recipe.preprocess  # equalization may change what a network computes
+    before = given() if compared else None
+    if compared and auto_blocks.outputs_apart(given(), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
     prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if isinstance(before, Tensor) and auto_blocks.apart(given(), before) > FOLDED:
+    if compared and auto_blocks.outputs_apart(given(), before) > FOLDED:
         raise InputError(
             f"{type(model).__name__}: computes something else when its batch norms are folded into the "
             "convolutions registered before them; register each right after its own, or fold them yourself"
@@ -254,19 +260,37 @@ def _given(call: Callable[[Tensor], Any], x: Tensor, name: str) -> Any:
 
 
 @torch.no_grad()
-def _cut(
-    model: nn.Module, blocks: Sequence[str] | Cut | None, family: Family, inputs: Inputs, device: torch.device
-) -> list[Block]:
-    """Return the blocks of a model, as they are asked for, known or found.
+def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.device) -> list[Block]:
+    """Return the blocks of a known architecture, or none if they don't compute what the model does.
+
+    So it is with a subclass that has a ``forward`` of its own, or with modules that were exchanged.
+    """
+    if family.blocks is None:
+        return []
+    name = type(model).__name__
+    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
+        try:
+            found = imports.load(family.blocks)(model)
+        except Exception as error:  # of any kind: it looks for modules that are not there
+            log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
+            return []
+        _given(model, auto_blocks.first_input(inputs.x[:1].to(device)), name)
+        try:
+            auto_blocks.check(model, found, inputs, device)
+        except InputError as error:
+            log.info("%s: is not cut as its architecture is: %s", name, error)
+            return []
+    return found
+
+
+@torch.no_grad()
+def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, device: torch.device) -> list[Block]:
+    """Return the blocks of a model, as they are asked for or found.
 
     Raises:
         InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
     x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
-    if blocks is None and family.blocks is not None:
-        found = imports.load(family.blocks)(model)
-        _given(functools.partial(protocol.run, found), x[:1], f"the blocks of {name}")
-        return found
     with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
         if callable(blocks):
             found = list(blocks(model))

@@ -126,8 +126,13 @@ def run(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
 
 
 def known(model: nn.Module, inputs: Mapping[str, Any]) -> dict[str, Any]:
-    """Return those of the named inputs that a model's forward has."""
-    names = inspect.signature(model.forward).parameters
+    """Return those of the named inputs that a model's forward has, or one that it passes its keywords on to."""
+    parents = (vars(kind)["forward"] for kind in type(model).__mro__ if "forward" in vars(kind))
+    names: set[str] = set()
+    for forward in (model.forward, *parents):
+        names |= inspect.signature(forward).parameters.keys()
+        if not any(each.kind is each.VAR_KEYWORD for each in inspect.signature(forward).parameters.values()):
+            break
     return {name: value for name, value in inputs.items() if name in names}
 
 

@@ -7,12 +7,15 @@ from torch import Tensor, nn
 def separate_projections(model: nn.Module) -> None:
     """Replace each ``nn.MultiheadAttention`` in place by a :class:`SeparateAttention` that computes the same.
 
+    One that several parents hold stays one, so that a layer that is shared is known as such.
     Those with keys or values that are learned or zero (``add_bias_kv``, ``add_zero_attn``) stay.
     """
+    made: dict[nn.Module, SeparateAttention] = {}
     for parent in list(model.modules()):
-        for name, child in parent.named_children():
+        for name, child in list(parent._modules.items()):  # all names, also of one child
             if type(child) is nn.MultiheadAttention and child.bias_k is None and not child.add_zero_attn:
-                setattr(parent, name, SeparateAttention(child))
+                made[child] = made.get(child) or SeparateAttention(child)
+                setattr(parent, name, made[child])
 
 
 class SeparateAttention(nn.Module):

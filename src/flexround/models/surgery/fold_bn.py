@@ -24,26 +24,30 @@ class FoldedStatistics:
 def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
     """Fold every batch norm of ``model`` into its convolution, in place, and leave ``nn.Identity`` where it was.
 
-    Jacob et al. 2018, section 3.2. A convolution and its batch norm are neighbours in registration order. The
-    model must be in evaluation mode.
+    Jacob et al. 2018, section 3.2. A convolution and its batch norm are neighbours in registration order. Both may have
+    several names, as in networks that list their layers again. The model must be in evaluation mode.
 
     Returns:
-        The folded gamma and beta by the convolution's name; empty if there is no batch norm.
+        The folded gamma and beta by the convolution's first name; empty if there is no batch norm.
 
     Raises:
         InputError: a batch norm has no convolution before it; nothing is changed then.
     """
     statistics = {}
-    for conv_name, conv, norm_name, norm in _pairs(model):
+    replaced: dict[nn.Module, nn.Module] = {}
+    for (conv, norm), conv_name in _pairs(model).items():
         _fold(conv, norm)
         statistics[conv_name] = FoldedStatistics(norm.weight.detach().clone(), norm.bias.detach().clone())
-        model.set_submodule(norm_name, nn.Identity())
+        replaced[norm] = nn.Identity()
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in replaced:
+            model.set_submodule(name, replaced[module])
     return statistics
 
 
-def _pairs(model: nn.Module) -> list[tuple[str, nn.Conv2d, str, nn.BatchNorm2d]]:
-    """Return each convolution and its batch norm, with their names; refuse a batch norm that can't be folded."""
-    pairs = []
+def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], str]:
+    """Return each convolution with its batch norm, and its name; refuse a batch norm that can't be folded."""
+    pairs: dict[tuple[nn.Conv2d, nn.BatchNorm2d], str] = {}
     for parent_name, parent in model.named_modules():
         prefix = f"{parent_name}." if parent_name else ""
         for (conv_name, conv), (name, norm) in itertools.pairwise([("", parent), *parent.named_children()]):
@@ -56,7 +60,7 @@ def _pairs(model: nn.Module) -> list[tuple[str, nn.Conv2d, str, nn.BatchNorm2d]]
                     f"{prefix}{name}: no convolution with {norm.num_features} output channels comes right before this "
                     "batch norm; register each batch norm directly after its convolution"
                 )
-            pairs.append((prefix + conv_name, conv, prefix + name, norm))
+            pairs.setdefault((conv, norm), prefix + conv_name)
     return pairs
 
 
