@@ -8,6 +8,7 @@ import re
 import shutil
 import subprocess
 import sys
+from typing import NamedTuple
 
 import pytest
 import torch
@@ -68,6 +69,49 @@ def test_what_lies_between_parts_reads_no_weight_that_is_quantized():
     assert all(torch.equal(value, before[name]) for name, value in model.state_dict().items())
     with pytest.raises(InputError, match="c reads more than what b, which runs before it, gives"):
         flexround.quantize(model, x, "b-rtn-w4", blocks=["a", "b", "c"], **FEW)
+
+
+class Named(NamedTuple):
+    """What a part of a network may return."""
+
+    hidden: torch.Tensor
+    given: torch.Tensor
+
+
+class Part(nn.Linear):
+    """Returns a named tuple."""
+
+    def forward(self, x):
+        return Named(super().forward(x), x)
+
+
+class Scalars(nn.Linear):
+    """Returns one number for each sample."""
+
+    def forward(self, x):
+        return super().forward(x).squeeze(-1)
+
+
+class Unusual(nn.Module):
+    """Has both, and refuses what is not finite."""
+
+    def __init__(self):
+        super().__init__()
+        self.part, self.last = Part(4, 4), Scalars(4, 1)
+
+    def forward(self, x):
+        hidden = torch.relu(self.part(x).hidden)
+        assert torch.isfinite(hidden).all()
+        return self.last(hidden)
+
+
+@pytest.mark.parametrize("recipe", ["b-flexround-w4", "q-flexround-w4a4"])
+def test_named_tuples_one_number_a_sample_and_checks_for_nan(recipe):
+    model, x = made(Unusual), torch.randn(8, 4)
+    found = flexround.quantize(model, x, recipe, **FEW)
+    assert [block["block"] for block in found.report] == ["part", "last"]
+    assert found(x).shape == (8,)
+    assert (found(x) - model(x)).norm() < 0.1 * model(x).norm()
 
 
 def test_blocks_by_name_and_by_function():

@@ -40,6 +40,7 @@ def test_samples_of_all_kinds_are_the_same():
     ("given", "message"),
     [
         ([], "there are none"),
+        (torch.tensor(1.0), "batch 0: a single number; give rows"),
         (7, "int is no tensor"),
         (["text"], "is no tensor"),
         ([torch.zeros(2, 3), torch.zeros(2, 4)], "shapes .3,. and .4,."),

@@ -68,6 +68,8 @@ def _inputs(batch: Any, where: str) -> Inputs:
         return Inputs(_tokens(ids, types, where), mask)
     if not isinstance(batch, Tensor):
         raise InputError(f"{where}: {type(batch).__name__} is no tensor; give float (N, ...) or int64 (N, T)")
+    if not batch.ndim:
+        raise InputError(f"{where}: a single number; give rows of samples, (N, ...)")
     if batch.is_floating_point():
         return Inputs(batch.detach().cpu().float())
     return Inputs(_tokens(batch, torch.zeros_like(batch), where))

@@ -80,7 +80,8 @@ class Penalty:
 class ReconstructionError:
     """|prediction - target|^p summed over dimension 1 and averaged over the others (BRECQ's loss).
 
-    For token sequences (N, T, H) dimension 1 is the sequence, as in QDrop's code.
+    For token sequences (N, T, H) dimension 1 is the sequence, as in QDrop's code. One number for each sample, (N,), is
+    taken for (N, 1).
 
     Attributes:
         p: exponent.
@@ -99,7 +100,7 @@ class ReconstructionError:
             total = torch.nn.functional.mse_loss(prediction, target, reduction="sum")
         else:
             total = (prediction - target).abs().pow(self.p).sum()
-        return total / (target.numel() / target.shape[1])
+        return total / (target.numel() / (target.shape[1] if target.ndim > 1 else 1))
 
 
 def optimise(
