@@ -135,6 +135,11 @@ def quantized():
     return flexround.quantize(made(Pictures), pictures(), "q-rtn-w4a8", **FEW).model
 
 
+def scripted() -> nn.Module:
+    with pytest.warns(FutureWarning, match="deprecated"):
+        return torch.jit.script(made(Across))
+
+
 def compiled():
     return nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), backend="eager"))
 
@@ -162,7 +167,7 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (quantized, pictures, None, "quantizes activations already; give the full-precision network"),
         (compiled, rows, None, r"1: is compiled \(torch.compile\); give the network before"),
         (lambda: compiled()[1], rows, None, r"OptimizedModule: is compiled"),
-        (lambda: torch.jit.script(made(Across)), rows, None, "is a torch.jit.ScriptModule, which can't be changed"),
+        (scripted, rows, None, "is a torch.jit.ScriptModule, which can't be changed"),
         (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
 )
