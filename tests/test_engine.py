@@ -17,6 +17,7 @@ from flexround.machine import memory
 from flexround.models.blocks import Block, Site
 from flexround.models.blocks import run as run_blocks
 from flexround.models.surgery import attach
+from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct import engine
@@ -142,6 +143,25 @@ def test_flexround_by_b_learns_what_a_plain_loop_learns_with_8_bit_ends(tmp_path
         assert (codes != scales.codes().round()).float().mean() < 0.005
         assert (codes != (scales.weight / scales.start).round().clamp(-scales.top, scales.top - 1)).any(), "it learned"
         assert torch.equal(model.get_submodule(name).weight, codes * step)
+
+
+class Noisy(FlexRound):
+    """Draws from the global generator, as a user's rounding may."""
+
+    def forward(self, weight):
+        return super().forward(weight + 0.1 * torch.randn_like(weight) * weight.std())
+
+
+def test_a_rounding_that_draws_from_the_global_generator_has_the_same_bits_each_time(tmp_path):
+    found = []
+    for seed in (1, 2):
+        torch.manual_seed(seed)
+        job = dataclasses.replace(toy.job(toy.recipe("B", "flexround", 3)), rounding=Noisy)
+        found.append(toy.run(job, tmp_path / str(seed))[2].state_dict())
+        drawn = torch.rand(1)
+        torch.manual_seed(seed)
+        assert drawn == torch.rand(1), "the user's generator is where it was"
+    assert toy.same(*found)
 
 
 def test_stem_is_left_at_rtn_unless_reconstructed(tmp_path):

@@ -64,6 +64,18 @@ def test_tokenizing_in_chunks_as_text_is_needed_changes_nothing(monkeypatch):
     assert len(read) <= 6
 
 
+def test_the_tail_of_each_group_of_rows_is_dropped_as_by_run_clm():
+    texts = [" ".join("abcdefghij"[: 1 + index % 10]) for index in range(50)]
+    expected = []
+    for start in range(0, len(texts), 8):  # group_texts of run_clm
+        joined = ["abcdefghij".index(letter) + 1 for text in texts[start : start + 8] for letter in text.split()]
+        length = len(joined) // 7 * 7
+        expected += [joined[place : place + 7] for place in range(0, length, 7)]
+    found = [part.tolist() for part in token_blocks.blocks(texts, letters(), 7, 3, "here", joined=8)]
+    assert list(itertools.chain(*found)) == expected
+    assert len(expected) < len(list(itertools.chain(*cut(texts, 7, 3)))), "more is left over than of all rows"
+
+
 # perplexity; that losses are those of a plain loop, test_commonsense.py says
 
 

@@ -134,6 +134,7 @@ def test_tied_embeddings_may_be_stored_once_and_must_be_equal(tmp_path):
     shards = Shards(store(tmp_path / "tied", state), shells())
     shards.fill(shards.places, CPU)
     assert torch.equal(shards.model.lm_head.weight, state["transformer.wte.weight"])
+    assert shards.model.lm_head.weight is shards.model.transformer.wte.weight, "or training would move it twice"
     with pytest.raises(InputError, match=r"missing: lm_head\.weight;"):
         Shards(tmp_path / "tied", shells(tie_word_embeddings=False))
     shards = Shards(store(tmp_path / "untied", model(tie_word_embeddings=False).state_dict()), shells())

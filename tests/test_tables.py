@@ -4,6 +4,7 @@ import contextlib
 import csv
 import re
 from pathlib import Path
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -28,7 +29,7 @@ from flexround import metrics
 from flexround.errors import InputError, SettingsError
 from flexround.results import cells, evaluated, paper_numbers, typed_csv
 from flexround.results.cells import Scope
-from flexround.results.grid import Entry
+from flexround.results.grid import Entry, TableGrid
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.schema import Recipe
 from flexround.settings.tables import Table
@@ -254,6 +255,12 @@ def test_the_lead_over_seeds_is_the_mean_that_is_tested(tmp_path: Path) -> None:
     strong, weak = entry(found, "strong"), entry(found, "weak")
     assert (strong["value"], strong["lead"], weak["lead"]) == ("73.10", "-3.27", "3.27")
     assert strong["best"] == weak["best"] == "0"
+
+
+def test_a_hybrid_with_adaquant_is_not_counted_for_flexround() -> None:
+    methods = ["Q + FlexRound (Ours)", "B + AdaQuant + FlexRound", "Q + AdaRound"]
+    entries = [SimpleNamespace(method=method, best=True) for method in methods]
+    assert TableGrid.wins.fget(SimpleNamespace(entries=entries)) == (1, 3)  # type: ignore[attr-defined]
 
 
 def test_the_lowest_perplexity_wins_and_is_the_rival_of_all_others(tmp_path: Path) -> None:

@@ -10,9 +10,11 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import stage_calls
+import tiny
 import torch
 from safetensors.numpy import load_file
 from torch.optim.optimizer import register_optimizer_step_pre_hook
+from transformers import Trainer
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
@@ -145,6 +147,10 @@ def test_rates_and_decay_are_those_of_the_example_scripts(chain):
     free = {id(p) for name, p in model.named_parameters() if "bias" in name or "LayerNorm" in name}
     assert rest == free
     assert decayed == {id(p) for p in model.parameters()} - free
+    llama = tiny.make("llama")  # whose norms are no class of torch's
+    decayed, _ = ({id(p) for p in group["params"]} for group in text_training.decay_groups(llama, 0.01))
+    named = set(Trainer.get_decay_parameter_names(None, llama))
+    assert decayed == {id(p) for name, p in llama.named_parameters() if name in named}
 
 
 def test_the_last_batch_is_kept():

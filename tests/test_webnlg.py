@@ -13,6 +13,7 @@ from tensors import randn
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
 from flexround.tasks.text import task as text
+from flexround.tasks.text import training as text_training
 from flexround.tasks.webnlg import beam
 from flexround.tasks.webnlg import files as webnlg_files
 from flexround.tasks.webnlg import task as webnlg
@@ -140,6 +141,23 @@ def test_finetuning_leaves_a_plain_model_with_other_queries_and_values(place):
         assert torch.equal(new[name], old[name]) is not name.endswith("c_attn.weight"), name
     equal = [all(torch.equal(value, new[name]) for name, value in other.state_dict().items()) for other, _ in others]
     assert equal == [True, False, False], "the same twice; dropout and smoothing take part"
+
+
+def test_parts_of_a_batch_add_up_to_its_gradient(place, monkeypatch):
+    taken = []
+    monkeypatch.setattr(text_training, "train", lambda *given: taken.append(given) or {})
+    place.task.finetune(gpt2(), place.data, TRAIN, place.network)
+    ((model, arrays, loss, _, weight),) = taken
+    batch = {name: torch.from_numpy(array[[0, 7, 11]]) for name, array in arrays.items()}
+    assert len({int(row.sum()) for row in batch["types"]}) > 1, "sentences of several lengths"
+    found = []
+    for size in (None, 1, 2):
+        model.zero_grad()
+        for part, share in text_training.parts(batch, size, weight):
+            (loss(model, part, None) * share).backward()
+        found.append([parameter.grad.clone() for parameter in model.parameters() if parameter.grad is not None])
+    torch.testing.assert_close(found[1], found[0])
+    torch.testing.assert_close(found[2], found[0])
 
 
 def test_other_models_and_lengths_are_refused(place):

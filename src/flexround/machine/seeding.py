@@ -1,4 +1,4 @@
-"""One generator per purpose, derived from the run's identity; the global generators are never used."""
+"""One generator per purpose, derived from the run's identity; nothing here draws from the global ones."""
 
 import hashlib
 

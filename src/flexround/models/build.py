@@ -11,20 +11,22 @@ from torch import nn
 
 from flexround import imports
 from flexround.io import artifacts
+from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.checkpoints import load_into
 from flexround.models.shards import CPU, WHOLE, Shards
-from flexround.models.tensors import weightless
+from flexround.models.tensors import seeded, weightless
 from flexround.settings.schema import Checkpoint
 
 
 def architecture(checkpoint: Checkpoint, head: Mapping[str, Any]) -> nn.Module:
     """Return the network in eval mode; ``head`` is what the task asks for.
 
-    The weights are as the factory leaves them; there are none if the checkpoint is streamed.
+    The weights are as the factory leaves them, the same in each process;
+    there are none if the checkpoint is streamed.
     """
-    factory = imports.load(checkpoint.model.factory)
-    with weightless() if checkpoint.streamed else contextlib.nullcontext():
+    factory, seed = imports.load(checkpoint.model.factory), derive("weights", checkpoint.model.model_dump_json())
+    with seeded(seed), weightless() if checkpoint.streamed else contextlib.nullcontext():
         return factory(**checkpoint.model.args, **head).eval()
 
 

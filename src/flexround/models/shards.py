@@ -12,7 +12,7 @@ from torch import Tensor, nn
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.models.checkpoints import check_finite, check_names, check_shape, opened
-from flexround.models.tensors import places, put, untied
+from flexround.models.tensors import Place, places, put, untied
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
 _FLOATS = ("F32", "F16", "BF16")
@@ -76,11 +76,14 @@ class Shards:
             InputError: a damaged file, NaN or Inf, or tied tensors that differ.
         """
         done: dict[str, Tensor] = {}
+        owners: dict[str, Place] = {}
         for name in names:
-            first = self._stored[name][0]
-            if first not in done:
-                done[first] = self._read(first, device, kind)
-            put(self.places[name], done[first])
+            place, first = self.places[name], self._stored[name][0]
+            if first in done:  # tied: one parameter, or training would move its memory twice
+                setattr(*place, getattr(*owners[first]))
+                continue
+            done[first], owners[first] = self._read(first, device, kind), place
+            put(place, done[first])
         for name, value in done.items():
             for other in self._stored[name][1:]:
                 if not torch.equal(self._read(other, device, value.dtype), value):

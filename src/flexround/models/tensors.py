@@ -55,11 +55,14 @@ def linears(model: Any) -> list[str]:
 
 
 @contextlib.contextmanager
-def seeded(seed: int) -> Iterator[None]:
-    """Initialise the models made inside from ``seed`` and leave the global generator as it was."""
-    with torch.random.fork_rng(devices=()):
-        # Not torch.manual_seed: it would also seed the accelerators, whose state isn't put back.
+def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
+    """Have the global generators of the CPU and of a GPU draw from ``seed`` inside, and put them back afterwards."""
+    gpus = [device] if device is not None and device.type == "cuda" else []
+    with torch.random.fork_rng(devices=gpus):
+        # Not torch.manual_seed: it would also seed the other accelerators, whose state isn't put back.
         torch.default_generator.manual_seed(seed)
+        if gpus:
+            torch.cuda.manual_seed(seed)
         yield
 
 

@@ -16,8 +16,9 @@ from torch import Tensor
 
 from flexround.errors import some
 from flexround.machine import hardware, memory
+from flexround.machine.seeding import derive
 from flexround.models.surgery.attach import weight_layers
-from flexround.models.tensors import matrices, places, within
+from flexround.models.tensors import matrices, places, seeded, within
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.codes import WEIGHT, Result
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
@@ -177,7 +178,9 @@ def _timed(
     start = time.perf_counter()
     phase.full_precision(index, carry)
     codes.apply(_earlier(state, index), job.model, [job.blocks[index]], job.device)
-    learned, carry, record = phase.learn(index, carry)
+    seed = derive(*job.seed_parts, f"global {phase.name}", job.blocks[index].name)
+    with seeded(seed, job.device):  # a rounding of the user's may draw from the global generators
+        learned, carry, record = phase.learn(index, carry)
     wait(job.device)
     record["seconds"] = time.perf_counter() - start
     record["peak_mb"] = peak_mb(job.device)

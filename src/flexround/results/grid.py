@@ -123,9 +123,9 @@ class TableGrid(NamedTuple):
 
     @property
     def wins(self) -> tuple[int, int]:
-        """How many cells are best by more than the noise: FlexRound's, and all."""
+        """How many cells are best by more than the noise: FlexRound's, those of a hybrid left out, and all."""
         best = [entry.method for entry in self.entries if entry.best]
-        return sum("FlexRound" in method for method in best), len(best)
+        return sum("FlexRound" in method and "AdaQuant" not in method for method in best), len(best)
 
     @property
     def groups(self) -> list[list[GridRow]]:

@@ -1,8 +1,9 @@
 """The seven multiple-choice data sets, from parquet of the Hugging Face hub or as git repositories have them.
 
 The files of git repositories have the questions posed already, as JSON lines or plain text. Six are those of
-mosaicml/llm-foundry; HellaSwag is that of klosax/hellaswag_text_data. Their words become lm-eval's, but for two
-details: the last sentence of HellaSwag's contexts keeps its small letter, and ARC has four choices only.
+mosaicml/llm-foundry; HellaSwag is that of klosax/hellaswag_text_data. Their words become lm-eval's, but for three
+details: the last sentence of HellaSwag's contexts keeps its small letter, ARC has four choices only, and no title
+stands before BoolQ's passages (as in ``google/boolq``; lm-eval reads SuperGLUE's).
 """
 
 import json

@@ -24,6 +24,7 @@ class CommonsenseOptions(Strict):
     shards: Count = Field(1, description="first shards of C4 that the random documents come from")
     documents: Count = Field(20_000, description="random documents that the random blocks are cut from")
     block_size: Block = Field(1024, description="tokens of a calibration sample, and of a block of the metric ppl")
+    joined: Count | None = Field(None, description="rows joined before blocks of ppl are cut; run_clm: 1000. None: all")
     test_block: Block = Field(2048, description="tokens of a block of the metric ppl_TOKENS")
     prompts: Version = Field("0.3", description="version of lm-eval whose way of asking is followed")
     shots: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 5), min_length=1, description="few-shot examples")

@@ -76,8 +76,7 @@ class Commonsense(LanguageModelling):
         if self.options.calibration == "paper":
             return super().inputs(samples, network)
         texts = [row["text"] for row in text.sampled(samples)]
-        groups = (texts[start : start + JOINED] for start in range(0, len(texts), JOINED))
-        ids = np.concatenate([part for group in groups for part in self.blocks(group, network, "documents of C4")])
+        ids = np.concatenate(list(self.blocks(texts, network, "documents of C4", JOINED)))
         if len(ids) < len(samples["indices"]):
             raise InputError(f"samples={len(samples['indices'])}: the documents of C4 have {len(ids)} blocks; lower it")
         first = ids[samples["indices"]].astype(np.int64)
@@ -113,12 +112,14 @@ class Commonsense(LanguageModelling):
 
         validation, test = ([row["text"] for row in text.read_rows(data, split)] for split in ("validation", "test"))
         parts = {
-            "ppl": (validation, self.options.block_size),
-            f"ppl_{self.options.test_block}": (["\n\n".join(test)], self.options.test_block),
+            "ppl": (validation, self.options.block_size, self.options.joined),
+            f"ppl_{self.options.test_block}": (["\n\n".join(test)], self.options.test_block, None),
         }
         return {
-            metric: text_losses(model, texts, tokenizer, size, device, batch, f"{data}, texts of {metric}")
-            for metric, (texts, size) in parts.items()
+            metric: text_losses(
+                model, texts, tokenizer, size, device, batch, f"{data}, texts of {metric}", joined=joined
+            )
+            for metric, (texts, size, joined) in parts.items()
         }
 
     def _tokenizer(self, network: Path) -> Tokenizer:

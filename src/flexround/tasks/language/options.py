@@ -6,7 +6,7 @@ from typing import Annotated, Literal
 from pydantic import Field
 
 from flexround.settings.options import TaskSettings
-from flexround.settings.schema import Strict
+from flexround.settings.schema import Count, Strict
 from flexround.tasks.text.options import AdapterTrainSettings
 
 
@@ -16,6 +16,7 @@ class LanguageOptions(Strict):
     name: Literal["wikitext2", "ptb", "text"] = Field(description="text: any text file, whose last tenth validates")
     root: Path | None = Field(None, description="the corpus, relative to the sources directory; none: its name")
     block_size: Annotated[int, Field(ge=2)] = Field(1024, description="tokens of one input, at most the model's limit")
+    joined: Count | None = Field(None, description="rows joined before they are cut; run_clm: 1000. None: all")
     heldout: int = Field(0, ge=0, description="first training rows, to choose settings by; never calibrated on")
 
 

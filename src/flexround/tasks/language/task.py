@@ -1,8 +1,9 @@
 """Language modelling on WikiText-2 and the Penn Treebank (tables 5, 17, 18, 23, 24), with run_clm's semantics.
 
 run_clm is an example script of Hugging Face. Rows are tokenized one by one with what the tokenizer adds to each
-(LLaMA's: a begin of text), joined without anything between them, and cut into blocks of equal length; what is left at
-the end is dropped. A block's labels are its own ids: its first token is not predicted, and no block sees another.
+(LLaMA's: a begin of text), joined without anything between them, and cut into blocks of equal length. run_clm
+joins 1000 rows at a time and drops the tail of each such group: the option ``joined``, without which all rows are
+joined. A block's labels are its own ids: its first token is not predicted, and no block sees another.
 """
 
 import itertools
@@ -81,13 +82,13 @@ class LanguageModelling(text.TextTask):
     def encode(self, rows: text.Rows, network: Path) -> Encoded:
         """Return all blocks of the rows."""
         texts, what = (row["text"] for row in rows), f"training text of {self.options.name}"
-        ids = np.concatenate(list(self.blocks(texts, network, what)))
+        ids = np.concatenate(list(self.blocks(texts, network, what, self.options.joined)))
         return Encoded(ids, np.zeros(ids.shape, np.int8), np.ones(ids.shape, bool))
 
-    def blocks(self, texts: Iterable[str], network: Path, what: str) -> Iterator[np.ndarray]:
+    def blocks(self, texts: Iterable[str], network: Path, what: str, joined: int | None) -> Iterator[np.ndarray]:
         """Cut texts into blocks by the tokenizer of a network: int32 (N, size), see ``token_blocks``."""
         tokenizer = tokenizer_files.load(network / TOKENIZER)
-        return token_blocks.blocks(texts, tokenizer, self.options.block_size, token_blocks.CHUNK, what)
+        return token_blocks.blocks(texts, tokenizer, self.options.block_size, token_blocks.CHUNK, what, joined)
 
     def finetune(self, model: nn.Module, data: Path, settings: dict[str, Any], network: Path) -> dict[str, Any]:
         """Train ``model`` in place on all blocks; see ``AdapterTrainSettings``."""
@@ -112,7 +113,8 @@ class LanguageModelling(text.TextTask):
         """
         texts = [row["text"] for row in self.split_rows(data, split)]
         tokenizer, where = tokenizer_files.load(network / TOKENIZER), f"{data}, {split} text"
-        losses = text_losses(model, texts, tokenizer, self.options.block_size, device, batch, where)
+        options = self.options
+        losses = text_losses(model, texts, tokenizer, options.block_size, device, batch, where, joined=options.joined)
         ppl = text_metrics.perplexity(losses)
         return text.evaluation({"ppl": ppl}, {f"{split}/loss": losses})
 
@@ -140,6 +142,7 @@ def text_losses(
     batch: int,
     what: str,
     first: int | None = None,
+    joined: int | None = None,
 ) -> np.ndarray:
     """Return the mean loss of each block of the texts, or of the ``first`` ones, in nats, float64 (N,).
 
@@ -151,7 +154,7 @@ def text_losses(
     encode.check_positions(model, size)
     count = max(1, min(batch, first or batch, LOGITS // (size * model.config.vocab_size)))
     model.eval()
-    made = token_blocks.blocks(texts, tokenizer, size, count, what)
+    made = token_blocks.blocks(texts, tokenizer, size, count, what, joined)
     with torch.no_grad():
         parts = [
             _block_losses(model, torch.from_numpy(ids).long().to(device)).cpu().numpy()

@@ -30,11 +30,17 @@ Batch = dict[str, Tensor]
 LOOK_EVERY = 50  # steps between looks at the loss
 
 
+def len_rows(batch: Batch) -> int:
+    """Return the number of rows of a batch."""
+    return len(next(iter(batch.values())))
+
+
 def train(
     model: nn.Module,
     arrays: Mapping[str, np.ndarray],
     loss: Callable[[nn.Module, Batch, torch.Generator], Tensor],
     settings: TrainSettings,
+    weight: Callable[[Batch], Any] = len_rows,
 ) -> dict[str, Any]:
     """Train ``model`` in place on its device and leave it in evaluation mode; a killed training goes on at its epoch.
 
@@ -43,6 +49,7 @@ def train(
         arrays: inputs and targets (N, ...), first axis the examples.
         loss: of a batch (rows of ``arrays`` as tensors on the device); the CPU generator is for its random choices.
         settings: the whole recipe.
+        weight: of a batch, what its loss is a mean over; by it the parts of ``at_once`` add up to the batch.
 
     Returns:
         Steps, and the mean loss of the last epoch.
@@ -74,7 +81,7 @@ def train(
 
     def step(batch: Batch) -> Tensor:
         values = []
-        for part, share in parts(batch, settings.at_once):
+        for part, share in parts(batch, settings.at_once, weight):
             value = loss(prepared, part, generator) * share
             accelerator.backward(value)
             values.append(value.detach())
@@ -103,26 +110,22 @@ def train(
     return {"steps": steps, **facts}
 
 
-def parts(batch: Batch, size: int | None) -> Iterator[tuple[Batch, float]]:
-    """Yield at most ``size`` rows of a batch at a time, and their share of it.
+def parts(batch: Batch, size: int | None, weight: Callable[[Batch], Any]) -> Iterator[tuple[Batch, Any]]:
+    """Yield at most ``size`` rows of a batch at a time, and their share of its ``weight``.
 
-    The gradients of the parts' losses, weighted with it, add up to that of the whole batch if its loss is a mean to
-    which all rows contribute equally.
+    The gradients of the parts' losses, multiplied by the share, add up to that of the whole batch.
     """
-    count = len(next(iter(batch.values())))
+    count = len_rows(batch)
     size = size or count
     for start in range(0, count, size):
         part = {name: value[start : start + size] for name, value in batch.items()}
-        yield part, min(size, count - start) / count
+        yield part, weight(part) / weight(batch) if size < count else 1.0
 
 
 def decay_groups(model: nn.Module, weight_decay: float) -> list[dict[str, Any]]:
-    """Return optimiser groups: biases and norms are not decayed."""
-    norms = (nn.LayerNorm, nn.RMSNorm)
-    free = {id(p) for module in model.modules() if isinstance(module, norms) for p in module.parameters()}
-    free |= {id(p) for name, p in model.named_parameters() if name.endswith("bias")}
-    decayed = [p for p in model.parameters() if id(p) not in free and p.requires_grad]
-    rest = [p for p in model.parameters() if id(p) in free and p.requires_grad]
+    """Return optimiser groups: biases and the weights of norms, which are vectors, are not decayed."""
+    decayed = [p for p in model.parameters() if p.ndim > 1 and p.requires_grad]
+    rest = [p for p in model.parameters() if p.ndim <= 1 and p.requires_grad]
     return [{"params": decayed, "weight_decay": weight_decay}, {"params": rest, "weight_decay": 0.0}]
 
 

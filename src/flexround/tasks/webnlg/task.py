@@ -86,7 +86,7 @@ class WebNLG(text.TextTask):
             return completion_loss(model, text.arguments(batch), checked.label_smoothing)
 
         adapted = adapt(model, checked)
-        facts = text_training.train(model, arrays, loss, checked)
+        facts = text_training.train(model, arrays, loss, checked, lambda batch: (batch["types"][:, 1:] == 1).sum())
         lora_training.merge(adapted)
         return {"settings": checked.model_dump(mode="json"), **facts}
 
