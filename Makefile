@@ -156,4 +156,5 @@ evidence: $(INSTALLED) ## the first table of docs/results.md from results/refere
 	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png --drawn results/real/figure8.png
 
 clean: ## remove everything computed here, downloads included; .venv stays
-	rm -rf results/mini results/pretraining results/real results/sources results/table* results/real*.* results/figure* results/claims* results/errata* results/ranking.csv results/report* results/paper* logs .jobs .code .state .snakemake
+	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +
+	rm -rf logs .jobs .code .state .snakemake rehearsal
