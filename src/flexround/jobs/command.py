@@ -10,6 +10,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import flexround
+from flexround import clone
+from flexround.errors import USER_ERROR, FlexRoundError
 from flexround.io import artifacts
 from flexround.jobs import client
 from flexround.machine.hardware import SHARES
@@ -78,10 +81,25 @@ def main() -> NoReturn:
     The code is 0, 2 after a FlexRoundError, 128 + N after signal N, else 1.
     """
     given = parsed(sys.argv[1:])
+    try:
+        clone.check(flexround.__spec__, Path())  # another python may be the first on the PATH
+    except FlexRoundError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    begun = _content(given.job)
     facts = client.hand_over() or _run_here(given)
+    if facts["exit"] == 0 and _content(given.job) != begun:  # Snakemake would record the new one with the old result
+        again = "the settings have changed since this job began; run the same command again"
+        print(f"error: {given.job}: {again}", file=sys.stderr)
+        facts["exit"] = USER_ERROR
     if given.usage:
         artifacts.write_text(given.usage, json.dumps(facts) + "\n")
     sys.exit(facts["exit"])
+
+
+def _content(job: Path) -> bytes:
+    """Return what a job file holds; nothing for one that the stage will refuse."""
+    return job.read_bytes() if job.is_file() and os.access(job, os.R_OK) else b""
 
 
 def _run_here(given: argparse.Namespace) -> dict[str, Any]:
