@@ -1,6 +1,7 @@
 """The command line of all jobs: have the worker server do the job, or do it here. Imports nothing slow."""
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -33,6 +34,7 @@ STAGES = {
     "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
 }
 RESUMABLE = ("finetune", "reconstruct", "evaluate")  # keep unfinished work
+DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 
 
 def parser(*others: str) -> argparse.ArgumentParser:
@@ -97,6 +99,32 @@ def main() -> NoReturn:
     sys.exit(facts["exit"])
 
 
+def run(given: argparse.Namespace) -> int:
+    """Do a job in this process and return its exit code; unfinished work of other packages is left alone."""
+    from flexround.jobs import execution  # logging and what else the client can do without
+
+    if "state" in given:
+        given.state /= _surroundings(given.job)
+    return execution.run(given)
+
+
+def _surroundings(job: Path) -> str:
+    """Return a hash of what decides a job's bits beside its fingerprint (io/resume.py): packages, and files it reads.
+
+    Not there, where it would make all results stale.
+    """
+    from importlib import metadata
+
+    from flexround.jobs import codefile
+    from flexround.machine.seeding import derive
+
+    files: dict[str, list[str]] = {}
+    with contextlib.suppress(Exception):  # the job says what is wrong with its file
+        files = {name: known for name, known in codefile.Code(job).files.items() if not name.endswith(".py")}
+    versions = [metadata.version(name) for name in DECISIVE]
+    return f"{derive(json.dumps([versions, files], sort_keys=True)):016x}"
+
+
 def _content(job: Path) -> bytes:
     """Return what a job file holds; nothing for one that the stage will refuse."""
     return job.read_bytes() if job.is_file() and os.access(job, os.R_OK) else b""
@@ -104,10 +132,8 @@ def _content(job: Path) -> bytes:
 
 def _run_here(given: argparse.Namespace) -> dict[str, Any]:
     """Do the job in this process and return what ``--usage`` writes."""
-    from flexround.jobs import execution  # logging and what else the client can do without
-
     if "WORLD_SIZE" in os.environ:  # a rank, whose agent may be killed
         client.end_with_parent(os.getppid())
     start = time.monotonic()
-    code = execution.run(given)
+    code = run(given)
     return client.usage(resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start, code)
