@@ -123,7 +123,7 @@ pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (d
 	dvc fetch $(PULLED)
 	python -m flexround.tools.dvc_cache $(PULLED)
 	dvc checkout $(PULLED)
-	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore
+	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore $(PULLED)
 	@# Sources are not stored: without them Snakemake would take all that was made of them for stale.
 	snakemake --cores all --until fetch --config scale=$(call quoted,$(SCALE))
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))

@@ -21,7 +21,9 @@ def test_a_clone_runs_its_own_code_and_a_directory_without_code_any(tmp_path):
     clone.check(importlib.util.spec_from_file_location("flexround", tmp_path / "src/flexround/__init__.py"), tmp_path)
 
 
-@pytest.mark.parametrize("command", ["snakemake -n results/table13.csv", "flexround.tools.verify"])
+@pytest.mark.parametrize(
+    "command", ["snakemake -n results/table13.csv", "flexround.tools.verify", "flexround.jobs gate job.json"]
+)
 def test_the_code_of_another_clone_is_refused_in_one_line(tmp_path, command):
     project, environment = copy(tmp_path), os.environ | {"PYTHONPATH": str(ROOT / "src")}
     command = [sys.executable, "-m", *command.split()]

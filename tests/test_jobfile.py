@@ -179,3 +179,17 @@ def test_a_job_runs_the_code_that_was_planned_or_none(tmp_path, monkeypatch, cap
     said = capfd.readouterr().err
     assert (f"{name}: the code has changed since this run was planned; run the same command" in said) == (code == 2)
     assert Path("begun").exists() == (code == 0 or when == "later")
+
+
+@pytest.mark.parametrize(("later", "code"), [('{"code": null}', 0), ("{}", 2)])
+def test_a_job_whose_settings_are_planned_anew_while_it_runs_publishes_nothing(tmp_path, later, code):
+    """Snakemake takes the checksum of the job file when the job ends, and a dry run writes it anew at any time."""
+    (tmp_path / "job.json").write_text('{"code": null}')
+    (tmp_path / "mine").mkdir()
+    (tmp_path / "mine/stage.py").write_text(f"def run(arguments):\n    arguments.job.write_text({later!r})\n")
+    command = [sys.executable, "-m", "flexround.jobs", "mine.stage", "job.json"]
+    environment = os.environ | {"FLEXROUND_MODULES": ".", "FLEXROUND_WORKERS": "0"}
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
+    assert done.returncode == code
+    said = "error: job.json: the settings have changed since this job began; run the same command again"
+    assert (said in done.stderr) == (code == 2)

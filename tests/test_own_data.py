@@ -3,6 +3,7 @@
 import contextlib
 import csv
 import re
+import shutil
 from pathlib import Path
 
 import pytest
@@ -80,11 +81,25 @@ def test_an_edit_in_a_folder_is_another_job_and_another_hash_and_what_lies_in_th
     job, record = fetched()
     assert job != first[0]
     assert record != first[1]
+    elsewhere = own.parent / "linked"
+    (own / "photos/val").rename(elsewhere)
+    (own / "photos/val").symlink_to(elsewhere)
+    linked = fetched()
+    assert linked[1] == record, "the same files by another way"
+    save(elsewhere / "cats/0.png", (40, 44), default_rng(10))
+    assert [now != before for now, before in zip(fetched(), linked, strict=True)] == [True, True]
     link = tmp_path / "results/sources/photos"
     link.unlink()
     link.mkdir()
     with pytest.raises(InputError, match="photos is in the way; delete it"):
         fetched()
+
+
+def test_a_folder_without_files_is_refused(own, tmp_path):
+    shutil.rmtree(own / "photos")
+    (own / "photos/train").mkdir(parents=True)
+    with pytest.raises(InputError, match=r"source photos: .*photos has no files; correct `sources` in the scale's"):
+        Work(own / "own.yaml", tmp_path).do("fetch", "photos", out=layout.source_file("photos"))
 
 
 def test_what_is_missing_or_named_like_a_source_of_the_project_is_said_before_anything_runs(own):

@@ -5,10 +5,13 @@ Images do so in test_hardware.
 
 import contextlib
 import functools
+import json
 import os
 import re
 import shutil
 import socket
+from argparse import Namespace
+from importlib import metadata
 from types import SimpleNamespace
 
 import numpy as np
@@ -23,6 +26,7 @@ from safetensors.torch import load_file
 
 from flexround.errors import InputError
 from flexround.io import resume
+from flexround.jobs import command, execution
 from flexround.tasks.commonsense import harness
 from flexround.tasks.text import lora_training
 from flexround.tasks.text import training as text_training
@@ -176,6 +180,21 @@ def test_the_machine_and_its_threads_decide_where_work_is_kept(tmp_path, monkeyp
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, gpu=gpu: gpu)
         names.append(name("cuda:0"))
     assert len(set(names)) == 5
+
+
+def test_packages_and_the_files_that_a_task_reads_decide_where_work_is_kept(tmp_path, monkeypatch):
+    monkeypatch.setattr(execution, "run", lambda given: given.state)
+    (tmp_path / "job.json").write_text(json.dumps({"code": str(tmp_path / "sha256")}))
+
+    def place(question):
+        sources = {"modules": [], "files": {"params/lm_eval/piqa.yaml": [question, question]}}
+        (tmp_path / "sources.json").write_text(json.dumps(sources))
+        return command.run(Namespace(job=tmp_path / "job.json", state=tmp_path / "state"))
+
+    places = [place("one"), place("another")]
+    assert place("one") == places[0]
+    monkeypatch.setattr(metadata, "version", lambda name: "0.1")
+    assert len({*places, place("one")}) == 3
 
 
 def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):

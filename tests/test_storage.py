@@ -5,6 +5,7 @@ import contextlib
 import csv
 import hashlib
 import json
+import os
 import re
 import shutil
 import signal
@@ -67,6 +68,7 @@ def pulled(published, tmp_path_factory):
     """Clone the published project, edit a recipe, then pull: results of other settings than the clone's."""
     clone = clone_of(published, tmp_path_factory.mktemp("pulled"))
     clone.edit("params/recipes.yaml", *RECIPE)
+    clone.planned()  # so files of jobs are older than what is pulled
     clone.output = clone.make("pull", f"REMOTE={remote(published)}").stdout
     return clone
 
@@ -97,6 +99,11 @@ def ran(tool, capsys, *arguments):
 
 def names(directory):
     return {path.name for path in directory.rglob("*") if path.is_file()}
+
+
+def record_name(output):
+    """Return how Snakemake names the record of an output."""
+    return base64.urlsafe_b64encode(output.encode()).decode()
 
 
 def stored(project, path):
@@ -229,8 +236,7 @@ def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monke
     results = Path("results/smoke")
     for name in ("table3.csv", "gates/a/b.json", "data/a/manifest.json", "evaluated/a/metrics.json"):
         artifacts.write_text(results / name, "")
-    recorded = Path(".snakemake/metadata") / base64.urlsafe_b64encode(b"results/smoke/table3.csv").decode()
-    artifacts.write_text(recorded, "{}")
+    artifacts.write_text(Path(".snakemake/metadata", record_name("results/smoke/table3.csv")), "{}")
     with pytest.raises(
         InputError, match=r"^results/smoke/data/a/manifest\.json and 2 more: Snakemake has no record of making them"
     ):
@@ -241,10 +247,31 @@ def test_results_without_a_record_of_snakemake_are_not_published(tmp_path, monke
 def test_a_pull_makes_the_copies_of_a_scale_with_a_series_of_its_own(tmp_path, monkeypatch):
     monkeypatch.chdir(tmp_path)
     results, made = Path("results/own"), ("own1.csv", "own1.tex", "figure1.png", "claims.html", "metrics.json")
-    for name in (*made, "data/a/rows.csv", "records/a"):
+    for name in (*made, "data/a/rows.csv", f"records/{record_name('results/own/own1.csv')}"):
         artifacts.write_text(results / name, name)
-    snakemake_records.restore(results, results / "records")
-    assert {path.name for path in Path("results").iterdir() if path.is_file()} == {*made} - {"metrics.json"}
+    for name, scale in (("own1.csv", "own"), ("own1.tex", "another")):
+        artifacts.write_text(Path("results", name), "older")
+        record = Path(".snakemake/metadata", record_name(f"results/{name}"))
+        artifacts.write_json(record, {"input": [f"results/{scale}/{name}"]})
+    snakemake_records.restore(results, results / "records", [results])
+    copies = {path.name: path.read_text() for path in Path("results").iterdir() if path.is_file()}
+    expected = {*made} - {"metrics.json", "own1.tex"}  # Snakemake would take it for that of the other scale
+    assert copies == {name: name for name in expected}
+
+
+def test_a_pull_of_some_stages_leaves_the_records_of_other_results_alone(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    results, outputs = Path("results/own"), ("data/pulled", "data/local")
+    for output in outputs:
+        name = record_name(f"results/own/{output}")
+        artifacts.write_text(results / output / "manifest.json", "")
+        artifacts.write_text(results / "records" / name, "published")
+        artifacts.write_text(Path(".snakemake/metadata", name), "local")
+    os.utime(results / "data/local", (1, 1))
+    snakemake_records.restore(results, results / "records", [results / "records", results / "data/pulled"])
+    records = [Path(".snakemake/metadata", record_name(f"results/own/{output}")) for output in outputs]
+    assert [record.read_text() for record in records] == ["published", "local"]
+    assert (results / "data/local").stat().st_mtime == 1
 
 
 def test_an_interrupted_push_is_continued(published, tmp_path):

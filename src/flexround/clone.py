@@ -20,5 +20,5 @@ def check(found: ModuleSpec | None, root: Path) -> None:
     if found and found.origin and own.exists() and not own.samefile(found.origin):
         raise InputError(
             f"{root.resolve()} would run the code of {Path(found.origin).parents[2]}, whose .venv was copied or is on "
-            "the PATH: rm -rf .venv, then make install"
+            "the PATH: rm -rf .venv, then make install; or put its own .venv/bin first on the PATH"
         )

@@ -4,6 +4,7 @@ import dataclasses
 import fnmatch
 import hashlib
 import logging
+import os
 import shutil
 import tarfile
 from collections.abc import Callable, Mapping
@@ -72,9 +73,19 @@ def _digest(hashes: Mapping[str, str]) -> str:
     return hashlib.sha256("".join(lines).encode()).hexdigest()
 
 
+def files(directory: Path) -> list[Path]:
+    """Return all files of a directory, sorted; links to other directories are followed, as readers of data do."""
+    found = []
+    for place, inner, names in os.walk(directory, followlinks=True):
+        here = Path(place)
+        inner[:] = [name for name in inner if not here.resolve().is_relative_to((here / name).resolve())]  # no circles
+        found += [here / name for name in names if (here / name).is_file()]
+    return sorted(found)
+
+
 def _members(directory: Path) -> list[str]:
     """Return the relative paths of the files of a directory, sorted, without what is hidden."""
-    names = (path.relative_to(directory) for path in directory.rglob("*") if path.is_file())
+    names = (path.relative_to(directory) for path in files(directory))
     return sorted(name.as_posix() for name in names if not any(part.startswith(".") for part in name.parts))
 
 
@@ -94,7 +105,9 @@ class _Wanted:
     def verify(self) -> str | None:
         if not self.path.exists():
             raise self.error("it is missing")
-        if self.source.placed:
+        if place := self.source.placed:
+            if self.path.is_dir() and not _members(self.path):
+                raise InputError(f"source {self.name}: {place} has no files; correct `sources` in the scale's file")
             return digest(self.path)
         if self.path.is_dir() and not self.source.files:
             return None

@@ -1,6 +1,7 @@
 """The command line of all jobs: have the worker server do the job, or do it here. Imports nothing slow."""
 
 import argparse
+import contextlib
 import json
 import os
 import resource
@@ -10,6 +11,9 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, NoReturn
 
+import flexround
+from flexround import clone
+from flexround.errors import USER_ERROR, FlexRoundError
 from flexround.io import artifacts
 from flexround.jobs import client
 from flexround.machine.hardware import SHARES
@@ -30,6 +34,7 @@ STAGES = {
     "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
 }
 RESUMABLE = ("finetune", "reconstruct", "evaluate")  # keep unfinished work
+DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 
 
 def parser(*others: str) -> argparse.ArgumentParser:
@@ -78,18 +83,57 @@ def main() -> NoReturn:
     The code is 0, 2 after a FlexRoundError, 128 + N after signal N, else 1.
     """
     given = parsed(sys.argv[1:])
+    try:
+        clone.check(flexround.__spec__, Path())  # another python may be the first on the PATH
+    except FlexRoundError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(USER_ERROR)
+    begun = _content(given.job)
     facts = client.hand_over() or _run_here(given)
+    if facts["exit"] == 0 and _content(given.job) != begun:  # Snakemake would record the new one with the old result
+        again = "the settings have changed since this job began; run the same command again"
+        print(f"error: {given.job}: {again}", file=sys.stderr)
+        facts["exit"] = USER_ERROR
     if given.usage:
         artifacts.write_text(given.usage, json.dumps(facts) + "\n")
     sys.exit(facts["exit"])
 
 
-def _run_here(given: argparse.Namespace) -> dict[str, Any]:
-    """Do the job in this process and return what ``--usage`` writes."""
+def run(given: argparse.Namespace) -> int:
+    """Do a job in this process and return its exit code; unfinished work of other packages is left alone."""
     from flexround.jobs import execution  # logging and what else the client can do without
 
+    if "state" in given:
+        given.state /= _surroundings(given.job)
+    return execution.run(given)
+
+
+def _surroundings(job: Path) -> str:
+    """Return a hash of what decides a job's bits beside its fingerprint (io/resume.py): packages, and files it reads.
+
+    Not there, where it would make all results stale.
+    """
+    from importlib import metadata
+
+    from flexround.jobs import codefile
+    from flexround.machine.seeding import derive
+
+    files: dict[str, list[str]] = {}
+    with contextlib.suppress(Exception):  # the job says what is wrong with its file
+        files = {name: known for name, known in codefile.Code(job).files.items() if not name.endswith(".py")}
+    versions = [metadata.version(name) for name in DECISIVE]
+    return f"{derive(json.dumps([versions, files], sort_keys=True)):016x}"
+
+
+def _content(job: Path) -> bytes:
+    """Return what a job file holds; nothing for one that the stage will refuse."""
+    return job.read_bytes() if job.is_file() and os.access(job, os.R_OK) else b""
+
+
+def _run_here(given: argparse.Namespace) -> dict[str, Any]:
+    """Do the job in this process and return what ``--usage`` writes."""
     if "WORLD_SIZE" in os.environ:  # a rank, whose agent may be killed
         client.end_with_parent(os.getppid())
     start = time.monotonic()
-    code = execution.run(given)
+    code = run(given)
     return client.usage(resource.getrusage(resource.RUSAGE_SELF), time.monotonic() - start, code)

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from flexround.io import sources
 from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
 from flexround.settings.sources import Source
@@ -29,7 +30,7 @@ def resolve(plan: Plan, name: str) -> Planned:
 
 def _stamp(place: Path) -> str:
     """Return what changes when a file, or one in a folder, is edited, added or removed; nothing is read."""
-    files = [place] if place.is_file() else sorted(path for path in place.rglob("*") if path.is_file())
-    facts = ((path.relative_to(place).as_posix(), path.stat()) for path in files)
+    found = [place] if place.is_file() else sources.files(place)
+    facts = ((path.relative_to(place).as_posix(), path.stat()) for path in found)
     text = "".join(f"{name} {found.st_size} {found.st_mtime_ns}\n" for name, found in facts)
     return hashlib.sha256(text.encode()).hexdigest()

@@ -12,13 +12,13 @@ from pathlib import Path
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import codefile
+from flexround.jobs.command import DECISIVE
 from flexround.jobs.jobfile import Planned
 from flexround.machine.seeding import derive
 from flexround.settings import layout
 from flexround.settings.layout import CODE
 from flexround.settings.plan import Plan
 
-DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 SKEW = 60  # seconds that clocks of machines with a common file system may differ
 settled = False  # whether another process has planned the run: its files hold, whatever has been edited since
 

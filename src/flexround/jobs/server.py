@@ -166,9 +166,9 @@ def _be_job(request: dict[str, Any], files: list[int], attendant: int) -> NoRetu
             os.dup2(file, target)
             os.close(file)
         _take_over(request)
-        from flexround.jobs import command, execution  # the server itself needs nothing of them
+        from flexround.jobs import command  # the server itself needs nothing of it
 
-        code = execution.run(command.parsed(request["argv"][1:]))
+        code = command.run(command.parsed(request["argv"][1:]))
         threading._shutdown()  # type: ignore[attr-defined]
         atexit._run_exitfuncs()
         sys.stdout.flush()

@@ -11,10 +11,14 @@ import logging
 import os
 import shutil
 import time
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 
+from dvc.repo import Repo
+
 from flexround.errors import InputError
+from flexround.io import artifacts
+from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.tools import cli
 
@@ -28,14 +32,19 @@ def parser() -> argparse.ArgumentParser:
     """Return the command line of this program."""
     arguments = cli.parser(__doc__)
     arguments.add_argument("action", choices=["save", "restore"], help="to results/SCALE/records, or from there")
+    arguments.add_argument("entries", nargs="*", help="stages of dvc.yaml that were pulled; all if none is given")
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Save or restore the records of the results below the working directory."""
     results = Path("results") / load_params(arguments.scale).scale.name
-    action = save if arguments.action == "save" else restore
-    action(results, results / "records")
+    if arguments.action == "save":
+        save(results, results / "records")
+        return
+    with Repo() as repo:
+        pulled = [Path(str(out)) for out in repo.index.targets_view(arguments.entries or None).outs]
+    restore(results, results / "records", pulled)
 
 
 def save(results: Path, kept: Path) -> None:
@@ -44,7 +53,8 @@ def save(results: Path, kept: Path) -> None:
     Raises:
         InputError: a file is neither an output with a record nor in one.
     """
-    records = {output: record for output, record in _records() if output.is_relative_to(results) and output.exists()}
+    found = _records(METADATA)
+    records = {output: record for output, record in found if output.is_relative_to(results) and output.exists()}
     files = sorted(path for path in results.rglob("*") if path.is_file() and not path.is_relative_to(kept))
     if unknown := [file for file in files if not records.keys() & {file, *file.parents}]:
         raise InputError(
@@ -53,34 +63,53 @@ def save(results: Path, kept: Path) -> None:
         )
     shutil.rmtree(kept, ignore_errors=True)
     for record in records.values():
-        target = kept / record.relative_to(METADATA)
-        target.parent.mkdir(parents=True, exist_ok=True)
-        shutil.copyfile(record, target)
+        _copy(record, kept / record.relative_to(METADATA))
     log.info("%s: %d records", kept, len(records))
 
 
-def restore(results: Path, kept: Path) -> None:
-    """Give the records back to Snakemake, and ``results/`` its copies of the scale's tables and figures.
+def restore(results: Path, kept: Path, pulled: Iterable[Path]) -> None:
+    """Give the records of what was pulled back to Snakemake, and ``results/`` its copies of tables and figures.
 
     Raises:
         InputError: there are no records.
     """
     if not kept.is_dir():
         raise InputError(f"{kept}: missing; make pull fetches it")
-    shutil.copytree(kept, METADATA, dirs_exist_ok=True)
+    places = {place for place in pulled if place.is_relative_to(results) and place.exists()}
+    for output, record in _records(kept):
+        if places & {output, *output.parents}:  # what else lies here was made here, maybe of other settings
+            _copy(record, METADATA / record.relative_to(kept))
     METADATA.with_name("incomplete").mkdir(exist_ok=True)  # Snakemake takes records without it for an old format
     now = time.time()  # of what was pulled together nothing is newer, and a directory has no checksum
-    for path in (results, *results.rglob("*")):
-        os.utime(path, (now, now))
+    _set_times(places, now - 1)
+    _set_times(map(Path, (layout.JOBS, layout.CODE)), now)  # Snakemake compares the contents of newer files alone
+    made_of = {str(output): record for output, record in _records(METADATA)}
     for file in (file for file in results.iterdir() if file.suffix in COPIED):
-        shutil.copyfile(file, results.parent / file.name)
+        copy = results.parent / file.name
+        known = made_of.get(str(copy))
+        if known and str(file) not in artifacts.read_json(known)["input"]:
+            copy.unlink(missing_ok=True)  # another scale's, which Snakemake would take this one for
+        else:
+            shutil.copyfile(file, copy)
 
 
-def _records() -> Iterator[tuple[Path, Path]]:
+def _set_times(places: Iterable[Path], seconds: float) -> None:
+    """Set the times of what exists of files and directories, and of all that lies in them."""
+    for path in (path for place in places if place.exists() for path in (place, *place.rglob("*"))):
+        os.utime(path, (seconds, seconds))
+
+
+def _copy(record: Path, target: Path) -> None:
+    """Copy a record to a directory that may be missing."""
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(record, target)
+
+
+def _records(directory: Path) -> Iterator[tuple[Path, Path]]:
     """Yield output, record: a record's name is its output's path in base64, over several directories if it is long."""
-    for record in METADATA.rglob("*"):
+    for record in directory.rglob("*"):
         if record.is_file():
-            parts = (part.removeprefix("@") for part in record.relative_to(METADATA).parts)
+            parts = (part.removeprefix("@") for part in record.relative_to(directory).parts)
             yield Path(base64.urlsafe_b64decode("".join(parts)).decode()), record
 
 
