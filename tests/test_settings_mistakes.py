@@ -219,6 +219,36 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=16"),
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=32"),
     ],
+    "mini: what a task or network does not give": [
+        (
+            MINI,
+            into(*FIRST_GATE, metric="accuracy"),
+            "gates: task imagenet gives no metric 'accuracy' (known: top1, top",
+        ),
+        (
+            TABLE3,
+            into(*FIRST_ROW, recipe="q-flexround-w8a8-tuned"),
+            "held-out training data, of which task imagenet has",
+        ),
+        (
+            MINI,
+            into("tasks", "glue-qnli", "options", heldout=0),
+            "held-out training data, of which task glue-qnli has no",
+        ),
+        (
+            MINI,
+            into("checkpoints", "mobilenetv2-brecq", "model", equalization=None),
+            "preprocess: cross_layer_equalization needs model.equalization of the checkpoint",
+        ),
+    ],
+    "mini: metrics": [
+        (TABLE3, into("columns", 0, metrics=["top11"]), "table03.yaml: task imagenet gives no metric 'top11' (did you"),
+        (
+            "tables/table07.yaml",
+            into("columns", 0, metrics=["f1"]),
+            "table07.yaml: task commonsense gives no metric 'f1'",
+        ),
+    ],
     "mini: bits": [
         (TABLE3, into(*FIRST_ROW, bits="3/4"), "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4"),
     ],
