@@ -29,7 +29,7 @@ from flexround.models.surgery.attach import weight_axes, weight_layers
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.rounding import Rounding
+from flexround.quant.rounding import Rounding, checked
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -105,7 +105,8 @@ def quantize(
         name, given = settings.recipe(params, recipe)
         family = settings.family(model, inputs.x)
         values, sources = settings.resolve(params, name, given, family, len(inputs.x), where, hyper)
-        made = rounding or settings.rounding(params, given)
+        made = settings.rounding(params, given) if rounding is None else rounding
+        made = checked(made, str(given.rounding) if rounding is None else repr(rounding))
 
         def attempt() -> tuple[Reconstruction, Quantized]:
             network = (model if inplace else copy.deepcopy(model)).eval().to(where)
