@@ -224,6 +224,11 @@ class _Layer:
         """Return the full-precision weight below the rounding, as this takes it: in groups, if each has a step."""
         return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
 
+    def nearest(self) -> bool:
+        """Whether the codes are those of round-to-nearest with the step that was given."""
+        weight = self.weight()
+        return torch.equal(self.rounding.codes(weight), nearest_codes(weight, self.given))
+
     def compare(self, found: Tensor, call: str) -> None:
         """Refuse what ``forward`` or ``codes`` of the rounding returns if it has another shape than the weight.
 
@@ -274,7 +279,9 @@ class WeightPhase(Phase):
                 record["error_soft"] = self.block_error(block, quantized, target)
             learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
         record["learned"] = bool(learned)
-        record["nearest"] = [layer.name for layer in layers if layer.moves() and layer.name not in learned]
+        unlearned = [layer for layer in layers if layer.moves() and layer.name not in learned]
+        record["nearest"] = [layer.name for layer in unlearned if layer.nearest()]
+        record["started"] = [layer.name for layer in unlearned if layer.name not in record["nearest"]]
         found = self._harden(layers)
         if job.joint:
             found |= self.steps(block)
