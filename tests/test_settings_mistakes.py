@@ -185,6 +185,17 @@ MISTAKES = {  # by what is read together: file, change, the line about it
     "mini: a table that is not there": [
         (MINI, into(shows={"tables": "tabel"}), "no params/tables has 'tabel' (did you mean 'table'?"),
     ],
+    "mini: a name too few": [
+        (
+            MINI,
+            into("checkpoints", model={"factory": "x:y"}),
+            "checkpoints.model.factory: unknown key 'factory' (known",
+        ),
+        (MINI, lambda _: None, "checkpoints.model.model: this key is required and missing"),
+    ],
+    "mini: stages": [
+        (MINI, lambda content: content["resources"].pop("tabulate"), "mini: resources.tabulate: this key is required"),
+    ],
     "mini: what the rules lack": [
         (MINI, lambda content: content["hyper"][0]["set"].pop("a_lr"), ": a_lr: this key is required"),
     ],

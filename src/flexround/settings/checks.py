@@ -6,13 +6,13 @@ What a value may be by itself is checked by its type (``schema.py``) when its fi
 import fnmatch
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
 from flexround.settings.params import Params, hyper
-from flexround.settings.schema import Hyper, TaskSpec
+from flexround.settings.schema import Hyper, Stage, TaskSpec
 from flexround.settings.tables import GridShifts, Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
 
@@ -81,6 +81,8 @@ def _check_references(params: Params) -> list[str]:
     def refuse(where: str, check: Callable[..., object], *values: object) -> None:
         errors.extend(attempt(f"{where}: ", check, *values))
 
+    for stage in set(get_args(Stage)) - set(scale.resources):
+        errors.append(f"scale {scale.name}: resources.{stage}: this key is required and missing")
     for name, task in scale.tasks.items():
         where = f"scale {scale.name}: tasks.{name}"
         refuse(where, _check_task, task)

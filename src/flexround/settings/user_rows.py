@@ -113,7 +113,11 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
 def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
     """Return what a row names that is not there, and which descriptive cells it lacks or has too many."""
     where = f"table {table.number}, {row.method}"
-    named = ((params.recipes.recipes, row.recipe), (params.scale.tasks, row.task))
+    named = (
+        (params.recipes.recipes, row.recipe),
+        (params.scale.tasks, row.task),
+        (params.scale.checkpoints, row.checkpoint),
+    )
     errors = [f"{where}: {suggest(name, known)}" for known, name in named if name and name not in known]
     for key in ("section", "bits", "extra"):
         wanted = max(getattr(other, key) for other in table.rows())
