@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from tqdm import tqdm
 
 from flexround import imports
@@ -187,6 +188,8 @@ def _refuse(model: Any) -> None:
             raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
         if isinstance(module, ActivationQuantizer):
             raise InputError(f"{where}: quantizes activations already; give the full-precision network")
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():  # type: ignore[misc]
+            raise InputError(f"{where}: is a {type(module).__name__} without weights; load them, or call it once")
         if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized
             raise InputError(f"{where}: is compiled (torch.compile); give the network before torch.compile")
         if weight_axes(module) and not isinstance(module._parameters.get("weight"), nn.Parameter):
