@@ -64,8 +64,9 @@ docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowh
 	cp site/README.html site/index.html
 
 regress: $(INSTALLED) ## compare numbers with results/reference (ALL=1: every table that is there)
+	$(if $(ALL)$(filter mini,$(SCALE)),,$(error the runs of regress are those of mini; give ALL=1 with SCALE=$(SCALE)))
 	$(if $(ALL),,snakemake --cores all regress)
-	python -m flexround.tools.regress $(if $(ALL),--all)
+	python -m flexround.tools.regress --scale $(call quoted,$(SCALE)) $(if $(ALL),--all)
 
 lint: $(INSTALLED) ## ruff, snakefmt, mypy
 	ruff check .
@@ -90,7 +91,7 @@ lock: ## pin the newest versions again
 	$(BIN)/python tests/environment_yml.py > environment.yml
 
 plan: $(INSTALLED) ## what a table or figure costs before anything runs: TABLE=3, or ALL=1, SCALE=paper CHECKPOINTS=llama-7b SEEDS=1
-	python -m flexround.tools.plan --scale $(call quoted,$(SCALE)) \
+	python -m flexround.tools.plan --scale $(call quoted,$(SCALE)) $(OWN) \
 		$(if $(ALL),--all,$(if $(FIGURE),--figure $(FIGURE),--table $(or $(TABLE),3))) \
 		$(if $(SEEDS),--seeds $(call quoted,$(SEEDS))) $(if $(CHECKPOINTS),--checkpoints $(call quoted,$(CHECKPOINTS)))
 
@@ -100,6 +101,7 @@ pretrain: $(INSTALLED) ## make mini's pretrained networks (params/networks) and 
 
 rehearse: SCALE = paper
 rehearse: $(INSTALLED) ## run all jobs of a scale, or TABLE=7, on small stand-ins in a copy of the project (docs/run-at-scale.md)
+	$(if $(CONFIG),$(error make rehearse takes no CONFIG: it can't rehearse rows of your own; leave it out))
 	python -m flexround.tools.rehearse --scale $(call quoted,$(SCALE)) $(if $(TABLE),--table $(TABLE)) $(if $(DIR),--directory $(DIR)) \
 		$(if $(CORES),--cores $(CORES)) $(if $(GPU),--gpu $(GPU)) $(if $(SEEDS),--seeds $(call quoted,$(SEEDS)))
 

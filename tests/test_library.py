@@ -211,6 +211,22 @@ def test_a_rounding_and_a_recipe_of_one_s_own_and_the_model_itself_is_changed_if
     assert "Down W3, 10 layers" in repr(down), "the rounding that was used"
 
 
+class Elsewhere(FlexRound):
+    """It starts one code below round-to-nearest, and learns softly what its codes forget."""
+
+    def codes(self, weight):
+        return torch.clamp(super().codes(weight) - 1, self.low, self.high)
+
+
+@pytest.mark.parametrize("stem", [False, True])
+def test_codes_that_are_not_what_was_learned_and_a_start_elsewhere_are_said(stem):
+    few = FEW | {"blocks": ["stem", "stage"], "reconstruct_stem": stem, "rounding": Elsewhere}
+    with pytest.warns(UserWarning, match="codes worse than round-to-nearest, .*: (stem, )?stage") as said:
+        found = flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", **few)
+    assert ("not learned, as it started: stem" in str(said[0].message)) is not stem
+    assert found.report[0]["nearest"] == []
+
+
 # state, files and memory
 
 

@@ -168,6 +168,7 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (compiled, rows, None, r"1: is compiled \(torch.compile\); give the network before"),
         (lambda: compiled()[1], rows, None, r"OptimizedModule: is compiled"),
         (scripted, rows, None, "is a torch.jit.ScriptModule, which can't be changed"),
+        (lambda: nn.Sequential(nn.LazyLinear(4)), rows, None, "0: is a LazyLinear without weights; load them"),
         (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
 )
@@ -183,6 +184,8 @@ def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, m
         ({"scale": "shrot"}, "did you mean 'short'"),
         ({"scale": "real"}, "scale real: checkpoint 'resnet18-brecq'"),
         ({"recipe": "full-precision"}, "recipe 'full-precision' has no rounding of its own"),
+        ({"recipe": {"setting": "B"}}, r"recipe: dict; give a name, or a flexround.Recipe\("),
+        ({"rounding": "flexround"}, "rounding 'flexround': is no subclass of flexround's Rounding"),
         ({"iterations": 5}, r"hyper-parameter 'iterations' \(did you mean 'iters'"),
         ({"lr": -1.0}, r"lr\.?.* = -1\.0: Input should be greater than 0"),
         ({"batch": 64}, "samples=16 is fewer than batch=64"),
@@ -195,6 +198,28 @@ def test_a_wrong_argument_is_one_message(arguments, message):
     given = {"recipe": "b-flexround-w4", "progress": False} | arguments
     with pytest.raises((SettingsError, InputError), match=message):
         flexround.quantize(made(Pictures), pictures(), **given)
+
+
+@pytest.mark.parametrize(
+    ("samples", "message"),
+    [
+        (torch.zeros(16, 3, 8, 8, dtype=torch.uint8), r"token ids are integers \(N, T\), images: .float\(\)"),
+        ((torch.zeros(16, 3, 8, 8), torch.zeros(16)), r"\(X, y\) is read as two batches; give X alone, or a list of"),
+    ],
+)
+def test_samples_of_another_kind_are_answered_with_how_to_give_them(samples, message):
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(made(Pictures), samples, "b-rtn-w4", **FEW)
+
+
+def test_load_never_tells_to_delete_a_directory_of_the_user(tmp_path):
+    with pytest.raises(
+        InputError, match=r"manifest\.json: missing; give a directory that save wrote, or save"
+    ) as caught:
+        flexround.load(tmp_path, made(Pictures))
+    assert "delete" not in str(caught.value)
+    with pytest.raises(InputError, match=r"load\(Pictures, .*Path\): give the directory first, then a model"):
+        flexround.load(made(Pictures), tmp_path)
 
 
 def test_a_failed_call_leaves_nothing_attached(monkeypatch):

@@ -2,6 +2,7 @@
 
 import math
 import re
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -12,7 +13,7 @@ from flexround.errors import SettingsError
 from flexround.jobs import command, ranks, resolve
 from flexround.models import build
 from flexround.settings import layout
-from flexround.settings.layout import Run
+from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.params import hyper
 from flexround.settings.plan import Plan
@@ -187,7 +188,9 @@ def test_what_a_scale_has_everything_for_is_made_by_default(paper):
     assert paper.complete_tables() == sorted(paper.params.tables)
     assert paper.complete_figures() == [3, 4, 5, 6, 7]
     assert (smoke.complete_tables(), smoke.complete_figures()) == ([10], [4, 7]), "it has MobileNetV2 alone"
-    with pytest.raises(SettingsError, match="table 4: scale smoke lacks tasks or models; it can make 10"):
+    with pytest.raises(
+        SettingsError, match=r"table 4: scale smoke lacks task 'glue-\S+' \(.*known: .*imagenet.*\); it can make 10"
+    ):
         smoke.table_runs(4)
 
 
@@ -315,3 +318,18 @@ def test_a_network_whose_code_looks_at_values_is_counted_in_memory(task, checkpo
     expected = workload.network(own, task)
     assert [block.flop for block in found.blocks] == [block.flop for block in expected.blocks]
     assert found.parameters == expected.parameters
+
+
+@pytest.mark.parametrize(
+    ("goal", "expected"),
+    [
+        ("plan CONFIG=own=rows.yaml", "flexround.tools.plan --scale 'mini' --own rows.yaml"),
+        ("rehearse CONFIG=own=rows.yaml", "*** make rehearse takes no CONFIG"),
+        ("regress SCALE=real", "*** the runs of regress are those of mini; give ALL=1 with SCALE=real"),
+        ("regress SCALE=real ALL=1", "flexround.tools.regress --scale 'real' --all"),
+    ],
+)
+def test_make_passes_what_it_is_given_or_refuses_it(goal, expected):
+    command = ["make", "--dry-run", "--old-file", ".venv/installed", *goal.split()]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert expected in done.stdout + done.stderr

@@ -9,6 +9,8 @@ import yaml
 from table_runs import loaded
 
 from flexround.errors import SettingsError
+from flexround.quant.rounding import Rounding, checked
+from flexround.quant.rtn import RTN
 from flexround.settings import load, user_rows
 from flexround.settings.layout import PARAMS
 from flexround.settings.load import load_params, scale_path
@@ -183,6 +185,17 @@ MISTAKES = {  # by what is read together: file, change, the line about it
     "mini: a table that is not there": [
         (MINI, into(shows={"tables": "tabel"}), "no params/tables has 'tabel' (did you mean 'table'?"),
     ],
+    "mini: a name too few": [
+        (
+            MINI,
+            into("checkpoints", model={"factory": "x:y"}),
+            "checkpoints.model.factory: unknown key 'factory' (known",
+        ),
+        (MINI, lambda _: None, "checkpoints.model.model: this key is required and missing"),
+    ],
+    "mini: stages": [
+        (MINI, lambda content: content["resources"].pop("tabulate"), "mini: resources.tabulate: this key is required"),
+    ],
     "mini: what the rules lack": [
         (MINI, lambda content: content["hyper"][0]["set"].pop("a_lr"), ": a_lr: this key is required"),
     ],
@@ -203,6 +216,10 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (RECIPES, recipe("r1", options={"learn_s": 1}), "r1: rounding flexround.quant.flexround:FlexRound: unkno"),
         (RECIPES, recipe("r2", rounding="rtn", options={"x": 1}), "r2: rounding flexround.quant.rtn:RTN: unknown opti"),
         (RECIPES, recipe("r3", rounding="flexround.quant.grid:clip"), "r3: rounding 'flexround.quant.grid:clip': is"),
+        (RECIPES, recipe("r4", rounding="flexround.quant.flexround:torch"), "flexround:torch': is a module; name"),
+        (RECIPES, recipe("r5", rounding="flexround.quant.rounding:Rounding"), "Rounding': has no forward of its own"),
+        (RECIPES, recipe("r6", rounding="flexround.quant.grid:Grid"), "grid:Grid': is no subclass of Rounding"),
+        (RECIPES, recipe("r7", rounding="random:Mine"), "'random:Mine': random is Python's own module, /"),
     ],
     "mini: what rules give networks": [
         (MINI, trained("glue-*", epochs=-1), "mini, train settings of glue-mnli/bert-base and 39 more: epochs = -1"),
@@ -218,6 +235,36 @@ MISTAKES = {  # by what is read together: file, change, the line about it
     "mini: samples fewer than each size of batch": [
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=16"),
         (RECIPES, recipe("few", samples=4), "samples=4 is fewer than batch=32"),
+    ],
+    "mini: what a task or network does not give": [
+        (
+            MINI,
+            into(*FIRST_GATE, metric="accuracy"),
+            "gates: task imagenet gives no metric 'accuracy' (known: top1, top",
+        ),
+        (
+            TABLE3,
+            into(*FIRST_ROW, recipe="q-flexround-w8a8-tuned"),
+            "held-out training data, of which task imagenet has",
+        ),
+        (
+            MINI,
+            into("tasks", "glue-qnli", "options", heldout=0),
+            "held-out training data, of which task glue-qnli has no",
+        ),
+        (
+            MINI,
+            into("checkpoints", "mobilenetv2-brecq", "model", equalization=None),
+            "preprocess: cross_layer_equalization needs model.equalization of the checkpoint",
+        ),
+    ],
+    "mini: metrics": [
+        (TABLE3, into("columns", 0, metrics=["top11"]), "table03.yaml: task imagenet gives no metric 'top11' (did you"),
+        (
+            "tables/table07.yaml",
+            into("columns", 0, metrics=["f1"]),
+            "table07.yaml: task commonsense gives no metric 'f1'",
+        ),
     ],
     "mini: bits": [
         (TABLE3, into(*FIRST_ROW, bits="3/4"), "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4"),
@@ -248,7 +295,7 @@ def test_a_required_recipe_is_named(edit):
     assert any("recipe full-precision is required" in line for line in complaints())
 
 
-@pytest.mark.parametrize("hyper", [{"lr": {"v": 1e-3, "S1": 1e-3}}, {"schedule": {"v": "none"}}])
+@pytest.mark.parametrize("hyper", [{"lr": {"v": 1e-3}}, {"schedule": {"v": "none"}}])
 def test_a_group_without_learning_rate_or_schedule_is_named_with_its_recipe(tmp_path, hyper):
     job = toy.job(toy.recipe(rounding="adaquant"), **hyper)
     job = dataclasses.replace(job, seed_parts=("imagenet", "resnet18-brecq", "b-mine-w4", 0))
@@ -257,6 +304,37 @@ def test_a_group_without_learning_rate_or_schedule_is_named_with_its_recipe(tmp_
     message = str(caught.value)
     assert "\n" not in message
     assert all(part in message for part in ("'s1'", next(iter(hyper)), "b-mine-w4", "AdaQuant")), message
+
+
+def test_a_rate_for_a_group_that_no_layer_has_is_refused_before_anything_is_read():
+    with pytest.raises(SettingsError, match=r"toy/0: lr.nonsense: AdaQuant has no such group, .*known: s1, v"):
+        toy.job(toy.recipe(rounding="adaquant"), lr={"v": 1e-3, "s1": 1e-3, "nonsense": 1e-3})
+
+
+class Cut(Rounding):
+    """A rounding whose ``forward`` forgets a row."""
+
+    def forward(self, weight):
+        return weight[1:]
+
+
+class Wide(RTN):
+    """A rounding whose codes have another shape than its weight."""
+
+    def codes(self, weight):
+        return super().codes(weight).flatten()
+
+
+@pytest.mark.parametrize(("kind", "call"), [(Cut, "forward"), (Wide, "codes")])
+def test_what_a_rounding_returns_in_another_shape_is_named_with_its_class_and_layer(tmp_path, kind, call):
+    with pytest.raises(SettingsError, match=rf"^layer stem: {kind.__name__}.{call} returns \(.*has shape \("):
+        toy.run(dataclasses.replace(toy.job(toy.recipe()), rounding=kind), tmp_path)
+
+
+@pytest.mark.parametrize(("kind", "lacks"), [("flexround", "no subclass"), (Rounding, "no forward"), (dict, "no subc")])
+def test_what_is_no_rounding_is_refused_by_the_class_itself(kind, lacks):
+    with pytest.raises(SettingsError, match=f"^rounding mine: (is|has) {lacks}"):
+        checked(kind, "mine")
 
 
 # mistakes: YAML

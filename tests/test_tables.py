@@ -114,7 +114,7 @@ def test_a_cell_is_the_median_of_its_seeds(
     ("changes", "message"),
     [
         ({"metrics": {"top1": float("nan"), "top5": 1.0}}, r"metrics\.top1 = nan"),
-        ({"metrics": {"top1": 70.0}}, r"metrics\.top5: missing"),
+        ({"metrics": {"top1": 70.0}}, r"metrics\.top5: the task gives top1; name"),
         ({"run": {"scale": "other"}}, "its place is that of"),
         ({"metrics": {"top1": 200.0, "top5": 1.0}}, r"metrics\.top1 = 200\.0, it lies between 0\.0 and 100\.0"),
         ({"metrics": {"top1": 70.1, "top5": 70.0}}, r"metrics\.top1 = 70\.1, but predictions.safetensors gives 70\.0"),

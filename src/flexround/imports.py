@@ -22,5 +22,7 @@ def load(target: str) -> Any:
             raise  # the module exists but lacks one of its own imports: that traceback is the useful message
         raise SettingsError(f"{target!r}: no module {module_name!r} on the Python path") from error
     if not hasattr(module, name):
-        raise SettingsError(f"{target!r}: module {module_name!r} has no {name!r}")
+        raise SettingsError(
+            f"{target!r}: module {module_name!r} ({getattr(module, '__file__', 'built in')}) has no {name!r}"
+        )
     return getattr(module, name)

@@ -7,7 +7,7 @@ from pydantic import Field, NonNegativeInt, model_validator
 from flexround.mini.tasks.options import DigitsOptions
 from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count
-from flexround.tasks.images.options import FinetuneSettings
+from flexround.tasks.images.options import FinetuneSettings, settings
 from flexround.tasks.text.options import TextOptions, TrainSettings
 
 
@@ -40,6 +40,6 @@ class CorpusOptions(TextOptions):
 
 
 TASKS = {
-    "PretrainingDigits": TaskSettings(DigitsOptions, UnevenSettings),
+    "PretrainingDigits": settings(DigitsOptions, UnevenSettings),
     "Corpus": TaskSettings(CorpusOptions, TrainSettings),
 }

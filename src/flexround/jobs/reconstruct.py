@@ -24,6 +24,7 @@ class ReconstructJob(NetworkJob):
 
 def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the reconstruction of a run."""
+    plan.params.check_fit(run)
     recipe, (hyper, sources) = plan.params.recipe(run.recipe), plan.hyper(run)
     rounding = plan.params.rounding_target(recipe.rounding or "")
     job = ReconstructJob(

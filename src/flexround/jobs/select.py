@@ -19,6 +19,7 @@ class SelectJob(MeasuredJob):
 
 def resolve(plan: Plan, run: Run) -> Planned:
     """Plan the choice among the networks of a run."""
+    plan.params.check_fit(run)
     names = plan.params.recipe(run.recipe).select
     job = SelectJob(
         **network(plan, run.task, run.checkpoint, evaluated=True),

@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.nn.modules.lazy import LazyModuleMixin
 from tqdm import tqdm
 
 from flexround import imports
@@ -29,7 +30,7 @@ from flexround.models.surgery.attach import weight_axes, weight_layers
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.rounding import Rounding
+from flexround.quant.rounding import Rounding, checked
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
@@ -105,7 +106,8 @@ def quantize(
         name, given = settings.recipe(params, recipe)
         family = settings.family(model, inputs.x)
         values, sources = settings.resolve(params, name, given, family, len(inputs.x), where, hyper)
-        made = rounding or settings.rounding(params, given)
+        made = settings.rounding(params, given) if rounding is None else rounding
+        made = checked(made, str(given.rounding) if rounding is None else repr(rounding))
 
         def attempt() -> tuple[Reconstruction, Quantized]:
             network = (model if inplace else copy.deepcopy(model)).eval().to(where)
@@ -186,6 +188,8 @@ def _refuse(model: Any) -> None:
             raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
         if isinstance(module, ActivationQuantizer):
             raise InputError(f"{where}: quantizes activations already; give the full-precision network")
+        if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():  # type: ignore[misc]
+            raise InputError(f"{where}: is a {type(module).__name__} without weights; load them, or call it once")
         if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized
             raise InputError(f"{where}: is compiled (torch.compile); give the network before torch.compile")
         if weight_axes(module) and not isinstance(module._parameters.get("weight"), nn.Parameter):

@@ -1,7 +1,9 @@
 """A quantized network in memory, and on disk."""
 
+import contextlib
 import dataclasses
-from collections.abc import Mapping, Set
+import re
+from collections.abc import Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -151,7 +153,8 @@ def write_export(quantized: Quantized, kind: str, directory: Path, *example: Ten
 
 def read_saved(directory: Path) -> Saved:
     """Return what a directory says of its network; InputError if ``save`` did not write it."""
-    content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
+    with _remedied():
+        content = artifacts.read_manifest(directory) | {"record": artifacts.read_json(directory / RECORD)}
     try:
         return validate(Saved, content, str(directory))
     except SettingsError as error:
@@ -171,6 +174,9 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     Raises:
         InputError: damaged files, or made of another architecture; ``model`` is then as it was.
     """
+    if not isinstance(directory, str | Path) or not isinstance(model, nn.Module):
+        given = f"{type(directory).__name__}, {type(model).__name__}"
+        raise InputError(f"load({given}): give the directory first, then a model")
     directory = Path(directory)
     saved = read_saved(directory)
     if any(isinstance(module, ActivationQuantizer) for module in model.modules()):
@@ -181,12 +187,23 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     if key := differing(saved.architecture, found):
         theirs, own = saved.architecture.get(key), found.get(key)
         raise InputError(f"{directory}: made for another model: {key} is {theirs} there, {own} in the given model")
-    parts = {path.name: codes.read(path) for path in codes.files(directory)}
+    with _remedied():
+        parts = {path.name: codes.read(path) for path in codes.files(directory)}
     quantized = {key for part in parts.values() for key in part.quantized}
     codes.load(directory, outline, [_whole(outline, quantized)], torch.device("meta"))  # finds whatever is wrong
     prepare(model.eval(), [step for step in recipe.preprocess if step in STRUCTURAL])
     codes.load(directory, model, [_whole(model, quantized)], where, None)
     return saved.network(model.to(where), parts)
+
+
+@contextlib.contextmanager
+def _remedied() -> Iterator[None]:
+    """Say of a directory of the user's what helps: no command made it that would make it again once it is deleted."""
+    try:
+        yield
+    except InputError as error:
+        way = "give a directory that save wrote, or save the network again"
+        raise InputError(re.sub("delete .* and run the same command again", lambda _: way, str(error))) from error
 
 
 def _saved(directory: Path) -> bool:

@@ -31,6 +31,8 @@ def collect(samples: Any) -> Inputs:
         raise InputError(
             f"samples: {type(samples).__name__} is no tensor, list of batches or DataLoader; its rows are needed"
         )
+    if isinstance(samples, Sequence) and [getattr(each, "ndim", 0) for each in samples][1:] == [1] != [samples[0].ndim]:
+        raise InputError("samples: (X, y) is read as two batches; give X alone, or a list of such pairs: [(X, y)]")
     batches = [samples] if isinstance(samples, Tensor | Mapping) else list(samples)
     if not batches:
         raise InputError("samples: there are none; give a tensor (N, ...), a list of batches or a DataLoader")
@@ -78,5 +80,7 @@ def _inputs(batch: Any, where: str) -> Inputs:
 def _tokens(ids: Tensor, types: Tensor, where: str) -> Tensor:
     """Return token ids and types, integers (N, T) each, as int64 (N, 2, T)."""
     if ids.ndim != 2 or ids.is_floating_point() or ids.dtype == torch.bool:
-        raise InputError(f"{where}: {ids.dtype} of shape {tuple(ids.shape)}; token ids are integers (N, T)")
+        raise InputError(
+            f"{where}: {ids.dtype} of shape {tuple(ids.shape)}; token ids are integers (N, T), images: .float()"
+        )
     return torch.stack([ids, types], 1).long().detach().cpu()

@@ -84,8 +84,10 @@ def recipe(params: Params, given: str | Recipe) -> tuple[str, Recipe]:
     """Return a recipe and its name.
 
     Raises:
-        SettingsError: no such recipe, one that chooses among others, or one that quantizes nothing.
+        SettingsError: no such recipe, another type, one that chooses among others, or one that quantizes nothing.
     """
+    if not isinstance(given, str | Recipe):
+        raise SettingsError(f"recipe: {type(given).__name__}; give a name, or a flexround.Recipe(**settings)")
     name, found = (given, params.recipe(given)) if isinstance(given, str) else (OWN, given)
     if found.setting is None:
         made = [name for name in params.recipes.made("setting") if name not in (given, OWN)]

@@ -24,6 +24,7 @@ from flexround.reconstruct.codes import WEIGHT, Result
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
+from flexround.regress.convergence import LARGEST_RATIO
 
 log = logging.getLogger(__name__)
 REST = "rest"  # position of the tensors outside all blocks
@@ -46,7 +47,8 @@ def reconstruct(
 
     Returns:
         One record per block and phase: errors, losses, seconds, peak memory in MB, where the caches lay, whether
-        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``), the matrices that stay
+        anything was ``learned``, the layers that stay at round-to-nearest unasked (``nearest``) or otherwise as their
+        rounding ``started``, the matrices that stay
         in floating point (``floating``), and with quantized activations the layers whose ``inputs`` stay so.
 
     Raises:
@@ -91,18 +93,27 @@ def reconstruct(
 
 
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
-    """Return clauses: on layers at round-to-nearest unasked, on matrices in floating point, on layers whose inputs are.
+    """Return clauses: on layers that learned nothing unasked, matrices and inputs in floating point, and bad blocks.
 
+    A block is bad if its codes are worse than round-to-nearest and than what was learned; AdaRound may be the latter.
     ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
-    nearest = [name for record in report for name in record.get("nearest", ())]
+    nearest, started = ([name for record in report for name in record.get(key, ())] for key in ("nearest", "started"))
     owners = places(job.model)
     inside = {name for block in job.blocks for name in within(block.module, owners)}
     floating = [name for record in report for name in record.get("floating", ())]
     floating += matrices(job.model, [name for name in owners if name not in inside])
     inputs = [name for record in report for name in record.get("inputs", ())]
+    learned = [record for record in report if "error_soft" in record]
+    bad = [
+        record["block"]
+        for record in learned
+        if record["error_hard"] > max(LARGEST_RATIO * record["error_soft"], record["error_rtn"])
+    ]
     said = [
         ("not learned, at round-to-nearest", nearest),
+        ("not learned, as it started", started),
+        ("codes worse than round-to-nearest, although less error was learned; look at codes() or iters", bad),
         ("in floating point", floating),
         ("inputs in floating point", inputs),
     ]

@@ -224,6 +224,24 @@ class _Layer:
         """Return the full-precision weight below the rounding, as this takes it: in groups, if each has a step."""
         return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
 
+    def nearest(self) -> bool:
+        """Whether the codes are those of round-to-nearest with the step that was given."""
+        weight = self.weight()
+        return torch.equal(self.rounding.codes(weight), nearest_codes(weight, self.given))
+
+    def compare(self, found: Tensor, call: str) -> None:
+        """Refuse what ``forward`` or ``codes`` of the rounding returns if it has another shape than the weight.
+
+        Raises:
+            SettingsError: naming class, layer and shapes.
+        """
+        if (shape := getattr(found, "shape", None)) != (wanted := self.weight().shape):
+            got = type(found).__name__ if shape is None else tuple(shape)
+            raise SettingsError(
+                f"layer {self.name}: {type(self.rounding).__name__}.{call} returns {got}, its weight has shape "
+                f"{tuple(wanted)}; return this shape"
+            )
+
     def moves(self, idle: Set[nn.Parameter] = frozenset(), seen: bool = True) -> bool:
         """Whether the rounding looks at inputs that were ``seen``, or learns parameters that are not all ``idle``."""
         looks = self.rounding.needs_inputs and seen
@@ -251,6 +269,9 @@ class WeightPhase(Phase):
         learned: list[str] = []
         if self.learns(index):
             seen = self._fit(block, layers, quantized)
+            with torch.no_grad():
+                for layer in layers:
+                    layer.compare(layer.rounding(layer.weight()), "forward")
             idle = {parameter for layer in layers for parameter in layer.rounding.parameters()}
             if job.hyper.iters:
                 facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
@@ -258,7 +279,9 @@ class WeightPhase(Phase):
                 record["error_soft"] = self.block_error(block, quantized, target)
             learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
         record["learned"] = bool(learned)
-        record["nearest"] = [layer.name for layer in layers if layer.moves() and layer.name not in learned]
+        unlearned = [layer for layer in layers if layer.moves() and layer.name not in learned]
+        record["nearest"] = [layer.name for layer in unlearned if layer.nearest()]
+        record["started"] = [layer.name for layer in unlearned if layer.name not in record["nearest"]]
         found = self._harden(layers)
         if job.joint:
             found |= self.steps(block)
@@ -340,6 +363,7 @@ class WeightPhase(Phase):
         for layer in layers:
             weight, grid = layer.weight(), layer.rounding.final_grid()
             codes = layer.rounding.codes(weight)
+            layer.compare(codes, "codes")
             attach.bake(layer.module, codes * grid.step)
             stored = store_codes(layer.name, codes, grid, layer.given)
             stored = stored.reshape(layer.module.weight.shape)  # type: ignore[arg-type]

@@ -8,13 +8,13 @@ from typing import Literal
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import InputError, SettingsError
+from flexround.errors import InputError, SettingsError, suggest
 from flexround.machine.precision import autocast
 from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.tensors import places
-from flexround.quant.rounding import Axes, Rounding
+from flexround.quant.rounding import Axes, Rounding, group_names
 from flexround.reconstruct.weights import Weights
 from flexround.settings.schema import Hyper, Recipe
 
@@ -37,7 +37,7 @@ class Reconstruction:
         mask: bool (N, T), True for the real tokens of each sample; None without padding.
 
     Raises:
-        SettingsError: ``fused`` for a rounding that has no compiled form.
+        SettingsError: ``fused`` for a rounding that has no compiled form, or a rate for a group that it lacks.
         InputError: layers of the blocks share their weight with another layer, blocks share a layer, the size of groups
             doesn't divide a linear's input channels, or groups of a transposed linear are asked for.
     """
@@ -58,8 +58,22 @@ class Reconstruction:
                 f"fused: true, but rounding {self.recipe.rounding} runs only as it is written; "
                 "set fused: false in the recipe's hyper, or have its forward heed self.fused and say fusable = True"
             )
+        self._refuse_groups()
         self._refuse_shared()
         self._refuse_group_size()
+
+    def _refuse_groups(self) -> None:
+        """Refuse a learning rate or schedule for a group that the rounding has on no kind of layer."""
+        given = {key: getattr(self.hyper, key) for key in ("lr", "schedule")}
+        of_groups = {key: values for key, values in given.items() if isinstance(values, dict)}
+        known = group_names(self.rounding, self.recipe.options) if of_groups else set()
+        for key, values in of_groups.items():
+            if known and (wrong := [name for name in values if name not in known]):
+                run = "/".join(map(str, self.seed_parts))
+                raise SettingsError(
+                    f"hyper-parameters of {run}: {key}.{wrong[0]}: {self.rounding.__name__} has no such group, "
+                    f"{suggest(wrong[0], known)}; remove it"
+                )
 
     def _refuse_shared(self) -> None:
         """Refuse a weight that two modules hold, and a layer in two blocks: the second would write over the first."""

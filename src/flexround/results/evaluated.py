@@ -76,7 +76,8 @@ def read_run(run: Run, root: Path, wanted: Iterable[str]) -> dict[str, Trial]:
     compare(path, facts)
     for metric in wanted:
         if metric not in facts.metrics:
-            raise _error(path, f"metrics.{metric}: missing")
+            known = ", ".join(facts.metrics)
+            raise InputError(f"{path}: metrics.{metric}: the task gives {known}; name one of these in the table")
     return {
         name: Trial(path.parent, name, facts.metrics[name], facts.stderr.get(name), facts.n_examples[name])
         for name in wanted

@@ -6,13 +6,13 @@ What a value may be by itself is checked by its type (``schema.py``) when its fi
 import fnmatch
 import itertools
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, get_args
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
 from flexround.settings.params import Params, hyper
-from flexround.settings.schema import Hyper, TaskSpec
+from flexround.settings.schema import Hyper, Stage, TaskSpec
 from flexround.settings.tables import GridShifts, Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
 
@@ -31,9 +31,16 @@ def check(params: Params) -> None:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if not errors:
         errors = [line for pair in params.pairs() for line in attempt("", params.gate, *pair)]
-        errors += check_runs(params, params.recipes.made("setting")) + _check_trained(params)
+        errors += check_runs(params, [*params.recipes.made("setting"), *params.recipes.made("select")])
+        errors += _check_trained(params)
+        figure, tasks = params.figures.sample_size, params.scale.tasks
+        errors += (
+            attempt("", params.check_metric, f"params/{params.scale.shows.figures}", figure.task, figure.metric)
+            if figure.task in tasks
+            else []
+        )
     if not errors:
-        errors = [f"{table.file}: {line}" for table in params.tables.values() for line in check_bits(params, table)]
+        errors = [line for table in params.tables.values() for line in check_table(params, table, table.file)]
     if errors:
         raise SettingsError("\n".join(dict.fromkeys(errors)))
 
@@ -58,9 +65,11 @@ def check_runs(params: Params, recipes: Iterable[str]) -> list[str]:
         shown.setdefault(name, []).append((task, checkpoint))
     for name in recipes:
         runs = [Run(params.scale.name, *pair, name, 0) for pair in shown.get(name) or params.pairs()]
-        found = [attempt("", hyper, params, run) for run in runs]
+        found = [attempt("", hyper, params, run) if params.recipe(name).setting else [] for run in runs]
         if name in shown or all(found):
             errors += itertools.chain(*found)
+        if name in shown:
+            errors += itertools.chain(*(attempt("", params.check_fit, run) for run in runs))
     return _merged(errors)
 
 
@@ -72,6 +81,8 @@ def _check_references(params: Params) -> list[str]:
     def refuse(where: str, check: Callable[..., object], *values: object) -> None:
         errors.extend(attempt(f"{where}: ", check, *values))
 
+    for stage in set(get_args(Stage)) - set(scale.resources):
+        errors.append(f"scale {scale.name}: resources.{stage}: this key is required and missing")
     for name, task in scale.tasks.items():
         where = f"scale {scale.name}: tasks.{name}"
         refuse(where, _check_task, task)
@@ -143,6 +154,13 @@ def _check_trained(params: Params) -> list[str]:
             where = f"scale {scale.name}, train settings of {task}/{checkpoint}"
             errors += attempt("", given, kind, settings, where)
     return _merged(errors)
+
+
+def check_table(params: Params, table: Table, where: str) -> list[str]:
+    """Return rows with wrong bits, and metrics that the tasks of cells don't give."""
+    asked = dict.fromkeys((cell.task, metric) for cell in table.cells() for metric in cell.metrics)
+    found = [attempt("", params.check_metric, where, *pair) for pair in asked if pair[0] in params.scale.tasks]
+    return [*itertools.chain(*found), *(f"{where}, {line}" for line in check_bits(params, table))]
 
 
 def check_bits(params: Params, table: Table) -> list[str]:

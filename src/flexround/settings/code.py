@@ -2,6 +2,7 @@
 
 import ast
 import importlib.util
+import sys
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec, PathFinder
 
@@ -29,10 +30,13 @@ def check(target: str, options: Iterable[str] = (), first: int = 0) -> None:
 
 
 def check_rounding(target: str, options: Iterable[str] = ()) -> None:
-    """Check a rounding as :func:`check` does; it must be a class, made of weight, grid, axes and the options."""
+    """Check a rounding as :func:`check` does; it must be a class, made of weight, grid, axes and the options.
+
+    It is a subclass of ``Rounding`` with a ``forward``, as far as that can be read.
+    """
     try:
-        if (found := _find(target)) is not None and not isinstance(found[1], ast.ClassDef):
-            raise SettingsError(f"{target!r}: is no class; name a subclass of Rounding")
+        if (found := _find(target)) is not None and (lacks := _lacks(*found)):
+            raise SettingsError(f"{target!r}: {lacks}")
         check(target, options, first=3)
     except SettingsError as error:
         raise SettingsError("\n".join(f"rounding {line}" for line in str(error).splitlines())) from error
@@ -47,7 +51,12 @@ def _find(target: str) -> tuple[reach.Module, Function] | None:
         raise SettingsError(f"{target!r}: no module {name_of_module!r} beside this file or on the Python path")
     module = reach.read_module(name_of_module)
     if module is None:
+        if (top := name_of_module.partition(".")[0]) in sys.stdlib_module_names:
+            file = getattr(importlib.util.find_spec(top), "origin", None)
+            raise SettingsError(f"{target!r}: {top} is Python's own module, {file}; give your file another name")
         return None
+    if name in module.imported and module.imported[name].name == "*":
+        raise SettingsError(f"{target!r}: is a module; name a class or function")
     if not {name, "*", "__getattr__"} & {*module.nodes, *module.imported}:
         look_up(f"{target!r}: {module.path} has no", module.nodes, name)
     return _definition(module, name)
@@ -70,6 +79,22 @@ def _definition(module: reach.Module, name: str) -> tuple[reach.Module, Function
         return _definition(origin, module.imported[name].name) if origin else None
     node = module.nodes.get(name)
     return (module, node) if isinstance(node, Function) else None
+
+
+def _lacks(module: reach.Module, node: Function, forward: bool = False) -> str:
+    """Return what a class lacks to be a rounding; nothing if its bases lead to where it can't be read."""
+    if not isinstance(node, ast.ClassDef):
+        return "is no class; name a subclass of Rounding"
+    if (module.name, node.name) == ("flexround.quant.rounding", "Rounding"):
+        return "" if forward else "has no forward of its own; write one that returns the rounded weight"
+    forward = forward or any(
+        "forward" in (getattr(m, "name", ""), ast.unparse(m).partition(" = ")[0]) for m in node.body
+    )
+    bases = [ast.unparse(base) for base in node.bases]
+    if bases in ([], ["object"], ["nn.Module"], ["torch.nn.Module"]):
+        return "is no subclass of Rounding; make it one (from flexround.quant.rounding import Rounding)"
+    base = _definition(module, bases[0]) if len(bases) == 1 else None
+    return _lacks(*base, forward) if base is not None else ""
 
 
 def _parameters(module: reach.Module, node: Function) -> list[str] | None:

@@ -8,7 +8,8 @@ user's in a single file, is imported. It has them as class attributes ``Options`
 
 import importlib
 import importlib.util
-from typing import NamedTuple
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
 
 from flexround import imports
 from flexround.errors import SettingsError
@@ -16,10 +17,16 @@ from flexround.settings.schema import Strict
 
 
 class TaskSettings(NamedTuple):
-    """What checks a task's ``options`` and what the ``train`` rules give it; None if it checks the latter itself."""
+    """What checks a task's ``options`` and what the ``train`` rules give it; None if it checks the latter itself.
+
+    ``metrics`` returns the names that the task gives with its options; None if only the evaluation tells. ``heldout``
+    says whether the task can hold out training data.
+    """
 
     options: type[Strict]
     training: type[Strict] | None
+    metrics: Callable[[Any], Iterable[str]] | None = None
+    heldout: bool = True
 
 
 def of(task: str) -> TaskSettings:

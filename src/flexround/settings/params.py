@@ -4,12 +4,25 @@ import fnmatch
 from collections.abc import Iterable
 from typing import Any, NamedTuple, TypeVar
 
+from flexround import metrics
 from flexround.errors import SettingsError, look_up, suggest
+from flexround.settings import options
 from flexround.settings.layout import Run
-from flexround.settings.schema import Checkpoint, Defaults, Gate, Hyper, Recipe, Recipes, Resources, Scale, Stage
+from flexround.settings.schema import (
+    NEED_GROUPS,
+    Checkpoint,
+    Defaults,
+    Gate,
+    Hyper,
+    Recipe,
+    Recipes,
+    Resources,
+    Scale,
+    Stage,
+)
 from flexround.settings.sources import Source
 from flexround.settings.tables import ByBits, Figure, FigureSpecs, GridShifts, Table
-from flexround.settings.validation import given
+from flexround.settings.validation import given, validate
 
 R = TypeVar("R", bound=Any)  # any rule of schema.py that has `when`
 DEFAULT = "the default of its field in class Hyper"  # source of a value that no rule sets
@@ -43,7 +56,36 @@ class Params(NamedTuple):
         fitting = matching(self.scale.gates, task=task, checkpoint=checkpoint)
         if not fitting:
             raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
+        self.check_metric(f"scale {self.scale.name}: gates", task, fitting[-1].metric)
         return fitting[-1]
+
+    def check_metric(self, where: str, task: str, name: str) -> None:
+        """Refuse a metric that a task doesn't give, as far as its family declares what it gives."""
+        spec = self.scale.tasks[task]
+        family = options.of(spec.module)
+        if family.metrics is None:
+            metrics.of(name)
+        elif name not in (known := list(family.metrics(validate(family.options, spec.options, where)))):
+            raise SettingsError(f"{where}: task {task} gives no metric {suggest(name, known)}")
+
+    def check_fit(self, run: Run) -> None:
+        """Refuse a choice without held-out data, and surgery that a network doesn't offer.
+
+        Raises:
+            SettingsError: the recipe of the run can't be made for its task or checkpoint.
+        """
+        recipe, spec, checkpoint = self.recipe(run.recipe), self.scale.tasks[run.task], self.checkpoint(run.checkpoint)
+        family = options.of(spec.module)
+        there = getattr(validate(family.options, spec.options, str(run)), "heldout", family.heldout)
+        if recipe.select and not there:
+            raise SettingsError(
+                f"{run}: select chooses on held-out training data, of which task {run.task} has none; set its option "
+                f"heldout if it has one, or take one of {', '.join(recipe.select)}"
+            )
+        if recipe.preprocess and checkpoint.streamed:
+            raise SettingsError(f"{run}: preprocess needs the whole network, but the checkpoint is streamed; drop one")
+        if checkpoint.model.equalization is None and (steps := [s for s in recipe.preprocess if s in NEED_GROUPS]):
+            raise SettingsError(f"{run}: preprocess: {steps[0]} needs model.equalization of the checkpoint; set it")
 
     def seeds(self, task: str) -> int:
         """Return the trials of a quantized run of a task."""

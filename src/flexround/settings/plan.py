@@ -4,7 +4,7 @@ import functools
 import re
 from collections.abc import Iterable, Mapping
 
-from flexround.errors import SettingsError, look_up
+from flexround.errors import SettingsError, look_up, suggest
 from flexround.machine.hardware import SHARES
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
@@ -81,7 +81,10 @@ class Plan:
             tables = ", ".join(map(str, self.complete_tables())) or (
                 f"no table, but results/{self.scale.name}/evaluated/TASK/NETWORK/RECIPE/seed0/metrics.json of its own"
             )
-            raise SettingsError(f"{table.place}: scale {self.scale.name} lacks tasks or models; it can make {tables}")
+            known: dict[str, Iterable[str]] = {"task": self.scale.tasks, "checkpoint": self.scale.checkpoints}
+            named = (pair for names in table.pairs() for pair in zip(known, names, strict=True))
+            lacks = next(f"{kind} {suggest(name, known[kind])}" for kind, name in named if name not in [*known[kind]])
+            raise SettingsError(f"{table.place}: scale {self.scale.name} lacks {lacks}; it can make {tables}")
         cells = [cell for cell in table.cells() if self._chosen(cell.checkpoint)]
         runs = [run for cell in cells for run in self.trials(cell.task, cell.checkpoint, cell.row.recipe)]
         return list(dict.fromkeys(runs))

@@ -66,6 +66,7 @@ Minutes = Annotated[int, Field(ge=1, le=1_000_000)]
 Schedule = Literal["none", "cosine", "linear"]
 Stage = Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"]
 Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
+NEED_GROUPS = ("cross_layer_equalization", "absorb_high_biases")  # of the architecture, to be equalized
 
 
 def _shape(value: object) -> str:

@@ -7,7 +7,7 @@ from pathlib import Path
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.io.artifacts import write_text
 from flexround.settings import layout
-from flexround.settings.checks import check_bits, check_recipe, check_runs
+from flexround.settings.checks import check_recipe, check_runs, check_table
 from flexround.settings.load import import_beside, is_path, load_params
 from flexround.settings.params import Params
 from flexround.settings.schema import Count, Name, Recipe, Recipes, Strict
@@ -93,7 +93,7 @@ def merge(params: Params, own: Own, file: Path) -> Params:
     if not errors:
         errors = check_runs(merged, own.recipes)
         for number in {row.table for row in own.rows}:
-            errors += [f"rows: table {number}, {line}" for line in check_bits(merged, merged.tables[number])]
+            errors += check_table(merged, merged.tables[number], f"rows: table {number}")
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in errors))
     return merged
@@ -113,7 +113,11 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
 def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
     """Return what a row names that is not there, and which descriptive cells it lacks or has too many."""
     where = f"table {table.number}, {row.method}"
-    named = ((params.recipes.recipes, row.recipe), (params.scale.tasks, row.task))
+    named = (
+        (params.recipes.recipes, row.recipe),
+        (params.scale.tasks, row.task),
+        (params.scale.checkpoints, row.checkpoint),
+    )
     errors = [f"{where}: {suggest(name, known)}" for known, name in named if name and name not in known]
     for key in ("section", "bits", "extra"):
         wanted = max(getattr(other, key) for other in table.rows())

@@ -5,7 +5,7 @@ import json
 import re
 from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
@@ -136,7 +136,11 @@ def _line(model: type[BaseModel], item: Any, where: str) -> str:
 def _fields_at(model: type[BaseModel], loc: tuple[int | str, ...]) -> list[str]:
     """Return the field names valid at ``loc`` inside ``model``, as far as the annotations tell."""
     current: Any = model
+    annotation: Any = None
     for part in loc:
+        if get_origin(annotation) is dict:  # the part is a name, also one that is that of a field
+            annotation = None
+            continue
         fields = getattr(current, "model_fields", {})
         annotation = fields[part].annotation if part in fields else current
         current = _inner_model(annotation) or current

@@ -28,7 +28,9 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         values = measured(job, job.weights, device, quantized=False).metrics
     gate, value = job.gate, values.get(job.gate.metric)
-    if value is None or not gate.min <= value <= gate.max:
+    if value is None:
+        raise InputError(f"gate: task {job.names[0]} gives {', '.join(values)}, no {gate.metric}; name one in the gate")
+    if not gate.min <= value <= gate.max:
         raise InputError(
             f"{job.weights}: full-precision {gate.metric} is {value}, expected {gate.min} to {gate.max}; nothing is "
             "quantized before this holds: check the checkpoint's source and the preprocessing of the data"

@@ -16,6 +16,7 @@ from flexround.io import artifacts, resume
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
+from flexround.quant.rounding import checked
 from flexround.reconstruct import cache, network
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
@@ -68,6 +69,7 @@ def run(arguments: argparse.Namespace) -> None:
 def _prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction, torch.Tensor]:
     """Return what is reconstructed and how, and the inputs of its first block."""
     recipe, run = job.recipe, job.run
+    rounding = checked(imports.load(job.rounding), job.rounding)
     task = protocol.build(job.task)
     model, blocks, weights = network.to_quantize(job.checkpoint, task.head, job.weights, recipe.preprocess, device)
     samples = task.inputs(_load_samples(job.samples, job.hyper.samples), job.weights)
@@ -79,7 +81,7 @@ def _prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction
         weights=weights,
         recipe=recipe,
         hyper=job.hyper,
-        rounding=imports.load(job.rounding),
+        rounding=rounding,
         seed_parts=(run.task, run.checkpoint, run.recipe, run.seed),
         device=device,
         mask=samples.mask,

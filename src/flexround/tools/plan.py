@@ -30,12 +30,13 @@ def parser() -> argparse.ArgumentParser:
     wanted.add_argument("--all", action="store_true", help="every table and figure of the scale, each run once")
     arguments.add_argument("--seeds", type=int, help="trials of every quantized run; those of its task if not given")
     arguments.add_argument("--checkpoints", help="names joined by commas, of which alone cells are made")
+    arguments.add_argument("--own", metavar="FILE", help="your recipes and rows, as in --config own=FILE")
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
     """Print the plan."""
-    params = user_rows.configured(arguments.scale, None)
+    params = user_rows.configured(arguments.scale, arguments.own)
     plan = Plan(params, {"seeds": arguments.seeds, "checkpoints": arguments.checkpoints})
     tables, figures = plan.complete_tables(), plan.complete_figures()
     if not arguments.all:

@@ -2,9 +2,8 @@
 
 from pydantic import Field, NonNegativeInt
 
-from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count, Positive
-from flexround.tasks.images.options import FinetuneSettings, ImageOptions, Triple
+from flexround.tasks.images.options import ImageOptions, Triple, settings
 
 
 class DigitsOptions(ImageOptions):
@@ -17,4 +16,4 @@ class DigitsOptions(ImageOptions):
     seed: NonNegativeInt = Field(0, description="of the data set itself, not of a run")
 
 
-TASKS = {"Digits": TaskSettings(DigitsOptions, FinetuneSettings)}
+TASKS = {"Digits": settings(DigitsOptions)}

@@ -9,8 +9,7 @@ from flexround.models.groups import EqualizationGroup
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.equalize import absorb_high_biases, equalize
 from flexround.models.surgery.fold_bn import fold_batch_norm
-
-_NEED_GROUPS = ("cross_layer_equalization", "absorb_high_biases")
+from flexround.settings.schema import NEED_GROUPS
 
 
 def prepare(model: nn.Module, steps: Sequence[str], groups: Sequence[EqualizationGroup] | None = None) -> None:
@@ -45,7 +44,7 @@ def _check(model: nn.Module, steps: Sequence[str], groups: Sequence[Equalization
     """Refuse steps that can't be done or would silently change what the model computes."""
     clips = any(isinstance(module, nn.ReLU6) for module in model.modules())
     for i, step in enumerate(steps):
-        if step in _NEED_GROUPS and groups is None:
+        if step in NEED_GROUPS and groups is None:
             raise SettingsError(
                 f"preprocess: {step} needs equalization groups and {type(model).__name__} offers none; "
                 "drop the step, or set model.equalization for this checkpoint in params/scales"

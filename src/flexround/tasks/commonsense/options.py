@@ -1,5 +1,6 @@
 """What scales may set of common-sense reasoning. No torch here."""
 
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -7,7 +8,7 @@ from pydantic import Field
 
 from flexround.settings.options import TaskSettings
 from flexround.settings.schema import Count, Strict
-from flexround.tasks.commonsense.choices import Version
+from flexround.tasks.commonsense.choices import KINDS, Version
 from flexround.tasks.text.options import AdapterTrainSettings
 
 Block = Annotated[int, Field(ge=2)]
@@ -41,7 +42,14 @@ class PosedOptions(CommonsenseOptions):
     shots: tuple[Literal[0]] = Field((0,), description="no few-shot examples: the files have none")
 
 
+def _asked(options: CommonsenseOptions) -> Iterable[str]:
+    """Return the names of the accuracies, and of the perplexity that both tasks have."""
+    return (*(f"{name}_{shots}" if shots else name for name in KINDS for shots in options.shots), "ppl")
+
+
 TASKS = {
-    "Commonsense": TaskSettings(CommonsenseOptions, AdapterTrainSettings),
-    "PosedCommonsense": TaskSettings(PosedOptions, AdapterTrainSettings),
+    "Commonsense": TaskSettings(
+        CommonsenseOptions, AdapterTrainSettings, lambda options: (*_asked(options), f"ppl_{options.test_block}")
+    ),
+    "PosedCommonsense": TaskSettings(PosedOptions, AdapterTrainSettings, _asked),
 }

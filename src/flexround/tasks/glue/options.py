@@ -1,7 +1,7 @@
 """What scales may set of a GLUE task. No torch here."""
 
 from pathlib import Path
-from typing import Literal
+from typing import Literal, get_args
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,13 @@ from flexround.settings.schema import Samples
 from flexround.tasks.text.options import TextOptions, TrainSettings
 
 Name = Literal["cola", "sst2", "mrpc", "stsb", "qqp", "mnli", "qnli", "rte"]
+# Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
+METRICS = {name: {"acc": ("acc", "validation")} for name in get_args(Name)} | {
+    "cola": {"matthews": ("matthews", "validation")},
+    "stsb": {"pearson": ("pearson", "validation"), "spearman": ("spearman", "validation")},
+    "qqp": {"f1": ("f1", "validation"), "acc": ("acc", "validation")},
+    "mnli": {"acc_matched": ("acc", "validation_matched"), "acc_mismatched": ("acc", "validation_mismatched")},
+}
 RELEASED = ("cola", "sst2", "mrpc", "stsb")
 
 
@@ -30,4 +37,4 @@ class GlueOptions(TextOptions):
         return self
 
 
-TASKS = {"Glue": TaskSettings(GlueOptions, TrainSettings)}
+TASKS = {"Glue": TaskSettings(GlueOptions, TrainSettings, lambda options: METRICS[options.name])}

@@ -12,7 +12,7 @@ from flexround.models import tokenizer_files
 from flexround.models.tokenizer_files import TOKENIZER
 from flexround.settings.validation import validate
 from flexround.tasks.glue import files as glue_files
-from flexround.tasks.glue.options import GlueOptions
+from flexround.tasks.glue.options import METRICS, GlueOptions
 from flexround.tasks.protocol import Evaluation, Split, draw_indices
 from flexround.tasks.text import encode
 from flexround.tasks.text import metrics as text_metrics
@@ -20,14 +20,6 @@ from flexround.tasks.text import task as text
 from flexround.tasks.text import training as text_training
 from flexround.tasks.text.encode import Encoded
 from flexround.tasks.text.options import TrainSettings
-
-# Metrics of the paper, first the one that settings are chosen by: name -> (metric, validation split).
-METRICS = {name: {"acc": ("acc", "validation")} for name in glue_files.SENTENCES} | {
-    "cola": {"matthews": ("matthews", "validation")},
-    "stsb": {"pearson": ("pearson", "validation"), "spearman": ("spearman", "validation")},
-    "qqp": {"f1": ("f1", "validation"), "acc": ("acc", "validation")},
-    "mnli": {"acc_matched": ("acc", "validation_matched"), "acc_mismatched": ("acc", "validation_mismatched")},
-}
 
 
 class Glue(text.TextTask):

@@ -74,8 +74,13 @@ class FinetuneSettings(Strict):
     seed: Seed = Field(0, description="of order, translations and dropout")
 
 
+def settings(options: type[ImageOptions], training: type[Strict] = FinetuneSettings) -> TaskSettings:
+    """Return the settings of an image task, none of which holds out training images."""
+    return TaskSettings(options, training, lambda _: ("top1", "top5"), heldout=False)
+
+
 TASKS = {
-    "ImageNet": TaskSettings(ImageNetOptions, FinetuneSettings),
-    "Cifar10": TaskSettings(Cifar10Options, FinetuneSettings),
-    "Photographs": TaskSettings(PhotographsOptions, FinetuneSettings),
+    "ImageNet": settings(ImageNetOptions),
+    "Cifar10": settings(Cifar10Options),
+    "Photographs": settings(PhotographsOptions),
 }

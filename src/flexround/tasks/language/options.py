@@ -29,6 +29,6 @@ class StoriesOptions(LanguageOptions):
 
 
 TASKS = {
-    "LanguageModelling": TaskSettings(LanguageOptions, AdapterTrainSettings),
-    "Stories": TaskSettings(StoriesOptions, AdapterTrainSettings),
+    "LanguageModelling": TaskSettings(LanguageOptions, AdapterTrainSettings, lambda _: ("ppl",)),
+    "Stories": TaskSettings(StoriesOptions, AdapterTrainSettings, lambda _: ("ppl",)),
 }

@@ -18,4 +18,4 @@ class SquadOptions(TextOptions):
     max_answer_length: Count = Field(30, description="tokens of an answer")
 
 
-TASKS = {"Squad": TaskSettings(SquadOptions, TrainSettings)}
+TASKS = {"Squad": TaskSettings(SquadOptions, TrainSettings, lambda _: ("f1", "em"))}

@@ -27,4 +27,4 @@ class WebNLGTrainSettings(LoraSettings, TrainSettings):
     label_smoothing: Share = 0.1
 
 
-TASKS = {"WebNLG": TaskSettings(WebNLGOptions, WebNLGTrainSettings)}
+TASKS = {"WebNLG": TaskSettings(WebNLGOptions, WebNLGTrainSettings, lambda _: ("all", "seen", "unseen"))}
