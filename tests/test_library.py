@@ -293,6 +293,29 @@ def test_state_is_refused_where_the_code_of_a_rounding_cannot_be_read(monkeypatc
         fingerprint(spoken["Own"])
 
 
+class LowRank(flexround.Rounding):
+    """Multiplies learned matrices, as LRQ does."""
+
+    def __init__(self, weight, grid, axes):
+        super().__init__(weight, grid, axes)
+        self.left = nn.Parameter(torch.zeros(len(weight), 4))
+        self.right = nn.Parameter(torch.linspace(-0.2, 0.2, 4 * weight[0].numel()).view(4, -1))
+
+    def forward(self, weight):
+        scaled = weight / (self.grid.step * (self.left @ self.right).exp())
+        rounded = scaled + (scaled.round() - scaled).detach()
+        return flexround.clip(rounded, self.low, self.high) * self.grid.step
+
+
+@pytest.mark.parametrize("rounding", [None, LowRank])
+def test_learned_matrices_are_multiplied_in_float32_with_their_current_values(rounding):
+    model, x = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)), torch.randn(64, 16)
+    few = {"iters": 40, "lr": 1e-2, "precision": "bfloat16", "stem_bits": "low", "progress": False}
+    for record in flexround.quantize(model, x, "b-lrq-w4", rounding=rounding, **few).report:
+        assert record["error_soft"] == pytest.approx(record["error_hard"], rel=0.03)
+        assert record["error_soft"] != record["error_rtn"]
+
+
 # what counts and what doesn't
 
 

@@ -46,8 +46,12 @@ def repeated(work: Callable[[], Result]) -> Result:
 
 
 def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
-    """Return the context in which products have factors of type ``kind``; softmax, norms and sums stay float32."""
-    return torch.autocast(device.type, kind, enabled=kind != torch.float32)
+    """Return the context in which products have factors of type ``kind``; softmax, norms and sums stay float32.
+
+    Nothing is kept of the parameters in that type: only the outermost autocast, which may be ``neutral``'s, forgets it,
+    and what is learned would keep its first values.
+    """
+    return torch.autocast(device.type, kind, enabled=kind != torch.float32, cache_enabled=False)
 
 
 @contextlib.contextmanager

@@ -71,22 +71,27 @@ def weight_grid(
     return grid
 
 
-class _InGroups(nn.Module):
-    """A rounding of a linear's weight in groups, for which the weight is (Cout, groups, size)."""
+class _Rounded(nn.Module):
+    """A rounding at a weight: it computes in float32, as for the final codes, whatever the block computes in.
+
+    Compiled formulas alone see autocast, since they give the type in which it multiplies.
+    """
 
     def __init__(self, rounding: Rounding) -> None:
         super().__init__()
         self.rounding = rounding
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the weight that is rounded in groups, (Cout, Cin) as it is."""
-        return self.rounding(in_groups(weight, self.rounding.grid.step)).reshape(weight.shape)
+        """Return the rounded weight, any shape; a rounding in groups gets (Cout, Cin) as (Cout, groups, size)."""
+        rounding, kind = self.rounding, weight.device.type
+        seen = torch.is_autocast_enabled(kind) and rounding.fused and rounding.fusable
+        with torch.autocast(kind, enabled=seen):
+            return rounding(in_groups(weight, rounding.grid.step)).reshape(weight.shape)
 
 
 def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
     """Make ``module.weight`` the output of ``rounding``; the original stays at ``parametrizations.weight.original``."""
-    grouped = rounding.grid.step.ndim > module.weight.ndim  # type: ignore[operator]
-    parametrize.register_parametrization(module, "weight", _InGroups(rounding) if grouped else rounding, unsafe=True)
+    parametrize.register_parametrization(module, "weight", _Rounded(rounding), unsafe=True)
 
 
 def original_weight(module: nn.Module) -> Tensor:
