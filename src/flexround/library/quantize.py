@@ -134,7 +134,7 @@ def quantize(
                 facts = (steady(network, first), origin)
                 return work, Quantized(network, given, found, sources, report, stored, *facts)
 
-        work, quantized = precision.repeated(attempt)
+        work, quantized = precision.repeated(attempt, again=not inplace)
     said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
