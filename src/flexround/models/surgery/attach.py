@@ -168,11 +168,25 @@ class Observed(Exception):
     """An observer has seen a part of the rows: what follows in the block can't be calibrated on them yet."""
 
 
+def real(x: Tensor, kept: Tensor) -> Tensor:
+    """Return the tokens of ``x`` that count by ``kept``, bool (n, T), or all of ``x`` if these are not its tokens.
+
+    It is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). An expert reads some of the tokens, in an order of its own.
+    """
+    if x.ndim > 2 and x.shape[:2] == kept.shape:
+        return x[kept]
+    if x.ndim == 2 and len(x) == kept.numel():
+        return x[kept.flatten()]
+    if x.ndim == 4 and (len(x), x.shape[2]) == kept.shape:
+        return x.transpose(1, 2)[kept]
+    return x
+
+
 class Observer(nn.Module):
     """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it.
 
-    ``kept`` has an item for each part of the rows, if they come in several: bool (n, T), the tokens of that part,
-    (n, T, C) or OPT's (n * T, C), that count; None for all. The grid is that of all parts together.
+    ``kept`` has an item for each part of the rows, if they come in several: bool (n, T), the tokens of that part that
+    count; None for all. The grid is that of all parts together.
     """
 
     def __init__(self, scheme: Scheme, method: str, p: float, kept: Sequence[Tensor | None] = (None,)) -> None:
@@ -189,7 +203,7 @@ class Observer(nn.Module):
         """
         if self.quantizer is None:
             kept = self.kept[len(self.seen)]
-            self.seen.append(x if kept is None else x.reshape(*kept.shape, -1)[kept])
+            self.seen.append(x if kept is None else real(x, kept))
             if len(self.seen) == len(self.kept):
                 seen = (self.seen[0] if len(self.seen) == 1 else torch.cat(self.seen)).float()
                 self.seen.clear()
