@@ -25,6 +25,9 @@ def test_the_step_is_positive_whatever_the_parameter():
         assert quantizer.step().item() == pytest.approx(max(abs(value), MIN_STEP))
         assert quantizer.step() > 0
         assert torch.isfinite(quantizer(torch.ones(3))).all()
+    for kind in (torch.float16, torch.bfloat16):
+        quantizer.to(kind).raw_step.data.zero_()
+        assert torch.isfinite(quantizer(torch.arange(3, dtype=kind))).all(), kind
 
 
 @pytest.mark.parametrize("probability", [0.25, 0.5, 0.999])

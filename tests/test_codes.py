@@ -15,7 +15,7 @@ from torch import nn
 from flexround.errors import InputError, NumericalError
 from flexround.io.artifacts import read_manifest
 from flexround.models.surgery import attach
-from flexround.quant.grid import Grid, nearest_codes
+from flexround.quant.grid import Grid, Scheme, nearest_codes
 from flexround.quant.rtn import RTN
 from flexround.reconstruct import codes
 from flexround.reconstruct.codes import Part, Stored
@@ -114,6 +114,18 @@ def test_a_stored_network_gives_the_same_bits(tmp_path, setting, rounding, schem
         assert torch.equal(model.get_submodule(name).weight, fresh.get_submodule(name).weight), name
         assert torch.equal(model.get_submodule(name).weight, stored.values()), name
     assert read_manifest(out)["note"] == 1
+
+
+def test_shifts_are_measured_from_the_zero_point_before_learning(tmp_path):
+    fine = {"w_scheme": "asymmetric", "w_granularity": "channel", "optimizer": "sign", "lr": 0.05, "iters": 20}
+    out, _ = quantized(tmp_path, toy.recipe("B", "signround", 3), **fine)
+    weight, job = toy.model().body[0].conv1.weight.detach(), toy.job(toy.recipe(), **fine)
+    grid = attach.weight_grid("conv1", weight, Scheme(3, False, 0), job.hyper.w_init, job.hyper.w_init_p)
+    learned, nearest = codes.learned_and_nearest(out, "body.0.conv1", weight)
+    stored = next(each for path in codes.files(out) if (each := codes.read(path).quantized.get("weight/body.0.conv1")))
+    assert (stored.grid.zero_point != grid.zero_point).any(), "the case that is tested"
+    shift = learned - stored.grid.zero_point - nearest_codes(weight, grid)
+    assert torch.equal(learned - nearest, shift)
 
 
 def check_range(stored, weight, scheme, granularity, end):

@@ -237,6 +237,20 @@ def learned(kind):
     return {key: value.tolist() for key, value in found.items()}, messages, strict, precision.facts()["deterministic"]
 
 
+def test_what_changes_its_network_is_not_done_again():
+    attempts = []
+
+    def attempt():
+        attempts.append(1)
+        raise RuntimeError(f"median CUDA with indices output {precision.UNREPEATABLE}, but you set 'torch.use")
+
+    message = r"inplace: median .*; call torch.use_deterministic_algorithms\(True, warn_only=True\)"
+    with pytest.raises(InputError, match=message):
+        precision.repeated(attempt, again=False)
+    assert len(attempts) == 1
+    assert not torch.is_deterministic_algorithms_warn_only_enabled()
+
+
 def test_an_operation_without_a_deterministic_form_is_said_and_allowed_and_all_is_done_again():
     plain, allowed = results(functools.partial(learned, Pictures), functools.partial(learned, Unrepeatable))
     assert plain == (allowed[0], [], (False, False), True)

@@ -52,6 +52,15 @@ def small_tensors_too(monkeypatch):
 
 
 @needs_compiler
+def test_weights_with_gaps_are_compiled():
+    weight = tensors.randn(40, 96).t()[::2] * 0.1
+    grid = grid_from_range(*channel_range(weight, 0), Scheme(4, symmetric=False, axis=0), has_negatives=True)
+    made = FlexRound(weight, grid, Axes(0))
+    (plain, *_), (compiled, *_) = (values(made, weight, on, torch.float32) for on in (False, True))
+    torch.testing.assert_close(compiled, plain)
+
+
+@needs_compiler
 @pytest.mark.parametrize(
     ("rounding_class", "shape", "kind"),
     [

@@ -23,7 +23,7 @@ from flexround.library import auto_blocks, code_digest
 from flexround.mini import models as mini
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct import cache
-from flexround.reconstruct.state import State
+from flexround.reconstruct.state import MemoryState, State
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
@@ -307,6 +307,49 @@ def test_state_is_refused_where_the_code_of_a_rounding_cannot_be_read(monkeypatc
     exec(ROUNDING, spoken)
     with pytest.raises(InputError, match="state: the code of rounding Own can't be read"):
         fingerprint(spoken["Own"])
+
+
+class LowRank(flexround.Rounding):
+    """Multiplies learned matrices, as LRQ does."""
+
+    def __init__(self, weight, grid, axes):
+        super().__init__(weight, grid, axes)
+        self.left = nn.Parameter(torch.zeros(len(weight), 4))
+        self.right = nn.Parameter(torch.linspace(-0.2, 0.2, 4 * weight[0].numel()).view(4, -1))
+
+    def forward(self, weight):
+        scaled = weight / (self.grid.step * (self.left @ self.right).exp())
+        rounded = scaled + (scaled.round() - scaled).detach()
+        return flexround.clip(rounded, self.low, self.high) * self.grid.step
+
+
+@pytest.mark.parametrize("rounding", [None, LowRank])
+def test_learned_matrices_are_multiplied_in_float32_with_their_current_values(rounding):
+    model, x = nn.Sequential(nn.Linear(16, 32), nn.ReLU(), nn.Linear(32, 16)), torch.randn(64, 16)
+    few = {"iters": 40, "lr": 1e-2, "precision": "bfloat16", "stem_bits": "low", "progress": False}
+    for record in flexround.quantize(model, x, "b-lrq-w4", rounding=rounding, **few).report:
+        assert record["error_soft"] == pytest.approx(record["error_hard"], rel=0.03)
+        assert record["error_soft"] != record["error_rtn"]
+
+
+def test_unfinished_work_of_another_network_with_the_same_tensors_is_not_continued(tmp_path, monkeypatch):
+    def after(function):
+        class Network(nn.Sequential):
+            def forward(self, x):
+                return function(super().forward(x))
+
+        return lambda *parts: Network(*parts, nn.Flatten())
+
+    def opened(_, fingerprint):
+        found.append(fingerprint)
+        return MemoryState()
+
+    found, layers, x = [], [nn.Linear(4, 4), nn.Linear(4, 4)], torch.randn(8, 4)
+    monkeypatch.setattr("flexround.library.quantize.State", opened)
+    for kind, function in [(nn.ReLU, abs), (nn.ReLU, abs), (nn.Tanh, abs), (nn.ReLU, torch.exp)]:
+        model = after(function)(layers[0], kind(), layers[1])
+        flexround.quantize(model, x, "b-rtn-w4", state=tmp_path, progress=False)
+    assert [found.index(each) for each in found] == [0, 0, 2, 3]
 
 
 # what counts and what doesn't

@@ -185,6 +185,21 @@ def test_a_wrong_command_is_one_message(directory, change, message):
     assert not (directory.parent / "out").exists()
 
 
+def test_unfinished_work_with_another_configuration_is_not_continued(directory, monkeypatch):
+    found, config = [], directory / "config.json"
+
+    def opened(_, fingerprint, pace):
+        found.append(fingerprint)
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(command, "State", opened)
+    for eps in (1e-6, 1e-6, 1e-2):
+        config.write_text(json.dumps(json.loads(config.read_text()) | {"rms_norm_eps": eps}))
+        with pytest.raises(KeyboardInterrupt):
+            command.quantize(command_line(directory))
+    assert found[0] == found[1] != found[2]
+
+
 def test_other_models_and_lost_files_are_refused(directory):
     (directory / "model.safetensors.index.json").unlink()
     with pytest.raises(InputError, match="model"):

@@ -163,6 +163,17 @@ def test_padding_counts_in_no_initial_step(kind):
         assert not torch.equal(input_steps(kind, x, mask, None), input_steps(kind, wild, mask, None))
 
 
+def test_padding_is_left_out_where_the_tokens_of_a_site_are():
+    mask = batch()[1]
+    x, kept = randn(*mask.shape, 3, 2), int(mask.sum())
+    wanted = x[mask].flatten(1)
+    for found in (x, x.flatten(2), x.flatten(2).flatten(0, 1), x.transpose(1, 2)):
+        taken = attach.real(found, mask)
+        assert torch.equal(taken.reshape(kept, 6), wanted), found.shape
+    for some in (x.flatten(2).flatten(0, 1)[: mask.numel() // 2], randn(len(mask), 2 * mask.shape[1])):
+        assert attach.real(some, mask) is some, "an expert's tokens, a pooled row"
+
+
 @kinds
 @torch.no_grad()
 def test_blocks_run_by_autocast(kind):

@@ -125,7 +125,8 @@ def quantize(arguments: argparse.Namespace) -> None:
     if family.blocks is None:
         _compare(work, samples[:1])
     inputs = {path.name: artifacts.sha256(path) for path in files.files}
-    read = json.dumps(inputs) + samples.numpy().tobytes().hex()
+    network = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
+    read = json.dumps([inputs, network]) + samples.numpy().tobytes().hex()
     fingerprint = code_digest.fingerprint(work, read)
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state, limits)

@@ -20,7 +20,7 @@ from compressed_tensors.quantization import (
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.library.quantized import Quantized
+from flexround.library.quantized import Quantized, refuse_narrow
 from flexround.models.shards import Writer
 from flexround.models.tensors import untied
 from flexround.quant.grid import Grid
@@ -49,13 +49,14 @@ def write(quantized: Quantized, directory: Path) -> None:
     model, recipe, hyper = quantized.model, quantized.recipe, quantized.hyper
     if not hasattr(model, "save_pretrained"):
         raise InputError(f"export {FORMAT}: {type(model).__name__} is no model of transformers; it is for those alone")
-    ranges = {
-        key.removeprefix(WEIGHT): (stored.grid.qmin, stored.grid.qmax)
+    grids = {
+        key: (stored.grid.qmin, stored.grid.qmax)
         for part in quantized.parts.values()
         for key, stored in part.quantized.items()
-        if key.startswith(WEIGHT)
     }
+    ranges = {key.removeprefix(WEIGHT): codes for key, codes in grids.items() if key.startswith(WEIGHT)}
     low, bits = _check(ranges, model, recipe, hyper)
+    refuse_narrow(FORMAT, grids)
     form = WHOLE if recipe.a_bits else PACKED
     scheme = _scheme(list(ranges), bits, low < 0, form, recipe, hyper)
     writer, owners, kind = Writer(directory), untied(model), next(model.parameters()).dtype

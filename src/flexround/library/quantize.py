@@ -5,6 +5,7 @@ import copy
 import functools
 import hashlib
 import itertools
+import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -136,7 +137,7 @@ def quantize(
                 facts = (steady(network, first), origin)
                 return work, Quantized(network, given, found, sources, report, stored, *facts)
 
-        work, quantized = precision.repeated(attempt)
+        work, quantized = precision.repeated(attempt, again=not inplace)
     said, parts = list(quantized.origin.left), work.blocks
     if blocks is None and len(parts) == 1 and len(weight_layers(parts[0])) > 1:
         said.insert(0, f"{type(model).__name__} is one block, all layers are learned together; {auto_blocks.HINT}")
@@ -175,7 +176,20 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
     digest = hashlib.sha256()
     for tensor in (*work.model.state_dict().values(), inputs.x, *([] if inputs.mask is None else [inputs.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
+    digest.update(_computed(work.model, inputs.x[:1].to(work.device)).encode())
     return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
+
+
+@torch.no_grad()
+def _computed(model: nn.Module, x: Tensor) -> str:
+    """Return a text that tells a model from others with the same tensors, also by its outputs for a sample (1, ...).
+
+    Of these it has three digits of the sum: without deterministic operations the last bits are others each time.
+    """
+    before = described(model)
+    outputs = auto_blocks.tensors(_given(model, auto_blocks.first_input(x), type(model).__name__))
+    sums = [f"{each.double().abs().sum().item():.2e}" for each in outputs]
+    return json.dumps([steady(model, before), sums], sort_keys=True)
 
 
 def _refuse(model: Any) -> None:

@@ -47,6 +47,19 @@ class Saved(Facts):
         return Quantized(model, *settings, self.report, parts, self.architecture, self.origin)
 
 
+def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
+    """Raise InputError if a grid of activations, given the least and the largest code by key, has not 8 bit.
+
+    First and last layers have settings of their own, and formats without a clip of its own would drop theirs.
+    """
+    for key, (low, high) in ranges.items():
+        if key.startswith(codes.ACTIVATION) and (bits := (high - low).bit_length()) != codes.BYTE:
+            raise InputError(
+                f"export {kind}: {key.removeprefix(codes.ACTIVATION)} has activations of {bits} bit, the format 8; "
+                "quantize with 8 bit there too: stem_output_bits=8, head_input_bits=8"
+            )
+
+
 @dataclasses.dataclass(repr=False)
 class Quantized:
     """What :func:`flexround.quantize` returns; call it as the model is called.

@@ -8,6 +8,8 @@ from typing import Any, TypeVar
 
 import torch
 
+from flexround.errors import InputError
+
 log = logging.getLogger(__name__)
 WORKSPACE = "CUBLAS_WORKSPACE_CONFIG"
 Result = TypeVar("Result")
@@ -28,10 +30,13 @@ def repeatable() -> None:
     torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.allow_tf32 = False
 
 
-def repeated(work: Callable[[], Result]) -> Result:
+def repeated(work: Callable[[], Result], again: bool = True) -> Result:
     """Return what ``work`` returns, which is done again if an operation in it has no deterministic form.
 
     Such operations are allowed from then on.
+
+    Raises:
+        InputError: there is such an operation, and the work can't be done ``again``: it changes what it starts from.
     """
     try:
         return work()
@@ -40,14 +45,23 @@ def repeated(work: Callable[[], Result]) -> Result:
         if told is None or torch.is_deterministic_algorithms_warn_only_enabled():
             raise
         told = told.partition(UNREPEATABLE)[0] + UNREPEATABLE
+        if not again:
+            raise InputError(
+                f"inplace: {told}, and a changed network can't start again; call "
+                "torch.use_deterministic_algorithms(True, warn_only=True) and give the network anew, or leave inplace out"
+            ) from error
         log.warning("%s; done again without: last bits may be others each time", told)
     torch.use_deterministic_algorithms(True, warn_only=True)
     return work()  # here, where the error no longer holds what the first attempt had on the GPU
 
 
 def autocast(kind: torch.dtype, device: torch.device) -> torch.autocast:
-    """Return the context in which products have factors of type ``kind``; softmax, norms and sums stay float32."""
-    return torch.autocast(device.type, kind, enabled=kind != torch.float32)
+    """Return the context in which products have factors of type ``kind``; softmax, norms and sums stay float32.
+
+    Nothing is kept of the parameters in that type: only the outermost autocast, which may be ``neutral``'s, forgets it,
+    and what is learned would keep its first values.
+    """
+    return torch.autocast(device.type, kind, enabled=kind != torch.float32, cache_enabled=False)
 
 
 @contextlib.contextmanager

@@ -38,8 +38,9 @@ class ActivationQuantizer(nn.Module):
         self.low, self.high = (torch.as_tensor(b).to(self.raw_step.detach()) if on else b for b in self.grid.bounds)
 
     def step(self) -> Tensor:
-        """Return Δ > 0, shape ()."""
-        return self.raw_step.abs().clamp_min(MIN_STEP)
+        """Return Δ > 0, shape (); float32 if the parameter is half precision, in which the least step is 0."""
+        raw = self.raw_step
+        return raw.to(torch.promote_types(raw.dtype, torch.float32)).abs().clamp_min(MIN_STEP)
 
     def stored(self) -> Grid:
         """Return the grid as it is now, on the CPU; its step has the shape ()."""

@@ -42,7 +42,9 @@ class LRQ(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ exp(L U + r + c))⌉, clipped to the grid, shape of ``weight``."""
-        d2 = self.axes.undo_matrix(torch.addmm(self.column, self.left, self.right), weight)
+        with torch.autocast(weight.device.type, enabled=False):  # a compiled formula after it may see autocast
+            product = torch.addmm(self.column, self.left, self.right)
+        d2 = self.axes.undo_matrix(product, weight)
         scales = self.grid.step, self.d1, d2, self.row, None
         return DivideRound.apply(weight, *scales, self.low, self.high, self.fused)
 

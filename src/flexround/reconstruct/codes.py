@@ -3,7 +3,8 @@
 All files with codes are read and written here. A file holds a part of a network, such as one block; its tensors are
 
 * ``parameter/NAME``: a tensor of the state dict that is not quantized;
-* ``weight/MODULE:codes``, ``:step``, ``:zero_point``, ``:initial_step``: a quantized weight;
+* ``weight/MODULE:codes``, ``:step``, ``:zero_point``, ``:initial_step``: a quantized weight; ``:initial_zero_point`` if
+  it was learned, too;
 * ``activation/MODULE/input:step``, ``:zero_point``, or ``output``: the grid of an activation.
 
 The metadata have the least and the largest code of each grid. Codes of fewer than eight bits lie in bit planes, which
@@ -48,11 +49,13 @@ class Stored:
         grid: the final grid (learned step).
         codes: stored codes ``c + zero_point`` of a weight, int8 (signed) or uint8, its shape; None for activations.
         initial_step: a weight's step before learning, shape of ``grid.step``.
+        initial_zero_point: likewise, if it was another one; else None.
     """
 
     grid: Grid
     codes: Tensor | None = None
     initial_step: Tensor | None = None
+    initial_zero_point: Tensor | None = None
 
     def values(self) -> Tensor:
         """Return the dequantized weight (codes - zero_point) * step, float32, shape of ``codes``."""
@@ -80,6 +83,7 @@ class Part:
                 "zero_point": stored.grid.zero_point,
                 "codes": stored.codes,
                 "initial_step": stored.initial_step,
+                "initial_zero_point": stored.initial_zero_point,
             }
             tensors |= {f"{key}:{part}": value for part, value in parts.items() if value is not None}
         return tensors
@@ -123,7 +127,8 @@ def _copied(stored: Stored) -> Stored:
     grid = dataclasses.replace(stored.grid, step=_on_cpu(stored.grid.step), zero_point=_on_cpu(stored.grid.zero_point))
     if stored.codes is None or stored.initial_step is None:
         return Stored(grid)
-    return Stored(grid, _on_cpu(stored.codes), _on_cpu(stored.initial_step))
+    zero_point = None if stored.initial_zero_point is None else _on_cpu(stored.initial_zero_point)
+    return Stored(grid, _on_cpu(stored.codes), _on_cpu(stored.initial_step), zero_point)
 
 
 def _on_cpu(value: Tensor) -> Tensor:
@@ -232,7 +237,9 @@ def _stored(file: Any, key: str, facts: dict[str, Any]) -> Stored:
                 f"the planes of {key}{CODES} have shape {tuple(codes.shape)}, its metadata ask for {needed}"
             )
         codes = unpack(codes, low, facts["shape"])
-    return Stored(grid, codes, file.get_tensor(f"{key}:initial_step"))
+    initial, names = f"{key}:initial_zero_point", set(file.keys())
+    zero_point = file.get_tensor(initial) if initial in names else None
+    return Stored(grid, codes, file.get_tensor(f"{key}:initial_step"), zero_point)
 
 
 # a network
@@ -310,7 +317,7 @@ def load(
 
 
 def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the codes of a weight after learning, and those of round-to-nearest with its *initial* step.
+    """Return the codes of a weight after learning, and those of round-to-nearest on its *initial* grid.
 
     Both have the shape of ``weight``, the folded full-precision weight of a ``module`` of the stored network.
 
@@ -328,6 +335,8 @@ def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[T
         raise InputError(
             f"{directory}: {module} has shape {tuple(stored.codes.shape)}, the checkpoint's is {tuple(weight.shape)}"
         )
-    initial = dataclasses.replace(stored.grid, step=stored.initial_step)
+    zero_point = stored.grid.zero_point if stored.initial_zero_point is None else stored.initial_zero_point
+    initial = dataclasses.replace(stored.grid, step=stored.initial_step, zero_point=zero_point)
+    # on the learned zero point, from which the learned codes count
     nearest = nearest_codes(in_groups(weight, initial.step), initial) + stored.grid.zero_point
     return stored.codes, nearest.reshape(weight.shape)

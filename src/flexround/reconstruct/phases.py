@@ -367,7 +367,9 @@ class WeightPhase(Phase):
             attach.bake(layer.module, codes * grid.step)
             stored = store_codes(layer.name, codes, grid, layer.given)
             stored = stored.reshape(layer.module.weight.shape)  # type: ignore[arg-type]
-            found[f"{WEIGHT}{layer.name}"] = Stored(grid, stored, layer.given.step)
+            start = layer.given.zero_point
+            moved = None if torch.equal(start, grid.zero_point) else start
+            found[f"{WEIGHT}{layer.name}"] = Stored(grid, stored, layer.given.step, moved)
         return found
 
 

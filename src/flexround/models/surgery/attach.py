@@ -13,7 +13,7 @@ from flexround.errors import InputError
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_argument, with_first
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.grid import Grid, Scheme, in_groups
+from flexround.quant.grid import MIN_STEP, Grid, Scheme, in_groups
 from flexround.quant.rounding import Axes, Rounding
 from flexround.quant.search import initial_grid
 
@@ -64,29 +64,37 @@ def weight_grid(
     except ValueError as error:
         raise InputError(f"{name}.weight: {error}; the checkpoint can't be quantized") from error
     flat = weight.detach().flatten() if scheme.axis is None else weight.detach().transpose(0, scheme.axis).flatten(1)
-    dead = int((flat == 0).all(-1).sum())
-    if dead:
+    empty = (flat == 0).all(-1)
+    if dead := int(empty.sum()):
         what = "all zero" if flat.ndim == 1 else f"{dead} all-zero channels"
         log.warning("%s.weight: %s; quantized to zero exactly", name, what)
+    if small := int(((grid.step.view(empty.shape) <= MIN_STEP) & ~empty).sum()):
+        what = "its values are" if flat.ndim == 1 else f"the values of {small} channels are"
+        log.warning("%s.weight: %s too small for a step of %g, the least; they become 0 or a few codes; scale them up", name, what, MIN_STEP)
     return grid
 
 
-class _InGroups(nn.Module):
-    """A rounding of a linear's weight in groups, for which the weight is (Cout, groups, size)."""
+class _Rounded(nn.Module):
+    """A rounding at a weight: it computes in float32, as for the final codes, whatever the block computes in.
+
+    Compiled formulas alone see autocast, since they give the type in which it multiplies.
+    """
 
     def __init__(self, rounding: Rounding) -> None:
         super().__init__()
         self.rounding = rounding
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return the weight that is rounded in groups, (Cout, Cin) as it is."""
-        return self.rounding(in_groups(weight, self.rounding.grid.step)).reshape(weight.shape)
+        """Return the rounded weight, any shape; a rounding in groups gets (Cout, Cin) as (Cout, groups, size)."""
+        rounding, kind = self.rounding, weight.device.type
+        seen = torch.is_autocast_enabled(kind) and rounding.fused and rounding.fusable
+        with torch.autocast(kind, enabled=seen):
+            return rounding(in_groups(weight, rounding.grid.step)).reshape(weight.shape)
 
 
 def attach_rounding(module: nn.Module, rounding: Rounding) -> None:
     """Make ``module.weight`` the output of ``rounding``; the original stays at ``parametrizations.weight.original``."""
-    grouped = rounding.grid.step.ndim > module.weight.ndim  # type: ignore[operator]
-    parametrize.register_parametrization(module, "weight", _InGroups(rounding) if grouped else rounding, unsafe=True)
+    parametrize.register_parametrization(module, "weight", _Rounded(rounding), unsafe=True)
 
 
 def original_weight(module: nn.Module) -> Tensor:
@@ -163,11 +171,25 @@ class Observed(Exception):
     """An observer has seen a part of the rows: what follows in the block can't be calibrated on them yet."""
 
 
+def real(x: Tensor, kept: Tensor) -> Tensor:
+    """Return the tokens of ``x`` that count by ``kept``, bool (n, T), or all of ``x`` if these are not its tokens.
+
+    It is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). An expert reads some of the tokens, in an order of its own.
+    """
+    if x.ndim > 2 and x.shape[:2] == kept.shape:
+        return x[kept]
+    if x.ndim == 2 and len(x) == kept.numel():
+        return x[kept.flatten()]
+    if x.ndim == 4 and (len(x), x.shape[2]) == kept.shape:
+        return x.transpose(1, 2)[kept]
+    return x
+
+
 class Observer(nn.Module):
     """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it.
 
-    ``kept`` has an item for each part of the rows, if they come in several: bool (n, T), the tokens of that part,
-    (n, T, C) or OPT's (n * T, C), that count; None for all. The grid is that of all parts together.
+    ``kept`` has an item for each part of the rows, if they come in several: bool (n, T), the tokens of that part that
+    count; None for all. The grid is that of all parts together.
     """
 
     def __init__(self, scheme: Scheme, method: str, p: float, kept: Sequence[Tensor | None] = (None,)) -> None:
@@ -184,7 +206,7 @@ class Observer(nn.Module):
         """
         if self.quantizer is None:
             kept = self.kept[len(self.seen)]
-            self.seen.append(x if kept is None else x.reshape(*kept.shape, -1)[kept])
+            self.seen.append(x if kept is None else real(x, kept))
             if len(self.seen) == len(self.kept):
                 seen = (self.seen[0] if len(self.seen) == 1 else torch.cat(self.seen)).float()
                 self.seen.clear()
