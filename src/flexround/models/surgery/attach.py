@@ -1,5 +1,6 @@
 """Put roundings on weights and quantizers on activations of an unmodified model, and take them off again."""
 
+import contextlib
 import dataclasses
 import logging
 from collections.abc import Iterator, Sequence
@@ -70,7 +71,12 @@ def weight_grid(
         log.warning("%s.weight: %s; quantized to zero exactly", name, what)
     if small := int(((grid.step.view(empty.shape) <= MIN_STEP) & ~empty).sum()):
         what = "its values are" if flat.ndim == 1 else f"the values of {small} channels are"
-        log.warning("%s.weight: %s too small for a step of %g, the least; they become 0 or a few codes; scale them up", name, what, MIN_STEP)
+        log.warning(
+            "%s.weight: %s too small for a step of %g, the least; they become 0 or a few codes; scale them up",
+            name,
+            what,
+            MIN_STEP,
+        )
     return grid
 
 
@@ -87,8 +93,8 @@ class _Rounded(nn.Module):
     def forward(self, weight: Tensor) -> Tensor:
         """Return the rounded weight, any shape; a rounding in groups gets (Cout, Cin) as (Cout, groups, size)."""
         rounding, kind = self.rounding, weight.device.type
-        seen = torch.is_autocast_enabled(kind) and rounding.fused and rounding.fusable
-        with torch.autocast(kind, enabled=seen):
+        plain = torch.is_autocast_enabled(kind) and not (rounding.fused and rounding.fusable)
+        with torch.autocast(kind, enabled=False) if plain else contextlib.nullcontext():
             return rounding(in_groups(weight, rounding.grid.step)).reshape(weight.shape)
 
 
@@ -174,7 +180,7 @@ class Observed(Exception):
 def real(x: Tensor, kept: Tensor) -> Tensor:
     """Return the tokens of ``x`` that count by ``kept``, bool (n, T), or all of ``x`` if these are not its tokens.
 
-    It is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). An expert reads some of the tokens, in an order of its own.
+    It is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). An expert reads some tokens, in an order of its own.
     """
     if x.ndim > 2 and x.shape[:2] == kept.shape:
         return x[kept]
