@@ -70,7 +70,8 @@ def weight_grid(
         log.warning("%s.weight: %s; quantized to zero exactly", name, what)
     if small := int(((grid.step.view(empty.shape) <= MIN_STEP) & ~empty).sum()):
         what = "its values are" if flat.ndim == 1 else f"the values of {small} channels are"
-        log.warning("%s.weight: %s too small for a step of %g, the least; they become 0 or a few codes; scale them up", name, what, MIN_STEP)
+        told = f"too small for a step of {MIN_STEP:g}, the least; they become 0 or a few codes; scale them up"
+        log.warning("%s.weight: %s %s", name, what, told)
     return grid
 
 
@@ -174,7 +175,7 @@ class Observed(Exception):
 def real(x: Tensor, kept: Tensor) -> Tensor:
     """Return the tokens of ``x`` that count by ``kept``, bool (n, T), or all of ``x`` if these are not its tokens.
 
-    It is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). An expert reads some of the tokens, in an order of its own.
+    It is (n, T, ...), OPT's (n * T, C), or (n, heads, T, C). An expert reads some of the tokens, in its own order.
     """
     if x.ndim > 2 and x.shape[:2] == kept.shape:
         return x[kept]
