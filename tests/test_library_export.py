@@ -168,8 +168,8 @@ def test_onnxruntime_computes_a_bert_with_padded_rows_in_integers(tmp_path):
         (llama, words, "q-flexround-w4a8", SYMMETRIC, "compressed-tensors", "W4A8"),
         (lambda: made(Pictures), pictures, "b-flexround-w4", {}, "compressed-tensors", "Pictures is no model of trans"),
         (lambda: made(Pictures), pictures, "q-flexround-w4a4", {}, "onnx", "activations of 4 bit per tensor"),
-        (lambda: made(Pictures), pictures, "q-flexround-w8a8", {"head_input_bits": 4}, "onnx", "head.*activations of 4 bit"),
-        (llama, words, "q-flexround-w8a8", {"head_input_bits": 4}, "compressed-tensors", "activations of 4 bit, the form"),
+        (lambda: made(Pictures), pictures, "q-flexround-w8a8", {"head_input_bits": 4}, "onnx", "head.* of 4 bit"),
+        (llama, words, "q-flexround-w8a8", {"head_input_bits": 4}, "compressed-tensors", "of 4 bit, the format 8"),
         (lambda: made(Pictures), pictures, "q-flexround-w4a4", {}, "torch", "no place for quantized activations"),
     ],
 )
