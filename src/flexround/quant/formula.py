@@ -152,13 +152,15 @@ def _rows(inputs: Sequence[Tensor | None], elementwise: bool) -> list[Tensor | N
     processor's vectors. So elementwise inputs are one row in the order of memory, (N,), and those of a convolution's
     weight, (O, I, h, w), are (O, I h w), where the number of an input channel is repeated h w times.
     """
-    kernel = inputs[0].shape[1:] if inputs[0] is not None and inputs[0].ndim == KERNEL else None
+    first = inputs[0]
+    kernel = first.shape[1:] if first is not None and first.ndim == KERNEL else None
+    strided = first is not None and not first.is_contiguous()  # what has its strides can't be an ``out=``, compiled
 
     def row(x: Tensor) -> Tensor:
         if elementwise:
             return x.as_strided((x.numel(),), (1,))
         if kernel is None:
-            return x
+            return x.contiguous() if strided else x
         return (x if x.shape[1:].numel() == 1 else x.expand(-1, *kernel)).flatten(1)
 
     return [x if x is None else row(x.detach()) if x.ndim else x.detach() for x in inputs]

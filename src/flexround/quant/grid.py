@@ -117,4 +117,4 @@ def clip(x: Tensor, low: Bound, high: Bound, out: Tensor | None = None) -> Tenso
     if not isinstance(low, Tensor):
         return torch.clamp(x, low, high, out=out)
     clipped = torch.maximum(x, low, out=out)
-    return torch.minimum(clipped, high, out=out)  # out=clipped can't be compiled for all strides
+    return torch.minimum(clipped, high, out=clipped)
