@@ -88,8 +88,8 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
             f"export onnx: activations of {quantized.recipe.a_bits} bit per {quantized.hyper.a_granularity}; the nodes "
             "for them have 8 bit per tensor"
         )
-    stored = ((key, one.grid) for part in quantized.parts.values() for key, one in part.quantized.items())
-    refuse_narrow("onnx", {key: (grid.qmin, grid.qmax) for key, grid in stored})
+    grids = ((key, one.grid) for part in quantized.parts.values() for key, one in part.quantized.items())
+    refuse_narrow("onnx", {key: (grid.qmin, grid.qmax) for key, grid in grids})
     if quantized.hyper.w_granularity == "group":
         raise InputError("export onnx: weights in groups; the nodes have a step for each output channel or one for all")
     model = copy.deepcopy(quantized.model).cpu().float().eval()
