@@ -12,7 +12,7 @@ import torch
 from safetensors.numpy import save_file
 from stage_calls import Work, call
 
-from flexround.errors import InputError
+from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts, resume
 from flexround.stages import evaluate, finetune, reconstruct, select
 from flexround.tasks import protocol
@@ -208,10 +208,10 @@ def test_a_network_inside_its_bounds_passes_and_the_file_says_what_it_showed(bou
     assert bounded(min=value, max=value).gate(*IMAGES).exists(), "a bound itself passes"
 
 
-@pytest.mark.parametrize("bounds", [{"min": 100.5, "max": 101.0}, {"min": -2.0, "max": -1.0}, {"metric": "f1"}])
+@pytest.mark.parametrize("bounds", [{"min": 100.5, "max": 101.0}, {"min": -2.0, "max": -1.0}])
 def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bounds):
     work = bounded(**bounds)
-    gate, value = work.params.scale.gates[0], work.metrics(*IMAGES)["metrics"].get(bounds.get("metric", "top1"))
+    gate, value = work.params.scale.gates[0], work.metrics(*IMAGES)["metrics"]["top1"]
     before = {*work.root.rglob("*")}
     with pytest.raises(InputError) as caught:
         work.quantized(*IMAGES, "b-rtn-w4")
@@ -220,6 +220,11 @@ def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bo
     assert str(caught.value).startswith(expected)
     made = {path.relative_to(work.root).parts[0] for path in {*work.root.rglob("*")} - before}
     assert made <= {".jobs", ".code"}, "nothing is written but how the job would be"
+
+
+def test_a_gate_with_a_metric_that_the_task_lacks_is_refused_when_its_job_is_planned(bounded):
+    with pytest.raises(SettingsError, match="gates: task imagenet gives no metric 'f1'"):
+        bounded(metric="f1").gate(*IMAGES)
 
 
 # select
