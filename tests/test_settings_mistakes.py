@@ -9,10 +9,12 @@ import yaml
 from table_runs import loaded
 
 from flexround.errors import SettingsError
-from flexround.quant.rounding import Rounding, checked
+from flexround.jobs import reconstruct, select, tabulate
+from flexround.quant.rounding import Rounding
 from flexround.quant.rtn import RTN
+from flexround.reconstruct.reconstruction import checked
 from flexround.settings import load, user_rows
-from flexround.settings.layout import PARAMS
+from flexround.settings.layout import PARAMS, Run
 from flexround.settings.load import load_params, scale_path
 from flexround.settings.plan import Plan
 from flexround.settings.validation import read_yaml
@@ -242,29 +244,6 @@ MISTAKES = {  # by what is read together: file, change, the line about it
             into(*FIRST_GATE, metric="accuracy"),
             "gates: task imagenet gives no metric 'accuracy' (known: top1, top",
         ),
-        (
-            TABLE3,
-            into(*FIRST_ROW, recipe="q-flexround-w8a8-tuned"),
-            "held-out training data, of which task imagenet has",
-        ),
-        (
-            MINI,
-            into("tasks", "glue-qnli", "options", heldout=0),
-            "held-out training data, of which task glue-qnli has no",
-        ),
-        (
-            MINI,
-            into("checkpoints", "mobilenetv2-brecq", "model", equalization=None),
-            "preprocess: cross_layer_equalization needs model.equalization of the checkpoint",
-        ),
-    ],
-    "mini: metrics": [
-        (TABLE3, into("columns", 0, metrics=["top11"]), "table03.yaml: task imagenet gives no metric 'top11' (did you"),
-        (
-            "tables/table07.yaml",
-            into("columns", 0, metrics=["f1"]),
-            "table07.yaml: task commonsense gives no metric 'f1'",
-        ),
     ],
     "mini: bits": [
         (TABLE3, into(*FIRST_ROW, bits="3/4"), "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4"),
@@ -288,6 +267,53 @@ def test_each_mistake_in_the_files_is_one_line_with_its_place_and_a_way_out(edit
     for _, _, expected in MISTAKES[together]:
         assert len([line for line in lines if expected in line]) == 1, (expected, "\n".join(lines))
     assert len(lines) == len(MISTAKES[together]), lines
+
+
+def run(*names):
+    return Run("mini", *names, 0)
+
+
+@pytest.mark.parametrize(
+    ("name", "change", "planned", "expected"),
+    [
+        (
+            MINI,
+            lambda _: None,
+            lambda plan: select.resolve(plan, run("imagenet", "mobilenetv2-brecq", "q-flexround-w8a8-tuned")),
+            "held-out training data, of which task imagenet has",
+        ),
+        (
+            MINI,
+            into("tasks", "glue-qnli", "options", heldout=0),
+            lambda plan: select.resolve(plan, run("glue-qnli", "bert-base", "q-flexround-w8a8-tuned")),
+            "held-out training data, of which task glue-qnli has no",
+        ),
+        (
+            MINI,
+            into("checkpoints", "mobilenetv2-brecq", "model", equalization=None),
+            lambda plan: reconstruct.resolve(plan, run("imagenet", "mobilenetv2-brecq", "cle-b-flexround-w4")),
+            "preprocess: cross_layer_equalization needs model.equalization of the checkpoint",
+        ),
+        (
+            TABLE3,
+            into("columns", 0, metrics=["top11"]),
+            lambda plan: tabulate.resolve(plan, 3),
+            "table03.yaml: task imagenet gives no metric 'top11' .did you",
+        ),
+        (
+            "tables/table07.yaml",
+            into("columns", 0, metrics=["f1"]),
+            lambda plan: tabulate.resolve(plan, 7),
+            "table07.yaml: task commonsense gives no metric 'f1'",
+        ),
+    ],
+)
+def test_what_a_task_or_network_does_not_give_is_told_when_it_is_planned(edit, name, change, planned, expected):
+    """Not before: a scale of one's own need not make all runs and tables of the scale that it extends."""
+    edit(name, change)
+    plan = Plan(load_params("mini"))
+    with pytest.raises(SettingsError, match=expected):
+        planned(plan)
 
 
 def test_a_required_recipe_is_named(edit):

@@ -44,7 +44,17 @@ rule all:
     output: "done"
     shell: "echo $FLEXROUND_WORKERS > address; python -m flexround.jobs fake.stage job.json > pid; touch {output}"
 """
-LIGHT = ("io", "io.artifacts", "machine", "settings", "settings.layout", "settings.reach", "errors", "jobs")  # of all
+LIGHT = (
+    "clone",
+    "io",
+    "io.artifacts",
+    "machine",
+    "settings",
+    "settings.layout",
+    "settings.reach",
+    "errors",
+    "jobs",
+)  # of all
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
 
 

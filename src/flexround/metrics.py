@@ -6,6 +6,7 @@ import re
 
 from flexround.errors import SettingsError, suggest
 
+LARGEST_RATIO = 1.3  # of a block's hard error to its soft one; AdaRound that is cut off before it anneals has 2 to 9
 VARIANT = re.compile(r"_\d+$")  # few-shot examples, or tokens of a block
 
 

@@ -1,7 +1,6 @@
 """The command line of all jobs: have the worker server do the job, or do it here. Imports nothing slow."""
 
 import argparse
-import contextlib
 import json
 import os
 import resource
@@ -34,7 +33,6 @@ STAGES = {
     "summary": "sum up the tables of a scale in one small JSON for dvc metrics",
 }
 RESUMABLE = ("finetune", "reconstruct", "evaluate")  # keep unfinished work
-DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 
 
 def parser(*others: str) -> argparse.ArgumentParser:
@@ -101,28 +99,11 @@ def main() -> NoReturn:
 
 def run(given: argparse.Namespace) -> int:
     """Do a job in this process and return its exit code; unfinished work of other packages is left alone."""
-    from flexround.jobs import execution  # logging and what else the client can do without
+    from flexround.jobs import execution, unfinished  # logging and what else the client can do without
 
     if "state" in given:
-        given.state /= _surroundings(given.job)
+        given.state /= unfinished.surroundings(given.job)
     return execution.run(given)
-
-
-def _surroundings(job: Path) -> str:
-    """Return a hash of what decides a job's bits beside its fingerprint (io/resume.py): packages, and files it reads.
-
-    Not there, where it would make all results stale.
-    """
-    from importlib import metadata
-
-    from flexround.jobs import codefile
-    from flexround.machine.seeding import derive
-
-    files: dict[str, list[str]] = {}
-    with contextlib.suppress(Exception):  # the job says what is wrong with its file
-        files = {name: known for name, known in codefile.Code(job).files.items() if not name.endswith(".py")}
-    versions = [metadata.version(name) for name in DECISIVE]
-    return f"{derive(json.dumps([versions, files], sort_keys=True)):016x}"
 
 
 def _content(job: Path) -> bytes:

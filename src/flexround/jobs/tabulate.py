@@ -9,6 +9,7 @@ from flexround.errors import SettingsError, look_up
 from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
 from flexround.jobs.shared import RESULTS, ShowingJob
+from flexround.settings.checks import check_metrics
 from flexround.settings.layout import Run
 from flexround.settings.tables import Setting, Table
 
@@ -21,8 +22,10 @@ class TabulateJob(ShowingJob):
 
 
 def resolve(plan: Plan, number: int) -> Planned:
-    """Plan a table, of its runs or of settings."""
+    """Plan a table, of its runs or of settings; SettingsError if a task gives no metric of a cell."""
     table = plan.params.tables[number]
+    if errors := check_metrics(plan.params, table, table.file):
+        raise SettingsError("\n".join(errors))
     out = RESULTS / plan.scale.name / f"{table.name}.csv"
     job = TabulateJob(table=table, settings=settings_of(plan, table), out=out, **shared.showing(plan, [table]))
     runs = [] if table.settings else plan.table_runs(number)

@@ -31,10 +31,10 @@ from flexround.models.surgery.attach import weight_axes, weight_layers
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
-from flexround.quant.rounding import Rounding, checked
+from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import left, reconstruct
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.reconstruction import Reconstruction, checked
 from flexround.reconstruct.state import MemoryState, State
 from flexround.reconstruct.weights import Resident
 from flexround.settings.schema import Hyper, Recipe

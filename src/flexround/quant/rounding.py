@@ -5,13 +5,11 @@ To add one, subclass :class:`Rounding` in one file, name it under ``roundings`` 
 """
 
 import dataclasses
-from collections.abc import Iterable, Mapping
-from typing import Any
+from collections.abc import Iterable
 
 import torch
 from torch import Tensor, nn
 
-from flexround.errors import SettingsError
 from flexround.quant.grid import Grid, clip
 
 
@@ -112,31 +110,3 @@ class Rounding(nn.Module):
         """Return ln 1 = 0, whose shape is the weight's along ``axes`` and 1 elsewhere: the start of S2, s3, s4."""
         shape = [size if dim in axes else 1 for dim, size in enumerate(weight.shape)]
         return nn.Parameter(torch.zeros(shape, dtype=weight.dtype, device=weight.device))
-
-
-def checked(kind: Any, name: str) -> type[Rounding]:
-    """Return a class that can be a rounding.
-
-    Raises:
-        SettingsError: it is no subclass of ``Rounding``, or has no ``forward`` of its own.
-    """
-    if not (isinstance(kind, type) and issubclass(kind, Rounding)):
-        raise SettingsError(f"rounding {name}: is no subclass of flexround's Rounding; give such a class")
-    if kind.forward is Rounding.forward:
-        raise SettingsError(f"rounding {name}: has no forward of its own; write one that returns the rounded weight")
-    return kind
-
-
-def group_names(kind: Any, options: Mapping[str, Any]) -> set[str]:
-    """Return the names of a rounding's groups, found on small weights; none if it can't be made of these."""
-    names: set[str] = set()
-    with torch.random.fork_rng(devices=[]):
-        for shape, axes in (((8, 8), Axes()), ((8, 8, 1, 1), Axes(input=1))):
-            step = torch.ones(8, *[1] * (len(shape) - 1))
-            try:
-                names |= set(
-                    kind(torch.ones(shape), Grid(step, torch.zeros_like(step), -8, 7), axes, **options).groups()
-                )
-            except Exception:  # of any kind: it is the user's code, and says so with the real weights
-                return set()
-    return names

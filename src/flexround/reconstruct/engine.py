@@ -17,6 +17,7 @@ from torch import Tensor
 from flexround.errors import some
 from flexround.machine import hardware, memory
 from flexround.machine.seeding import derive
+from flexround.metrics import LARGEST_RATIO
 from flexround.models.surgery.attach import weight_layers
 from flexround.models.tensors import matrices, places, seeded, within
 from flexround.reconstruct import cache, codes
@@ -24,7 +25,6 @@ from flexround.reconstruct.codes import WEIGHT, Result
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
-from flexround.regress.convergence import LARGEST_RATIO
 
 log = logging.getLogger(__name__)
 REST = "rest"  # position of the tensors outside all blocks

@@ -2,8 +2,8 @@
 
 import dataclasses
 import math
-from collections.abc import Callable, Sequence
-from typing import Literal
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -14,7 +14,8 @@ from flexround.machine.seeding import derive
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.tensors import places
-from flexround.quant.rounding import Axes, Rounding, group_names
+from flexround.quant.grid import Grid
+from flexround.quant.rounding import Axes, Rounding
 from flexround.reconstruct.weights import Weights
 from flexround.settings.schema import Hyper, Recipe
 
@@ -66,7 +67,7 @@ class Reconstruction:
         """Refuse a learning rate or schedule for a group that the rounding has on no kind of layer."""
         given = {key: getattr(self.hyper, key) for key in ("lr", "schedule")}
         of_groups = {key: values for key, values in given.items() if isinstance(values, dict)}
-        known = group_names(self.rounding, self.recipe.options) if of_groups else set()
+        known = _group_names(self.rounding, self.recipe.options) if of_groups else set()
         for key, values in of_groups.items():
             if known and (wrong := [name for name in values if name not in known]):
                 run = "/".join(map(str, self.seed_parts))
@@ -149,3 +150,31 @@ class Reconstruction:
     def generator(self, purpose: str, name: str, device: torch.device | str = "cpu") -> torch.Generator:
         """Return the generator of one purpose in one block."""
         return torch.Generator(device).manual_seed(derive(*self.seed_parts, purpose, name))
+
+
+def checked(kind: Any, name: str) -> type[Rounding]:
+    """Return a class that can be a rounding.
+
+    Raises:
+        SettingsError: it is no subclass of ``Rounding``, or has no ``forward`` of its own.
+    """
+    if not (isinstance(kind, type) and issubclass(kind, Rounding)):
+        raise SettingsError(f"rounding {name}: is no subclass of flexround's Rounding; give such a class")
+    if kind.forward is Rounding.forward:
+        raise SettingsError(f"rounding {name}: has no forward of its own; write one that returns the rounded weight")
+    return kind
+
+
+def _group_names(kind: Any, options: Mapping[str, Any]) -> set[str]:
+    """Return the names of a rounding's groups, found on small weights; none if it can't be made of these."""
+    names: set[str] = set()
+    with torch.random.fork_rng(devices=[]):
+        for shape, axes in (((8, 8), Axes()), ((8, 8, 1, 1), Axes(input=1))):
+            step = torch.ones(8, *[1] * (len(shape) - 1))
+            try:
+                names |= set(
+                    kind(torch.ones(shape), Grid(step, torch.zeros_like(step), -8, 7), axes, **options).groups()
+                )
+            except Exception:  # of any kind: it is the user's code, and says so with the real weights
+                return set()
+    return names

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from flexround.io.artifacts import read_json
+from flexround.metrics import LARGEST_RATIO
 from flexround.settings import layout
 from flexround.settings.layout import Run
-
-LARGEST_RATIO = 1.3  # of the hard error to the soft one; AdaRound that is cut off before it anneals has 2 to 9
 
 
 class Unit(NamedTuple):

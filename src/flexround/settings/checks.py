@@ -31,8 +31,7 @@ def check(params: Params) -> None:
         errors.append(f"params/recipes.yaml: the recipe {FULL_PRECISION} is required")
     if not errors:
         errors = [line for pair in params.pairs() for line in attempt("", params.gate, *pair)]
-        errors += check_runs(params, [*params.recipes.made("setting"), *params.recipes.made("select")])
-        errors += _check_trained(params)
+        errors += check_runs(params, params.recipes.made("setting")) + _check_trained(params)
         figure, tasks = params.figures.sample_size, params.scale.tasks
         errors += (
             attempt("", params.check_metric, f"params/{params.scale.shows.figures}", figure.task, figure.metric)
@@ -40,7 +39,7 @@ def check(params: Params) -> None:
             else []
         )
     if not errors:
-        errors = [line for table in params.tables.values() for line in check_table(params, table, table.file)]
+        errors = [f"{table.file}: {line}" for table in params.tables.values() for line in check_bits(params, table)]
     if errors:
         raise SettingsError("\n".join(dict.fromkeys(errors)))
 
@@ -65,11 +64,9 @@ def check_runs(params: Params, recipes: Iterable[str]) -> list[str]:
         shown.setdefault(name, []).append((task, checkpoint))
     for name in recipes:
         runs = [Run(params.scale.name, *pair, name, 0) for pair in shown.get(name) or params.pairs()]
-        found = [attempt("", hyper, params, run) if params.recipe(name).setting else [] for run in runs]
+        found = [attempt("", hyper, params, run) for run in runs]
         if name in shown or all(found):
             errors += itertools.chain(*found)
-        if name in shown:
-            errors += itertools.chain(*(attempt("", params.check_fit, run) for run in runs))
     return _merged(errors)
 
 
@@ -156,11 +153,10 @@ def _check_trained(params: Params) -> list[str]:
     return _merged(errors)
 
 
-def check_table(params: Params, table: Table, where: str) -> list[str]:
-    """Return rows with wrong bits, and metrics that the tasks of cells don't give."""
+def check_metrics(params: Params, table: Table, where: str) -> list[str]:
+    """Return metrics that the tasks of cells don't give; for a table that is made: a scale need not make all."""
     asked = dict.fromkeys((cell.task, metric) for cell in table.cells() for metric in cell.metrics)
-    found = [attempt("", params.check_metric, where, *pair) for pair in asked if pair[0] in params.scale.tasks]
-    return [*itertools.chain(*found), *(f"{where}, {line}" for line in check_bits(params, table))]
+    return [line for pair in asked for line in attempt("", params.check_metric, where, *pair)]
 
 
 def check_bits(params: Params, table: Table) -> list[str]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.io.artifacts import write_text
 from flexround.settings import layout
-from flexround.settings.checks import check_recipe, check_runs, check_table
+from flexround.settings.checks import check_bits, check_metrics, check_recipe, check_runs
 from flexround.settings.load import import_beside, is_path, load_params
 from flexround.settings.params import Params
 from flexround.settings.schema import Count, Name, Recipe, Recipes, Strict
@@ -93,7 +93,11 @@ def merge(params: Params, own: Own, file: Path) -> Params:
     if not errors:
         errors = check_runs(merged, own.recipes)
         for number in {row.table for row in own.rows}:
-            errors += check_table(merged, merged.tables[number], f"rows: table {number}")
+            table, where = merged.tables[number], f"rows: table {number}"
+            errors += [
+                *check_metrics(merged, table, where),
+                *(f"{where}, {line}" for line in check_bits(merged, table)),
+            ]
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in errors))
     return merged

@@ -16,11 +16,10 @@ from flexround.io import artifacts, resume
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
-from flexround.quant.rounding import checked
 from flexround.reconstruct import cache, network
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
-from flexround.reconstruct.reconstruction import Reconstruction
+from flexround.reconstruct.reconstruction import Reconstruction, checked
 from flexround.reconstruct.state import PACE, State
 from flexround.tasks import protocol
 

@@ -7,6 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from flexround.metrics import LARGEST_RATIO
 from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Moved, Number
 from flexround.regress.tolerances import Tolerance
@@ -50,7 +51,7 @@ def run(arguments: argparse.Namespace) -> None:
     sys.stdout.write(f"{count} cells of {len(pairs)} tables compared with the reference, {len(moved)} moved\n")
     short = [] if arguments.all else _unconverged(params, arguments.results)
     for unit in short:
-        sys.stdout.write(f"{unit}; at most {convergence.LARGEST_RATIO}: give it more iterations, or end them better\n")
+        sys.stdout.write(f"{unit}; at most {LARGEST_RATIO}: give it more iterations, or end them better\n")
     if moved or short:
         sys.exit(1)
 
