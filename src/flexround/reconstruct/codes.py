@@ -3,8 +3,8 @@
 All files with codes are read and written here. A file holds a part of a network, such as one block; its tensors are
 
 * ``parameter/NAME``: a tensor of the state dict that is not quantized;
-* ``weight/MODULE:codes``, ``:step``, ``:zero_point``, ``:initial_step``: a quantized weight; ``:initial_zero_point`` if
-  it was learned, too;
+* ``weight/MODULE:codes``, ``:step``, ``:zero_point``, ``:initial_step``: a quantized weight;
+* ``weight/MODULE:initial_zero_point``: of one whose zero point was learned;
 * ``activation/MODULE/input:step``, ``:zero_point``, or ``output``: the grid of an activation.
 
 The metadata have the least and the largest code of each grid. Codes of fewer than eight bits lie in bit planes, which
