@@ -43,7 +43,8 @@ def test_make_targets_in_the_readme_exist():
 def test_the_shown_rounding_is_the_one_that_is_tested():
     shown = re.findall(r"```\w+\n(.*?)```", (ROOT / "docs/own.md").read_text(), re.DOTALL)
     examples = ROOT / "examples/own_rounding"
-    assert shown[:2] == [(examples / f"my_rounding.{suffix}").read_text() for suffix in ("py", "yaml")]
+    names = ("my_rounding.py", "my_rounding.yaml", "every_table.yaml")
+    assert shown[:3] == [(examples / name).read_text() for name in names]
 
 
 def test_each_section_that_sources_cite_is_there():

@@ -19,7 +19,7 @@ from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.render import html, latex, terminal
 from flexround.settings import reach, user_rows
-from flexround.settings.layout import ROOT
+from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
 
@@ -91,7 +91,62 @@ def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_render
     assert "(/)" not in text
 
 
+@pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 26)])
+def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_settings_but_its_rules(home, scale, count):
+    project, file = load_params(scale), home / "every_table.yaml"
+    params = user_rows.merge(project, user_rows.read(file), file)
+    added = 0
+    for number, table in project.tables.items():
+        rows, like = params.tables[number].rows(), [r for r in table.rows() if "FlexRound" in r.method]
+        kept, own = rows[: len(table.rows())], rows[len(table.rows()) :]
+        assert kept == table.rows()
+        changes = [
+            ("flexround", "nudge"),
+            ("FlexRound", "Nudge"),
+            (" (Ours)", ""),
+            (" [s1=Learnable; S2=O; s3, s4=O]", ""),
+        ]
+        expected = [row.model_dump_json(exclude={"label", "extra"}) for row in like if "AdaQuant" not in row.method]
+        for old, new in changes:
+            expected = [text.replace(old, new) for text in expected]
+        assert [row.model_dump_json(exclude={"label", "extra", "table"}) for row in own] == expected
+        added += len(own)
+    assert added == count
+
+    plan, before, rules = Plan(params), Plan(project), 0
+    for task, checkpoint, name in params.shown():
+        if params.recipe(name).setting:
+            run, like = (Run(scale, task, checkpoint, key, 0) for key in (name, name.replace("nudge", "flexround")))
+            own = {"fused": False} if name != like.recipe else {}
+            own |= {"lr": 1.0e-2} if own and params.recipe(name).w_bits == 2 else {}
+            assert plan.hyper(run)[0].model_dump() == before.hyper(like)[0].model_dump() | own
+            rules += len(own)
+    assert rules
+
+
 # what is wrong in a file
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"like": "flexruond"}, "roundings.Nudge: like: 'flexruond' (did you mean 'flexround'?"),
+        ({"like": "lrq"}, "roundings.Nudge: like: lrq: no table of the scale mini has its rows"),
+        ({"rounding": "my_rounding:Nugde"}, "roundings.Nudge: rounding 'my_rounding:Nugde': "),
+        ({"like": "rtn", "options": {"w": 1}}, "roundings.Nudge: rounding my_rounding:Nudge: unknown option 'w'"),
+        ({"hyper": [{"set": {"lr": -1}, "source": "mine"}]}, "roundings.Nudge: hyper.0.set: lr = -1"),
+        (
+            {"hyper": [{"when": {"w_bits": 5}, "set": {}, "source": "mine"}]},
+            "Nudge: hyper.0.when: fits none of its runs",
+        ),
+        ({"lik": "flexround"}, "roundings.Nudge.lik: unknown key 'lik' (did you mean 'like'?"),
+        (None, "roundings.Nudge: b-nudge-w4: there is a recipe of this name; choose another"),
+    ],
+)
+def test_a_mistake_in_a_rounding_like_another_is_named(mini, home, change, message):
+    own = {"rounding": "my_rounding:Nudge", "like": "flexround"} | (change or {})
+    lines = mistakes(mini, home, roundings={"Nudge": own}, **({"recipes": {}, "rows": []} if change else {}))
+    assert any(message in line for line in lines), lines
 
 
 def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):

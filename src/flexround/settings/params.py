@@ -1,7 +1,7 @@
 """The validated settings of a scale, and what its rules give each network and run. No torch here."""
 
 import fnmatch
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from typing import Any, NamedTuple, TypeVar
 
 from flexround import metrics
@@ -14,6 +14,7 @@ from flexround.settings.schema import (
     Defaults,
     Gate,
     Hyper,
+    HyperRule,
     Recipe,
     Recipes,
     Resources,
@@ -37,6 +38,7 @@ class Params(NamedTuple):
     sources: dict[str, Source]
     tables: dict[int, Table]
     figures: FigureSpecs
+    like: Mapping[str, tuple[str, tuple[HyperRule, ...]]] = {}  # recipe -> the one whose rules it has, and more
 
     def recipe(self, name: str) -> Recipe:
         """Return a recipe by name."""
@@ -139,16 +141,17 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     Raises:
         SettingsError: an unknown key, a wrong value or a missing one.
     """
-    recipe = params.recipe(run.recipe)
-    fields = vars(run) | {name: getattr(recipe, name) for name in ("setting", "rounding", "w_bits", "a_bits")}
+    recipe, (like, later) = params.recipe(run.recipe), params.like.get(run.recipe, (run.recipe, ()))
+    facts = vars(run) | dict(recipe)
+    of_like = facts | {"recipe": like, "rounding": params.recipe(like).rounding}
+    own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
+    rules = matching((*params.defaults.hyper, *params.scale.hyper), **of_like)
+    rules += [HyperRule(set=own, source=f"recipe {run.recipe}"), *matching(later, **facts)]
     values: dict[str, Any] = {}
     sources = {name: DEFAULT for name, field in Hyper.model_fields.items() if not field.is_required()}
-    for rule in matching((*params.defaults.hyper, *params.scale.hyper), **fields):
+    for rule in rules:
         values |= rule.set
         sources |= dict.fromkeys(rule.set, rule.source)
-    own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
-    values |= own
-    sources |= dict.fromkeys(own, f"recipe {run.recipe}")
     return given(Hyper, values, f"hyper-parameters of {run}"), sources
 
 

@@ -3,16 +3,18 @@
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.io.artifacts import write_text
-from flexround.settings import layout
+from flexround.settings import code, layout
 from flexround.settings.checks import check_bits, check_metrics, check_recipe, check_runs
+from flexround.settings.layout import Run
 from flexround.settings.load import import_beside, is_path, load_params
-from flexround.settings.params import Params
-from flexround.settings.schema import Count, Name, Recipe, Recipes, Strict
+from flexround.settings.params import Params, matching
+from flexround.settings.schema import Count, Hyper, HyperRule, Name, Recipe, Recipes, Strict
 from flexround.settings.tables import Row, RowGroup, Table
-from flexround.settings.validation import given, noted, read_yaml, validate
+from flexround.settings.validation import given, noted, read_yaml, validate, wrong_parts
 
 
 class OwnRow(Row):
@@ -21,9 +23,19 @@ class OwnRow(Row):
     table: Count
 
 
+class OwnRounding(Strict):
+    """A rounding of the user's that has a recipe for each recipe, and a row for each row, of one of the project's."""
+
+    rounding: str
+    like: str
+    options: dict[str, Any] = {}
+    hyper: tuple[HyperRule, ...] = ()
+
+
 class Own(Strict):
     """The user's file."""
 
+    roundings: dict[Name, OwnRounding] = {}
     recipes: dict[Name, Recipe] = {}
     rows: tuple[OwnRow, ...] = ()
 
@@ -87,11 +99,15 @@ def merge(params: Params, own: Own, file: Path) -> Params:
             errors.append(f"recipes.{name}: give setting, rounding and w_bits")
         else:
             errors += check_recipe(merged, name, f"recipes.{name}")
+    for name, rounding in own.roundings.items():
+        with noted(errors, f"roundings.{name}: "):
+            merged, rows = _beside(merged, name, rounding)
+            own = own.model_copy(update={"rows": (*own.rows, *rows)})
     for number in dict.fromkeys(row.table for row in own.rows):
         with noted(errors, "rows: "):
             merged.tables[number] = _extended(merged, number, [row for row in own.rows if row.table == number])
     if not errors:
-        errors = check_runs(merged, own.recipes)
+        errors = check_runs(merged, (*own.recipes, *merged.like))
         for number in {row.table for row in own.rows}:
             table, where = merged.tables[number], f"rows: table {number}"
             errors += [
@@ -101,6 +117,37 @@ def merge(params: Params, own: Own, file: Path) -> Params:
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in errors))
     return merged
+
+
+def _beside(params: Params, name: str, own: OwnRounding) -> tuple[Params, list[OwnRow]]:
+    """Return the settings with the recipes of a user's rounding, and its rows of the scale's tables.
+
+    A recipe with options is a variant of its rounding, such as FlexRound with a fixed s1: no other rounding has it.
+    """
+    label = look_up("like:", params.recipes.roundings, own.like).rpartition(":")[2]
+    code.check_rounding(params.rounding_target(own.rounding), own.options)
+    shown, known, rows = params.shown(), dict(params.recipes.recipes), list[OwnRow]()
+    plain = {key for *_, key in shown if known[key].rounding == own.like and not known[key].options}
+    names = {key: key.replace(own.like, name.lower()) for *_, key in shown if {*(known[key].select or [key])} <= plain}
+    errors = [f"{key}: there is a recipe of this name; choose another" for key in names.values() if key in known][:1]
+    for key in names:
+        select = tuple(names[other] for other in known[key].select)
+        change = {"select": select} if select else {"rounding": own.rounding, "options": own.options}
+        known[names[key]] = known[key].model_copy(update=change)
+    for table in params.tables.values():
+        for row in (row for row in table.rows() if row.recipe in names and {*table.runs()} <= {*shown}):
+            method = row.method.partition(" [")[0].removesuffix(" (Ours)").replace(label, name)
+            own_row = {"recipe": names[row.recipe], "method": method, "label": None, "table": table.number}
+            rows.append(OwnRow(**dict(row) | own_row | {"extra": ("N/A",) * len(row.extra)}))
+    errors += [] if rows else [f"like: {own.like}: no table of the scale {params.scale.name} has its rows"]
+    runs = [vars(Run("", *r, 0)) | {"recipe": names[r[2]]} | dict(known[names[r[2]]]) for r in shown if r[2] in plain]
+    for place, rule in enumerate(own.hyper):
+        errors += wrong_parts(Hyper, rule.set, f"hyper.{place}.set")
+        errors += [] if any(matching([rule], **run) for run in runs) else [f"hyper.{place}.when: fits none of its runs"]
+    if errors:
+        raise SettingsError("\n".join(errors))
+    like = {**params.like, **{names[key]: (key, own.hyper) for key in names if key in plain}}
+    return params._replace(recipes=params.recipes.model_copy(update={"recipes": known}), like=like), rows
 
 
 def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
@@ -124,9 +171,9 @@ def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
     )
     errors = [f"{where}: {suggest(name, known)}" for known, name in named if name and name not in known]
     for key in ("section", "bits", "extra"):
-        wanted = max(getattr(other, key) for other in table.rows())
-        given = getattr(row, key)
-        if bool(given) != bool(wanted) or (key == "extra" and len(given) != len(wanted)):
+        others = [getattr(other, key) for other in table.rows()]
+        given, wanted = getattr(row, key), max(others)
+        if bool(given) not in map(bool, others) or (key == "extra" and len(given) != len(wanted)):
             way = f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; omit it"
             errors.append(f"{where}: {key} = {given!r}: {way}")
     return errors
