@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from flexround.errors import InputError
@@ -53,7 +54,7 @@ def run(arguments: argparse.Namespace) -> None:
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
     reordered = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
-    limits = _allowed(params, chosen, found, reordered)
+    limits = _allowed(params, chosen, found, reordered, {entry.key: entry.lead_stderr for entry in entries})
     if arguments.elsewhere:
         paths = [arguments.elsewhere / path.name for path in tables.values()]
         others = [entry for path in paths if path.exists() for entry in compare.read_entries(path)]
@@ -69,19 +70,30 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _allowed(
-    params: Params, chosen: checked_runs.Subset, found: dict[Key, Cell], others: dict[Key, Cell]
+    params: Params,
+    chosen: checked_runs.Subset,
+    found: dict[Key, Cell],
+    others: dict[Key, Cell],
+    leads: Mapping[Key, float | None],
 ) -> dict[Key, Tolerance]:
-    """Return the tolerance of each cell; ``others`` were computed with sums in another order, as far as they are."""
+    """Return the tolerance of each cell.
+
+    ``others`` were computed with sums in another order, as far as they are; ``leads`` are the standard errors of the
+    differences between cells and their rivals.
+    """
     recipes = params.recipes.recipes
     kinds = {key: tolerances.kind(cell, chosen.family(cell.run.task), recipes) for key, cell in found.items()}
     once = {(cell.run, cell.trials[0].metric): key for key, cell in found.items()}  # tables share runs
     seeds = Pool(tolerances.spread(found[key].trials, kinds[key]) for key in once.values())
     pairs = {key: (found[key].trials[0], others[key].trials[0]) for key in once.values() if key in others}
     rounding = Pool(tolerances.spread(pair, kinds[key]) for key, pair in pairs.items())
-    return {
-        key: tolerances.allowed(cell, kinds[key], recipes[cell.run.recipe].quantized, seeds, rounding)
-        for key, cell in found.items()
-    }
+    limits = {}
+    for key, cell in found.items():
+        trained = params.train(cell.run.task, cell.run.checkpoint) is not None
+        alone = tolerances.alone(cell.trials[0], trained, leads.get(key))
+        quantized = recipes[cell.run.recipe].quantized
+        limits[key] = tolerances.allowed(cell, kinds[key], quantized, seeds, rounding, alone)
+    return limits
 
 
 def _widened(limits: dict[Key, Tolerance], entries: list[Entry], others: list[Entry]) -> dict[Key, Tolerance]:
