@@ -130,6 +130,14 @@ def test_tolerances_are_four_sds_of_a_difference(tmp_path):
     assert made(tmp_path)["Q + AdaRound", "BERT-Base"]["tolerance"] == "0.10", "a test example"
 
 
+def test_a_table_of_other_evaluations_is_no_reference(tmp_path):
+    squad(tmp_path)
+    table = tmp_path / "mini/table12.csv"
+    table.write_text(table.read_text().replace(",70.00,", ",71.00,"))
+    with pytest.raises(InputError, match=r"table12.csv: f1 of row .* is 71.00, its evaluations give 70.00; make"):
+        made(tmp_path)
+
+
 def test_full_precision_takes_the_spread_of_rounding(tmp_path):
     squad(tmp_path, seeds=(0, 1, 2))
     squad(tmp_path, {recipe: count + 20 for recipe, count in RIGHT.items()}, scale="threads2")

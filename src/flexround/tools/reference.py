@@ -20,7 +20,7 @@ from flexround.results.table_csv import number
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.tables import Table
-from flexround.tools import cli
+from flexround.tools import cli, verify
 
 log = logging.getLogger(__name__)
 MARGIN = 1.25  # of what another kind of CPU moved
@@ -45,11 +45,14 @@ def run(arguments: argparse.Namespace) -> None:
     """Copy the tables, their claims and errata, and write tolerances.
 
     Raises:
-        InputError: no table, one with missing cells or with other seeds than the scale has.
+        InputError: no table, or one with missing cells, other cells than its evaluations give, or other seeds than the
+            scale has.
     """
     params, chosen = load_params(arguments.scale), checked_runs.load()
     directory = arguments.results / params.scale.name
     tables = cli.tables(params, directory)
+    for path, problem in verify.untrue(directory, params):
+        raise InputError(f"{path}: {problem}; make the table again")
     entries = [entry for path in tables.values() for entry in _complete(path, params, arguments.seeds)]
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
