@@ -177,9 +177,10 @@ class Phase:
             job.generator(f"{what}rows", block.name),
             job.generator(f"{what}mix", block.name, job.device),
         )
-        fused = hyper.fused and compiler_works(job.device)
+        compiles = hyper.fused and compiler_works(job.device)
+        parts: list[Rounding | ActivationQuantizer] = [*(r for r in roundings if r.fusable), *attach.quantizers(block)]
+        compiled = parts if compiles else []
         regularizers = [rounding.regularizer for rounding in roundings]
-        compiled: list[Rounding | ActivationQuantizer] = [*roundings, *attach.quantizers(block)] if fused else []
         for part in compiled:
             part.fuse(True)
         with tensor_float(hyper.precision == "tf32"):
@@ -202,7 +203,9 @@ class Phase:
                 step.requires_grad_(False)
                 step.grad = None
         facts = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
-        facts |= {"iterations": len(losses)} | ({"fused": fused} if hyper.fused and not self.steps_alone else {})
+        facts["iterations"] = len(losses)
+        if hyper.fused and not self.steps_alone:
+            facts["fused"] = bool(compiled)
         return facts, set(idle)
 
     def learns(self, index: int) -> bool:
