@@ -20,7 +20,7 @@ from flexround.models.surgery import attach
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
-from flexround.reconstruct import engine
+from flexround.reconstruct import engine, phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.weights import Resident
 
@@ -193,6 +193,40 @@ def test_activation_sites_have_the_settings_bits_and_one_sided_grids(tmp_path, s
     low = 2**4 - 1
     assert [grid.qmax for grid in grids] == [255 if stem == 8 else low, low, low, low, 255]
     assert {grid.qmin for grid in grids} == {0}
+
+
+class Sometimes(torch.nn.Module):
+    """Calls a layer for some rows alone, and its layers in another order than it registers them."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.some, self.first = (torch.nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        y, chosen = torch.relu(self.first(x)), x[:, 0] > 0
+        if chosen.any():
+            y[chosen] += 3 * self.some(y[chosen]).abs()
+        return self.last(y) + x
+
+
+def test_initial_steps_in_parts_are_those_of_all_rows_also_where_some_parts_do_not_call_a_layer(tmp_path, monkeypatch):
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+    x[:, 0] = (torch.arange(64) // 8 % 2 - 0.5) * 9
+
+    def steps(directory):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(Sometimes(), Sometimes()).eval()
+        cut = [Block(n, m, tuple(Site(each, "input") for each in m.children())) for n, m in net.named_children()]
+        hyper = toy.job(Q, iters=0, a_iters=0, batch=8).hyper
+        found = toy.run(toy.job_of(net, cut, toy.recipe("B", "rtn", 4, 4), hyper), directory, x=x)[0]
+        return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
+
+    whole = steps(tmp_path / "whole")
+    monkeypatch.setattr(phases, "AT_ONCE", 0)
+    parts = steps(tmp_path / "parts")
+    assert len(whole) == 6
+    for key, step in whole.items():
+        torch.testing.assert_close(parts[key], step, rtol=1e-6, atol=0)
 
 
 def test_b_learns_steps_on_full_precision_inputs_after_the_weights_and_q_jointly(tmp_path):
