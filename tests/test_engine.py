@@ -185,14 +185,29 @@ def test_a_first_block_of_several_layers_is_no_stem_and_is_learned(tmp_path):
     assert record["error_hard"] < record["error_rtn"]
 
 
+def few_blocks(model):
+    """Cut a toy network into two blocks of several layers, in which its first and last layer are."""
+    stem, first, second, _ = toy.blocks(model)
+    start = torch.nn.Sequential(model.stem, model.act, model.body[0])
+    end = torch.nn.Sequential(model.body[1], model.head)
+    return [
+        Block("start", start, stem.sites + first.sites),
+        Block("end", end, second.sites, call=lambda module, x, _: module[1](toy.pool(module[0](x)))),
+    ]
+
+
+@pytest.mark.parametrize("cut", [toy.blocks, few_blocks])
 @pytest.mark.parametrize(("setting", "stem"), [("B", 8), ("Q", "low")])
-def test_activation_sites_have_the_settings_bits_and_one_sided_grids(tmp_path, setting, stem):
-    recipe = toy.recipe(setting, "flexround", 3, 4)
-    model = reconstruct(tmp_path, recipe, stem_output_bits=stem, iters=0, a_iters=0)[2]
-    grids = [quantizer.grid for block in toy.blocks(model) for quantizer in attach.quantizers(block)]
+def test_activation_sites_have_the_settings_bits_and_one_sided_grids(tmp_path, setting, stem, cut):
+    job = toy.job(toy.recipe(setting, "flexround", 3, 4), stem_output_bits=stem, iters=0, a_iters=0)
+    blocks = cut(job.model)
+    found = toy.run(dataclasses.replace(job, blocks=blocks, weights=Resident(blocks)), tmp_path)[0]
+    grids = [quantizer.grid for block in blocks for quantizer in attach.quantizers(block)]
     low = 2**4 - 1
     assert [grid.qmax for grid in grids] == [255 if stem == 8 else low, low, low, low, 255]
     assert {grid.qmin for grid in grids} == {0}
+    wide = {key for key, codes in found.items() if key.endswith(":codes") and codes.abs().max() > low}
+    assert wide == {"weight/stem:codes", "weight/head:codes"}
 
 
 class Sometimes(torch.nn.Module):
