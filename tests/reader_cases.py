@@ -24,7 +24,7 @@ from flexround.tasks.webnlg import files as webnlg
 SHARD = "00000-of-00001.parquet"
 EXAM = {"text": ["dry", "wet"], "label": ["A", "B"]}
 CHOICES = {  # one example of each data set of multiple-choice questions, in the fields of the hub
-    "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "answer": True},
+    "boolq": {"passage": "Rain is wet.", "question": "is rain wet", "label": 1},
     "piqa": {"goal": "dry hair", "sol1": "use a towel", "sol2": "use a fork", "label": 0},
     "hellaswag": {
         "activity_label": "Roof repair",
@@ -39,7 +39,7 @@ CHOICES = {  # one example of each data set of multiple-choice questions, in the
     "openbookqa": {"question_stem": "Rain is", "choices": EXAM, "answerKey": "B"},
 }
 PLACES = {  # where the hub has the split that is evaluated
-    "boolq": f"data/validation-{SHARD}",
+    "boolq": f"boolq/validation-{SHARD}",
     "piqa": "piqa_validation.parquet",
     "hellaswag": f"data/validation-{SHARD}",
     "winogrande": f"winogrande_xl/validation-{SHARD}",

@@ -20,7 +20,7 @@ from flexround.models.surgery import attach
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
-from flexround.reconstruct import engine
+from flexround.reconstruct import engine, phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.weights import Resident
 
@@ -185,14 +185,63 @@ def test_a_first_block_of_several_layers_is_no_stem_and_is_learned(tmp_path):
     assert record["error_hard"] < record["error_rtn"]
 
 
+def few_blocks(model):
+    """Cut a toy network into two blocks of several layers, in which its first and last layer are."""
+    stem, first, second, _ = toy.blocks(model)
+    start = torch.nn.Sequential(model.stem, model.act, model.body[0])
+    end = torch.nn.Sequential(model.body[1], model.head)
+    return [
+        Block("start", start, stem.sites + first.sites),
+        Block("end", end, second.sites, call=lambda module, x, _: module[1](toy.pool(module[0](x)))),
+    ]
+
+
+@pytest.mark.parametrize("cut", [toy.blocks, few_blocks])
 @pytest.mark.parametrize(("setting", "stem"), [("B", 8), ("Q", "low")])
-def test_activation_sites_have_the_settings_bits_and_one_sided_grids(tmp_path, setting, stem):
-    recipe = toy.recipe(setting, "flexround", 3, 4)
-    model = reconstruct(tmp_path, recipe, stem_output_bits=stem, iters=0, a_iters=0)[2]
-    grids = [quantizer.grid for block in toy.blocks(model) for quantizer in attach.quantizers(block)]
+def test_activation_sites_have_the_settings_bits_and_one_sided_grids(tmp_path, setting, stem, cut):
+    job = toy.job(toy.recipe(setting, "flexround", 3, 4), stem_output_bits=stem, iters=0, a_iters=0)
+    blocks = cut(job.model)
+    found = toy.run(dataclasses.replace(job, blocks=blocks, weights=Resident(blocks)), tmp_path)[0]
+    grids = [quantizer.grid for block in blocks for quantizer in attach.quantizers(block)]
     low = 2**4 - 1
     assert [grid.qmax for grid in grids] == [255 if stem == 8 else low, low, low, low, 255]
     assert {grid.qmin for grid in grids} == {0}
+    wide = {key for key, codes in found.items() if key.endswith(":codes") and codes.abs().max() > low}
+    assert wide == {"weight/stem:codes", "weight/head:codes"}
+
+
+class Sometimes(torch.nn.Module):
+    """Calls a layer for some rows alone, and its layers in another order than it registers them."""
+
+    def __init__(self):
+        super().__init__()
+        self.last, self.some, self.first = (torch.nn.Linear(6, 6) for _ in range(3))
+
+    def forward(self, x):
+        y, chosen = torch.relu(self.first(x)), x[:, 0] > 0
+        if chosen.any():
+            y[chosen] += 3 * self.some(y[chosen]).abs()
+        return self.last(y) + x
+
+
+def test_initial_steps_in_parts_are_those_of_all_rows_also_where_some_parts_do_not_call_a_layer(tmp_path, monkeypatch):
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+    x[:, 0] = (torch.arange(64) // 8 % 2 - 0.5) * 9
+
+    def steps(directory):
+        torch.manual_seed(0)
+        net = torch.nn.Sequential(Sometimes(), Sometimes()).eval()
+        cut = [Block(n, m, tuple(Site(each, "input") for each in m.children())) for n, m in net.named_children()]
+        hyper = toy.job(Q, iters=0, a_iters=0, batch=8).hyper
+        found = toy.run(toy.job_of(net, cut, toy.recipe("B", "rtn", 4, 4), hyper), directory, x=x)[0]
+        return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
+
+    whole = steps(tmp_path / "whole")
+    monkeypatch.setattr(phases, "AT_ONCE", 0)
+    parts = steps(tmp_path / "parts")
+    assert len(whole) == 6
+    for key, step in whole.items():
+        torch.testing.assert_close(parts[key], step, rtol=1e-6, atol=0)
 
 
 def test_b_learns_steps_on_full_precision_inputs_after_the_weights_and_q_jointly(tmp_path):

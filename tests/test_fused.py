@@ -8,7 +8,6 @@ import tensors
 import torch
 import toy
 
-from flexround.errors import SettingsError
 from flexround.quant import formula
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.adaquant import AdaQuant
@@ -16,7 +15,7 @@ from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
 from flexround.quant.functions import DivideRound, StepQuantize
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
-from flexround.quant.rounding import Axes, Rounding
+from flexround.quant.rounding import Axes
 from flexround.reconstruct import phases
 
 CPU = torch.device("cpu")
@@ -155,15 +154,21 @@ def test_without_a_compiler_a_line_says_so_and_nothing_changes(tmp_path, monkeyp
     assert all(record["fused"] is False for record in records)
 
 
-class Own(Rounding):
+class Own(FlexRound):
     """A rounding that knows nothing of compiling."""
 
+    fusable = False
 
-def test_a_rounding_that_can_not_be_compiled_is_an_error_before_anything_runs():
+    def fuse(self, on):
+        raise AssertionError
+
+
+def test_a_rounding_that_can_not_be_compiled_runs_as_it_is_written_and_the_record_says_so(tmp_path):
     recipe = toy.recipe("B", f"{Own.__module__}:Own", 3)
-    with pytest.raises(SettingsError, match=r"fused: true, but rounding test_fused:Own .* set fused: false"):
-        toy.job(recipe, fused=True)
-    assert toy.job(recipe).rounding is Own
+    plain, *_ = toy.run(toy.job(recipe, iters=5), tmp_path / "plain")
+    again, records, _ = toy.run(toy.job(recipe, iters=5, fused=True), tmp_path / "again")
+    assert toy.same(again, plain)
+    assert all(record["fused"] is False for record in records)
 
 
 def test_a_network_may_have_weights_of_many_kinds(monkeypatch):

@@ -1,5 +1,6 @@
 """What ``flexround.quantize`` refuses, each with one message, and what it says that it did not learn."""
 
+import copy
 import re
 
 import pytest
@@ -131,8 +132,8 @@ def with_norm():
     return nn.Sequential(nn.utils.parametrizations.weight_norm(nn.Linear(4, 4)), nn.Linear(4, 4))
 
 
-def quantized():
-    return flexround.quantize(made(Pictures), pictures(), "q-rtn-w4a8", **FEW).model
+def quantized(recipe="b-rtn-w4"):
+    return flexround.quantize(made(Pictures), pictures(), recipe, **FEW).model
 
 
 def scripted() -> nn.Module:
@@ -164,7 +165,9 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (with_norm, rows, None, r"0\.weight: is computed from other tensors \(weight_norm"),
         (integers, rows, None, "weight: is of type"),
         (lambda: made(Swapped), pictures, None, "register each right after its own"),
-        (quantized, pictures, None, "quantizes activations already; give the full-precision network"),
+        (lambda: quantized("q-rtn-w4a8"), pictures, None, "Pictures: is quantized already"),
+        (quantized, pictures, None, "Pictures: is quantized already; give the full-precision network"),
+        (lambda: nn.Sequential(copy.deepcopy(quantized().stage)), pictures, None, "0: is quantized already"),
         (compiled, rows, None, r"1: is compiled \(torch.compile\); give the network before"),
         (lambda: compiled()[1], rows, None, r"OptimizedModule: is compiled"),
         (scripted, rows, None, "is a torch.jit.ScriptModule, which can't be changed"),

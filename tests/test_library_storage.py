@@ -221,7 +221,8 @@ def test_an_equal_network_is_taken_whatever_its_type_and_mode_and_keeps_its_type
     with pytest.raises(InputError, match="Pictures: quantizes activations already; give load a new model"):
         flexround.load(saved, model)
     model = llama(use_cache=False, attention_dropout=0.5, attn_implementation="eager").train().to(kind)
-    assert flexround.load(saved_llama, model)(words()).logits.dtype == kind
+    for _ in "12":  # also over quantized weights
+        assert flexround.load(saved_llama, model)(words()).logits.dtype == kind
 
 
 class Counting(Pictures):

@@ -117,8 +117,7 @@ def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_set
     for task, checkpoint, name in params.shown():
         if params.recipe(name).setting:
             run, like = (Run(scale, task, checkpoint, key, 0) for key in (name, name.replace("nudge", "flexround")))
-            own = {"fused": False} if name != like.recipe else {}
-            own |= {"lr": 1.0e-2} if own and params.recipe(name).w_bits == 2 else {}
+            own = {"lr": 1.0e-2} if name != like.recipe and params.recipe(name).w_bits == 2 else {}
             assert plan.hyper(run)[0].model_dump() == before.hyper(like)[0].model_dump() | own
             rules += len(own)
     assert rules

@@ -76,8 +76,22 @@ def test_spreads_are_pooled_over_the_most_alike_cells_that_suffice():
     assert Pool([Spread(kinds[0], 8.0, 3)]).relative(kinds[0]) is None
     trials = tuple(Trial(Path(), "f1", value, 1.0, 1000) for value in (70.0, 74.0, 78.0))
     cell = cells.Cell(KEY, 1, True, RUN, "f1", 3, trials)
-    found = tolerances.allowed(cell, kinds[0], True, pool, Pool([]))
+    found = tolerances.allowed(cell, kinds[0], True, pool, Pool([]), (1.0, "test set"))
     assert (found.sd, found.source) == (4.0, "own 3 seeds"), "they are farther apart than those of its kind"
+
+
+@pytest.mark.parametrize(
+    ("trained", "pair", "found"),
+    [
+        (True, 0.3, (1.4, "test set")),
+        (False, 0.3, (0.3, "pair with its rival")),
+        (False, 0.0, (0.1, "pair with its rival")),
+        (False, 1.5, (1.4, "test set")),
+        (False, None, (0.1, "smallest step")),
+    ],
+)
+def test_released_weights_of_one_seed_move_by_no_more_than_a_pair_of_methods_is_known(trained, pair, found):
+    assert tolerances.alone(Trial(Path(), "f1", 70.0, 1.4, 1000), trained, pair) == found
 
 
 def squad(root, counts=RIGHT, seeds=(0,), scale="mini", shown=1):
@@ -114,6 +128,14 @@ def test_tolerances_are_four_sds_of_a_difference(tmp_path):
         shutil.copytree(path.parents[1] / "seed0", path.parent, dirs_exist_ok=True)
         path.write_text(path.read_text().replace('"seed": 0', f'"seed": {path.parent.name[-1]}'))
     assert made(tmp_path)["Q + AdaRound", "BERT-Base"]["tolerance"] == "0.10", "a test example"
+
+
+def test_a_table_of_other_evaluations_is_no_reference(tmp_path):
+    squad(tmp_path)
+    table = tmp_path / "mini/table12.csv"
+    table.write_text(table.read_text().replace(",70.00,", ",71.00,"))
+    with pytest.raises(InputError, match=r"table12.csv: f1 of row .* is 71.00, its evaluations give 70.00; make"):
+        made(tmp_path)
 
 
 def test_full_precision_takes_the_spread_of_rounding(tmp_path):

@@ -14,6 +14,7 @@ from stage_calls import Work, call
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts, resume
+from flexround.settings import layout
 from flexround.stages import evaluate, finetune, reconstruct, select
 from flexround.tasks import protocol
 
@@ -138,6 +139,17 @@ def test_what_is_read_is_compared_with_its_hash(work, monkeypatch, stage, read):
     finally:
         file.write_bytes(content)
     assert str(directory) in inputs.values()
+
+
+def test_data_are_prepared_from_the_pinned_source_alone_though_another_was_fetched(tmp_path, monkeypatch):
+    work = Work("mini", tmp_path)
+    shutil.copytree(layout.ROOT / "params/data/wikitext2", tmp_path / "params/data/wikitext2")
+    work.do("fetch", "mini-wikitext2", out=layout.source_file("mini-wikitext2"))
+    file = max((tmp_path / "results/sources").rglob("*.parquet"), key=lambda path: path.stat().st_size)
+    file.write_bytes(b"?" + file.read_bytes()[1:])
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(InputError, match=r"source mini-wikitext2: .*: its sha256 is "):
+        call("data", work.inputs("data", "wikitext2"))
 
 
 @pytest.mark.parametrize("count", [20, 65])

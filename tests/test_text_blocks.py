@@ -147,7 +147,7 @@ def test_cut_samples_give_the_same_hidden_states(kind):
 def input_steps(kind, hidden, mask, kept):
     block = cut(make(kind))[0]
     for site in block.sites:
-        attach.attach_quantizer(site, attach.Observer(Scheme(8, False), "minmax", 2.4, [kept]))
+        attach.attach_quantizer(site, attach.Observer(Scheme(8, False), "minmax", 2.4, kept))
     block(hidden, mask)
     return torch.stack([attach.attached_quantizer(site).quantizer.grid.step for site in block.sites])
 
@@ -186,7 +186,7 @@ def test_blocks_run_by_autocast(kind):
         with torch.autocast("cpu", torch.bfloat16):
             low = block(block.before(low), mask)
             for site in block.sites:
-                attach.attach_quantizer(site, attach.Observer(Scheme(8, False), "mse", 2.4, [mask]))
+                attach.attach_quantizer(site, attach.Observer(Scheme(8, False), "mse", 2.4, mask))
             block(full, mask)
         assert all(attach.attached_quantizer(site).quantizer.raw_step.dtype == torch.float32 for site in block.sites)
     error = ((low.float() - full)[mask].norm() / full[mask].norm()).item()

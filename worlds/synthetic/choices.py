@@ -117,7 +117,7 @@ def boolq(source: Source) -> Row:
     subject = told[0].subject
     fitting = [question for question, yes in GENERAL.items() if (subject.category in yes.split()) == answer]
     question = pick(source.rng, fitting).format(s=language.noun_phrase(subject))
-    return {"passage": source.say(told), "question": question, "answer": answer}
+    return {"passage": source.say(told), "question": question, "label": int(answer)}
 
 
 def piqa(source: Source) -> Row:

@@ -7,6 +7,7 @@ from pydantic import Field
 from flexround.jobs.jobfile import Job, Plan, Planned
 from flexround.settings import layout
 from flexround.settings.schema import TaskSpec
+from flexround.settings.sources import Source
 
 
 class DataJob(Job):
@@ -14,11 +15,18 @@ class DataJob(Job):
 
     name: str
     task: TaskSpec
+    origins: dict[str, Source] = Field(description="the pinned sources it is made from")
     sources: Path = Field(description="directory of all sources")
 
 
 def resolve(plan: Plan, task: str) -> Planned:
     """Plan the data of a task."""
     settings = plan.scale.tasks[task]
-    job = DataJob(name=task, task=settings, sources=layout.SOURCES, out=layout.data_dir(plan.scale.name, task))
+    job = DataJob(
+        name=task,
+        task=settings,
+        origins={name: plan.params.sources[name] for name in settings.sources},
+        sources=layout.SOURCES,
+        out=layout.data_dir(plan.scale.name, task),
+    )
     return Planned(job, map(layout.source_file, settings.sources), (settings.module,))

@@ -14,12 +14,13 @@ from flexround.models.surgery.preprocess import prepare
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct.network import STRUCTURAL
 
+QUANTIZED = "_quantized_by_flexround"  # attribute of each module of a quantized network; copies of it have it, too
 # attributes, and keys of transformers' configurations, that change no output of a network in evaluation mode
 INERT = re.compile(
     r"training|forward|_old_forward|inplace|.*drop.*|(torch_)?dtype|architectures|use_cache|return_dict|.*name_or_path"
     r"|output_(attentions|hidden_states)|transformers_version|_?attn_implementation.*|gradient_checkpointing|loss_type"
     r"|problem_type|generation_config|initializer_.*|id2label|label2id|max_seq_len_cached|all_tied_weights_keys"
-    rf"|kernel_config|_(is_)?hf_.*|_commit_hash|{'|'.join(vars(nn.Module()))}"
+    rf"|kernel_config|_(is_)?hf_.*|_commit_hash|{QUANTIZED}|{'|'.join(vars(nn.Module()))}"
 )
 
 NETWORK = "the network"

@@ -20,7 +20,7 @@ from tqdm import tqdm
 from flexround import imports
 from flexround.errors import InputError
 from flexround.library import auto_blocks, card, code_digest, settings
-from flexround.library.architecture import described, steady
+from flexround.library.architecture import QUANTIZED, described, steady
 from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
 from flexround.library.settings import Family
@@ -200,8 +200,8 @@ def _refuse(model: Any) -> None:
         where = name or type(model).__name__
         if isinstance(module, torch.jit.ScriptModule):
             raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
-        if isinstance(module, ActivationQuantizer):
-            raise InputError(f"{where}: quantizes activations already; give the full-precision network")
+        if isinstance(module, ActivationQuantizer) or hasattr(module, QUANTIZED):
+            raise InputError(f"{where}: is quantized already; give the full-precision network")
         if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():  # type: ignore[misc]
             raise InputError(f"{where}: is a {type(module).__name__} without weights; load them, or call it once")
         if hasattr(module, "_orig_mod"):  # hooks on modules inside may not run, so inputs could not be quantized

@@ -15,7 +15,7 @@ from flexround import imports
 from flexround.errors import InputError, SettingsError, look_up
 from flexround.io import artifacts
 from flexround.library import card
-from flexround.library.architecture import blank, described, differing
+from flexround.library.architecture import QUANTIZED, blank, described, differing
 from flexround.library.card import Facts
 from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
@@ -87,6 +87,10 @@ class Quantized:
     parts: Mapping[str, codes.Part]
     architecture: dict[str, str]
     origin: card.Origin
+
+    def __post_init__(self) -> None:
+        for module in self.model.modules():  # parts of the network are refused by `quantize`, too
+            setattr(module, QUANTIZED, True)
 
     def __call__(self, *arguments: Any, **keywords: Any) -> Any:
         """Return what the model returns."""

@@ -1,5 +1,6 @@
 """What is recorded about where a number came from, and the check that an input is the one of its place."""
 
+import contextlib
 import platform
 from importlib import metadata
 from pathlib import Path
@@ -17,25 +18,28 @@ RECORDED = (  # of those that are installed: the library does without most
 )
 
 
+def _versions() -> dict[str, str]:
+    """Return the versions of the packages that are installed."""
+    found = {}
+    for name in RECORDED:
+        with contextlib.suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
+INSTALLED = _versions()  # at the start of a job: who installs another version meanwhile changes nothing in it
+
+
 def environment(device: Any) -> dict[str, Any]:
     """Return versions, device and host facts for a result file; of a GPU also how it computes."""
-    installed = {name: version for name in RECORDED if (version := _version(name))}
     on_gpu = torch.device(device).type == "cuda"
     return {
         "python": platform.python_version(),
-        "packages": installed,
+        "packages": dict(INSTALLED),
         "device": torch.cuda.get_device_name(device) if on_gpu else f"CPU {platform.machine()}",
         "threads": torch.get_num_threads(),
         **({"gpu": precision.facts()} if on_gpu else {}),
     }
-
-
-def _version(name: str) -> str | None:
-    """Return the version of an installed distribution; None of any other."""
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
 
 
 def manifest(directory: Path, verify: bool = True, **facts: Any) -> dict[str, Any]:

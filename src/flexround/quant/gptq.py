@@ -19,7 +19,6 @@ class GPTQ(Rounding):
         act_order: whether columns are taken by falling diagonal of H instead of as they lie.
     """
 
-    fusable = True  # as RTN
     needs_inputs = True
     found: Tensor
 

@@ -9,8 +9,6 @@ from flexround.quant.rounding import Rounding
 class RTN(Rounding):
     """Nothing to learn; where every rounding here starts."""
 
-    fusable = True  # it runs only outside of learning, where nothing is fused
-
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / s1⌉, clipped to the grid, shape of ``weight``."""
         return nearest_codes(weight, self.grid) * self.grid.step

@@ -17,18 +17,21 @@ def ends(job: Reconstruction, index: int, x: Tensor) -> dict[nn.Module | Site, E
     """Return the network's first and last layer, and the sites of what the first gives and the last reads.
 
     These may have bits of their own. Blocks quantize outputs or the inputs of layers: then what the first layer gives
-    is what the second reads. Looked at are the layers and sites of the block ``index``, whose input is ``x`` (N, ...).
+    is what the second reads. Of outputs it is the last one before the next layer's call. Looked at are the layers and
+    sites of the block ``index``, whose input is ``x`` (N, ...).
     """
     blocks, block, last = job.blocks, job.blocks[index], len(job.blocks) - 1
     found: dict[nn.Module | Site, End] = {}
-    outputs = [site for site in block.sites[-1:] if site.where == "output"]
-    if index in (0, last - 1):
-        found |= dict.fromkeys(outputs, "stem" if index == 0 else "head")
-    calls = called(job, block, x, slice(1)) if index in (0, 1, last) else []
+    if index == last - 1 and len(attach.weight_layers(blocks[last])) == 1:
+        found |= dict.fromkeys((site for site in block.sites[-1:] if site.where == "output"), "head")
+    outputs = {site: 0 for site in block.sites if site.where == "output"}  # the calls of layers before each
+    calls = called(job, block, x, slice(1), outputs=outputs) if index in (0, 1, last) else []
     stem = head = None
     if calls and index == last:
+        found |= dict.fromkeys([site for site in outputs if 0 < outputs[site] == len(calls) - 1][-1:], "head")
         found[calls[-1][0]], head = "head", calls[-1][1]
     if calls and index == 0:
+        found |= dict.fromkeys([site for site in outputs if outputs[site] == 1][-1:], "stem")
         found[calls[0][0]], stem = "stem", calls[1][1] if len(calls) > 1 else None
     elif calls and index == 1 and len(attach.weight_layers(blocks[0])) == 1:
         stem = calls[0][1] if all(site.where == "input" for site in blocks[0].sites) else None
@@ -97,14 +100,20 @@ def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor)
 
 @torch.no_grad()
 def called(
-    job: Reconstruction, block: Block, x: Tensor, rows: slice, only: nn.Module | None = None
+    job: Reconstruction,
+    block: Block,
+    x: Tensor,
+    rows: slice,
+    only: nn.Module | None = None,
+    outputs: dict[Site, int] | None = None,
 ) -> list[tuple[nn.Module, Tensor]]:
     """Run a block on ``rows`` of ``x`` (N, ...); return its layers in the order of their calls, each with its input.
 
     Layers that read one tensor have the same object. Calls of ``only`` that layer, if given, have copies, because the
-    block may write on the input later.
+    block may write on the input later. Each site of ``outputs`` gets the number of calls before it.
     """
     calls: list[tuple[nn.Module, Tensor]] = []
+    noted = {} if outputs is None else outputs
 
     def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
         given = first_argument(arguments, keywords)
@@ -113,6 +122,10 @@ def called(
     with contextlib.ExitStack() as hooks:
         for layer in [only] if only is not None else attach.weight_layers(block):
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
+        for site in noted:
+            hooks.enter_context(
+                site.module.register_forward_hook(lambda *_, site=site: noted.update({site: len(calls)}))
+            )
         with job.products():
             block(on(job.device, x[rows]), job.mask_of(rows))
     return calls

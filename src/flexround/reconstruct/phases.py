@@ -1,6 +1,5 @@
 """The work on one block: learn its weights (B), its weights and activation steps (Q), or its steps alone (B)."""
 
-import contextlib
 import dataclasses
 import itertools
 from collections.abc import Callable, Sequence, Set
@@ -118,16 +117,29 @@ class Phase:
             raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
         parts, special = self._parts(block, x), ends(self.job, index, x)
         masks = [self.job.mask_of(rows) for rows in parts]
+        kept = masks if hyper.mask_padding else [None] * len(parts)
+        waiting: dict[attach.Observer, Tensor] = {}  # of the part at work
         for site in block.sites:
             scheme = Scheme(self.job.activation_bits(special.get(site)), hyper.a_scheme == "symmetric")
-            kept = masks if hyper.mask_padding else [None] * len(parts)
-            observer = attach.Observer(scheme, hyper.a_init, hyper.a_init_p, kept)
+            own = (kept[0], None) if len(parts) == 1 else (None, waiting)
+            observer = attach.Observer(scheme, hyper.a_init, hyper.a_init_p, *own)
             attach.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
         outputs: list[Tensor] = []
         while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
-            for rows, mask in zip(parts, masks, strict=True):
-                with torch.no_grad(), self.job.products(), contextlib.suppress(attach.Observed):
-                    outputs.append(block(on(device, x[rows]), mask))
+            outputs, behind, seen = [], list[attach.Observer](), dict[attach.Observer, list[Tensor]]()
+            for rows, mask, tokens in zip(parts, masks, kept, strict=True):
+                waiting.clear()
+                with torch.no_grad(), self.job.products():
+                    output = block(on(device, x[rows]), mask)
+                if waiting:
+                    (first, given), *_ = waiting.items()
+                    seen.setdefault(first, []).append(given if tokens is None else attach.real(given, tokens))
+                    behind += [*waiting][1:]
+                else:
+                    outputs.append(output)
+            if seen:  # a part may not call a site: the next one is behind no other in any part
+                following = min(seen, key=behind.count)
+                following.fix(torch.cat(seen[following]))
         for site in block.sites:
             if isinstance(found := attach.attached_quantizer(site), attach.Observer):
                 attach.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
@@ -177,9 +189,10 @@ class Phase:
             job.generator(f"{what}rows", block.name),
             job.generator(f"{what}mix", block.name, job.device),
         )
-        fused = hyper.fused and compiler_works(job.device)
+        compiles = hyper.fused and compiler_works(job.device)
+        parts: list[Rounding | ActivationQuantizer] = [*(r for r in roundings if r.fusable), *attach.quantizers(block)]
+        compiled = parts if compiles else []
         regularizers = [rounding.regularizer for rounding in roundings]
-        compiled: list[Rounding | ActivationQuantizer] = [*roundings, *attach.quantizers(block)] if fused else []
         for part in compiled:
             part.fuse(True)
         with tensor_float(hyper.precision == "tf32"):
@@ -202,7 +215,9 @@ class Phase:
                 step.requires_grad_(False)
                 step.grad = None
         facts = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
-        facts |= {"iterations": len(losses)} | ({"fused": fused} if hyper.fused and not self.steps_alone else {})
+        facts["iterations"] = len(losses)
+        if hyper.fused and not self.steps_alone:
+            facts["fused"] = bool(compiled)
         return facts, set(idle)
 
     def learns(self, index: int) -> bool:

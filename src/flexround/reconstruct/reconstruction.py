@@ -38,7 +38,7 @@ class Reconstruction:
         mask: bool (N, T), True for the real tokens of each sample; None without padding.
 
     Raises:
-        SettingsError: ``fused`` for a rounding that has no compiled form, or a rate for a group that it lacks.
+        SettingsError: a rate for a group that the rounding lacks.
         InputError: layers of the blocks share their weight with another layer, blocks share a layer, the size of groups
             doesn't divide a linear's input channels, or groups of a transposed linear are asked for.
     """
@@ -54,11 +54,6 @@ class Reconstruction:
     mask: Tensor | None = None
 
     def __post_init__(self) -> None:
-        if self.hyper.fused and not getattr(self.rounding, "fusable", False):
-            raise SettingsError(
-                f"fused: true, but rounding {self.recipe.rounding} runs only as it is written; "
-                "set fused: false in the recipe's hyper, or have its forward heed self.fused and say fusable = True"
-            )
         self._refuse_groups()
         self._refuse_shared()
         self._refuse_group_size()

@@ -10,6 +10,10 @@ the standard error on its test set, so that cells with few runs, or none, can bo
 sqrt(2) because both the reference and what is compared with it vary; 4 because some hundred cells are compared at once
 and sd itself is known from few runs. Spreads are pooled, not taken cell by cell: that of three seeds is often near zero
 by chance. Full precision has one seed, so only the second spread is its own.
+
+Where no spread is known, sd is the cell's noise, because a network that is trained anew may move by as much. Weights
+that are used as they come can't: their sd is the standard error of the paired difference to the cell's rival, which
+shares the test set and the weights, if it is smaller; in full precision it is one test example, or 0.01.
 """
 
 import math
@@ -92,17 +96,34 @@ def spread(trials: Sequence[Trial], kind: Kind) -> Spread:
     return Spread(kind, sum(((value - mean) / unit) ** 2 for value in values), len(values) - 1)
 
 
-def allowed(cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool) -> Tolerance:
-    """Return the tolerance of a cell with trials, from the spreads over seeds, if it is quantized, and rounding."""
+def allowed(
+    cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool, alone: tuple[float, str]
+) -> Tolerance:
+    """Return the tolerance of a cell with trials, from the spreads over seeds, if it is quantized, and rounding.
+
+    ``alone`` is the standard deviation, and its source, of a cell of which neither is known.
+    """
     unit, found = noise(cell.trials[0]), []
     for name, pool in (("seeds", seeds if quantized else None), ("rounding", rounding)):
         if pool and (relative := pool.relative(kind)):
             found.append((unit * relative[0], f"{name}: {relative[1]}"))
     if len(cell.trials) - 1 >= OWN:
         found.append((statistics.stdev(trial.value for trial in cell.trials), f"own {len(cell.trials)} seeds"))
-    sd, source = max(found, key=lambda one: round(one[0], EXACT)) if found else (unit, "test set")
+    sd, source = max(found, key=lambda one: round(one[0], EXACT)) if found else alone
     limit = max(SDS * math.sqrt(2) * sd, step(cell.trials[0]))
     return Tolerance(cell.key, len(cell.trials), sd, rounded_up(limit), source)
+
+
+def alone(trial: Trial, trained: bool, pair: float | None) -> tuple[float, str]:
+    """Return a standard deviation without any spread: of a network trained here, or of weights as they come.
+
+    ``pair`` is the standard error of the difference to the cell's rival, None where it has none.
+    """
+    if trained:
+        return noise(trial), "test set"
+    if pair is None:
+        return step(trial), "smallest step"
+    return min((noise(trial), "test set"), (max(pair, step(trial)), "pair with its rival"))
 
 
 def rounded_up(limit: float) -> float:

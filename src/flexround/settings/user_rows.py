@@ -1,7 +1,7 @@
 """The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -120,34 +120,55 @@ def merge(params: Params, own: Own, file: Path) -> Params:
 
 
 def _beside(params: Params, name: str, own: OwnRounding) -> tuple[Params, list[OwnRow]]:
-    """Return the settings with the recipes of a user's rounding, and its rows of the scale's tables.
+    """Return the settings with the recipes of a user's rounding, and its rows of the scale's tables."""
+    label = look_up("like:", params.recipes.roundings, own.like).rpartition(":")[2]
+    code.check_rounding(params.rounding_target(own.rounding), own.options)
+    known, names = dict(params.recipes.recipes), _counterparts(params, name, own.like)
+    errors = [f"{other}: there is a recipe of this name; choose another" for other in names.values() if other in known]
+    rows = _rows_beside(params, names, label, name)
+    if not rows:
+        errors.append(f"like: {own.like}: no table of the scale {params.scale.name} has its rows")
+    for recipe, other in names.items():
+        select = tuple(names[candidate] for candidate in known[recipe].select)
+        change = {"select": select} if select else {"rounding": own.rounding, "options": own.options}
+        known[other] = known[recipe].model_copy(update=change)
+    learned = {recipe: other for recipe, other in names.items() if not known[recipe].select}
+    merged = params._replace(
+        recipes=params.recipes.model_copy(update={"recipes": known}),
+        like={**params.like, **{other: (recipe, own.hyper) for recipe, other in learned.items()}},
+    )
+    runs = [Run("", task, checkpoint, learned[r], 0) for task, checkpoint, r in params.shown() if r in learned]
+    for place, rule in enumerate(own.hyper):
+        errors += wrong_parts(Hyper, rule.set, f"hyper.{place}.set")
+        if not any(matching([rule], **vars(run) | dict(known[run.recipe])) for run in runs):
+            errors.append(f"hyper.{place}.when: fits none of its runs")
+    if errors:
+        raise SettingsError("\n".join(errors))
+    return merged, rows
+
+
+def _counterparts(params: Params, name: str, like: str) -> dict[str, str]:
+    """Return recipe of a table -> name of its counterpart, of the recipes of a rounding and choices among them.
 
     A recipe with options is a variant of its rounding, such as FlexRound with a fixed s1: no other rounding has it.
     """
-    label = look_up("like:", params.recipes.roundings, own.like).rpartition(":")[2]
-    code.check_rounding(params.rounding_target(own.rounding), own.options)
-    shown, known, rows = params.shown(), dict(params.recipes.recipes), list[OwnRow]()
-    plain = {key for *_, key in shown if known[key].rounding == own.like and not known[key].options}
-    names = {key: key.replace(own.like, name.lower()) for *_, key in shown if {*(known[key].select or [key])} <= plain}
-    errors = [f"{key}: there is a recipe of this name; choose another" for key in names.values() if key in known][:1]
-    for key in names:
-        select = tuple(names[other] for other in known[key].select)
-        change = {"select": select} if select else {"rounding": own.rounding, "options": own.options}
-        known[names[key]] = known[key].model_copy(update=change)
+    known, shown = params.recipes.recipes, [recipe for *_, recipe in params.shown()]
+    plain = {recipe for recipe in shown if known[recipe].rounding == like and not known[recipe].options}
+    return {
+        recipe: recipe.replace(like, name.lower()) for recipe in shown if {*(known[recipe].select or [recipe])} <= plain
+    }
+
+
+def _rows_beside(params: Params, names: Mapping[str, str], label: str, name: str) -> list[OwnRow]:
+    """Return a row for each row of the recipes ``names``, in every table that the scale can make."""
+    shown, rows = {*params.shown()}, list[OwnRow]()
     for table in params.tables.values():
-        for row in (row for row in table.rows() if row.recipe in names and {*table.runs()} <= {*shown}):
-            method = row.method.partition(" [")[0].removesuffix(" (Ours)").replace(label, name)
-            own_row = {"recipe": names[row.recipe], "method": method, "label": None, "table": table.number}
-            rows.append(OwnRow(**dict(row) | own_row | {"extra": ("N/A",) * len(row.extra)}))
-    errors += [] if rows else [f"like: {own.like}: no table of the scale {params.scale.name} has its rows"]
-    runs = [vars(Run("", *r, 0)) | {"recipe": names[r[2]]} | dict(known[names[r[2]]]) for r in shown if r[2] in plain]
-    for place, rule in enumerate(own.hyper):
-        errors += wrong_parts(Hyper, rule.set, f"hyper.{place}.set")
-        errors += [] if any(matching([rule], **run) for run in runs) else [f"hyper.{place}.when: fits none of its runs"]
-    if errors:
-        raise SettingsError("\n".join(errors))
-    like = {**params.like, **{names[key]: (key, own.hyper) for key in names if key in plain}}
-    return params._replace(recipes=params.recipes.model_copy(update={"recipes": known}), like=like), rows
+        for row in table.rows() if {*table.runs()} <= shown else ():
+            if row.recipe in names:
+                method = row.method.partition(" [")[0].removesuffix(" (Ours)").replace(label, name)
+                own = {"recipe": names[row.recipe], "method": method, "label": None, "table": table.number}
+                rows.append(OwnRow(**dict(row) | own | {"extra": ("N/A",) * len(row.extra)}))
+    return rows
 
 
 def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:

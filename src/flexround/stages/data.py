@@ -2,9 +2,8 @@
 
 import argparse
 import logging
-from pathlib import Path
 
-from flexround.io import artifacts
+from flexround.io import artifacts, sources
 from flexround.jobs.data import DataJob
 from flexround.settings import layout
 from flexround.tasks import protocol
@@ -16,8 +15,11 @@ def run(arguments: argparse.Namespace) -> None:
     """Run the stage."""
     job = DataJob.read(arguments.job)
     task = protocol.build(job.task)
+    inputs = {
+        layout.source_file(name): sources.verify(name, source, job.sources / source.file)
+        for name, source in job.origins.items()
+    }
     task.prepare(job.out, job.sources)
-    records = {path: artifacts.read_json(Path(path))["sha256"] for path in map(layout.source_file, job.task.sources)}
-    manifest = artifacts.read_manifest(job.out, verify=False) | {"place": str(job.out), "inputs": records}
+    manifest = artifacts.read_manifest(job.out, verify=False) | {"place": str(job.out), "inputs": inputs}
     artifacts.write_formatted(job.out / "manifest.json", manifest)
     log.info("%s: data in %s", job.name, job.out)

@@ -38,7 +38,6 @@ def parser() -> argparse.ArgumentParser:
         "--tables", type=Path, default=published_results.DIRECTORY, help="directory of the tables' CSV files"
     )
     arguments.add_argument("--page", type=Path, default=Path("docs/results.md"), help="page whose table is replaced")
-    arguments.add_argument("--claims", type=Path, help="claims.csv that the figure of the status is drawn from")
     arguments.add_argument("--drawn", type=Path, help="figure of the evidence, which is copied if it is there")
     arguments.add_argument("--figure", type=Path, required=True, help="where the figure is written")
     return arguments
@@ -48,7 +47,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Replace the table between its markers in the page, and write the figure if there is what it is made of.
 
     Raises:
-        InputError: the page has no markers, the table is missing, or the claims are missing or compare nothing.
+        InputError: the page has no markers, the table is missing, or the claims compare nothing.
     """
     table = status(arguments) if arguments.part == "status" else evidence(arguments)
     write_text(arguments.page, replaced(read_text(arguments.page), arguments.part, table))
@@ -58,10 +57,9 @@ def status(arguments: argparse.Namespace) -> str:
     """Draw the leads of the claims, and return the status of all tables."""
     params = load_params(arguments.scale)
     standings = [standing(table, arguments.tables / f"{table.name}.csv") for _, table in sorted(params.tables.items())]
-    if arguments.claims:
-        if not arguments.claims.exists():
-            raise InputError(f"{arguments.claims}: missing; make it first: make results/claims.csv")
-        lines = verdicts.against_adaround(verdicts.load(arguments.claims, params.scale))
+    claims = arguments.tables / published_results.published_name(params.scale, "claims.csv")
+    if claims.exists():
+        lines = verdicts.against_adaround(verdicts.load(claims, params.scale))
         drawn = leads.draw(lines, "FlexRound against AdaRound in every cell", params.scale.name)
         save(drawn, arguments.figure)
         log.info("%s", arguments.figure)

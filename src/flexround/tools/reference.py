@@ -2,6 +2,7 @@
 
 import argparse
 import logging
+from collections.abc import Mapping
 from pathlib import Path
 
 from flexround.errors import InputError
@@ -19,7 +20,7 @@ from flexround.results.table_csv import number
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.tables import Table
-from flexround.tools import cli
+from flexround.tools import cli, verify
 
 log = logging.getLogger(__name__)
 MARGIN = 1.25  # of what another kind of CPU moved
@@ -44,16 +45,19 @@ def run(arguments: argparse.Namespace) -> None:
     """Copy the tables, their claims and errata, and write tolerances.
 
     Raises:
-        InputError: no table, one with missing cells or with other seeds than the scale has.
+        InputError: no table, or one with missing cells, other cells than its evaluations give, or other seeds than the
+            scale has.
     """
     params, chosen = load_params(arguments.scale), checked_runs.load()
     directory = arguments.results / params.scale.name
     tables = cli.tables(params, directory)
+    for path, problem in verify.untrue(directory, params):
+        raise InputError(f"{path}: {problem}; make the table again")
     entries = [entry for path in tables.values() for entry in _complete(path, params, arguments.seeds)]
     shown = [params.tables[number] for number in tables]
     found = _cells(params, shown, params.scale.name, chosen.seeds, arguments.results)
     reordered = _cells(params, shown, arguments.rounding, 1, arguments.results) if arguments.rounding else {}
-    limits = _allowed(params, chosen, found, reordered)
+    limits = _allowed(params, chosen, found, reordered, {entry.key: entry.lead_stderr for entry in entries})
     if arguments.elsewhere:
         paths = [arguments.elsewhere / path.name for path in tables.values()]
         others = [entry for path in paths if path.exists() for entry in compare.read_entries(path)]
@@ -69,19 +73,30 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def _allowed(
-    params: Params, chosen: checked_runs.Subset, found: dict[Key, Cell], others: dict[Key, Cell]
+    params: Params,
+    chosen: checked_runs.Subset,
+    found: dict[Key, Cell],
+    others: dict[Key, Cell],
+    leads: Mapping[Key, float | None],
 ) -> dict[Key, Tolerance]:
-    """Return the tolerance of each cell; ``others`` were computed with sums in another order, as far as they are."""
+    """Return the tolerance of each cell.
+
+    ``others`` were computed with sums in another order, as far as they are; ``leads`` are the standard errors of the
+    differences between cells and their rivals.
+    """
     recipes = params.recipes.recipes
     kinds = {key: tolerances.kind(cell, chosen.family(cell.run.task), recipes) for key, cell in found.items()}
     once = {(cell.run, cell.trials[0].metric): key for key, cell in found.items()}  # tables share runs
     seeds = Pool(tolerances.spread(found[key].trials, kinds[key]) for key in once.values())
     pairs = {key: (found[key].trials[0], others[key].trials[0]) for key in once.values() if key in others}
     rounding = Pool(tolerances.spread(pair, kinds[key]) for key, pair in pairs.items())
-    return {
-        key: tolerances.allowed(cell, kinds[key], recipes[cell.run.recipe].quantized, seeds, rounding)
-        for key, cell in found.items()
-    }
+    limits = {}
+    for key, cell in found.items():
+        trained = params.train(cell.run.task, cell.run.checkpoint) is not None
+        alone = tolerances.alone(cell.trials[0], trained, leads.get(key))
+        quantized = recipes[cell.run.recipe].quantized
+        limits[key] = tolerances.allowed(cell, kinds[key], quantized, seeds, rounding, alone)
+    return limits
 
 
 def _widened(limits: dict[Key, Tolerance], entries: list[Entry], others: list[Entry]) -> dict[Key, Tolerance]:

@@ -50,7 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
             problems += _broken(path)
         except InputError as error:
             problems.append(_problem(error))
-    problems += _untrue(root, plan.params)
+    problems += untrue(root, plan.params)
     problems += [(file, "no manifest lists it") for file in files if file not in listed and file.name not in UNLISTED]
     for path, problem in problems:
         places = map(str, (path, *path.parents))
@@ -104,8 +104,11 @@ def _hashes(origin: Path) -> Any:
     return content.get("sha256", content.get("files"))
 
 
-def _untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
-    """Yield the tables of which a cell isn't what its evaluations give; a wrong evaluation is named itself."""
+def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
+    """Yield the tables below ``results/SCALE`` of which a cell isn't what its evaluations give, each with one cell.
+
+    An evaluation that is wrong itself says nothing of a table.
+    """
     for table in params.tables.values():
         path, seeds = root / f"{table.name}.csv", dict[str, int]()
         if not table.groups or not path.exists():

@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import Any
 
 import torch
@@ -173,10 +173,6 @@ def _quantize_output(module: nn.Module, _: tuple[Tensor, ...], output: Tensor) -
     return module.output_quantizer(output)  # type: ignore[operator]
 
 
-class Observed(Exception):
-    """An observer has seen a part of the rows: what follows in the block can't be calibrated on them yet."""
-
-
 def real(x: Tensor, kept: Tensor) -> Tensor:
     """Return the tokens of ``x`` that count by ``kept``, bool (n, T), or all of ``x`` if these are not its tokens.
 
@@ -192,31 +188,33 @@ def real(x: Tensor, kept: Tensor) -> Tensor:
 
 
 class Observer(nn.Module):
-    """Stands at a site during calibration: fixes the grid on the first tensor it sees, then quantizes with it.
+    """Stands at a site during calibration: quantizes with the grid of the first tensor it sees, or with a fixed one.
 
-    ``kept`` has an item for each part of the rows, if they come in several: bool (n, T), the tokens of that part that
-    count; None for all. The grid is that of all parts together.
+    ``kept``, bool (n, T), are the tokens that count for it; None for all. With ``waiting`` it passes tensors on until
+    `fix` is called. It notes itself there in the order of calls, the first of all with a copy of its tensor.
     """
 
-    def __init__(self, scheme: Scheme, method: str, p: float, kept: Sequence[Tensor | None] = (None,)) -> None:
+    def __init__(
+        self,
+        scheme: Scheme,
+        method: str,
+        p: float,
+        kept: Tensor | None = None,
+        waiting: dict["Observer", Tensor] | None = None,
+    ) -> None:
         super().__init__()
-        self.scheme, self.method, self.p, self.kept = scheme, method, p, kept
-        self.seen: list[Tensor] = []
+        self.scheme, self.method, self.p, self.kept, self.waiting = scheme, method, p, kept, waiting
         self.quantizer: ActivationQuantizer | None = None
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs.
-
-        Raises:
-            Observed: ``x`` is one of several parts, and the grid has not been fixed before.
-        """
+        """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs."""
+        if self.quantizer is None and self.waiting is not None:
+            self.waiting.setdefault(self, x.new_empty(0) if self.waiting else x.clone())  # the block may write on it
+            return x
         if self.quantizer is None:
-            kept = self.kept[len(self.seen)]
-            self.seen.append(x if kept is None else real(x, kept))
-            if len(self.seen) == len(self.kept):
-                seen = (self.seen[0] if len(self.seen) == 1 else torch.cat(self.seen)).float()
-                self.seen.clear()
-                self.quantizer = ActivationQuantizer(initial_grid(seen, self.scheme, self.method, self.p))
-            if len(self.kept) > 1:
-                raise Observed
+            self.fix(x if self.kept is None else real(x, self.kept))
         return self.quantizer(x)  # type: ignore[misc]
+
+    def fix(self, seen: Tensor) -> None:
+        """Take the grid of ``seen``, any shape."""
+        self.quantizer = ActivationQuantizer(initial_grid(seen.float(), self.scheme, self.method, self.p))

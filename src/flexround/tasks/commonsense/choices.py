@@ -32,7 +32,7 @@ class Kind(NamedTuple):
 def boolq(row: Row) -> Row:
     """Ask whether it is so."""
     query = f"{row['passage']}\nQuestion: {row['question']}?\nAnswer:"
-    return {"query": query, "choices": ["no", "yes"], "gold": int(row["answer"])}
+    return {"query": query, "choices": ["no", "yes"], "gold": int(row["label"])}
 
 
 def piqa(row: Row) -> Row:
@@ -89,7 +89,7 @@ def tidy(text: str) -> str:
 
 _EXAM = Kind(("question", "choices", "answerKey"), "test", "acc_norm", arc)
 KINDS = {
-    "boolq": Kind(("passage", "question", "answer"), "validation", "acc", boolq),
+    "boolq": Kind(("passage", "question", "label"), "validation", "acc", boolq),
     "piqa": Kind(("goal", "sol1", "sol2", "label"), "validation", "acc_norm", piqa),
     "hellaswag": Kind(("activity_label", "ctx_a", "ctx_b", "endings", "label"), "validation", "acc_norm", hellaswag),
     "winogrande": Kind(("sentence", "option1", "option2", "answer"), "validation", "acc", winogrande),

@@ -3,7 +3,7 @@
 The files of git repositories have the questions posed already, as JSON lines or plain text. Six are those of
 mosaicml/llm-foundry; HellaSwag is that of klosax/hellaswag_text_data. Their words become lm-eval's, but for three
 details: the last sentence of HellaSwag's contexts keeps its small letter, ARC has four choices only, and no title
-stands before BoolQ's passages (as in ``google/boolq``; lm-eval reads SuperGLUE's).
+stands before BoolQ's passages, as it does in SuperGLUE, which lm-eval reads.
 """
 
 import json
