@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from flexround.errors import SettingsError, suggest
 from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Count, Hyper, Positive, Recipe, Strict
-from flexround.settings.validation import given, read_yaml
+from flexround.settings.validation import load
 
 Kind = Literal["images", "texts"]
 
@@ -57,13 +57,8 @@ class Bill(Strict):
 
 @functools.cache
 def bill() -> Bill:
-    """Read ``params/bill.yaml``.
-
-    Raises:
-        SettingsError: what is wrong with it.
-    """
-    path = PARAMS / "bill.yaml"
-    return given(Bill, read_yaml(path), str(path))
+    """Read ``params/bill.yaml``."""
+    return load(Bill, PARAMS / "bill.yaml")
 
 
 class BlockCost(NamedTuple):
