@@ -87,4 +87,4 @@ def _edited(name: str, sha256: str, digest: str) -> bool:
     if _sha256(name) == sha256:
         return False
     path = ROOT / name
-    return path.suffix != ".py" or not path.is_file() or reach.digest(path) != digest
+    return path.suffix != ".py" or not path.is_file() or reach.digest(reach.parsed(path, path.read_bytes())) != digest
