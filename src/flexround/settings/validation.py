@@ -64,7 +64,8 @@ def parsed(text: str) -> Any:
     """Return what a text in YAML says; raise YAMLError for a syntax error, SettingsError for what ``plain`` refuses."""
     yaml_safety.check_structure(text)
     document = yaml.load(text, _Loader)
-    yaml_safety.check_values(document)
+    if errors := list(yaml_safety.wrong(document)):
+        raise SettingsError("\n".join(errors))
     return document
 
 
