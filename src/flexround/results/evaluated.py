@@ -1,4 +1,7 @@
-"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it. What it says is compared with them."""
+"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it. What it says is compared with them.
+
+A run that can't be used is an InputError, which all that is made of evaluated runs passes on.
+"""
 
 import dataclasses
 import math

@@ -1,4 +1,7 @@
-"""Paired statistics of two cells: the trials of each on the same examples, seed by seed."""
+"""Paired statistics of two cells: the trials of each on the same examples, seed by seed.
+
+Trials that can't be compared are an InputError, which contests, claims and the ranking pass on.
+"""
 
 import math
 from collections.abc import Sequence
