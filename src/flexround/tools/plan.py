@@ -60,7 +60,6 @@ def planned(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> dict[O
 
 
 def _report(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterator[str]:
-    """Yield the lines of the report."""
     names = list(dict.fromkeys(job.run.task for job in everything))
     seeds = " or ".join(map(str, sorted({plan.seeds(name) for name in names})))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {seeds} seed(s) per quantized run"
@@ -108,12 +107,10 @@ def _networks(plan: Plan, jobs: list[Output]) -> dict[tuple[str, str], cost.Netw
 
 
 def _stage(job: Output) -> Stage:
-    """Return the stage that a job asks for resources as."""
     return "finetune" if job.step == "finetune" else "reconstruct" if job.step == "reconstruct" else "evaluate"
 
 
 def _need(plan: Plan, job: Output, network: cost.NetworkCost) -> cost.Need:
-    """Return what a job needs."""
     task, params = job.run.task, plan.params
     checkpoint, recipe = params.checkpoint(job.run.checkpoint), params.recipe(job.run.recipe)
     if job.step == "finetune":

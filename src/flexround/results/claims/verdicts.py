@@ -212,7 +212,6 @@ def _published_side(comparison: Comparison) -> dict[str, str]:
 
 
 def _ours(comparison: Comparison) -> dict[str, str]:
-    """Return our margin, how sure it is, and the verdict."""
     lead, metric = comparison.lead, comparison.one.key.metric
     if lead is None:
         return {"verdict": NOT_RUN}
