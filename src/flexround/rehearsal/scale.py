@@ -63,12 +63,7 @@ SOURCE = "a rehearsal"
 
 
 def smaller(params: Params, scale: str, gpu: int = 0) -> dict[str, Any]:
-    """Return a scale named ``NAME`` that ``extends`` another, as its YAML file says it.
-
-    Args:
-        params: of the scale that is rehearsed.
-        scale: its name.
-        gpu: GPUs of a job that asks for any.
+    """Return a scale named ``NAME`` that ``extends`` another, as its YAML file says it; jobs get ``gpu`` GPUs or none.
 
     Raises:
         SettingsError: a task or a network that this module doesn't know how to make small.
