@@ -59,7 +59,11 @@ def load(path: Path, line: type[L], remedy: str) -> list[L]:
 
 
 def load_made(path: Path, line: type[L]) -> list[L]:
-    """Return the lines of a CSV file that this project writes, see :func:`read`; none if it isn't made."""
+    """Return the lines of a CSV file that this project writes; none if it isn't made.
+
+    Raises:
+        InputError: it is damaged, or of another version.
+    """
     return read(artifacts.read_text(path), line, str(path)) if path.exists() else []
 
 

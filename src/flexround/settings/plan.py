@@ -60,7 +60,11 @@ class Plan:
         return self.selected is None or checkpoint in self.selected
 
     def trials(self, task: str, checkpoint: str, recipe: str, seeds: int | None = None) -> list[Run]:
-        """Return a run per seed; what quantizes nothing has one. The scale must have the checkpoint."""
+        """Return a run per seed; what quantizes nothing has one.
+
+        Raises:
+            SettingsError: the scale does not have the checkpoint.
+        """
         self.params.checkpoint(checkpoint)
         count = (seeds or self.seeds(task)) if self.params.recipe(recipe).quantized else 1
         return [Run(self.scale.name, task, checkpoint, recipe, seed) for seed in range(count)]

@@ -59,6 +59,11 @@ class Module:
     """
 
     def __init__(self, name: str, path: Path) -> None:
+        """Read the file of a module.
+
+        Raises:
+            SettingsError: a syntax error, or a file that is not text in UTF-8.
+        """
         self.name, self.path = name, path
         self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         content = path.read_bytes()
