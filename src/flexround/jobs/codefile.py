@@ -27,6 +27,9 @@ def contents(*starts: str, files: tuple[str, ...] = ()) -> tuple[str, str]:
     Args:
         *starts: ``package.module`` or ``package.module:name`` of all code that the job starts with.
         files: other files of the project that the job reads, relative to the project.
+
+    Raises:
+        SettingsError: a file with a syntax error.
     """
     modules = reach.closure(*starts)
     lines = sorted({(str(_place(module.path)), module.digest) for module in modules})

@@ -42,6 +42,9 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
 
     The contests are those of the paper: its Tables 1 and 10 mark one winner across their rules. The best cell must beat
     each other one: the second best is not always the one that it is least sure to beat.
+
+    Raises:
+        InputError: rivals evaluated on different numbers of examples, or stale per-example scores.
     """
     contests: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -61,7 +64,11 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
 
 
 def between(cell: Cell, rival: Cell) -> Lead:
-    """Return how a cell stands against another; both have trials."""
+    """Return how a cell stands against another; both have trials.
+
+    Raises:
+        InputError: they were evaluated on different numbers of examples, or have stale per-example scores.
+    """
     sure = difference(cell.trials, rival.trials)
     several = max(len(cell.trials), len(rival.trials)) > 1
     value = sure.value if several else round(cell.median, DECIMALS) - round(rival.median, DECIMALS)

@@ -1,7 +1,4 @@
-"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it. What it says is compared with them.
-
-A run that can't be used is an InputError, which all that is made of evaluated runs passes on.
-"""
+"""Read one evaluated run: ``metrics.json`` and the per-example scores beside it. What it says is compared with them."""
 
 import dataclasses
 import math

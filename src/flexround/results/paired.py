@@ -1,7 +1,4 @@
-"""Paired statistics of two cells: the trials of each on the same examples, seed by seed.
-
-Trials that can't be compared are an InputError, which contests, claims and the ranking pass on.
-"""
+"""Paired statistics of two cells: the trials of each on the same examples, seed by seed."""
 
 import math
 from collections.abc import Sequence

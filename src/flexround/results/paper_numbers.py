@@ -63,5 +63,9 @@ def load_bold() -> frozenset[Key]:
 
 
 def load_figure7() -> list[Point]:
-    """Read the paper's points of figure 7 (accuracy against calibration size); errors are those of :func:`load`."""
+    """Read the paper's points of figure 7 (accuracy against calibration size).
+
+    Raises:
+        InputError: the file is missing or a line isn't what it should be.
+    """
     return typed_csv.load(FIGURE7, Point, RESTORE)

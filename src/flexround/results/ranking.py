@@ -59,7 +59,11 @@ def contests(cells: Sequence[Cell], entrants: Mapping[str, Entrant]) -> list[Con
 
 
 def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
-    """Return the outcome of each method of each contest."""
+    """Return the outcome of each method of each contest.
+
+    Raises:
+        InputError: methods evaluated on different numbers of examples, or stale per-example scores.
+    """
     compared = [_leads(contest) for contest in found]
     adjusted = iter(stats.false_discovery_control([lead.sure.p_value for leads in compared for lead in leads]))
     decided = [[(lead, lead.decided(next(adjusted))) for lead in leads] for leads in compared]
@@ -70,7 +74,11 @@ def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
 
 
 def to_csv(cells: Sequence[Cell], entrants: Mapping[str, Entrant], scale: str) -> str:
-    """Return the ranking of a scale, byte-stable: in all cells, then by family, then by setting and bits."""
+    """Return the ranking of a scale, byte-stable: in all cells, then by family, then by setting and bits.
+
+    Raises:
+        InputError: see :func:`judge`.
+    """
     lines = []
     for contest, outcomes in zip(found := contests(cells, entrants), judge(found), strict=True):
         run = next(iter(contest.values())).run

@@ -39,7 +39,11 @@ def of(plan: "Plan") -> Sizes:
 
 
 def values(shown: Sizes, scale: str, root: Path) -> dict[tuple[str, int], list[float]]:
-    """Return the values of all evaluated seeds of each method and calibration size of a scale."""
+    """Return the values of all evaluated seeds of each method and calibration size of a scale.
+
+    Raises:
+        InputError: an evaluated run that can't be used.
+    """
     every = itertools.product(shown.spec.recipes, shown.sizes)
     return {(m, size): [trial.value for trial in _trials(shown, m, size, scale, root)[1]] for m, size in every}
 
@@ -48,6 +52,9 @@ def collect(shown: Sizes, scale: str, root: Path) -> tuple[list[Cell], dict[Key,
     """Return a cell for each method and size of the scale or the paper, and the published numbers.
 
     All cells share one column, so that sizes can be compared with each other; ``root`` holds ``SCALE/evaluated/``.
+
+    Raises:
+        InputError: an evaluated run that can't be used.
     """
     spec, published = shown.spec, {(point.method, point.size): point.value for point in shown.points}
     every = sorted({*shown.sizes, *(point.size for point in shown.points)}, reverse=True)

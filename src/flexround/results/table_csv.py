@@ -23,7 +23,11 @@ FORMULA = re.compile(r"[=+@]|-[^-.\d]")
 
 
 def to_csv(cells: Iterable[Cell], numbers: Mapping[Key, float], table: Table, scale: ScaleFacts) -> str:
-    """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock."""
+    """Return the CSV of a table, byte-stable: fixed columns and decimals, LF, nothing that depends on the clock.
+
+    Raises:
+        InputError: rivals that can't be compared, see :func:`flexround.results.contests.leads`.
+    """
     cells = list(cells)
     by_key = leads(cells)
     return write(

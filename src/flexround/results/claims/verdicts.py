@@ -142,6 +142,9 @@ def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds
     """Return one line per comparison of a scale, whose p-values are adjusted for all of them; byte-stable.
 
     ``budgets`` are the iterations of a block, by ``budget_key``; ``bounds`` have those within which methods are equal.
+
+    Raises:
+        InputError: two cells were evaluated on different numbers of examples.
     """
     lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
     return write(with_outcomes(lines, bounds), Judgement._fields)
