@@ -23,13 +23,14 @@ from flexround.results import cells, paper_numbers
 from flexround.results.cells import Scope
 from flexround.results.claims import errata, specs, verdicts
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOISE
+from flexround.settings import validation
 from flexround.settings.layout import PARAMS, ROOT, Run
 from flexround.settings.plan import Plan
 from flexround.settings.validation import validate
 
 PAIR = ("strong", "weak")
 N18 = "ResNet-18"
-SPEC = specs.load()
+SPEC = validation.load(specs.Claims, PARAMS / "claims.yaml")
 BOUNDS = specs.Claims(claims={}, examples={}, equal_points=0.5, equal_percent=1)
 
 
@@ -171,7 +172,7 @@ def test_outcome(margin: str, noise: str, p: str, metric: str, outcome: str, exa
 @pytest.mark.parametrize(("name", "params"), [("claims.csv", "claims"), ("real-claims.csv", "claims-real")])
 def test_published_outcomes_follow_from_the_file_and_scipy(name: str, params: str) -> None:
     lines = list(csv.DictReader(reference(name).splitlines()))
-    assert verdicts.with_outcomes(lines, specs.load(PARAMS / f"{params}.yaml")) == lines
+    assert verdicts.with_outcomes(lines, validation.load(specs.Claims, PARAMS / f"{params}.yaml")) == lines
     p, adjusted = ([float(each[name]) for each in lines if each["p_value"]] for name in ("p_value", "p_adjusted"))
     assert adjusted == pytest.approx(list(stats.false_discovery_control(p)), abs=5.1e-5)
 
@@ -242,7 +243,7 @@ def test_flexround_is_compared_with_adaround_wherever_both_stand(scale: str, lea
     everything = Scope(scale, params.recipes.recipes, 1, Path("nowhere"))
     tables = {t.place: cells.collect(t, everything) for t in params.tables.values() if t.groups}
     both = {(cell.run, cell.metric): place for place, of in tables.items() for cell, _ in facing.matches(of)}
-    claims = specs.load(params.scale.claims_file).claims.values()
+    claims = validation.load(specs.Claims, params.scale.claims_file).claims.values()
     pairs = [pair for claim in claims for place in claim.places for pair in claim.matches(tables.get(place, []))]
     claimed = {(one.run, one.metric) for one, other in pairs if "adaround" in other.run.recipe}
     assert len(both) >= least

@@ -44,7 +44,7 @@ from flexround.rehearsal import project, scale
 from flexround.results import evaluated, grid
 from flexround.results.claims import specs
 from flexround.results.render import job_costs, origins
-from flexround.settings import load, user_rows
+from flexround.settings import load, user_rows, validation
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.plan import Plan
 from flexround.stages import finetune
@@ -134,7 +134,7 @@ def read_settings(d):
     """Read all settings of a scale and resolve runs of it, as Snakemake does before it starts a job."""
     with mock.patch.object(load, "PARAMS", d / "params"):
         plan = Plan(user_rows.configured("real", str(d / "own.yaml")))
-        specs.load(d / "params/claims-real.yaml")
+        validation.load(specs.Claims, d / "params/claims-real.yaml")
     runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
     for run in [*runs, *(run for number in plan.complete_figures() for run in plan.figure_runs(number))][:30]:
         if plan.params.recipe(run.recipe).setting:

@@ -48,7 +48,7 @@ def merged(mini, home, **changes):
     """Return the settings with the example, changed."""
     file = home / "my_rounding.yaml"
     file.write_text(yaml.safe_dump(yaml.safe_load(file.read_text()) | changes))
-    return user_rows.merge(mini, user_rows.read(file), file)
+    return user_rows.merge(mini, file)
 
 
 def mistakes(mini, home, **changes):

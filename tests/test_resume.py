@@ -10,6 +10,7 @@ import os
 import re
 import shutil
 import socket
+import sys
 from argparse import Namespace
 from importlib import metadata
 from types import SimpleNamespace
@@ -26,7 +27,7 @@ from safetensors.torch import load_file
 
 from flexround.errors import InputError
 from flexround.io import resume
-from flexround.jobs import command, execution
+from flexround.jobs import codefile, execution
 from flexround.tasks.commonsense import harness
 from flexround.tasks.text import lora_training
 from flexround.tasks.text import training as text_training
@@ -183,14 +184,19 @@ def test_the_machine_and_its_threads_decide_where_work_is_kept(tmp_path, monkeyp
 
 
 def test_packages_and_the_files_that_a_task_reads_decide_where_work_is_kept(tmp_path, monkeypatch):
-    monkeypatch.setattr(execution, "run", lambda given: given.state)
+    stage = SimpleNamespace(run=lambda given: kept.append(given.state))
+    monkeypatch.setitem(sys.modules, "my_stage", stage)
+    monkeypatch.setattr(codefile.Code, "check", lambda *_, **__: None)
     (tmp_path / "job.json").write_text(json.dumps({"code": str(tmp_path / "sha256")}))
 
     def place(question):
         sources = {"modules": [], "files": {"params/lm_eval/piqa.yaml": [question, question]}}
         (tmp_path / "sources.json").write_text(json.dumps(sources))
-        return command.run(Namespace(job=tmp_path / "job.json", state=tmp_path / "state"))
+        given = Namespace(module="my_stage", job=tmp_path / "job.json", state=tmp_path / "state", threads=1)
+        assert execution.run(given) == 0
+        return kept[-1]
 
+    kept = []
     places = [place("one"), place("another")]
     assert place("one") == places[0]
     monkeypatch.setattr(metadata, "version", lambda name: "0.1")

@@ -49,7 +49,8 @@ def refused(call, *arguments):
 def hyper(**changes):
     """Validate hyper-parameters as those of a run."""
     values = toy.HYPER | changes
-    yaml_safety.check_values(values)
+    if lines := list(yaml_safety.wrong(values)):
+        raise SettingsError("\n".join(lines))
     return validation.given(Hyper, values, "file")
 
 
@@ -106,7 +107,7 @@ def test_any_file_is_read_or_refused(tmp_path, content):
     path = tmp_path / "file.yaml"
     path.write_bytes(content)
     try:
-        yaml_safety.check_values(read_yaml(path))
+        assert not [*yaml_safety.wrong(read_yaml(path))]
     except SettingsError as error:
         found = str(error)
     else:

@@ -128,7 +128,6 @@ class _Wanted:
         return found
 
     def _plain(self, content: Path) -> tuple[int, str]:
-        """Return the bytes and the sha256 of a file or a directory."""
         members = _members(content)
         if lacking := [pattern for pattern in self.source.files if not fnmatch.filter(members, pattern)]:
             raise self.error(f"it has no {', '.join(lacking)}")

@@ -6,10 +6,10 @@ from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
 from flexround.jobs.shared import RESULTS, ShowingJob
 from flexround.results import paper_numbers, sample_sizes
-from flexround.results.claims import specs
-from flexround.results.claims.specs import Claims
+from flexround.results.claims.specs import Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
+from flexround.settings import validation
 from flexround.settings.layout import Run
 from flexround.settings.tables import Table
 
@@ -32,7 +32,7 @@ def resolve(plan: Plan) -> Planned:
         tables=tables,
         bold=tuple(sorted(paper_numbers.load_bold())) if plan.scale.shows.published else (),
         budgets=budgets(plan),
-        claims=specs.load(plan.scale.claims_file),
+        claims=validation.load(Claims, plan.scale.claims_file),
         sizes=sample_sizes.of(plan),
         out=RESULTS / plan.scale.name / "claims.csv",
     )
@@ -47,7 +47,7 @@ def budgets(plan: Plan) -> dict[str, int]:
     runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
     runs += [run for number in plan.complete_figures() for run in plan.figure_runs(number)]
     quantized = (run for run in runs if plan.params.recipe(run.recipe).quantized)
-    return {specs.budget_key(run): _iterations(plan, run) for run in quantized}
+    return {budget_key(run): _iterations(plan, run) for run in quantized}
 
 
 def _iterations(plan: Plan, run: Run) -> int:

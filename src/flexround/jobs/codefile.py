@@ -7,14 +7,17 @@ which takes a millisecond, and reads the syntax tree of a file whose sha256 diff
 
 import functools
 import json
+from importlib import metadata
 from pathlib import Path
 
 from flexround.errors import InputError
 from flexround.io import artifacts
+from flexround.machine.seeding import derive
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
 SOURCES = "sources.json"
+DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 
 
 @functools.cache
@@ -62,6 +65,16 @@ class Code:
         self.modules, self.files = sources["modules"], sources["files"]
         self.begun = self._times()
 
+    @property
+    def surroundings(self) -> str:
+        """A hash of what decides a job's bits beside its fingerprint (io/resume.py): packages, and files it reads.
+
+        Not there, where it would make all results stale.
+        """
+        files = {name: known for name, known in self.files.items() if not name.endswith(".py")}
+        versions = [metadata.version(name) for name in DECISIVE]
+        return f"{derive(json.dumps([versions, files], sort_keys=True)):016x}"
+
     def check(self, imported: bool = False) -> None:
         """Compare the files with the plan, after the imports also with the times at which this object was made.
 
@@ -87,4 +100,4 @@ def _edited(name: str, sha256: str, digest: str) -> bool:
     if _sha256(name) == sha256:
         return False
     path = ROOT / name
-    return path.suffix != ".py" or not path.is_file() or reach.digest(path) != digest
+    return path.suffix != ".py" or not path.is_file() or reach.digest(reach.parsed(path, path.read_bytes())) != digest

@@ -98,11 +98,9 @@ def main() -> NoReturn:
 
 
 def run(given: argparse.Namespace) -> int:
-    """Do a job in this process and return its exit code; unfinished work of other packages is left alone."""
-    from flexround.jobs import execution, unfinished  # logging and what else the client can do without
+    """Do a job in this process and return its exit code."""
+    from flexround.jobs import execution  # logging and what else the client can do without
 
-    if "state" in given:
-        given.state /= unfinished.surroundings(given.job)
     return execution.run(given)
 
 

@@ -39,6 +39,8 @@ def run(arguments: argparse.Namespace) -> int:
         stage = arguments.module.rpartition(".")[2]
         with hardware.enough(stage, "a larger mem_mb (resources, needs) where it limits the job"):
             code = codefile.Code(arguments.job)
+            if "state" in vars(arguments):  # unfinished work of other packages is left alone
+                arguments.state /= code.surroundings
             with threads.held(arguments.threads):
                 module = importlib.import_module(arguments.module)
                 for name in code.modules:  # also those that the job imports later: no edit reaches them any more

@@ -61,7 +61,6 @@ def resolve(plan: Plan, number: int) -> Planned:
 
 
 def _shift(plan: Plan, panel: Panel) -> Shift:
-    """Return one weight with its networks."""
     run = Run(plan.scale.name, panel.task, panel.checkpoint, panel.recipe, 0)
     known = network(plan, panel.task, panel.checkpoint)
     return Shift(

@@ -57,19 +57,12 @@ class MeasuredJob(NetworkJob):
 
 
 class Planned(NamedTuple):
-    """A job as it is planned.
+    """A job as it is planned; without ``code`` it depends on none."""
 
-    Attributes:
-        job: the job, without its code file.
-        reads: the results that its rule reads.
-        code: ``package.module:name`` of all code that settings make the stage import; None if it depends on no code.
-        files: files of the project that its rule reads, too, and whose content counts as code does.
-    """
-
-    job: Job
-    reads: Iterable[str | Path] = ()
-    code: tuple[str, ...] | None = ()
-    files: tuple[str, ...] = ()
+    job: Job  # without its code file
+    reads: Iterable[str | Path] = ()  # the results that its rule reads
+    code: tuple[str, ...] | None = ()  # package.module:name of all code that settings make the stage import
+    files: tuple[str, ...] = ()  # of the project, that its rule reads, too, and whose content counts as code does
 
 
 def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:

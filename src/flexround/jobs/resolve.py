@@ -12,8 +12,8 @@ from pathlib import Path
 from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import codefile
+from flexround.jobs.codefile import DECISIVE
 from flexround.jobs.jobfile import Planned
-from flexround.jobs.unfinished import DECISIVE
 from flexround.machine.seeding import derive
 from flexround.settings import layout
 from flexround.settings.layout import CODE

@@ -1,15 +1,14 @@
 """``params/regress.yaml``: families of tasks, and the runs of each that ``make regress`` makes again. No torch here."""
 
 import fnmatch
-from pathlib import Path
 from typing import Annotated
 
 from pydantic import Field
 
 from flexround.errors import SettingsError
+from flexround.settings import validation
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import Count, Strict
-from flexround.settings.validation import given, read_yaml
 
 SUBSET = PARAMS / "regress.yaml"
 
@@ -56,10 +55,6 @@ class Subset(Strict):
         raise SettingsError(f"{SUBSET}: task {task!r} is in no family; add it to `tasks` of one")
 
 
-def load(path: Path = SUBSET) -> Subset:
-    """Read the families.
-
-    Raises:
-        SettingsError: all errors of the file together.
-    """
-    return given(Subset, read_yaml(path), str(path))
+def load() -> Subset:
+    """Read the families."""
+    return validation.load(Subset, SUBSET)

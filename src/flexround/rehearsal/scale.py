@@ -63,12 +63,7 @@ SOURCE = "a rehearsal"
 
 
 def smaller(params: Params, scale: str, gpu: int = 0) -> dict[str, Any]:
-    """Return a scale named ``NAME`` that ``extends`` another, as its YAML file says it.
-
-    Args:
-        params: of the scale that is rehearsed.
-        scale: its name.
-        gpu: GPUs of a job that asks for any.
+    """Return a scale named ``NAME`` that ``extends`` another, as its YAML file says it; jobs get ``gpu`` GPUs or none.
 
     Raises:
         SettingsError: a task or a network that this module doesn't know how to make small.
@@ -92,14 +87,12 @@ def smaller(params: Params, scale: str, gpu: int = 0) -> dict[str, Any]:
 
 
 def _options(name: str, task: Any) -> dict[str, Any]:
-    """Return the smaller options of a task."""
     if task.module not in OPTIONS:
         raise SettingsError(f"task {name}: no small options for {task.module}; add them to {__name__}.OPTIONS")
     return OPTIONS[task.module] | ({"heldout": HELDOUT} if task.options.get("heldout") else {})
 
 
 def _checkpoint(name: str, checkpoint: Checkpoint) -> dict[str, Any]:
-    """Return the smaller network of a checkpoint."""
     factory = checkpoint.model.factory
     if factory not in ARGUMENTS:
         raise SettingsError(f"checkpoint {name}: no small arguments for {factory}; add them to {__name__}.ARGUMENTS")

@@ -68,13 +68,9 @@ def load_made(path: Path, line: type[L]) -> list[L]:
 
 
 def read(text: str, line: type[L], name: str, remedy: str = "make it again") -> list[L]:
-    """Return the lines of a CSV.
+    """Return the lines of a CSV, ``name`` and ``remedy`` are for errors: what it is called, and what helps.
 
-    Args:
-        text: of the file.
-        line: NamedTuple whose fields are the columns, see :func:`columns`; their types are keys of ``KINDS``.
-        name: what the file is called in errors.
-        remedy: what helps, for errors.
+    A ``line`` is a NamedTuple whose fields are the columns, see :func:`columns`; their types are keys of ``KINDS``.
 
     Raises:
         InputError: other columns, a line of another length, or text in a column of numbers.

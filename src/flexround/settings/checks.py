@@ -5,8 +5,8 @@ What a value may be by itself is checked by its type (``schema.py``) when its fi
 
 import fnmatch
 import itertools
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any, get_args
+from collections.abc import Callable, Iterable
+from typing import get_args
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
@@ -32,12 +32,9 @@ def check(params: Params) -> None:
     if not errors:
         errors = [line for pair in params.pairs() for line in attempt("", params.gate, *pair)]
         errors += check_runs(params, params.recipes.made("setting")) + _check_trained(params)
-        figure, tasks = params.figures.sample_size, params.scale.tasks
-        errors += (
-            attempt("", params.check_metric, f"params/{params.scale.shows.figures}", figure.task, figure.metric)
-            if figure.task in tasks
-            else []
-        )
+        figure, where = params.figures.sample_size, f"params/{params.scale.shows.figures}"
+        if figure.task in params.scale.tasks:
+            errors += attempt("", params.check_metric, where, figure.task, figure.metric)
     if not errors:
         errors = [f"{table.file}: {line}" for table in params.tables.values() for line in check_bits(params, table)]
     if errors:
@@ -131,12 +128,8 @@ def _check_task(task: TaskSpec) -> None:
 def _check_rules(params: Params) -> list[str]:
     """Check the hyper-parameters of each rule by itself, where its file is known."""
     files = {"params/defaults.yaml": params.defaults.hyper, f"scale {params.scale.name}": params.scale.hyper}
-    return [
-        line
-        for where, rules in files.items()
-        for i, rule in enumerate(rules)
-        for line in wrong_parts(Hyper, rule.set, f"{where}: hyper.{i}.set")
-    ]
+    sets = {f"{where}: hyper.{i}.set": rule.set for where, rules in files.items() for i, rule in enumerate(rules)}
+    return [line for where, values in sets.items() for line in wrong_parts(Hyper, values, where)]
 
 
 def _check_trained(params: Params) -> list[str]:
@@ -176,26 +169,15 @@ def check_bits(params: Params, table: Table) -> list[str]:
 
 def _check_patterns(params: Params) -> list[str]:
     """Check that every pattern of a scale's rules fits something: a rule with a typo in it would be lost in silence."""
-    recipes = params.recipes.recipes
-    known: dict[str, list[str]] = {
-        "task": list(params.scale.tasks),
-        "checkpoint": list(params.scale.checkpoints),
-        "recipe": list(recipes),
-    }
-    known["stage"] = list(params.scale.resources)
+    scale, recipes = params.scale, params.recipes.recipes
+    known: dict[str, Iterable[str]] = {"task": scale.tasks, "checkpoint": scale.checkpoints, "stage": scale.resources}
+    known["recipe"] = recipes
     for field in ("setting", "rounding", "w_bits", "a_bits"):
-        known[field] = sorted({str(getattr(recipe, field)) for recipe in recipes.values()})
-    rules: dict[str, Sequence[Any]] = {
-        "hyper": params.scale.hyper,
-        "train": params.scale.train,
-        "gates": params.scale.gates,
-        "trials": params.scale.trials,
-        "needs": params.scale.needs,
-    }
+        known[field] = {str(getattr(recipe, field)) for recipe in recipes.values()}
     return [
-        f"scale {params.scale.name}: {kind}.{number}.when.{field}: nothing fits; " + suggest(str(pattern), known[field])
-        for kind, of_kind in rules.items()
-        for number, rule in enumerate(of_kind)
+        f"scale {scale.name}: {kind}.{number}.when.{field}: nothing fits; " + suggest(str(pattern), known[field])
+        for kind in ("hyper", "train", "gates", "trials", "needs")
+        for number, rule in enumerate(getattr(scale, kind))
         for field, pattern in rule.when.items()
         if not fnmatch.filter(known[field], str(pattern))
     ]

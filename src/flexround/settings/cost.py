@@ -6,7 +6,7 @@ from typing import Any, Literal, NamedTuple
 from flexround.errors import SettingsError, suggest
 from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Count, Hyper, Positive, Recipe, Strict
-from flexround.settings.validation import given, read_yaml
+from flexround.settings.validation import load
 
 Kind = Literal["images", "texts"]
 
@@ -57,13 +57,8 @@ class Bill(Strict):
 
 @functools.cache
 def bill() -> Bill:
-    """Read ``params/bill.yaml``.
-
-    Raises:
-        SettingsError: what is wrong with it.
-    """
-    path = PARAMS / "bill.yaml"
-    return given(Bill, read_yaml(path), str(path))
+    """Read ``params/bill.yaml``."""
+    return load(Bill, PARAMS / "bill.yaml")
 
 
 class BlockCost(NamedTuple):
@@ -111,7 +106,6 @@ class Need(NamedTuple):
 
 
 def _size(task: str) -> Size:
-    """Return the size of a task's data."""
     if task not in bill().tasks:
         raise SettingsError(f"params/bill.yaml: tasks: {suggest(task, bill().tasks)}; give its rows there")
     return bill().tasks[task]
@@ -142,9 +136,8 @@ def training(task: str, network: NetworkCost, settings: dict[str, Any] | None, s
     again, adapters = bool(settings.get("checkpointing")), settings.get("lora") is not None
     rows = size.train * settings["epochs"] * (BOTH_WAYS + again - adapters)
     kept = sum(4 * block.row if again else block.saved * BYTES[precision] / 4 for block in network.blocks)
-    gpu = (2 if adapters else TRAINED) * network.parameters + at_once * (
-        kept + network.saved + LOGIT_BYTES * network.logits
-    )
+    sample = kept + network.saved + LOGIT_BYTES * network.logits
+    gpu = (2 if adapters else TRAINED) * network.parameters + at_once * sample
     return Need(
         network.seconds(rows * _part(size.mean, network), rows / at_once, precision),
         1e9 * machine.context_gb + gpu,

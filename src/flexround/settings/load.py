@@ -118,8 +118,10 @@ def load_params(scale: str) -> Params:
     if found and found.tables:
         if shows.published or files:
             errors.append(f"{path}: tables: {OWN_SERIES}")
-        numbered = [_numbered(shows.tables, *table) for table in enumerate(found.tables, 1)]
-        tables = [read(Table, path, table, f": tables.{i}") for i, table in enumerate(numbered)]
+        tables = []
+        for i, own_table in enumerate(found.tables):  # the place in the list is a part of the name
+            named = {"series": shows.tables, "number": i + 1, "label": f"tab:{shows.tables}{i + 1}"}
+            tables.append(read(Table, path, named | own_table, f": tables.{i}"))
     else:
         tables = [read(Table, file) for file in files]
     own = placed(found.sources, path.parent) if found else {}
@@ -134,11 +136,6 @@ def load_params(scale: str) -> Params:
     _check_shown(params)
     checks.check(params)
     return params
-
-
-def _numbered(series: str, number: int, table: dict[str, Any]) -> dict[str, Any]:
-    """Return a table of a scale's own file with its name, of which the place in the list is a part."""
-    return {"series": series, "number": number, "label": f"tab:{series}{number}"} | table
 
 
 def _check_shown(params: Params) -> None:

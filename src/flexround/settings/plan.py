@@ -57,7 +57,6 @@ class Plan:
         return self._seeds or self.params.seeds(task)
 
     def _chosen(self, checkpoint: str) -> bool:
-        """Whether the cells of a checkpoint are to be made."""
         return self.selected is None or checkpoint in self.selected
 
     def trials(self, task: str, checkpoint: str, recipe: str, seeds: int | None = None) -> list[Run]:
@@ -110,7 +109,6 @@ class Plan:
         return names + [f"figure{number}.{kind}" for number in figures for kind in ("pdf", "png")]
 
     def _has(self, pairs: Iterable[tuple[str, str]]) -> bool:
-        """Whether the scale has these tasks and checkpoints."""
         return all(task in self.scale.tasks and name in self.scale.checkpoints for task, name in pairs)
 
     def pretrained(self) -> dict[str, str]:

@@ -68,7 +68,7 @@ class Module:
         self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         content = path.read_bytes()
         self.sha256 = hashlib.sha256(content).hexdigest()
-        self._tree = tree = _parsed(path, content)
+        self._tree = tree = parsed(path, content)
         self.imports = {self.package, *self._imports(tree)}
         self.nodes: dict[str, ast.AST] = {}
         self.imported: dict[str, Symbol] = {}
@@ -77,8 +77,8 @@ class Module:
 
     @functools.cached_property
     def digest(self) -> str:
-        """Return the sha256 of the syntax tree without docstrings."""
-        return _digest(self._tree)
+        """The sha256 of the syntax tree without docstrings."""
+        return digest(self._tree)
 
     def _imports(self, node: ast.AST) -> Iterator[str]:
         """Yield the modules that a tree imports or names."""
@@ -118,8 +118,12 @@ class Module:
                 self._read(child)
 
 
-def _parsed(path: Path, content: bytes) -> ast.Module:
-    """Return the syntax tree of a file."""
+def parsed(path: Path, content: bytes) -> ast.Module:
+    """Return the syntax tree of a file.
+
+    Raises:
+        SettingsError: a syntax error, or no text in UTF-8.
+    """
     try:
         return ast.parse(content.decode())
     except SyntaxError as error:
@@ -128,23 +132,15 @@ def _parsed(path: Path, content: bytes) -> ast.Module:
         raise SettingsError(f"{path}: not Python ({error})") from error
 
 
-def digest(path: Path) -> str:
-    """Return the digest of a file as :attr:`Module.digest` has it.
-
-    Raises:
-        SettingsError: a syntax error, or a file that is not text in UTF-8.
-    """
-    return _digest(_parsed(path, path.read_bytes()))
-
-
-def _digest(tree: ast.Module) -> str:
+def digest(tree: ast.Module) -> str:
+    """Return the sha256 of a syntax tree without docstrings."""
     return hashlib.sha256(_text(tree).encode()).hexdigest()
 
 
 def _text(node: object) -> str:
     """Return a syntax tree as text that is the same for every version of Python; docstrings are left out."""
     if isinstance(node, list):
-        return f"[{','.join(_text(item) for item in node if not _is_text(item))}]"
+        return f"[{','.join(_text(item) for item in node if not _is_docstring(item))}]"
     if not isinstance(node, ast.AST):
         return repr(node)
     fields = ((name, value) for name, value in ast.iter_fields(node) if name not in ("ctx", "kind", "type_comment"))
@@ -152,8 +148,7 @@ def _text(node: object) -> str:
     return f"{type(node).__name__}({inner})"
 
 
-def _is_text(node: object) -> bool:
-    """Whether a statement is a string alone: a docstring."""
+def _is_docstring(node: object) -> bool:
     return isinstance(node, ast.Expr) and isinstance(node.value, ast.Constant) and isinstance(node.value.value, str)
 
 

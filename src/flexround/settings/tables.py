@@ -114,15 +114,14 @@ class Table(Strict):
             raise ValueError(f"settings: {wrong} not among the table's tasks")
         if self.groups and "Method" not in self.descriptive:
             raise ValueError("descriptive: one of the headers must be Method")
-        left = (
-            1 + any(row.section for row in self.rows()) + any(row.bits for row in self.rows())
-        )  # the method's cell, too
-        for row in self.rows():
+        rows = self.rows()
+        left = 1 + any(row.section for row in rows) + any(row.bits for row in rows)  # the method's cell, too
+        for row in rows:
             if left + len(row.extra) != len(self.descriptive):
                 cells = f"the row {row.section} {row.method} has {left + len(row.extra)} cells left of the numbers"
                 way = "give one for each of section, bits, extra and Method that a row has"
                 raise ValueError(f"descriptive: {len(self.descriptive)} headers, but {cells}; {way}")
-        for row, column, key in itertools.product(self.rows(), self.columns, ("task", "checkpoint", "metrics")):
+        for row, column, key in itertools.product(rows, self.columns, ("task", "checkpoint", "metrics")):
             if (getattr(row, key) is None) == (getattr(column, key) is None):
                 place = f"the row {row.section} {row.method} or in the column {column.name}"
                 raise ValueError(f"{key}: give it in {place}, and only in one of them")
@@ -136,7 +135,7 @@ class Table(Strict):
                     f"metric_names: two metrics of the column {cell.column.name} have one name; make two columns"
                 )
         for erratum in self.errata:
-            if erratum.row > len(self.rows()) or erratum.column not in names:
+            if erratum.row > len(rows) or erratum.column not in names:
                 raise ValueError(f"errata: no row {erratum.row} with a column {erratum.column}")
         return self
 
@@ -188,16 +187,11 @@ class Table(Strict):
 
     def row_cells(self, row: Row) -> list[CellSpec]:
         """Return the cells of a row in order."""
-        return [
-            CellSpec(
-                row,
-                column,
-                row.task or column.task or "",
-                row.checkpoint or column.checkpoint or "",
-                row.metrics or column.metrics or (),
-            )
-            for column in self.columns
-        ]
+        cells = []
+        for column in self.columns:
+            task, checkpoint = row.task or column.task or "", row.checkpoint or column.checkpoint or ""
+            cells.append(CellSpec(row, column, task, checkpoint, row.metrics or column.metrics or ()))
+        return cells
 
     def runs(self) -> list[tuple[str, str, str]]:
         """Return the (task, checkpoint, recipe) of each cell."""

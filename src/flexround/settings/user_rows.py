@@ -51,7 +51,7 @@ def configured(scale: str, file: str | None) -> Params:
         return params
     path = Path(file).expanduser()
     import_beside(path)
-    return merge(params, read(path), path)
+    return merge(params, path)
 
 
 def claim(name: str, scale: str, root: Path = Path()) -> None:
@@ -74,22 +74,13 @@ def given_as(name: str, root: Path = Path()) -> str:
     return note.read_text() if note.exists() else name
 
 
-def read(file: Path) -> Own:
-    """Read the user's file.
+def merge(params: Params, file: Path) -> Params:
+    """Return the settings with the recipes and rows of a user's file among them.
 
     Raises:
-        SettingsError: it is missing, or all that is wrong in it, with its keys.
+        SettingsError: the file is missing, or everything in it that is wrong or doesn't fit together.
     """
-    return given(Own, read_yaml(file) or {}, str(file))
-
-
-def merge(params: Params, own: Own, file: Path) -> Params:
-    """Return the settings with the user's recipes and rows among them; ``file`` is named in errors.
-
-    Raises:
-        SettingsError: everything that doesn't fit together.
-    """
-    errors: list[str] = []
+    own, errors = given(Own, read_yaml(file) or {}, str(file)), list[str]()
     recipes = Recipes(roundings=params.recipes.roundings, recipes=params.recipes.recipes | own.recipes)
     merged = params._replace(recipes=recipes, tables=dict(params.tables))
     for name, recipe in own.recipes.items():

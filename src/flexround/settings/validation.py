@@ -55,11 +55,17 @@ def read_yaml(path: Path) -> Any:
         raise SettingsError(f"{path}: a value can't be read ({error}); write it in quotes if it is text") from error
 
 
+def load(model: type[S], path: Path) -> S:
+    """Read a YAML file and validate it as :func:`given` does."""
+    return given(model, read_yaml(path), str(path))
+
+
 def parsed(text: str) -> Any:
     """Return what a text in YAML says; raise YAMLError for a syntax error, SettingsError for what ``plain`` refuses."""
     yaml_safety.check_structure(text)
     document = yaml.load(text, _Loader)
-    yaml_safety.check_values(document)
+    if errors := list(yaml_safety.wrong(document)):
+        raise SettingsError("\n".join(errors))
     return document
 
 

@@ -54,29 +54,18 @@ def check_structure(text: str) -> None:
             inside.append((opened, before + size))
 
 
-def check_values(document: Any) -> None:
-    """Check the keys and values of a document.
-
-    Raises:
-        SettingsError: a line for each number that isn't finite or far too large, each text with control characters, and
-            each value or key of another kind.
-    """
-    if errors := list(_wrong(document, ())):
-        raise SettingsError("\n".join(errors))
-
-
-def _wrong(value: Any, place: tuple[str, ...]) -> Iterator[str]:
-    """Yield a line for everything that can't be meant."""
+def wrong(value: Any, place: tuple[str, ...] = ()) -> Iterator[str]:
+    """Yield a line for each number that isn't finite or far too large, text with control characters, or other kind."""
     where = f"{'.'.join(place) or 'the file'} = {str(value)[:60]!r}"
     if isinstance(value, dict):
         for key, inner in value.items():
             if not isinstance(key, str | int) or isinstance(key, bool) or CONTROL.search(str(key)):
                 yield f"{'.'.join((*place, str(key)))!r}: not a name; write it in quotes"
             else:
-                yield from _wrong(inner, (*place, str(key)))
+                yield from wrong(inner, (*place, str(key)))
     elif isinstance(value, list):
         for number, inner in enumerate(value):
-            yield from _wrong(inner, (*place, str(number)))
+            yield from wrong(inner, (*place, str(number)))
     elif isinstance(value, str):
         if found := CONTROL.search(value):
             yield f"{where}: has the character {found[0]!r}, which tables and CSV can't hold; leave it out"

@@ -60,7 +60,6 @@ def planned(plan: Plan, tables: Iterable[int], figures: Iterable[int]) -> dict[O
 
 
 def _report(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterator[str]:
-    """Yield the lines of the report."""
     names = list(dict.fromkeys(job.run.task for job in everything))
     seeds = " or ".join(map(str, sorted({plan.seeds(name) for name in names})))
     yield f"scale {plan.scale.name}: {plan.scale.description}; {seeds} seed(s) per quantized run"
@@ -108,12 +107,10 @@ def _networks(plan: Plan, jobs: list[Output]) -> dict[tuple[str, str], cost.Netw
 
 
 def _stage(job: Output) -> Stage:
-    """Return the stage that a job asks for resources as."""
     return "finetune" if job.step == "finetune" else "reconstruct" if job.step == "reconstruct" else "evaluate"
 
 
 def _need(plan: Plan, job: Output, network: cost.NetworkCost) -> cost.Need:
-    """Return what a job needs."""
     task, params = job.run.task, plan.params
     checkpoint, recipe = params.checkpoint(job.run.checkpoint), params.recipe(job.run.recipe)
     if job.step == "finetune":
@@ -140,16 +137,12 @@ def _costs(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterato
         of_pair = [job for job in left["reconstruct"] if job.pair == pair]
         network, hours = networks[pair], sum(needs[job].seconds for job in of_pair) / 3600
         yield f"  {'/'.join(pair):<40}{hours:8.2f} h   {network.flop / 2e6:.0f} MMAC, {len(network.blocks)} blocks"
-    yield from _by_step(
-        {job: needs[job].seconds / 3600 for jobs_left in left.values() for job in jobs_left}, everything
-    )
+    unfinished = [job for of_step in left.values() for job in of_step]
+    yield from _by_step({job: needs[job].seconds / 3600 for job in unfinished}, everything)
     weights, quantized = (sum(needs[job].disk for job in left[stage]) / GIB for stage in ("finetune", "reconstruct"))
     drawn = [job.run for job in everything if job.step == "calibrate" and not job.done]
-    # A byte a pixel; texts are shorter.
-    samples = (
-        sum(plan.hyper(run)[0].samples * math.prod(protocol.named(plan.scale, run.task).input_shape) for run in drawn)
-        / GIB
-    )
+    shapes = {run.task: protocol.named(plan.scale, run.task).input_shape for run in drawn}
+    samples = sum(plan.hyper(run)[0].samples * math.prod(shapes[run.task]) for run in drawn) / GIB  # a byte a pixel
     yield (
         f"on disk: checkpoints {weights:.1f} GiB, samples {samples:.1f} GiB, "
         f"quantized networks {quantized:.1f} GiB (packed codes)"
@@ -158,9 +151,9 @@ def _costs(plan: Plan, everything: dict[Output, str], pairwise: bool) -> Iterato
     caches, state = cost.CACHES * cache, cost.STATES * cache
     yield f"per job: activation caches up to {caches:.2f} GiB, resume state on disk up to {state:.2f} GiB"
     for stage in dict.fromkeys(map(_stage, jobs)):
-        if of_stage := [need for job, need in needs.items() if _stage(job) == stage]:
-            gpu, host = max(need.gpu for need in of_stage) / 1e9, max(need.host for need in of_stage) / 1e9
-            yield f"largest {stage} job: GPU {gpu:.1f} GB, host {host:.1f} GB"
+        of_stage = [need for job, need in needs.items() if _stage(job) == stage]
+        gpu, host = max(need.gpu for need in of_stage) / 1e9, max(need.host for need in of_stage) / 1e9
+        yield f"largest {stage} job: GPU {gpu:.1f} GB, host {host:.1f} GB"
     if too_large := _too_large(plan, needs):
         raise SettingsError("jobs that need more than they ask for:\n" + "\n".join(too_large))
 

@@ -128,7 +128,6 @@ def _complete(path: Path, params: Params, seeds: int | None) -> list[Entry]:
 
 
 def _cells(params: Params, tables: list[Table], scale: str, seeds: int, results: Path) -> dict[Key, Cell]:
-    """Return the evaluated cells of tables at a scale."""
     scope = Scope(scale, params.recipes.recipes, seeds, results)
     return {cell.key: cell for table in tables for cell in cells.collect(table, scope) if cell.trials}
 

@@ -72,7 +72,6 @@ def _unconverged(params: Params, results: Path) -> list[convergence.Unit]:
 
 
 def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:
-    """Return all cells of the tables that exist, and of their references."""
     paths = cli.tables(params, arguments.results / params.scale.name).values()
     return [(compare.read_table(path), compare.read_table(arguments.reference / path.name)) for path in paths]
 

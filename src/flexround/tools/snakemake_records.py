@@ -100,7 +100,6 @@ def _set_times(places: Iterable[Path], seconds: float) -> None:
 
 
 def _copy(record: Path, target: Path) -> None:
-    """Copy a record to a directory that may be missing."""
     target.parent.mkdir(parents=True, exist_ok=True)
     shutil.copyfile(record, target)
 

@@ -2,14 +2,12 @@
 
 import re
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from pydantic import Field, model_validator
 
 from flexround.results.cells import Cell
 from flexround.settings.layout import PARAMS, Run
 from flexround.settings.schema import Count, Positive, Strict
-from flexround.settings.validation import given, read_yaml
 
 CLAIMS = PARAMS / "claims.yaml"
 
@@ -72,15 +70,6 @@ class Claims(Strict):
     )
     equal_percent: Positive = Field(description="the same of metrics compared by their ratio, in percent of the other")
     examples: dict[str, dict[str, Count]] = Field(description="task -> metric -> test examples of the paper")
-
-
-def load(path: Path = CLAIMS) -> Claims:
-    """Read the claims.
-
-    Raises:
-        SettingsError: the file is missing or wrong; all mistakes are reported together.
-    """
-    return given(Claims, read_yaml(path), str(path))
 
 
 def _place(cell: Cell) -> tuple[str, str, str]:

@@ -17,13 +17,13 @@ from flexround import metrics
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.results import typed_csv
 from flexround.results.cells import Cell
-from flexround.results.claims import specs
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
 from flexround.results.contests import EXACT, Lead, between
 from flexround.results.paired import LEVEL, Z
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
 from flexround.results.typed_csv import Printed
+from flexround.settings import validation
 from flexround.settings.schema import Scale
 
 HOLDS, FAILS, NOISE, NOT_RUN = VERDICTS = ("holds", "does not hold", "inside the noise", "not run")
@@ -215,7 +215,6 @@ def _published_side(comparison: Comparison) -> dict[str, str]:
 
 
 def _ours(comparison: Comparison) -> dict[str, str]:
-    """Return our margin, how sure it is, and the verdict."""
     lead, metric = comparison.lead, comparison.one.key.metric
     if lead is None:
         return {"verdict": NOT_RUN}
@@ -238,7 +237,7 @@ def load(path: Path, scale: Scale) -> list[JudgedClaim]:
         InputError: a CSV of another version, or with a claim that the scale lacks.
     """
     lines = typed_csv.load_made(path, Judgement)
-    return by_claim(lines, specs.load(scale.claims_file).claims, str(path)) if lines else []
+    return by_claim(lines, validation.load(Claims, scale.claims_file).claims, str(path)) if lines else []
 
 
 def by_claim(lines: Iterable[Judgement], claims: Mapping[str, Claim], name: str = "claims CSV") -> list[JudgedClaim]:
