@@ -94,7 +94,7 @@ def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_render
 @pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 26)])
 def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_settings_but_its_rules(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
-    params = user_rows.merge(project, user_rows.read(file), file)
+    params = user_rows.merge(project, file)
     added = 0
     for number, table in project.tables.items():
         rows, like = params.tables[number].rows(), [r for r in table.rows() if "FlexRound" in r.method]
