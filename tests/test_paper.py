@@ -186,8 +186,8 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
     params = loaded("real")
     with tarfile.open(REFERENCE / "real-evaluated.tar.xz") as scores:
         scores.extractall(tmp_path, filter="data")
-    scope = cells.Scope("real", params.recipes.recipes, 1, tmp_path)
-    for table in (params.tables[number] for number in (1, 2, 4, 5, 6)):
+    for number, seeds in {1: 1, 2: 1, 4: 3, 5: 1, 6: 1}.items():
+        table, scope = params.tables[number], cells.Scope("real", params.recipes.recipes, seeds, tmp_path)
         text = table_csv.to_csv(cells.collect(table, scope), {}, table, params.scale)
         assert text == (REFERENCE / f"{table.name}.csv").read_text()
 
