@@ -91,6 +91,19 @@ def test_a_row_below_the_others_competes_with_those_of_its_bits_and_every_render
     assert "(/)" not in text
 
 
+@pytest.mark.parametrize("like", ["rtn", "adaquant", "adaround", "gptq", "signround", "lrq", "adaquant-flexround"])
+def test_rows_like_any_rounding_have_the_name_of_the_own_one(home, like):
+    file, added = home / "like.yaml", 0
+    file.write_text(yaml.safe_dump({"roundings": {"Nudge": {"rounding": "my_rounding:Nudge", "like": like}}}))
+    for project in map(load_params, ("paper", "real")):
+        if any(project.recipe(recipe).rounding == like for *_, recipe in project.shown()):
+            found = user_rows.merge(project, file).tables
+            own = [row for number, table in project.tables.items() for row in found[number].rows()[len(table.rows()) :]]
+            assert all("Nudge" in row.method for row in own)
+            added += len(own)
+    assert added
+
+
 @pytest.mark.parametrize(("scale", "count"), [("mini", 58), ("paper", 58), ("real", 26)])
 def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_settings_but_its_rules(home, scale, count):
     project, file = load_params(scale), home / "every_table.yaml"
@@ -177,6 +190,14 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
         "recipes.e.hyper: lr",
     ):
         assert any(text in line for line in lines), (text, lines)
+
+
+def test_a_row_has_a_section_as_the_compared_rows_of_its_table_do(home):
+    for number, section in ((5, "Per channel"), (7, "")):
+        row = {"table": number, "recipe": NUDGE, "method": "B + Nudge", "bits": "4/32"}
+        merged(load_params("real"), home, rows=[row | ({"section": section} if section else {})])
+    with pytest.raises(SettingsError, match=r"table 5, B . Nudge: section = ''"):
+        merged(load_params("real"), home, rows=[row | {"table": 5}])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,7 @@
 """Tolerances from spreads worked out by hand, cells that moved, and the stages that make and use a reference."""
 
 import csv
+import dataclasses
 import json
 import math
 import re
@@ -76,8 +77,12 @@ def test_spreads_are_pooled_over_the_most_alike_cells_that_suffice():
     assert Pool([Spread(kinds[0], 8.0, 3)]).relative(kinds[0]) is None
     trials = tuple(Trial(Path(), "f1", value, 1.0, 1000) for value in (70.0, 74.0, 78.0))
     cell = cells.Cell(KEY, 1, True, RUN, "f1", 3, trials)
-    found = tolerances.allowed(cell, kinds[0], True, pool, Pool([]), (1.0, "test set"))
+    recipe = MINI.recipe("q-adaround-w8a8")
+    found = tolerances.allowed(cell, kinds[0], recipe, pool, Pool([]), True, None)
     assert (found.sd, found.source) == (4.0, "own 3 seeds"), "they are farther apart than those of its kind"
+    single, other = dataclasses.replace(cell, trials=trials[:1]), ("llama", "Q", "W8", "f1")
+    found = [tolerances.allowed(single, other, recipe, pool, Pool([]), trained, 0.3) for trained in (True, False)]
+    assert [line.source for line in found] == ["seeds: all (7 df)", "pair with its rival"]
 
 
 @pytest.mark.parametrize(

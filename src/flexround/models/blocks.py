@@ -2,7 +2,7 @@
 
 An adapter is one function ``blocks(model) -> list[Block]`` over an unmodified module. Two things must hold, and the
 contract test checks them for every adapter: running the blocks one after the other equals ``model(x)``, and the first
-and last block hold exactly the first and last linear layer.
+and last block hold exactly the first and last linear layer (a user's own blocks may hold more, docs/own.md).
 """
 
 import dataclasses

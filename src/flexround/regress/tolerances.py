@@ -63,9 +63,12 @@ class Pool:
                 squares, dof = self._sums.get(spread.kind[:length], (0.0, 0))
                 self._sums[spread.kind[:length]] = squares + spread.squares, dof + spread.dof
 
-    def relative(self, kind: Kind) -> tuple[float, str] | None:
-        """Return the relative standard deviation of a kind and what it is pooled over; None if too little is known."""
-        for length in range(len(kind), -1, -1):
+    def relative(self, kind: Kind, least: int = 0) -> tuple[float, str] | None:
+        """Return the relative standard deviation of a kind and what it is pooled over; None if too little is known.
+
+        ``least`` parts of the kind at least must be equal.
+        """
+        for length in range(len(kind), least - 1, -1):
             squares, dof = self._sums.get(kind[:length], (0.0, 0))
             if dof >= ENOUGH:
                 return math.sqrt(squares / dof), f"{' '.join(kind[:length]) or 'all'} ({dof} df)"
@@ -97,28 +100,26 @@ def spread(trials: Sequence[Trial], kind: Kind) -> Spread:
 
 
 def allowed(
-    cell: Cell, kind: Kind, quantized: bool, seeds: Pool, rounding: Pool, alone: tuple[float, str]
+    cell: Cell, kind: Kind, recipe: Recipe, seeds: Pool, rounding: Pool, trained: bool, pair: float | None
 ) -> Tolerance:
     """Return the tolerance of a cell with trials, from the spreads over seeds, if it is quantized, and rounding.
 
-    ``alone`` is the standard deviation, and its source, of a cell of which neither is known.
+    ``trained``: whether its network is trained here; weights as they come take no spread from networks of another
+    family. ``pair`` is the standard error of the difference to the cell's rival, None where it has none.
     """
     unit, found = noise(cell.trials[0]), []
-    for name, pool in (("seeds", seeds if quantized else None), ("rounding", rounding)):
-        if pool and (relative := pool.relative(kind)):
+    for name, pool in (("seeds", seeds if recipe.quantized else None), ("rounding", rounding)):
+        if pool and (relative := pool.relative(kind, least=0 if trained else 1)):
             found.append((unit * relative[0], f"{name}: {relative[1]}"))
     if len(cell.trials) - 1 >= OWN:
         found.append((statistics.stdev(trial.value for trial in cell.trials), f"own {len(cell.trials)} seeds"))
-    sd, source = max(found, key=lambda one: round(one[0], EXACT)) if found else alone
+    sd, source = max(found, key=lambda one: round(one[0], EXACT)) if found else alone(cell.trials[0], trained, pair)
     limit = max(SDS * math.sqrt(2) * sd, step(cell.trials[0]))
     return Tolerance(cell.key, len(cell.trials), sd, rounded_up(limit), source)
 
 
 def alone(trial: Trial, trained: bool, pair: float | None) -> tuple[float, str]:
-    """Return a standard deviation without any spread: of a network trained here, or of weights as they come.
-
-    ``pair`` is the standard error of the difference to the cell's rival, None where it has none.
-    """
+    """Return a standard deviation without any spread, and what it is, as :func:`allowed` asks for it."""
     if trained:
         return noise(trial), "test set"
     if pair is None:

@@ -156,7 +156,8 @@ def _rows_beside(params: Params, names: Mapping[str, str], label: str, name: str
     for table in params.tables.values():
         for row in table.rows() if {*table.runs()} <= shown else ():
             if row.recipe in names:
-                method = row.method.partition(" [")[0].removesuffix(" (Ours)").replace(label, name)
+                method = row.method.partition(" [")[0].removesuffix(" (Ours)")
+                method = method.replace(label, name) if label in method else f"{method.partition(' + ')[0]} + {name}"
                 own = {"recipe": names[row.recipe], "method": method, "label": None, "table": table.number}
                 rows.append(OwnRow(**dict(row) | own | {"extra": ("N/A",) * len(row.extra)}))
     return rows
@@ -183,7 +184,7 @@ def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
     )
     errors = [f"{where}: {suggest(name, known)}" for known, name in named if name and name not in known]
     for key in ("section", "bits", "extra"):
-        others = [getattr(other, key) for other in table.rows()]
+        others = [getattr(other, key) for group in table.groups if group.compare for other in group.rows]
         given, wanted = getattr(row, key), max(others)
         if bool(given) not in map(bool, others) or (key == "extra" and len(given) != len(wanted)):
             way = f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; omit it"

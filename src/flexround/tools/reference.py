@@ -93,9 +93,8 @@ def _allowed(
     limits = {}
     for key, cell in found.items():
         trained = params.train(cell.run.task, cell.run.checkpoint) is not None
-        alone = tolerances.alone(cell.trials[0], trained, leads.get(key))
-        quantized = recipes[cell.run.recipe].quantized
-        limits[key] = tolerances.allowed(cell, kinds[key], quantized, seeds, rounding, alone)
+        recipe = recipes[cell.run.recipe]
+        limits[key] = tolerances.allowed(cell, kinds[key], recipe, seeds, rounding, trained, leads.get(key))
     return limits
 
 
