@@ -70,11 +70,11 @@ def test_a_cell_that_moves_in_either_direction_is_reported_with_its_manifest(val
 def test_spreads_are_pooled_over_the_most_alike_cells_that_suffice():
     kinds = [("glue", "Q", "W8", "acc"), ("glue", "Q", "W8", "f1"), ("glue", "B", "W4", "acc")]
     pool = Pool([Spread(kinds[0], 8.0, 4), Spread(kinds[1], 1.0, 2), Spread(kinds[2], 5.0, 1)])
-    assert pool.relative(kinds[0]) == (pytest.approx(math.sqrt(2)), "glue Q W8 acc (4 df)")
-    assert pool.relative(kinds[1]) == (pytest.approx(math.sqrt(9 / 6)), "glue Q W8 (6 df)")
-    assert pool.relative(kinds[2]) == (pytest.approx(math.sqrt(14 / 7)), "glue (7 df)")
-    assert pool.relative(("squad", "Q", "W8", "f1")) == (pytest.approx(math.sqrt(2)), "all (7 df)")
-    assert Pool([Spread(kinds[0], 8.0, 3)]).relative(kinds[0]) is None
+    assert pool.relative(kinds[0], 0) == (pytest.approx(math.sqrt(2)), "glue Q W8 acc (4 df)")
+    assert pool.relative(kinds[1], 0) == (pytest.approx(math.sqrt(9 / 6)), "glue Q W8 (6 df)")
+    assert pool.relative(kinds[2], 0) == (pytest.approx(math.sqrt(14 / 7)), "glue (7 df)")
+    assert pool.relative(("squad", "Q", "W8", "f1"), 0) == (pytest.approx(math.sqrt(2)), "all (7 df)")
+    assert Pool([Spread(kinds[0], 8.0, 3)]).relative(kinds[0], 0) is None
     trials = tuple(Trial(Path(), "f1", value, 1.0, 1000) for value in (70.0, 74.0, 78.0))
     cell = cells.Cell(KEY, 1, True, RUN, "f1", 3, trials)
     recipe = MINI.recipe("q-adaround-w8a8")
@@ -82,7 +82,7 @@ def test_spreads_are_pooled_over_the_most_alike_cells_that_suffice():
     assert (found.sd, found.source) == (4.0, "own 3 seeds"), "they are farther apart than those of its kind"
     single, other = dataclasses.replace(cell, trials=trials[:1]), ("llama", "Q", "W8", "f1")
     found = [tolerances.allowed(single, other, recipe, pool, Pool([]), trained, 0.3) for trained in (True, False)]
-    assert [line.source for line in found] == ["seeds: all (7 df)", "pair with its rival"]
+    assert [line.source for line in found] == ["test set", "pair with its rival"], "not the seeds of other families"
 
 
 @pytest.mark.parametrize(

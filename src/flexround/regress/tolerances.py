@@ -63,7 +63,7 @@ class Pool:
                 squares, dof = self._sums.get(spread.kind[:length], (0.0, 0))
                 self._sums[spread.kind[:length]] = squares + spread.squares, dof + spread.dof
 
-    def relative(self, kind: Kind, least: int = 0) -> tuple[float, str] | None:
+    def relative(self, kind: Kind, least: int) -> tuple[float, str] | None:
         """Return the relative standard deviation of a kind and what it is pooled over; None if too little is known.
 
         ``least`` parts of the kind at least must be equal.
@@ -104,12 +104,13 @@ def allowed(
 ) -> Tolerance:
     """Return the tolerance of a cell with trials, from the spreads over seeds, if it is quantized, and rounding.
 
-    ``trained``: whether its network is trained here; weights as they come take no spread from networks of another
-    family. ``pair`` is the standard error of the difference to the cell's rival, None where it has none.
+    Without either it depends on ``trained``, whether the network is trained here, and on ``pair``, the standard error
+    of the difference to the cell's rival, None where it has none.
     """
     unit, found = noise(cell.trials[0]), []
-    for name, pool in (("seeds", seeds if recipe.quantized else None), ("rounding", rounding)):
-        if pool and (relative := pool.relative(kind, least=0 if trained else 1)):
+    # Seeds of another family tell nothing of this one; sums in another order do.
+    for name, pool, least in (("seeds", seeds if recipe.quantized else None, 1), ("rounding", rounding, 0)):
+        if pool and (relative := pool.relative(kind, least)):
             found.append((unit * relative[0], f"{name}: {relative[1]}"))
     if len(cell.trials) - 1 >= OWN:
         found.append((statistics.stdev(trial.value for trial in cell.trials), f"own {len(cell.trials)} seeds"))
