@@ -12,7 +12,7 @@ import toy
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrize
 
-from flexround.errors import NumericalError
+from flexround.errors import NumericalError, SettingsError
 from flexround.machine import memory
 from flexround.models.blocks import Block, Site
 from flexround.models.blocks import run as run_blocks
@@ -20,7 +20,7 @@ from flexround.models.surgery import attach
 from flexround.quant.flexround import FlexRound
 from flexround.quant.grid import Scheme
 from flexround.quant.search import initial_grid
-from flexround.reconstruct import engine, phases
+from flexround.reconstruct import engine, initial
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.weights import Resident
 
@@ -237,11 +237,22 @@ def test_initial_steps_in_parts_are_those_of_all_rows_also_where_some_parts_do_n
         return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
 
     whole = steps(tmp_path / "whole")
-    monkeypatch.setattr(phases, "AT_ONCE", 0)
+    monkeypatch.setattr(initial, "AT_ONCE", 0)
     parts = steps(tmp_path / "parts")
     assert len(whole) == 6
     for key, step in whole.items():
         torch.testing.assert_close(parts[key], step, rtol=1e-6, atol=0)
+
+
+@pytest.mark.parametrize("recipe", [Q, toy.recipe("B", "rtn", 4, 4)], ids=["Q", "B"])
+@pytest.mark.parametrize("at_once", [initial.AT_ONCE, 0], ids=["whole", "parts"])
+def test_a_site_that_no_initial_row_calls_is_named(tmp_path, monkeypatch, recipe, at_once):
+    monkeypatch.setattr(initial, "AT_ONCE", at_once)
+    net = torch.nn.Sequential(Sometimes(), Sometimes()).eval()
+    cut = [Block(n, m, tuple(Site(each, "input") for each in m.children())) for n, m in net.named_children()]
+    made = toy.job_of(net, cut, recipe, toy.job(Q, iters=1, a_iters=1, batch=8).hyper)
+    with pytest.raises(SettingsError, match=r"block 0: 0\.some is not called in the 32 initial rows, .* leave"):
+        toy.run(made, tmp_path, x=-torch.rand(64, 6))
 
 
 def test_b_learns_steps_on_full_precision_inputs_after_the_weights_and_q_jointly(tmp_path):

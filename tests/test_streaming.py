@@ -25,7 +25,7 @@ from flexround.models import shards as shards_module
 from flexround.models.blocks import Block
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
-from flexround.reconstruct import cache, codes, engine, phases
+from flexround.reconstruct import cache, codes, engine, initial, phases
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.state import State
@@ -199,7 +199,7 @@ def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, mon
         return {key: value for key, value in found.items() if key.startswith("activation/") and key.endswith("step")}
 
     whole = steps(tmp_path / "whole")
-    monkeypatch.setattr(phases, "AT_ONCE", 0)
+    monkeypatch.setattr(initial, "AT_ONCE", 0)
     parts = steps(tmp_path / "parts")
     assert len(whole) == 16
     for key, step in whole.items():

@@ -12,21 +12,19 @@ from flexround.errors import NumericalError, SettingsError
 from flexround.machine.precision import tensor_float
 from flexround.models.blocks import Block, identity
 from flexround.models.surgery import attach
-from flexround.models.tensors import Largest
-from flexround.quant.activation import ActivationQuantizer, TokenQuantizer
+from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.formula import compiler_works
 from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, on, slices
 from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
+from flexround.reconstruct.initial import calibrate
 from flexround.reconstruct.inputs import ends, layer_inputs, unquantized
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
-IMAGES = 4  # dimensions of a batch
 LOSS_WINDOW = 10  # iterations averaged for the loss before and after
-AT_ONCE = 2**31  # bytes of the largest tensor of a pass, if all initial rows go through a block together
 
 
 class Phase:
@@ -105,51 +103,6 @@ class Phase:
     def unquantized(self, index: int, x: Tensor) -> list[str]:
         """Return the names of a block's layers whose inputs stay in floating point; ``x`` (N, ...) is its input."""
         return [self.names[layer] for layer in unquantized(self.job, index, x)]
-
-    def calibrate_sites(self, index: int, x: Tensor) -> Tensor:
-        """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output.
-
-        Raises:
-            SettingsError: grids for each token of images (n, C, H, W).
-        """
-        hyper, block, device = self.job.hyper, self.job.blocks[index], self.job.device
-        if hyper.a_granularity == "token" and x.ndim == IMAGES:
-            raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
-        parts, special = self._parts(block, x), ends(self.job, index, x)
-        masks = [self.job.mask_of(rows) for rows in parts]
-        kept = masks if hyper.mask_padding else [None] * len(parts)
-        waiting: dict[attach.Observer, Tensor] = {}  # of the part at work
-        for site in block.sites:
-            scheme = Scheme(self.job.activation_bits(special.get(site)), hyper.a_scheme == "symmetric")
-            own = (kept[0], None) if len(parts) == 1 else (None, waiting)
-            observer = attach.Observer(scheme, hyper.a_init, hyper.a_init_p, *own)
-            attach.attach_quantizer(site, TokenQuantizer(scheme) if hyper.a_granularity == "token" else observer)
-        outputs: list[Tensor] = []
-        while len(outputs) < len(parts):  # one pass if there is one part, else one for each site and one for the output
-            outputs, behind, seen = [], list[attach.Observer](), dict[attach.Observer, list[Tensor]]()
-            for rows, mask, tokens in zip(parts, masks, kept, strict=True):
-                waiting.clear()
-                with torch.no_grad(), self.job.products():
-                    output = block(on(device, x[rows]), mask)
-                if waiting:
-                    (first, given), *_ = waiting.items()
-                    seen.setdefault(first, []).append(given if tokens is None else attach.real(given, tokens))
-                    behind += [*waiting][1:]
-                else:
-                    outputs.append(output)
-            if seen:  # a part may not call a site: the next one is behind no other in any part
-                following = min(seen, key=behind.count)
-                following.fix(torch.cat(seen[following]))
-        for site in block.sites:
-            if isinstance(found := attach.attached_quantizer(site), attach.Observer):
-                attach.attach_quantizer(site, found.quantizer)  # type: ignore[arg-type]
-        return outputs[0] if len(parts) == 1 else torch.cat(outputs)
-
-    def _parts(self, block: Block, x: Tensor) -> list[slice]:
-        """Return the rows of ``x`` (n, ...) that go through a block at once: all, or batches if they are too large."""
-        with torch.no_grad(), self.job.products(), Largest(block.module) as found:
-            block(on(self.job.device, x[:1]), self.job.mask_of(slice(1)))
-        return slices(len(x), self.job.hyper.batch if len(x) * found.bytes > AT_ONCE else len(x))
 
     def steps(self, block: Block) -> Result:
         """Return the grids of a block's activation quantizers as they are now."""
@@ -327,7 +280,7 @@ class WeightPhase(Phase):
             grid = layer.rounding.grid
             attach.bake(layer.module, nearest_codes(in_groups(weight, grid.step), grid) * grid.step)
         if self.job.joint:
-            self.calibrate_sites(index, x[: self.job.hyper.a_init_samples])
+            calibrate(self.job, index, x[: self.job.hyper.a_init_samples])
         error = self.block_error(self.job.blocks[index], x, target)
         for layer, weight in zip(layers, originals, strict=True):
             attach.bake(layer.module, weight)
@@ -402,7 +355,7 @@ class StepPhase(Phase):
         full, target = carry.pop("full"), carry.pop("target")
         initial = self.before(block, carry.pop("initial"))
         record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": self.unquantized(index, initial)}
-        initial = self.store.copy(self.calibrate_sites(index, initial))
+        initial = self.store.copy(calibrate(self.job, index, initial))
         record["error_initial"] = self.block_error(block, full, target)
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
