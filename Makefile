@@ -153,8 +153,8 @@ paper: $(INSTALLED) ## the same as one PDF in the paper's order, results/paper.p
 status: $(INSTALLED) ## the status of all tables in docs/results.md, and its figure, from results/reference
 	python -m flexround.tools.readme status --scale $(call quoted,$(SCALE)) --figure docs/figures/leads.png
 
-evidence: $(INSTALLED) ## the first table of docs/results.md from results/reference/real1.csv, its figure from results/real/figure8.png
-	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png --drawn results/real/figure8.png
+evidence: $(INSTALLED) ## the first table of docs/results.md from results/reference/real1.csv
+	python -m flexround.tools.readme evidence --scale real --figure docs/figures/bits.png
 
 clean: ## remove everything computed here, downloads included; .venv stays
 	find results -mindepth 1 -maxdepth 1 ! -name reference -exec rm -rf {} +

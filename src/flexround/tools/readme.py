@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 
 from flexround.errors import InputError
-from flexround.io.artifacts import read_text, write_bytes, write_text
+from flexround.io.artifacts import read_text, write_text
 from flexround.results import grid, published_results, ranking, typed_csv
 from flexround.results.claims import verdicts
 from flexround.results.grid import GridRow, TableGrid
@@ -38,13 +38,14 @@ def parser() -> argparse.ArgumentParser:
         "--tables", type=Path, default=published_results.DIRECTORY, help="directory of the tables' CSV files"
     )
     arguments.add_argument("--page", type=Path, default=Path("docs/results.md"), help="page whose table is replaced")
-    arguments.add_argument("--drawn", type=Path, help="figure of the evidence, which is copied if it is there")
-    arguments.add_argument("--figure", type=Path, required=True, help="where the figure is written")
+    arguments.add_argument(
+        "--figure", type=Path, required=True, help="where that of the status is written, or that of the evidence lies"
+    )
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace the table between its markers in the page, and write the figure if there is what it is made of.
+    """Replace the table between its markers in the page; draw the figure of the status if there are claims.
 
     Raises:
         InputError: the page has no markers, the table is missing, or the claims compare nothing.
@@ -67,7 +68,7 @@ def status(arguments: argparse.Namespace) -> str:
 
 
 def evidence(arguments: argparse.Namespace) -> str:
-    """Copy the figure, and return the first table of a scale with a link to the figure."""
+    """Return the first table of a scale, with a link to the figure if it is there."""
     params = load_params(arguments.scale)
     path = arguments.tables / f"{params.tables[1].name}.csv"
     if not path.exists():
@@ -80,9 +81,6 @@ def evidence(arguments: argparse.Namespace) -> str:
     ranking_csv = arguments.tables / published_results.published_name(params.scale, "ranking.csv")
     if ranked := typed_csv.load_made(ranking_csv, ranking.Line):
         text += f"\n{ranking_table(ranked)}\n"
-    if arguments.drawn and arguments.drawn.exists():
-        write_bytes(arguments.figure, arguments.drawn.read_bytes())
-        log.info("%s", arguments.figure)
     if arguments.figure.exists():
         text += f"\n![Accuracy against bits]({os.path.relpath(arguments.figure, arguments.page.parent)})\n"
     return text
