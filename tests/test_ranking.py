@@ -46,6 +46,15 @@ def test_what_no_method_is_better_than_shares_the_lead_once_p_is_adjusted(tmp_pa
     assert outcomes(tmp_path) == dict.fromkeys(("Weak", "Strong", "Third"), "shares")
 
 
+def test_a_lead_smaller_than_what_a_table_prints_counts(tmp_path: Path) -> None:
+    for recipe, more in zip(TRIO, (0, 16, 0), strict=True):
+        write(tmp_path, recipe, hits(200_000 + more, 400_000))
+    medians = {cell.median for cell in cells.collect(TABLE, scope(tmp_path)) if cell.complete}
+    assert len(medians) == 2
+    assert {round(median, 2) for median in medians} == {50}
+    assert outcomes(tmp_path) == {"Weak": "loses", "Strong": "leads", "Third": "loses"}
+
+
 def test_the_lower_perplexity_leads(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
         fill(Path("results"), OF_RUNS["table05"], Q_W8A8)

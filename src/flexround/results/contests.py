@@ -17,7 +17,7 @@ class Lead(NamedTuple):
 
     cell: Cell
     rival: Cell
-    value: float  # the cell's minus the rival's: of one seed both rounded, what looks like a tie is one; else the mean
+    value: float  # the cell's minus the rival's, the mean over seeds
     sure: Difference  # how sure that is, over examples and seeds
     best: bool = False  # whether the cell is better than every other one of its contest by more than the noise
 
@@ -56,9 +56,9 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
         if len(contest) > 1 and all(cell.complete for cell in contest):
             ranked = sorted(contest, key=lambda cell: -metrics.of(cell.metric).sign * cell.median)
             for cell in contest:
-                found[cell.key] = between(cell, next(other for other in ranked if other is not cell))
+                found[cell.key] = _printed(cell, next(other for other in ranked if other is not cell))
             first = found[ranked[0].key]
-            if first.wins and all(between(first.cell, other).wins for other in ranked[2:]):
+            if first.wins and all(_printed(first.cell, other).wins for other in ranked[2:]):
                 found[ranked[0].key] = first._replace(best=True)
     return found
 
@@ -70,6 +70,12 @@ def between(cell: Cell, rival: Cell) -> Lead:
         InputError: they were evaluated on different numbers of examples, or have stale per-example scores.
     """
     sure = difference(cell.trials, rival.trials)
-    several = max(len(cell.trials), len(rival.trials)) > 1
-    value = sure.value if several else round(cell.median, DECIMALS) - round(rival.median, DECIMALS)
-    return Lead(cell, rival, value, sure)
+    return Lead(cell, rival, sure.value, sure)
+
+
+def _printed(cell: Cell, rival: Cell) -> Lead:
+    """Return how a cell stands against another in a table: what looks like a tie there, of one seed, is one."""
+    lead = between(cell, rival)
+    if max(len(cell.trials), len(rival.trials)) > 1:
+        return lead
+    return lead._replace(value=round(cell.median, DECIMALS) - round(rival.median, DECIMALS))
