@@ -18,6 +18,7 @@ LAYERS = {
     "linear": (nn.Linear(6, 5), (4, 3, 6)),
     "conv1d": (Conv1D(5, 6), (4, 3, 6)),
     "conv": (nn.Conv2d(6, 5, 3, padding=1), (4, 6, 7, 9)),
+    "one image": (nn.Conv2d(6, 5, 3), (6, 7, 9)),
     "stride": (nn.Conv2d(6, 5, (3, 2), stride=(2, 1), padding=(1, 0), dilation=(1, 2)), (4, 6, 7, 9)),
     "grouped": (nn.Conv2d(6, 4, 3, groups=2), (4, 6, 7, 9)),
     "depthwise": (nn.Conv2d(6, 12, 3, groups=6, padding="same"), (4, 6, 7, 9)),
@@ -33,7 +34,7 @@ def test_rows_times_weight_are_the_layers_output(kind):
     rows = unfolded(layer, x)
     weight = layer.weight.transpose(0, axes.output).flatten(1).unflatten(0, (len(rows), -1))
     products = torch.einsum("gnf,gof->ngo", rows, weight).flatten(1) + (0 if layer.bias is None else layer.bias)
-    expected = layer(x)
+    expected = layer(x)[None] if kind == "one image" else layer(x)
     expected = expected.permute(0, 2, 3, 1) if expected.ndim == 4 and "conv1d" not in kind else expected
     torch.testing.assert_close(products, expected.reshape(products.shape), rtol=1e-4, atol=1e-5)
 

@@ -352,6 +352,25 @@ def test_unfinished_work_of_another_network_with_the_same_tensors_is_not_continu
     assert [found.index(each) for each in found] == [0, 0, 2, 3]
 
 
+def test_unfinished_work_of_blocks_with_other_sites_is_not_continued(tmp_path, monkeypatch):
+    def cut(*sites):
+        def blocks(model):
+            of_second = tuple(flexround.Site(model[place], where) for place, where in sites)
+            return [flexround.Block("0", model[0]), flexround.Block("1", model[1], of_second)]
+
+        return blocks
+
+    def opened(_, fingerprint):
+        found.append(fingerprint)
+        return MemoryState()
+
+    found, model, x = [], nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(8, 4)
+    monkeypatch.setattr("flexround.library.quantize.State", opened)
+    for blocks in (cut((1, "input")), cut((1, "output")), cut()):
+        flexround.quantize(model, x, "b-rtn-w4a8", blocks=blocks, state=tmp_path, progress=False)
+    assert len({*found}) == 3
+
+
 # what counts and what doesn't
 
 

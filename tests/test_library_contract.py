@@ -7,8 +7,10 @@ import warnings
 import pytest
 import torch
 from own_networks import FEW, Across, Attends, Pictures, Words, llama, made, pictures, words
+from torch import nn
 
 import flexround
+from flexround.errors import SettingsError
 
 KINDS = {
     "pictures": (lambda: made(Pictures), pictures),
@@ -69,3 +71,77 @@ def test_what_quantize_promises(tmp_path, kind, recipe, of_type):
     again = flexround.load(found.save(tmp_path / "out"), KINDS[kind][0]().to(of_type))
     assert torch.equal(answer(again.model, kind), after)
     assert again.report == found.report
+
+
+class Pooled(nn.Module):
+    """Reads tokens, and goes on with the first of each row."""
+
+    def __init__(self, tokens=9):
+        super().__init__()
+        self.embedding = nn.Embedding(50, 8)
+        self.parts = nn.Sequential(nn.Linear(8, 8), nn.Tanh())
+        self.head = nn.Sequential(nn.Linear(8, tokens), nn.ReLU(), nn.Linear(tokens, 3))
+        self.register_buffer("mask", torch.full((tokens, tokens), -torch.inf).triu(1))
+
+    def forward(self, ids):
+        return self.head(self.parts(self.embedding(ids))[:, 0])
+
+
+def padded(kind, recipe, **settings):
+    """Return the report of a network whose samples have padding, by block."""
+    mask = torch.arange(9) < torch.randint(2, 9, (16, 1), generator=torch.Generator().manual_seed(0))
+    given = {"input_ids": words()[:, :9], "attention_mask": mask.long()}
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", UserWarning)
+        found = flexround.quantize(made(kind), given, recipe, **FEW | {"batch": 4} | settings)
+    return {record["block"]: record["error_hard"] for record in found.report}
+
+
+def test_padding_is_left_out_where_there_are_tokens_and_nowhere_else():
+    masked, whole = (padded(Pooled, "b-rtn-w4", mask_padding=on) for on in (True, False))
+    assert masked.keys() == {"parts.0", "head.0", "head.2"}
+    assert [block for block in masked if masked[block] != whole[block]] == ["parts.0"]
+
+
+@pytest.mark.parametrize("kind", [Pooled, Words])
+@pytest.mark.parametrize("recipe", ["b-flexround-w4", "q-flexround-w4a4"])
+def test_networks_with_a_mask_of_their_own_learn_from_padded_samples(kind, recipe):
+    assert all(0 < error < torch.inf for error in padded(kind, recipe).values())
+
+
+class Routes(nn.Module):
+    """Sends each row to one of its layers; the last one gets none, but is called."""
+
+    def __init__(self):
+        super().__init__()
+        self.experts, self.head = nn.ModuleList(nn.Linear(6, 6) for _ in range(3)), nn.Linear(6, 2)
+
+    def forward(self, x):
+        y = torch.zeros_like(x)
+        for place, expert in enumerate(self.experts):
+            rows = (x[:, 0] > 0).long() == place
+            y[rows] = expert(x[rows])
+        return self.head(y)
+
+
+class Noted(Across):
+    """Keeps something that is no tensor in its state."""
+
+    def get_extra_state(self):
+        return {"seen": 3}
+
+    def set_extra_state(self, state):
+        assert state == {"seen": 3}
+
+
+def test_a_layer_that_is_called_with_no_row_is_named():
+    x = torch.randn(64, 6, generator=torch.Generator().manual_seed(1))
+    with pytest.raises(SettingsError, match=r"experts\.2 is not called in the 64 initial rows"):
+        flexround.quantize(made(Routes), x, "q-flexround-w4a4", **FEW)
+
+
+def test_extra_state_that_is_no_tensor_stays(tmp_path):
+    x = torch.randn(16, 4, generator=torch.Generator().manual_seed(1))
+    with pytest.warns(UserWarning, match="one block"):
+        found = flexround.quantize(made(Noted), x, "b-flexround-w4a4", state=tmp_path, **FEW)
+    assert flexround.load(found.save(tmp_path / "out"), made(Noted)).codes().keys() == {"a", "b", "c"}

@@ -145,6 +145,43 @@ def compiled():
     return nn.Sequential(nn.Linear(4, 4), torch.compile(nn.Sequential(nn.ReLU(), nn.Linear(4, 4)), backend="eager"))
 
 
+def patched():
+    model = made(Across)
+    forward = model.b.forward
+    model.b.forward = lambda x: 2 * forward(x)
+    return model
+
+
+def hooked():
+    model = made(Across)
+    model.b.register_forward_hook(lambda module, _, output: output + model.a.weight.sum())
+    return model
+
+
+def keeping():
+    model = made(Across)
+    model.last = model(rows())
+    return model
+
+
+def of_another_tool():
+    model = made(Across)
+    model.b.input_quantizer = nn.Identity()
+    return model
+
+
+def large():
+    model = nn.Sequential(nn.Conv2d(3, 4, 1), nn.BatchNorm2d(4), nn.Flatten(), nn.Linear(1024, 2)).eval()
+    model[0].weight.data.fill_(300)
+    model[1].running_var.fill_(1e-8)
+    return model.half()
+
+
+class OneByOne(Across):
+    def forward(self, x):
+        return super().forward(x[0][None] if len(x) == 1 else x[len(x)])
+
+
 def twice(model):
     return [flexround.Block(name, nn.Sequential(model.a)) for name in "xy"]
 
@@ -172,6 +209,12 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (lambda: compiled()[1], rows, None, r"OptimizedModule: is compiled"),
         (scripted, rows, None, "is a torch.jit.ScriptModule, which can't be changed"),
         (lambda: nn.Sequential(nn.LazyLinear(4)), rows, None, "0: is a LazyLinear without weights; load them"),
+        (patched, rows, None, "a copy computes with the original's weights"),
+        (hooked, rows, None, "a copy computes with the original's weights .*inplace=True"),
+        (keeping, rows, None, "Across: can't be copied .*inplace=True"),
+        (of_another_tool, rows, None, "b: is quantized already"),
+        (large, pictures, None, r"0\.weight: exceeds torch.float16 when it is folded"),
+        (lambda: made(OneByOne), rows, None, "samples: OneByOne can't take 2 at once"),
         (dict, rows, None, "dict is no torch.nn.Module; give the full-precision network"),
     ],
 )
@@ -193,6 +236,7 @@ def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, m
         ({"lr": -1.0}, r"lr\.?.* = -1\.0: Input should be greater than 0"),
         ({"batch": 64}, "samples=16 is fewer than batch=64"),
         ({"device": "cuda:7"}, "device cuda:7"),
+        ({"device": "gpu"}, "device 'gpu': .*cuda"),
     ],
 )
 def test_a_wrong_argument_is_one_message(arguments, message):
@@ -422,3 +466,11 @@ def test_memory_too_small_for_the_comparison_with_the_blocks_is_one_message(monk
         InputError, match=r"Pictures, compared with its blocks: the host's memory is too small: .*smaller"
     ):
         flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+
+
+def test_what_computes_with_the_original_is_quantized_in_place():
+    model = patched()
+    found = flexround.quantize(model, rows(), "b-rtn-w4", inplace=True, **FEW)
+    assert found.model is model
+    with torch.no_grad():
+        assert torch.equal(model.b(torch.eye(4)), 2 * (found.codes()["b"].values().T + model.b.bias))

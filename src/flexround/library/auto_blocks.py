@@ -217,7 +217,7 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
     x = first_output(parts[-2].output)
     nothing = torch.full_like(row, torch.nan) if row.is_floating_point() else row
     try:
-        with _without_weights([part.module for part in parts[:-1]]):
+        with without_weights([part.module for part in parts[:-1]]):
             found = _replayed(model, parts, nothing, x, torch.nan)
     except Exception:  # of any kind, of the model's own code, given what it doesn't expect
         return True
@@ -225,7 +225,7 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
 
 
 @contextlib.contextmanager
-def _without_weights(modules: Sequence[nn.Module]) -> Iterator[None]:
+def without_weights(modules: Sequence[nn.Module]) -> Iterator[None]:
     """Have the weights of the linears and convolutions in these modules be NaN inside."""
     layers = [layer for module in modules for layer in module.modules() if weight_axes(layer)]
     weights = [layer.weight for layer in layers if isinstance(layer.weight, Tensor)]
@@ -259,9 +259,11 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
             hooks.enter_context(module.register_forward_hook(lambda module, *_: calls.update([module])))
         try:
             output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
-        except ValueError:  # of transformers' classifiers that know no token of padding
-            if not caught:
-                raise
+        except Exception as error:  # of any kind: it is the user's code
+            if not isinstance(error, ValueError) or not caught:  # transformers' classifiers know no token of padding
+                raise InputError(
+                    f"samples: {type(model).__name__} can't take {len(x)} at once, of shape {tuple(x.shape)}: {error}"
+                ) from error
             output = None
     if often := [block for block in blocks if calls[block.module] > 1]:
         raise InputError(
@@ -367,7 +369,7 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
         return first_output(module(*arguments, **keywords))
 
     sites = tuple(Site(layer, "input") for layer in layers if layer is not seen.layers[0])
-    return Block(part.name or "network", part.module, sites, before, call)
+    return Block(part.name or "network", part.module, sites, before, call, any_length=False)
 
 
 def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, earlier: float | None = None) -> Tensor:

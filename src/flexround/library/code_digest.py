@@ -9,6 +9,7 @@ import torch
 
 from flexround.errors import InputError
 from flexround.machine.seeding import derive
+from flexround.reconstruct.codes import site_key
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.settings import reach
 
@@ -33,8 +34,10 @@ def fingerprint(work: Reconstruction, inputs: str) -> str:
             starts.append(f"{base.__module__}:{base.__qualname__}")
     code = sorted(module.digest for module in reach.closure(*starts)), texts
     chosen = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts)
-    machine = (work.device, torch.get_num_threads(), [block.name for block in work.blocks])
-    return f"{derive(inputs, *chosen, code, torch.__version__, *machine):016x}"
+    names = {module: name for name, module in work.model.named_modules()}
+    cut = [(block.name, [site_key(names, site) for site in block.sites]) for block in work.blocks]
+    machine = (torch.__version__, work.device, torch.get_num_threads())
+    return f"{derive(inputs, *chosen, code, *machine, cut):016x}"
 
 
 def _typed(base: Any) -> str:

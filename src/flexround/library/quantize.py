@@ -30,6 +30,7 @@ from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
+from flexround.models.tensors import places
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
@@ -111,7 +112,7 @@ def quantize(
         made = checked(made, str(given.rounding) if rounding is None else repr(rounding))
 
         def attempt() -> tuple[Reconstruction, Quantized]:
-            network = (model if inplace else copy.deepcopy(model)).eval().to(where)
+            network = (model if inplace else _copied(model, inputs.x[:1])).eval().to(where)
             first = described(network)
             with _float32(network):
                 _fold(network, given, family, inputs.x[:1].to(where))
@@ -146,6 +147,32 @@ def quantize(
     return quantized
 
 
+@torch.no_grad()
+def _copied(model: nn.Module, x: Tensor) -> nn.Module:
+    """Return a copy of a model; ``x`` (1, ...) is a sample.
+
+    Raises:
+        InputError: it can't be copied, or the copy computes with weights of the original: what a replaced ``forward``
+            or a hook refers to is not copied.
+    """
+    name, inside = type(model).__name__, "call quantize with inplace=True to change the network itself"
+    try:
+        made = copy.deepcopy(model)
+    except Exception as error:  # of any kind: it is the user's code
+        raise InputError(f"{name}: can't be copied ({error}); remove what it keeps of a call, or {inside}") from error
+    own = ("forward", "_forward_hooks", "_forward_pre_hooks")
+    if any(vars(module).get(key) for module in model.modules() for key in own):
+        device = next((value.device for value in model.parameters()), x.device)
+        given = functools.partial(_given, made.eval(), auto_blocks.first_input(x.to(device)), name)
+        with auto_blocks.without_weights([model]):
+            alone = given()
+        if auto_blocks.outputs_apart(given(), alone) == torch.inf:
+            raise InputError(
+                f"{name}: a copy computes with the original's weights (a replaced forward, a hook); {inside}"
+            )
+    return made
+
+
 def _run(
     work: Reconstruction,
     inputs: Inputs,
@@ -174,7 +201,8 @@ def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -
     if directory is None:
         return MemoryState()
     digest = hashlib.sha256()
-    for tensor in (*work.model.state_dict().values(), inputs.x, *([] if inputs.mask is None else [inputs.mask])):
+    stored = [getattr(*place) for place in places(work.model).values()]
+    for tensor in (*stored, inputs.x, *([] if inputs.mask is None else [inputs.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
     digest.update(_computed(work.model, inputs.x[:1].to(work.device)).encode())
     return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
@@ -200,7 +228,8 @@ def _refuse(model: Any) -> None:
         where = name or type(model).__name__
         if isinstance(module, torch.jit.ScriptModule):
             raise InputError(f"{where}: is a torch.jit.ScriptModule, which can't be changed; give the module before")
-        if isinstance(module, ActivationQuantizer) or hasattr(module, QUANTIZED):
+        quantizers = {"input_quantizer", "output_quantizer"} & {*vars(module), *module._modules}  # or other tools'
+        if isinstance(module, ActivationQuantizer) or hasattr(module, QUANTIZED) or quantizers:
             raise InputError(f"{where}: is quantized already; give the full-precision network")
         if isinstance(module, LazyModuleMixin) and module.has_uninitialized_params():  # type: ignore[misc]
             raise InputError(f"{where}: is a {type(module).__name__} without weights; load them, or call it once")
@@ -240,9 +269,14 @@ def _float32(model: nn.Module) -> Iterator[None]:
         attach.strip(model)
         raise
     finally:
+        large = list[str]()
         for name, value in tensors():
             alike = f"{name.rpartition('.')[0]}.weight"  # a bias that comes from folding has the type of its weight
-            value.data = value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
+            before, value.data = value.data, value.data.to(kinds.get(name, kinds.get(alike, value.dtype)))
+            if before.dtype != value.dtype and not torch.equal(before.isfinite(), value.isfinite()):
+                large.append(f"{name}: exceeds {value.dtype} when it is folded and quantized")
+        if large:
+            raise InputError(f"{large[0]}; give the network in float32")
 
 
 @torch.no_grad()

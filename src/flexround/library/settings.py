@@ -138,7 +138,10 @@ def resolve(
 
 def chosen_device(asked: str | torch.device | None) -> torch.device:
     """Return where to compute, InputError if there is no such device; a GPU then gives the same bits each time."""
-    device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    try:
+        device = torch.device(asked or ("cuda" if torch.cuda.is_available() else "cpu"))
+    except RuntimeError as error:
+        raise InputError(f"device {asked!r}: {error}") from error
     if device.type == "cuda":
         if not torch.cuda.is_available():
             raise InputError(f"device {device}: this PyTorch finds no GPU; leave device out, or install its driver")

@@ -41,6 +41,7 @@ class Block:
         before: glue between the previous block's output and this one's input (pooling, flatten, the embedding of
             token ids); applied once to the cached activations, not in every iteration; not quantized.
         call: ``(module, x, mask) -> output``; ``mask`` is bool (N, T), True for real tokens, or None without padding.
+        any_length: whether ``call`` takes sequences that end before the samples do, where all rows have padding.
     """
 
     name: str
@@ -48,6 +49,7 @@ class Block:
     sites: tuple[Site, ...] = ()
     before: Callable[[Tensor], Tensor] = identity
     call: Callable[[nn.Module, Tensor, Tensor | None], Tensor] = plain
+    any_length: bool = True
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the block's output (N, ...) for ``x`` (N, ...); ``mask`` is bool (N, T) or None."""

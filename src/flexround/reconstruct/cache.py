@@ -181,6 +181,11 @@ def on(device: torch.device, rows: Tensor) -> Tensor:
     return moved.to(torch.float32 if rows.is_floating_point() else rows.dtype, copy=moved is rows)
 
 
+def sequences(x: Tensor, mask: Tensor) -> bool:
+    """Whether ``x`` (N, ...) holds a vector for each token of ``mask``, bool (N, T)."""
+    return x.ndim > 2 and x.shape[:2] == mask.shape
+
+
 def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device) -> Tensor:
     """Return rows of a cache (N, ...) in the host's memory, cut to ``length`` tokens, laid out as they are there.
 
@@ -203,7 +208,8 @@ class Batches:
         full: (N, ...) full-precision input, mixed in element by element with probability 1 - ``keep`` (QDrop).
         target: (N, ...) full-precision output.
         mask: (N, T) real tokens, or None.
-        trim: whether a batch ends with the last real token of its longest row, which leaves a masked error as it is.
+        trim: whether a batch of sequences ends with the last real token of its longest row, which leaves a masked
+            error as it is.
         size: rows per batch.
         keep: probability of an input element to be the quantized one.
         replacement: draw with replacement (QDrop) or without (BRECQ), within a batch.
@@ -223,7 +229,8 @@ class Batches:
     masks: torch.Generator
 
     def __post_init__(self) -> None:
-        self._row_lengths = self.mask.sum(1).cpu() if self.trim and self.mask is not None else None
+        trim = self.trim and self.mask is not None and all(sequences(x, self.mask) for x in (self.full, self.target))
+        self._row_lengths = self.mask.sum(1).cpu() if trim else None  # type: ignore[union-attr]
         self.mask = None if self.mask is None else self.mask.to(self.masks.device)
         self._batches: Iterator[tuple[Tensor, Tensor, int | None]] = iter(())
 

@@ -92,10 +92,12 @@ class Part:
         """Refuse values that no reconstruction stores.
 
         Raises:
-            InputError: NaN or Inf, a step that is not positive, or a code or zero point that is no integer in range.
+            InputError: NaN, Inf in what is quantized, a step that is not positive, or a code or zero point that is no
+                integer in range.
         """
         for key, value in self.tensors().items():
-            if value.is_floating_point() and not torch.isfinite(value).all():
+            wrong = torch.isnan if key.startswith(PARAMETER) else _not_finite  # a mask in a buffer may hold -Inf
+            if value.is_floating_point() and wrong(value).any():
                 raise InputError(f"{key} holds NaN or Inf; look for them in the checkpoint")
         for key, stored in self.quantized.items():
             grid = stored.grid
@@ -115,12 +117,20 @@ def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
         InputError: a value is none that may be stored.
     """
     owners = places(model)
+    others = {name: owners[name] for name in names}
+    for name, (owner, leaf) in others.items():
+        if leaf in owner._parameters and _not_finite(getattr(owner, leaf)).any():
+            raise InputError(f"{PARAMETER}{name} holds NaN or Inf; look for them in the checkpoint")
     made = Part(
         {key: _copied(stored) for key, stored in quantized.items()},
-        {name: _on_cpu(getattr(*owners[name])) for name in names},
+        {name: _on_cpu(getattr(*place)) for name, place in others.items()},
     )
     made.check()
     return made
+
+
+def _not_finite(value: Tensor) -> Tensor:
+    return ~torch.isfinite(value)
 
 
 def _copied(stored: Stored) -> Stored:

@@ -135,11 +135,13 @@ def unfolded(layer: nn.Module, x: Tensor) -> Tensor:
     """Return the input of a layer as (groups, rows, features), of its type.
 
     Args:
-        layer: linear or ``Conv1D``, whose input is (..., features), or a convolution, whose input is (n, C, h, w).
+        layer: linear or ``Conv1D``, whose input is (..., features), or a convolution, whose input is (n, C, h, w)
+            or (C, h, w).
         x: that input. A row is a token, or a place of a convolution's output.
     """
     if not isinstance(layer, nn.Conv2d):
         return x.reshape(1, -1, x.shape[-1])
+    x = x if x.ndim == 4 else x[None]
     mode = "constant" if layer.padding_mode == "zeros" else layer.padding_mode
     x = nn.functional.pad(x, layer._reversed_padding_repeated_twice, mode)
     columns = nn.functional.unfold(x, layer.kernel_size, layer.dilation, stride=layer.stride)

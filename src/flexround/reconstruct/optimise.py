@@ -12,7 +12,7 @@ from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.machine.precision import autocast
-from flexround.reconstruct.cache import Batches
+from flexround.reconstruct.cache import Batches, sequences
 
 log = logging.getLogger(__name__)
 CHECK_EVERY = 100  # iterations between looks at the loss: each look makes a GPU wait
@@ -92,8 +92,8 @@ class ReconstructionError:
     masked: bool = False
 
     def __call__(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
-        """Return the scalar error; ``mask`` is bool (N, T) or None."""
-        if self.masked and mask is not None:
+        """Return the scalar error; ``mask`` is bool (N, T) or None; what is pooled, (N, C), has no padding."""
+        if self.masked and mask is not None and sequences(target, mask):
             kept = mask.unsqueeze(-1).to(prediction.dtype)
             prediction, target = prediction * kept, target * kept
         if self.p == 2:

@@ -55,7 +55,7 @@ class Phase:
         carry["full"] = self.before(block, carry["full"])
         carry["target"] = self.forward(block, carry["full"])
         if not all(bool(torch.isfinite(rows).all()) for rows in carry["target"].split(self.job.hyper.batch)):
-            wrong = [name for name, value in block.module.state_dict().items() if not torch.isfinite(value).all()]
+            wrong = [name for name, value in block.module.named_parameters() if not torch.isfinite(value).all()]
             where = f"in the checkpoint's {', '.join(wrong)}" if wrong else "in the calibration samples"
             raise NumericalError(
                 f"block {block.name}: its full-precision output holds NaN or Inf, as do values {where}"
@@ -135,7 +135,7 @@ class Phase:
         batches = Batches(
             *caches,
             job.mask,
-            hyper.mask_padding,
+            hyper.mask_padding and block.any_length,
             hyper.batch,
             hyper.input_keep_probability if job.joint else 1.0,
             hyper.replacement,

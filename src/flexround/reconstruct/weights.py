@@ -1,7 +1,9 @@
 """Where a block's full-precision weights come from when its turn is: memory, or the checkpoint's files."""
 
 import contextlib
+import copy
 from collections.abc import Iterator, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -23,7 +25,7 @@ class Resident:
 
     def __init__(self, blocks: Sequence[Block]) -> None:
         self._blocks = blocks
-        self._originals: dict[int, dict[str, Tensor]] = {}
+        self._originals: dict[int, dict[str, Any]] = {}
 
     @contextlib.contextmanager
     def block(self, index: int, again: bool) -> Iterator[None]:
@@ -32,7 +34,10 @@ class Resident:
         if index in self._originals:
             module.load_state_dict(self._originals.pop(index))
         elif again:
-            self._originals[index] = {name: value.clone() for name, value in module.state_dict().items()}
+            self._originals[index] = {
+                name: value.clone() if isinstance(value, Tensor) else copy.deepcopy(value)  # a module's extra state
+                for name, value in module.state_dict().items()
+            }
         yield
 
     def surroundings(self) -> contextlib.AbstractContextManager[None]:

@@ -208,6 +208,8 @@ class Observer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized ``x``, its shape, so that what follows is calibrated on quantized inputs."""
+        if not x.numel():  # an expert may be called with no row
+            return x
         if self.quantizer is None and self.waiting is not None:
             self.waiting.setdefault(self, x.new_empty(0) if self.waiting else x.clone())  # the block may write on it
             return x

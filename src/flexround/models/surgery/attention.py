@@ -8,7 +8,8 @@ def separate_projections(model: nn.Module) -> None:
     """Replace each ``nn.MultiheadAttention`` in place by a :class:`SeparateAttention` that computes the same.
 
     One that several parents hold stays one, so that a layer that is shared is known as such.
-    Those with keys or values that are learned or zero (``add_bias_kv``, ``add_zero_attn``) stay.
+    Those with keys or values that are learned or zero (``add_bias_kv``, ``add_zero_attn``) stay. An encoder then gives
+    values at padding, too, where PyTorch's nested tensors leave zeros.
     """
     made: dict[nn.Module, SeparateAttention] = {}
     for parent in list(model.modules()):
@@ -16,6 +17,9 @@ def separate_projections(model: nn.Module) -> None:
             if type(child) is nn.MultiheadAttention and child.bias_k is None and not child.add_zero_attn:
                 made[child] = made.get(child) or SeparateAttention(child)
                 setattr(parent, name, made[child])
+    for module in model.modules():
+        if isinstance(module, nn.TransformerEncoder):  # it would look for the weights of PyTorch's own attention
+            module.use_nested_tensor = False
 
 
 class SeparateAttention(nn.Module):
