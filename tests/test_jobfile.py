@@ -183,15 +183,21 @@ def test_a_job_runs_the_code_that_was_planned_or_none(tmp_path, monkeypatch, cap
     assert Path("begun").exists() == (code == 0 or when == "later")
 
 
-@pytest.mark.parametrize(("later", "code"), [('{"code": null}', 0), ("{}", 2)])
-def test_a_job_whose_settings_are_planned_anew_while_it_runs_publishes_nothing(tmp_path, later, code):
-    """Snakemake takes the checksum of the job file when the job ends, and a dry run writes it anew at any time."""
-    (tmp_path / "job.json").write_text('{"code": null}')
-    (tmp_path / "mine").mkdir()
-    (tmp_path / "mine/stage.py").write_text(f"def run(arguments):\n    arguments.job.write_text({later!r})\n")
+@pytest.mark.parametrize("file", ["job.json", "code/sha256"])
+@pytest.mark.parametrize(("later", "code"), [('{"code": "code/sha256"}', 0), ("{}", 2)])
+def test_a_job_that_is_planned_anew_while_it_runs_publishes_nothing(tmp_path, file, later, code):
+    """Snakemake takes checksums of job and code file when the job ends, and a dry run writes them anew at any time."""
+    for name in ("mine", "code"):
+        (tmp_path / name).mkdir()
+    for name, text in ((file, '{"code": "code/sha256"}'), ("job.json", '{"code": "code/sha256"}')):
+        (tmp_path / name).write_text(text)
+    (tmp_path / "code/sha256").touch()
+    (tmp_path / "code/sources.json").write_text('{"modules": [], "files": {}}')
+    edit = f"import pathlib\n\ndef run(arguments):\n    pathlib.Path({file!r}).write_text({later!r})\n"
+    (tmp_path / "mine/stage.py").write_text(edit)
     command = [sys.executable, "-m", "flexround.jobs", "mine.stage", "job.json"]
     environment = os.environ | {"FLEXROUND_MODULES": ".", "FLEXROUND_WORKERS": "0"}
     done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     assert done.returncode == code
-    said = "error: job.json: the settings have changed since this job began; run the same command again"
+    said = "error: job.json: settings or code have changed since this job began; run the same command again"
     assert (said in done.stderr) == (code == 2)

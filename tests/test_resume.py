@@ -188,6 +188,7 @@ def test_packages_and_the_files_that_a_task_reads_decide_where_work_is_kept(tmp_
     monkeypatch.setitem(sys.modules, "my_stage", stage)
     monkeypatch.setattr(codefile.Code, "check", lambda *_, **__: None)
     (tmp_path / "job.json").write_text(json.dumps({"code": str(tmp_path / "sha256")}))
+    (tmp_path / "sha256").touch()
 
     def place(question):
         sources = {"modules": [], "files": {"params/lm_eval/piqa.yaml": [question, question]}}

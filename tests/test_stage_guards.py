@@ -14,6 +14,7 @@ from stage_calls import Work, call
 
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts, resume
+from flexround.reconstruct.phases import WeightPhase
 from flexround.settings import layout
 from flexround.stages import evaluate, finetune, reconstruct, select
 from flexround.tasks import protocol
@@ -101,6 +102,26 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept, st
         message = f"{directories[0]}: its manifest says recipe = .*'w_bits': 3.*; delete {directories[0]} "
         with pytest.raises(InputError, match=message):
             call(stage, {"job": job})
+
+
+def test_what_was_learned_is_kept_where_code_changed_meanwhile_and_was_changed_back(work, monkeypatch):
+    run, blocks = work.run(*IMAGES, "b-rtn-w4", 7), []
+    out = work.root / layout.quantized_dir(run)
+    monkeypatch.setattr(WeightPhase, "learn", lambda *a, learn=WeightPhase.learn: [blocks.append(1), learn(*a)][1])
+
+    def changed():
+        raise InputError("the code has changed")
+
+    work.gate(*IMAGES), work.samples(IMAGES[0], 64, 7)
+    with pytest.raises(InputError, match="the code has changed"):
+        work.do("reconstruct", run, out=out, confirm=changed)
+    assert not (out / "manifest.json").exists()
+    assert blocks
+    blocks.clear()
+    work.do("reconstruct", run, out=out)
+    assert not blocks
+    assert (out / "manifest.json").exists()
+    assert not [path for path in (work.root / ".state").rglob("*") if path.is_file()]
 
 
 # what is read and written

@@ -58,12 +58,13 @@ class Code:
         Raises:
             InputError: a file is missing or damaged.
         """
-        content = artifacts.read_json(job)
+        self.job, content = job, artifacts.read_json(job)
         named = content.get("code") if isinstance(content, dict) else None
         path = Path(named) if isinstance(named, str) else None  # the stage says what is wrong with a job file
         sources = artifacts.read_json(path.with_name(SOURCES)) if path else {"modules": [], "files": {}}
         self.modules, self.files = sources["modules"], sources["files"]
-        self.begun = self._times()
+        self.inputs = [file for file in (job, path) if file]
+        self.begun, self.planned = self._times(), [artifacts.read_text(file) for file in self.inputs]
 
     @property
     def surroundings(self) -> str:
@@ -78,8 +79,12 @@ class Code:
     def check(self, imported: bool = False) -> None:
         """Compare the files with the plan, after the imports also with the times at which this object was made.
 
+        Snakemake takes the checksums of job file and code file when a job ends, and a dry run writes them anew at any
+        time: the new ones would be recorded with the old result.
+
         Raises:
-            InputError: code that the job can import has changed, or may have been another while it was imported.
+            InputError: settings or code that the job can import have changed, or code may have been another while it
+                was imported.
         """
         changed = [name for name, planned in self.files.items() if _edited(name, *planned)]
         if imported:
@@ -88,6 +93,10 @@ class Code:
             raise InputError(
                 f"{_place(Path(changed[0]))}: the code has changed since this run was planned; "
                 "run the same command again"
+            )
+        if [artifacts.read_text(file) for file in self.inputs] != self.planned:
+            raise InputError(
+                f"{self.job}: settings or code have changed since this job began; run the same command again"
             )
 
     def _times(self) -> dict[str, int]:

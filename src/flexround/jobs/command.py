@@ -86,12 +86,7 @@ def main() -> NoReturn:
     except FlexRoundError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)
-    begun = _content(given.job)
     facts = client.hand_over() or _run_here(given)
-    if facts["exit"] == 0 and _content(given.job) != begun:  # Snakemake would record the new one with the old result
-        again = "the settings have changed since this job began; run the same command again"
-        print(f"error: {given.job}: {again}", file=sys.stderr)
-        facts["exit"] = USER_ERROR
     if given.usage:
         artifacts.write_text(given.usage, json.dumps(facts) + "\n")
     sys.exit(facts["exit"])
@@ -102,11 +97,6 @@ def run(given: argparse.Namespace) -> int:
     from flexround.jobs import execution  # logging and what else the client can do without
 
     return execution.run(given)
-
-
-def _content(job: Path) -> bytes:
-    """Return what a job file holds; nothing for one that the stage will refuse."""
-    return job.read_bytes() if job.is_file() and os.access(job, os.R_OK) else b""
 
 
 def _run_here(given: argparse.Namespace) -> dict[str, Any]:

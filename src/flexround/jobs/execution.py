@@ -41,6 +41,7 @@ def run(arguments: argparse.Namespace) -> int:
             code = codefile.Code(arguments.job)
             if "state" in vars(arguments):  # unfinished work of other packages is left alone
                 arguments.state /= code.surroundings
+                arguments.confirm = code.check
             with threads.held(arguments.threads):
                 module = importlib.import_module(arguments.module)
                 for name in code.modules:  # also those that the job imports later: no edit reaches them any more

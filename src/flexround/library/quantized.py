@@ -256,7 +256,9 @@ def write_record(
 
 
 def write_state_dict(quantized: Quantized, directory: Path) -> None:
-    """Write a state dict of dequantized weights in safetensors: batch norms folded; PyTorch's attention has a name for each projection.
+    """Write a state dict of dequantized weights in safetensors.
+
+    Batch norms are folded, and PyTorch's attention has a layer for each projection.
 
     Args:
         quantized: its parts are gone through one at a time; its model, with or without values, has tensors of the types

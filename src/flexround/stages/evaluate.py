@@ -34,6 +34,7 @@ def run(arguments: argparse.Namespace) -> None:
         state = arguments.state / "evaluate" / resume.fingerprint(job, weights | data, device)
         with resume.kept(state), hardware.enough(str(job.run), smaller):
             found = measured(job, job.network, device, job.recipe.quantized, job.recipe.preprocess)
+            arguments.confirm()
         facts = {
             "place": str(job.out),
             "run": vars(job.run),

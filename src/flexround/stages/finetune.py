@@ -56,6 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
             with resume.kept(state):  # until the result is there
                 with hardware.enough("/".join(job.names), SMALLER):
                     facts["train"] = task.finetune(model.to(device), job.data, job.train, job.out)
+                arguments.confirm()
                 finish(job, model, facts)
     else:
         finish(job, model, facts)

@@ -48,6 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
         budget = arguments.state_gb * 1e9
         with State(directory, resume.fingerprint(job, weights | samples, device), budget, PACE).opened() as state:
             records = reconstruct(work, x, state, limits)
+            arguments.confirm()  # while what was done is kept: an edit may be taken back
             for clause in left(work, records):
                 log.warning("%s: %s", job.run, clause)
             facts = {
