@@ -183,6 +183,27 @@ def test_a_job_runs_the_code_that_was_planned_or_none(tmp_path, monkeypatch, cap
     assert Path("begun").exists() == (code == 0 or when == "later")
 
 
+def test_a_job_does_not_run_another_file_than_the_planned_module(tmp_path):
+    for name in ("mine", "left"):
+        (tmp_path / name / "own").mkdir(parents=True)
+        (tmp_path / name / "own/stage.py").write_text("def run(arguments):\n    print('begun')\n")
+    paths = {"PYTHONPATH": str(ROOT / "src"), "FLEXROUND_MODULES": str(tmp_path / "mine"), "FLEXROUND_WORKERS": "0"}
+
+    def run(cwd, *command):
+        options = {"cwd": tmp_path / cwd, "env": os.environ | paths, "capture_output": True, "text": True}
+        return subprocess.run([sys.executable, *command], check=False, **options)
+
+    plan = "from flexround.jobs import codefile; print(*codefile.contents('own.stage:run'), sep='|', end='')"
+    text, _, sources = run("mine", "-c", plan).stdout.partition("|")
+    (tmp_path / "sha256").write_text(text), (tmp_path / "sources.json").write_text(sources)
+    (tmp_path / "job.json").write_text(json.dumps({"code": str(tmp_path / "sha256")}))
+    job = ("-m", "flexround.jobs", "own.stage", str(tmp_path / "job.json"))
+    assert "begun" in run(".", *job).stdout
+    done = run("left", *job)
+    assert done.returncode == 2
+    assert f"error: {tmp_path}/left/own/stage.py: runs in the place of the planned module own.stage" in done.stderr
+
+
 @pytest.mark.parametrize("file", ["job.json", "code/sha256"])
 @pytest.mark.parametrize(("later", "code"), [('{"code": "code/sha256"}', 0), ("{}", 2)])
 def test_a_job_that_is_planned_anew_while_it_runs_publishes_nothing(tmp_path, file, later, code):

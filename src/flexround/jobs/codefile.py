@@ -7,6 +7,7 @@ which takes a millisecond, and reads the syntax tree of a file whose sha256 diff
 
 import functools
 import json
+import sys
 from importlib import metadata
 from pathlib import Path
 
@@ -88,6 +89,7 @@ class Code:
         """
         changed = [name for name, planned in self.files.items() if _edited(name, *planned)]
         if imported:
+            self._check_places()
             changed += [name for name, time in self._times().items() if time != self.begun[name]]
         if changed:
             raise InputError(
@@ -98,6 +100,14 @@ class Code:
             raise InputError(
                 f"{self.job}: settings or code have changed since this job began; run the same command again"
             )
+
+    def _check_places(self) -> None:
+        """Raise InputError for a module that was imported from another file than the one that was planned."""
+        planned = {(ROOT / name).resolve() for name in self.files}
+        for name in self.modules:
+            file = getattr(sys.modules.get(name), "__file__", None)
+            if file and Path(file).resolve() not in planned:
+                raise InputError(f"{file}: runs in the place of the planned module {name}; rename or delete this file")
 
     def _times(self) -> dict[str, int]:
         """Return file -> the time at which the system last changed it, which no program can set."""

@@ -2,12 +2,15 @@
 
 import ast
 import importlib.util
+import os
 import sys
 from collections.abc import Iterable
 from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
 
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import reach
+from flexround.settings.layout import MODULES
 
 Function = ast.FunctionDef | ast.ClassDef
 
@@ -47,8 +50,9 @@ def _find(target: str) -> tuple[reach.Module, Function] | None:
     name_of_module, _, name = target.partition(":")
     if not all(part.isidentifier() for part in (*name_of_module.split("."), name)):
         raise SettingsError(f"{target!r}: write it as package.module:Name")
-    if _spec(name_of_module) is None:
+    if (spec := _spec(name_of_module)) is None:
         raise SettingsError(f"{target!r}: no module {name_of_module!r} beside this file or on the Python path")
+    _refuse_another(target, spec)
     module = reach.read_module(name_of_module)
     if module is None:
         if (top := name_of_module.partition(".")[0]) in sys.stdlib_module_names:
@@ -60,6 +64,17 @@ def _find(target: str) -> tuple[reach.Module, Function] | None:
     if not {name, "*", "__getattr__"} & {*module.nodes, *module.imported}:
         look_up(f"{target!r}: {module.path} has no", module.nodes, name)
     return _definition(module, name)
+
+
+def _refuse_another(target: str, found: ModuleSpec) -> None:
+    """Raise SettingsError if a module lies beside a user's file and another of its name comes first."""
+    part = Path(*found.name.split("."))
+    for directory in filter(None, os.environ.get(MODULES, "").split(os.pathsep)):
+        for beside in (Path(directory, part.with_suffix(".py")), Path(directory, part, "__init__.py")):
+            if found.origin and beside.exists() and not beside.samefile(found.origin):
+                raise SettingsError(
+                    f"{target!r}: {found.origin} would run in the place of {beside}; rename one of them"
+                )
 
 
 def _spec(module: str) -> ModuleSpec | None:
