@@ -65,7 +65,7 @@ docs: $(INSTALLED) ## build the pages as a site in site/; a link that leads nowh
 
 regress: $(INSTALLED) ## compare numbers with results/reference (ALL=1: every table that is there)
 	$(if $(ALL)$(filter mini,$(SCALE)),,$(error the runs of regress are those of mini; give ALL=1 with SCALE=$(SCALE)))
-	$(if $(ALL),,snakemake --cores all regress)
+	$(if $(ALL),,snakemake --cores all regress --config scale=mini)
 	python -m flexround.tools.regress --scale $(call quoted,$(SCALE)) $(if $(ALL),--all)
 
 lint: $(INSTALLED) ## ruff, snakefmt, mypy

@@ -288,10 +288,15 @@ def test_a_rounding_of_the_users_own_has_a_row_and_changes_nothing_else(project,
     assert {(row["method"], row["published"], row["status"]) for row in rows} == {("B + Nudge", "", "computed")}
     for suffix in ("tex", "html"):
         assert "B + Nudge" in (project.root / TABLE.replace("csv", suffix)).read_text()
-    for name in ("my rounding.yaml", "my_rounding.py"):
-        shutil.copy2(project.root / name, tmp_path)
+    names = ("my rounding.yaml", "my_rounding.py")
+    for name in names:
+        shutil.move(project.root / name, tmp_path)
     module = tmp_path / "my_rounding.py"
-    module.write_text("# edited\n" + module.read_text())
+    original = module.read_text()
+    module.write_text(f"# edited\n{original}")
     same = project.planned(TABLE, config=["scale=little.yaml", f"own={tmp_path}/my rounding.yaml"])
+    module.write_text(original)
+    for name in names:
+        shutil.move(tmp_path / name, project.root)
     assert same == {}, "neither where the file lies nor a comment in it is of interest"
     assert project.planned(TABLE, config=["scale=little.yaml"]) == PUBLISHED, "the row goes with the file"

@@ -12,6 +12,7 @@ rule report:
         ),
         claims=["results/{scale}/claims.csv"] if PLAN.scale.shows.claims else [],
         ranking="results/{scale}/ranking.csv",
+        code=lambda w: resolve.report(),
     output:
         page="results/{scale}/report.html",
     log:
@@ -34,6 +35,7 @@ rule paper:
         figures=expand(
             "results/{{scale}}/figure{figure}.pdf", figure=PLAN.complete_figures()
         ),
+        code=lambda w: resolve.report(),
     output:
         pdf="results/{scale}/paper.pdf",
         tex="results/{scale}/paper.tex",

@@ -107,7 +107,8 @@ for name, files in PUBLISHED.items():
         name:
             f"publish_{name}"
         input:
-            [f"results/{SCALE}/{file}" for file in files],
+            scale=lambda w: resolve.published(SCALE),
+            files=[f"results/{SCALE}/{file}" for file in files],
         output:
             [f"results/{file}" for file in files],
         log:
@@ -119,4 +120,4 @@ for name, files in PUBLISHED.items():
         params:
             directory=lambda wildcards, output: Path(output[0]).parent,
         shell:
-            "cp {input} {params.directory} 2> {log}"
+            "cp {input.files} {params.directory} 2> {log}"

@@ -31,7 +31,8 @@ def fingerprint(job: Any, inputs: Any, device: torch.device) -> str:
     ``inputs`` are the files that it reads with their hashes, or anything else that JSON can hold.
     """
     machine = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    made_by = (job.code.read_text(), torch.__version__, machine, torch.get_num_threads())
+    ranks = os.environ.get("WORLD_SIZE", "1")
+    made_by = (job.code.read_text(), torch.__version__, machine, torch.get_num_threads(), ranks)
     return f"{derive(job.model_dump_json(), json.dumps(inputs, sort_keys=True), *made_by):016x}"
 
 

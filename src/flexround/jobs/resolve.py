@@ -65,6 +65,17 @@ def _updated(path: Path, text: str) -> str:
     return str(path)
 
 
+def report() -> str:
+    """Write the code file of the report, unless it is there with this content, and return its path."""
+    files = importlib.import_module("flexround.jobs.shared").templates()
+    return code("tabulate", "flexround.tools.report:run", files=files)
+
+
+def published(scale: str) -> str:
+    """Write the name of the scale whose copies lie in ``results``, unless it is there, and return the file's path."""
+    return _updated(Path(layout.JOBS) / "published", f"{scale}\n")
+
+
 def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> str:
     """Write the code file of a stage, unless it is there with this content, and return its path.
 

@@ -47,10 +47,11 @@ def showing(plan: Plan, tables: Sequence[Table]) -> dict[str, Any]:
     }
 
 
-def templates(page: str) -> tuple[str, ...]:
-    """Return the templates of an output."""
+def templates(page: str | None = None) -> tuple[str, ...]:
+    """Return the templates of an output, or all."""
     shared = {"base.html", "grid.html", "marks.html", "style.css"}
-    names = sorted(path.name for path in (ROOT / TEMPLATES).iterdir() if path.stem == page or path.name in shared)
+    every = sorted(path.name for path in (ROOT / TEMPLATES).iterdir())
+    names = [name for name in every if page in (None, name.partition(".")[0]) or name in shared]
     return tuple(str(TEMPLATES / name) for name in names)
 
 

@@ -23,7 +23,7 @@ from flexround.settings.tables import Setting, Table
 Section = tuple[str, Any]  # a title, and facts: a dict, or a list of rows of which the first is the header
 LOG_LINES = 12
 LOGGED = re.compile(r"\d\d:\d\d:\d\d (.*)")  # what our stages write; the clock is left out
-OF_METRICS = ("metrics", "stderr", "heldout", "gate")  # hold values of metrics
+OF_METRICS = ("metrics", "stderr", "heldout")  # hold values of metrics
 RESULT = ("metrics", "stderr", "n_examples", "protocol")  # of metrics.json
 NOT_SHOWN = ("files", "inputs", "place")  # of manifests: hashes, which have a section of their own, and paths
 DIGITS = 4  # significant ones, of errors, seconds and megabytes
