@@ -39,6 +39,7 @@ def package(tmp_path, monkeypatch):
         ),
         "inside.py": '"""Text."""\nimport json\nVALUE = 1\n\ndef one():\n    return VALUE\n',
         "deep/__init__.py": "x = 1\n",
+        "deep.py": "x = 1\n",  # which the package hides
         "deep/direct.py": "from . import beside\nused = unused = 3\n",
         "deep/beside.py": "from ..start import run\n",  # a circle
         "deep/late.py": "def called():\n    return load('flexround.deep.named:thing')\n",
@@ -85,6 +86,7 @@ def package(tmp_path, monkeypatch):
         ("untyped.py", "thing = 1", "thing = 7", True),
         ("start.py", "from flexround import inside\n", "from flexround.deep import direct as inside\n", True),
         ("deep/other.py", "thing = 1", "thing = 7", False),
+        ("deep.py", "x = 1", "x = 7", False),
         ("typed.py", "thing = 1", "thing = 7", False),
         ("inside.py", "Text.", "Another text.", False),
         ("inside.py", "VALUE = 1", "VALUE = 1  # a comment", False),

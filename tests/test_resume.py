@@ -177,10 +177,14 @@ def test_the_machine_and_its_threads_decide_where_work_is_kept(tmp_path, monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(torch, "__version__", "0.1")
         names.append(name())
+    for patched in ((torch.backends.cpu, "get_cpu_capability", lambda: "VSX"), (os.environ, "WORLD_SIZE", "4")):
+        with monkeypatch.context() as patch:
+            (patch.setitem if patched[0] is os.environ else patch.setattr)(*patched)
+            names.append(name())
     for gpu in ("A100", "H100"):
         monkeypatch.setattr(torch.cuda, "get_device_name", lambda _, gpu=gpu: gpu)
         names.append(name("cuda:0"))
-    assert len(set(names)) == 5
+    assert len(set(names)) == 7
 
 
 def test_packages_and_the_files_that_a_task_reads_decide_where_work_is_kept(tmp_path, monkeypatch):

@@ -36,7 +36,7 @@ def fingerprint(work: Reconstruction, inputs: str) -> str:
     chosen = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts)
     names = {module: name for name, module in work.model.named_modules()}
     cut = [(block.name, [site_key(names, site) for site in block.sites]) for block in work.blocks]
-    machine = (torch.__version__, work.device, torch.get_num_threads())
+    machine = (torch.__version__, work.device, torch.backends.cpu.get_cpu_capability(), torch.get_num_threads())
     return f"{derive(inputs, *chosen, code, *machine, cut):016x}"
 
 

@@ -162,7 +162,7 @@ def _file(name: str) -> Path | None:
     """Return the file of a module of this package or of the user's."""
     for root in _roots(name.partition(".")[0]):
         base = root.joinpath(*name.split("."))
-        for path in (base.with_suffix(".py"), base / "__init__.py"):
+        for path in (base / "__init__.py", base.with_suffix(".py")):  # Python's order
             if path.exists():
                 return path
     return None
