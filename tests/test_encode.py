@@ -117,5 +117,15 @@ def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):
             tokenizer_files.check_begin(model, tokenizer, Path("there"))
     with pytest.raises(InputError, match=r"adds the tokens \[1, 2\]"):
         tokenizer_files.check_begin(model, tokenizer, Path("there"))
+    saved_again = tokenizers.Tokenizer(tokenizers.models.BPE({"▁": 0, "a": 1, "▁a": 2, "<s>": 3}, [("▁", "a")]))
+    saved_again.pre_tokenizer = tokenizers.pre_tokenizers.Metaspace(prepend_scheme="first")
+    saved_again.post_processor = tokenizers.processors.TemplateProcessing("<s> $A", special_tokens=[("<s>", 1)])
+    with pytest.raises(InputError, match=r"gives \['▁a'\] for 'a' and for ' a'; .* that transformers 4 wrote"):
+        tokenizer_files.check_begin(model, saved_again, Path("there"))
+    saved_again.pre_tokenizer = None
+    saved_again.normalizer = tokenizers.normalizers.Sequence(
+        [tokenizers.normalizers.Prepend("▁"), tokenizers.normalizers.Replace(" ", "▁")]
+    )
+    tokenizer_files.check_begin(model, saved_again, Path("there"))
     model.config.model_type = "opt"
     tokenizer_files.check_begin(model, tokenizer, Path("there"))

@@ -174,7 +174,8 @@ def test_the_gates_of_llama_hold_the_published_perplexities(name):
         gate, found = PAPER.gate(task, name.lower()), paper_numbers.load().items()
         (value,) = (v for k, v in found if (k.table, k.section, k.column) == place and k.method.startswith("Half"))
         assert gate.metric == "ppl"
-        assert (gate.min, gate.max) == (round(0.95 * value, 2), round(1.05 * value, 2))
+        room = 0.05 if task.endswith("lora") else 0.01
+        assert (gate.min, gate.max) == (round((1 - room) * value, 2), round((1 + room) * value, 2))
 
 
 # the tolerances of GLUE and SQuAD: sqrt(2) standard errors at the lowest published value, rounded up to 0.1

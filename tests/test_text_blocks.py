@@ -174,6 +174,19 @@ def test_padding_is_left_out_where_the_tokens_of_a_site_are():
         assert attach.real(some, mask) is some, "an expert's tokens, a pooled row"
 
 
+def test_logits_of_gpt_neo_are_float32_under_autocast_too(monkeypatch):
+    model, x = tiny.make("gpt_neo", "causal-lm"), torch.arange(8)[None]
+    logits, products = [], []
+    softmax, matmul = nn.functional.softmax, torch.matmul
+    monkeypatch.setattr(nn.functional, "softmax", lambda x, **k: [logits.append(x), softmax(x, **k)][1])
+    monkeypatch.setattr(torch, "matmul", lambda *x: products.append(matmul(*x)) or products[-1])
+    with torch.autocast("cpu", torch.bfloat16):
+        model(x)
+    layers = model.config.num_layers
+    assert [each.dtype for each in logits] == [torch.float32] * layers
+    assert [each.dtype for each in products] == [torch.float32, torch.bfloat16] * layers
+
+
 @kinds
 @torch.no_grad()
 def test_blocks_run_by_autocast(kind):

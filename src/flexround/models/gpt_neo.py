@@ -5,9 +5,26 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from transformers.models.gpt_neo import modeling_gpt_neo
 
 from flexround.models.blocks import Block, layer_blocks
 from flexround.models.masks import bias
+
+
+class GPTNeoSelfAttention(modeling_gpt_neo.GPTNeoSelfAttention):
+    """Computes its logits in float32 under autocast, too: they are not scaled down, and bfloat16 is coarse for them."""
+
+    def _attn(self, query: Tensor, *others: Any) -> Any:
+        with torch.autocast(query.device.type, enabled=False):
+            return super()._attn(query, *others)
+
+
+def exact(model: nn.Module) -> nn.Module:
+    """Give the layers of a GPT-Neo the attention above, and return it."""
+    for module in model.modules():
+        if type(module) is modeling_gpt_neo.GPTNeoSelfAttention:
+            module.__class__ = GPTNeoSelfAttention
+    return model
 
 
 def blocks(model: Any) -> list[Block]:

@@ -46,8 +46,7 @@ def find(directory: Path) -> tokenizers.Tokenizer:
 def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
     """Return the tokenizer of a Hugging Face directory; saved, its ``tokenizer.json`` is complete on its own.
 
-    The padding token becomes part of it; for GPT-2 and LLaMA that is the end of text, as in Hugging
-    Face's example scripts.
+    The padding token becomes part of it; for GPT-2, GPT-Neo and LLaMA, which have none, that is the end of text.
 
     Raises:
         InputError: no tokenizer, a damaged one, or one without a token to pad with.
@@ -73,10 +72,22 @@ def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -
 
 
 def check_begin(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
-    """Raise InputError unless a LLaMA's tokenizer puts the begin of text, and nothing else, around each text."""
+    """Raise InputError unless a LLaMA's tokenizer puts the begin of text, and nothing else, around each text.
+
+    It also tells " a" from "a", as SentencePiece does: answers to questions are scored after a space.
+    """
+    if model.config.model_type != "llama":
+        return
     begin, added = model.config.bos_token_id, tokenizer.encode("").ids
-    if model.config.model_type == "llama" and added != [begin]:
+    if added != [begin]:
         raise InputError(
             f"{where}: the tokenizer adds the tokens {added} to a text; a LLaMA's adds its begin of text, [{begin}]: "
             "convert it again with add_bos_token"
+        )
+    word, after_space = (tokenizer.encode(text, add_special_tokens=False).tokens for text in ("a", " a"))
+    if word == after_space:
+        raise InputError(
+            f"{where}: the tokenizer gives {word} for 'a' and for ' a'; a LLaMA's keeps the space: take the "
+            'tokenizer.json that transformers 4 wrote (normalizer: Prepend "▁", Replace " "), not one that a later '
+            "version saved again"
         )

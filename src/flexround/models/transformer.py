@@ -15,6 +15,7 @@ from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 
 from flexround.errors import SettingsError, suggest
+from flexround.models.gpt_neo import exact
 from flexround.models.llama import refuse_uneven_groups
 from flexround.models.opt import refuse_projections
 from flexround.models.tensors import seeded
@@ -39,7 +40,7 @@ def gpt_neo(head: str, **arguments: Any) -> nn.Module:
     """
     if head == "classification" and arguments.get("pad_token_id") is None:
         raise SettingsError("gpt_neo: pad_token_id is missing; classification finds the last real token by it")
-    return _build("gpt_neo", ("causal-lm", "classification"), head, **arguments)
+    return exact(_build("gpt_neo", ("causal-lm", "classification"), head, **arguments))
 
 
 def opt(head: str, **arguments: Any) -> nn.Module:

@@ -30,7 +30,7 @@ class TrainSettings(Strict):
     checkpointing: bool = Field(
         False, description="keep only the layers' inputs of a forward pass: less memory, slower"
     )
-    seed: Seed = 42
+    seed: Seed = Field(42, description="of the order of rows and of dropout; that of a new head is in `model.args`")
 
 
 class LoraSettings(Strict):
