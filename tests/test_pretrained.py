@@ -100,7 +100,7 @@ def test_the_body_alone_is_enough(tmp_path):
 def test_a_llama_needs_a_tokenizer_that_begins_its_texts(tmp_path):
     source, target = tiny.make("llama"), tiny.make("llama", seed=2)
     source.save_pretrained(tmp_path)
-    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 1, "</s>": 2}, "<s>"))
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel({"<s>": 1, "</s>": 2, "a": 3}, "<s>"))
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match="its begin of text"):
         import_directory(target, tmp_path, tmp_path / "out")
