@@ -47,6 +47,7 @@ def test_training_changes_query_and_value_alone_by_the_rank_of_the_adapters():
     assert torch.equal(state, torch.random.get_rng_state())
     assert facts["steps"] == 8 * 3
     assert facts["loss"] < train(make(), lora=LORA, epochs=1)["loss"] - 0.1
+    assert facts["loss"] < train(make(), lora=LORA, epochs=8, eps=100)["loss"] - 0.1, "steps of lr * gradient / 100"
     assert not model.training
     for (name, new), old in zip(model.state_dict().items(), before.state_dict().values(), strict=True):
         if is_adapted(name):

@@ -21,6 +21,7 @@ class TrainSettings(Strict):
     batch: Batch
     lr: Factor
     weight_decay: Decay = 0.0
+    eps: Factor = Field(1e-8, description="of AdamW")
     warmup: Share = Field(0.0, description="share of the steps")
     clip: Annotated[float, Field(gt=0, le=1e9, allow_inf_nan=False)] = 1.0
     precision: Literal["no", "fp16", "bf16"] = "no"

@@ -63,7 +63,8 @@ def train(
         dataloader_config=DataLoaderConfiguration(split_batches=True),
     )
     generator = torch.Generator().manual_seed(derive("targets", settings.seed))
-    optimizer = torch.optim.AdamW(decay_groups(model, settings.weight_decay), lr=settings.lr, fused=True)
+    groups = decay_groups(model, settings.weight_decay)
+    optimizer = torch.optim.AdamW(groups, lr=settings.lr, eps=settings.eps, fused=True)
     order = torch.Generator().manual_seed(derive("order", settings.seed))
     loader = _loader(arrays, settings, order)
     steps = settings.epochs * len(loader)
