@@ -230,7 +230,7 @@ def test_wrong_keys_and_a_syntax_error_in_the_module_are_named(mini, home):
 def test_a_module_that_would_run_in_the_place_of_the_one_beside_the_file_is_named(mini, home, monkeypatch):
     left = home / "left/my_rounding.py"
     left.parent.mkdir()
-    shutil.copy(home / "my_rounding.py", left)
+    left.write_text((home / "my_rounding.py").read_text() + "# of last week")
     monkeypatch.syspath_prepend(str(left.parent))
     monkeypatch.setenv(MODULES, f"{ROOT}{os.pathsep}{home}")
     expected = f"{left} would run in the place of {home / 'my_rounding.py'}; rename one of them"

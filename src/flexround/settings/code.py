@@ -67,11 +67,11 @@ def _find(target: str) -> tuple[reach.Module, Function] | None:
 
 
 def _refuse_another(target: str, found: ModuleSpec) -> None:
-    """Raise SettingsError if a module lies beside a user's file and another of its name comes first."""
+    """Raise SettingsError if a module lies beside a user's file and another one of its name comes first."""
     part = Path(*found.name.split("."))
     for directory in filter(None, os.environ.get(MODULES, "").split(os.pathsep)):
         for beside in (Path(directory, part.with_suffix(".py")), Path(directory, part, "__init__.py")):
-            if found.origin and beside.exists() and not beside.samefile(found.origin):
+            if found.origin and beside.exists() and beside.read_bytes() != Path(found.origin).read_bytes():
                 raise SettingsError(
                     f"{target!r}: {found.origin} would run in the place of {beside}; rename one of them"
                 )
