@@ -202,9 +202,9 @@ def read_evaluation(d):
 
 def job_file(stage, kind, argument):
     return Reader(
-        lambda d: shutil.copy(resolve.inputs(report_case.PLAN, stage, argument)["job"], d / "job.json"),
-        lambda d: kind.read(d / "job.json"),
-        ("job.json",),
+        lambda d: shutil.copytree(Path(resolve.inputs(report_case.PLAN, stage, argument)["job"]).parent, d / "job"),
+        lambda d: kind.read(d / "job/job.json"),
+        ("job/*.json",),
     )
 
 

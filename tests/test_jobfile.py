@@ -19,13 +19,16 @@ from flexround.jobs import codefile, execution, resolve
 from flexround.jobs.calibrate import CalibrateJob
 from flexround.jobs.data import DataJob
 from flexround.jobs.evaluate import EvaluateJob
+from flexround.jobs.fetch import FetchJob
 from flexround.jobs.finetune import FinetuneJob
 from flexround.jobs.gate import GateJob
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.jobs.select import SelectJob
 from flexround.settings import reach
-from flexround.settings.layout import ROOT
+from flexround.settings.layout import ROOT, Run
+from flexround.settings.load import load_params
 from flexround.settings.params import Params
+from flexround.settings.plan import Plan
 
 
 @pytest.fixture
@@ -79,6 +82,31 @@ def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monke
     path.write_text("what another process has planned")
     work.inputs("data", "imagenet")
     assert path.read_text() == "what another process has planned"
+
+
+def test_what_explains_settings_lies_beside_a_job_file_and_changes_nothing_in_it(tmp_path, monkeypatch):
+    """Reasons of hyper-parameters; licence and address of a source, whose record says what it holds."""
+    monkeypatch.chdir(tmp_path)
+    params = load_params("mini")
+    rules = [rule.model_copy(update={"source": "told anew"}) for rule in params.scale.hyper]
+    pinned = {name: source.model_copy(update={"licence": "told anew"}) for name, source in params.sources.items()}
+    reworded = params._replace(scale=params.scale.model_copy(update={"hyper": rules}), sources=pinned)
+    for stage, kind, arguments, told in (
+        ("fetch", FetchJob, ["mini-ptb"], lambda job: job.source.licence),
+        ("data", DataJob, ["ptb"], lambda job: job.origins["mini-ptb"].licence),
+        ("finetune", FinetuneJob, ["ptb", "opt-125m"], lambda job: job.origins["mini-opt-125m"].licence),
+        (
+            "reconstruct",
+            ReconstructJob,
+            [Run("mini", "ptb", "opt-125m", "q-rtn-w8a8", 0)],
+            lambda job: job.hyper_sources["samples"],
+        ),
+    ):
+        path = Path(resolve.inputs(Plan(params), stage, *arguments)["job"])
+        text, before = path.read_text(), told(kind.read(path))
+        resolve.inputs(Plan(reworded), stage, *arguments)
+        assert before != told(kind.read(path)) == "told anew"
+        assert path.read_text() == text
 
 
 def test_a_clock_that_was_set_back_is_noticed_and_the_advice_helps(work):

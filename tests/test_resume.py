@@ -165,7 +165,7 @@ def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatc
 def test_the_machine_and_its_threads_decide_where_work_is_kept(tmp_path, monkeypatch):
     """So do settings, code and inputs, see test_stage_guards."""
     (tmp_path / "code").write_text("one")
-    job = SimpleNamespace(code=tmp_path / "code", model_dump_json=lambda: "{}")
+    job = SimpleNamespace(code=tmp_path / "code", explained=(), model_dump_json=lambda exclude: "{}")
 
     def name(device="cpu"):
         return resume.fingerprint(job, {"data": "1"}, torch.device(device))

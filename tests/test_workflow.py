@@ -153,7 +153,7 @@ EDITS = {  # together: file, what is there, what comes in its place; which files
             ("src/flexround/stages/finetune.py", "log = ", "x = 1\nlog = "): ["checkpoints code"],
             ("smoke.yaml", "min: 0, max: 100}", "min: 0, max: 99}"): ["gates settings"],
             ("src/flexround/stages/evaluate.py", "log = ", "x = 1\nlog = "): [f"evaluated {row} code" for row in ROWS],
-            ("little.yaml", '"a third test"', '"a fourth test"'): ["quantized b-rtn-w4 settings"],
+            ("little.yaml", "samples: 64}, source", "samples: 64, batch: 8}, source"): ["quantized b-rtn-w4 settings"],
             ("params/recipes.yaml", "\n  b-adaround-w4: {", "\n  b-adaround-w4: {hyper: {reg_weight: 0.5}, "): [
                 *("quantized b-adaround-w4 settings", "evaluated b-adaround-w4 settings", "little1 settings"),
             ],
@@ -182,13 +182,15 @@ def test_edits_rerun_exactly_what_depends_on_them(project, together):
     assert {name for name in now if now[name] != project.made[name]} == {name for of in edits.values() for name in of}
 
 
-NOTHING = (  # of this depends on it: tools, another rounding, comments and docstrings, planning, what a job asks for
+# Nothing depends on tools, another rounding, comments and docstrings, planning, what a job asks for, reasons of values.
+NOTHING = (
     ("src/flexround/tools/plan.py", "GIB = 2**30", "GIB = 1"),
     ("src/flexround/quant/gptq.py", "class GPTQ(", "x = 1\n\nclass GPTQ("),
     ("src/flexround/reconstruct/engine.py", '"""', '"""Another docstring. '),
     ("src/flexround/reconstruct/optimise.py", "\n\n\n", "\n# a comment\n\n\n"),
     ("src/flexround/settings/load.py", "\n\n\ndef load_params(", "\n\n\nx = 1\n\n\ndef load_params("),
     ("smoke.yaml", "runtime: 5", "runtime: 6"),
+    ("little.yaml", '"a third test"', '"a fourth test"'),
 )
 
 

@@ -13,9 +13,12 @@ from flexround.settings.sources import Source
 class DataJob(Job):
     """Prepare a task's data."""
 
+    explained = frozenset({"origins"})
     name: str
     task: TaskSpec
-    origins: dict[str, Source] = Field(description="the pinned sources it is made from")
+    origins: dict[str, Source] = Field(
+        description="the pinned sources it is made from; their records say what they hold"
+    )
     sources: Path = Field(description="directory of all sources")
 
 

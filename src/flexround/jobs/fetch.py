@@ -2,6 +2,7 @@
 
 import hashlib
 from pathlib import Path
+from typing import Any
 
 from pydantic import Field
 
@@ -14,8 +15,10 @@ from flexround.settings.sources import Source
 class FetchJob(Job):
     """Fetch one pinned source."""
 
+    explained = frozenset({"source"})
     name: str
     source: Source
+    pins: dict[str, Any] = Field(description="what of the source decides its content: neither licence nor address")
     stamp: str | None = Field(
         None, description="names, sizes and times of the user's own files: an edit makes another job"
     )
@@ -25,7 +28,9 @@ def resolve(plan: Plan, name: str) -> Planned:
     """Plan the download of a source."""
     source = plan.params.sources[name]
     stamp = _stamp(source.placed) if source.placed else None
-    return Planned(FetchJob(name=name, source=source, stamp=stamp, out=layout.source_file(name)))
+    address = set() if source.inside or source.placed else {"location", "path"}
+    pins = source.model_dump(mode="json", exclude={"licence", *address})
+    return Planned(FetchJob(name=name, source=source, pins=pins, stamp=stamp, out=layout.source_file(name)))
 
 
 def _stamp(place: Path) -> str:

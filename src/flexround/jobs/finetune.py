@@ -13,8 +13,11 @@ from flexround.settings.sources import Source
 class FinetuneJob(NetworkJob):
     """Make a full-precision network: import it, train it, or both."""
 
+    explained = frozenset({"origins"})
     train: dict[str, Any] | None = Field(description="settings that the task reads; none: the weights as they come")
-    origins: dict[str, Source] = Field(description="the pinned sources it is made from")
+    origins: dict[str, Source] = Field(
+        description="the pinned sources it is made from; their records say what they hold"
+    )
     sources: Path = Field(description="directory of all sources")
     data: Path | None
     pretrained: Path | None = Field(description="directory of the network that it starts from")

@@ -1,13 +1,14 @@
 """The job file: all that one run of a rule may know of the settings, resolved, as JSON. No torch here.
 
 The Snakefile writes it, rewritten only when its content changes, and it is an input of the rule: so a changed setting
-reruns exactly the runs whose resolved settings changed. Paths in it are relative to the project. Each rule has a module
-beside this one with the class of its job and the function ``resolve``, which plans a job; ``stages`` has its work.
+reruns exactly the runs whose resolved settings changed. What explains the settings lies beside it, in ``notes.json``,
+and reruns nothing. Paths in it are relative to the project. Each rule has a module beside this one with the class of
+its job and the function ``resolve``, which plans a job; ``stages`` has its work.
 """
 
 from collections.abc import Iterable
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, Self
+from typing import TYPE_CHECKING, Any, ClassVar, NamedTuple, Self
 
 from pydantic import Field
 
@@ -21,10 +22,13 @@ if TYPE_CHECKING:
 else:
     Plan = Any  # no job depends on the code that planned it
 
+NOTES = "notes.json"
+
 
 class Job(Strict):
     """What the job files of all rules have."""
 
+    explained: ClassVar[frozenset[str]] = frozenset()  # fields that change no result, in NOTES beside the job file
     code: Path | None = Field(None, description="code file; none: the job depends on no code (jobs/codefile.py)")
     out: Path = Field(description="the directory, or the first of the files, that the rule makes")
 
@@ -37,7 +41,10 @@ class Job(Strict):
             SettingsError: it was written for another rule or by another version.
         """
         try:
-            return validate(cls, artifacts.read_json(path), str(path))
+            content, notes = artifacts.read_json(path), path.with_name(NOTES)
+            if cls.explained and notes.exists() and isinstance(content, dict):
+                content |= artifacts.read_json(notes)
+            return validate(cls, content, str(path))
         except SettingsError as error:
             raise SettingsError(f"{error}; snakemake -n writes it anew") from error
 

@@ -13,6 +13,7 @@ from flexround.settings.schema import Hyper, Recipe
 class ReconstructJob(NetworkJob):
     """Quantize a network."""
 
+    explained = frozenset({"hyper_sources"})
     run: Run
     recipe: Recipe
     rounding: str = Field(description="package.module:Class")

@@ -13,7 +13,7 @@ from flexround.errors import FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import codefile
 from flexround.jobs.codefile import DECISIVE
-from flexround.jobs.jobfile import Planned
+from flexround.jobs.jobfile import NOTES, Planned
 from flexround.machine.seeding import derive
 from flexround.settings import layout
 from flexround.settings.layout import CODE
@@ -31,7 +31,10 @@ def inputs(plan: Plan, stage: str, *arguments: object) -> dict[str, str]:
     planned: Planned = importlib.import_module(f"flexround.jobs.{stage}").resolve(plan, *arguments)
     reached = {} if planned.code is None else {"code": code(stage, *planned.code, files=planned.files)}
     job = planned.job.model_copy(update={name: Path(path) for name, path in reached.items()})
-    path = _updated(layout.job_file(str(job.out)), job.model_dump_json(indent=1) + "\n")
+    place, explained = layout.job_file(str(job.out)), set(job.explained)
+    path = _updated(place, job.model_dump_json(indent=1, exclude=explained) + "\n")
+    if explained:
+        _updated(place.with_name(NOTES), job.model_dump_json(indent=1, include=explained) + "\n")
     read = {f"read_{number}": str(file) for number, file in enumerate((*planned.files, *planned.reads))}
     return {"job": path} | reached | read
 
