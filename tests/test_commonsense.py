@@ -191,6 +191,25 @@ def test_long_questions_come_in_smaller_batches(llama, monkeypatch):
         assert first[0] == pytest.approx(second[0], rel=1e-4)
 
 
+def test_models_without_shared_contexts_hold_few_logits_too(place, monkeypatch):
+    model = tiny.make("opt", vocab_size=400, max_position_embeddings=512).eval()
+    rows = [KINDS["piqa"].pose(row) for row in text.read_rows(place.data, "piqa")]
+    asked = [
+        Instance(request_type="loglikelihood", doc={}, arguments=pair, idx=0, metadata=("one", number, 1))
+        for number, posed in enumerate(rows)
+        for pair in pairs(posed)
+    ]
+    seen = []
+    model.register_forward_hook(lambda *passed: seen.append(passed[-1].logits.numel()))
+    answers = [harness.VersionedModel(model, tokenizer(begin=True), "0.4", 16).loglikelihood(asked)]
+    most = max(seen)
+    monkeypatch.setattr(harness, "LOGITS", most // 4)
+    seen.clear()
+    answers.append(harness.VersionedModel(model, tokenizer(begin=True), "0.4", 16).loglikelihood(asked))
+    assert 0 < max(seen) <= most // 4
+    np.testing.assert_allclose(*([value for value, _ in of] for of in answers), rtol=1e-5)
+
+
 def test_examples_are_drawn_as_each_version_of_lm_eval_does():
     questions, train = [f"question {index}" for index in range(7)], [f"example {index}" for index in range(9)]
     rnd = random.Random()

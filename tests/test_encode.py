@@ -87,7 +87,7 @@ def test_a_damaged_tokenizer_or_one_whose_parts_do_not_fit_together_is_refused(t
         read(tmp_path)
 
 
-def test_directories_without_tokenizer_or_padding_are_refused(tmp_path):
+def test_directories_without_tokenizer_are_refused_and_padding_is_not_needed_by_all(tmp_path):
     with pytest.raises(InputError, match=r"none\.json: missing"):
         tokenizer_files.load(tmp_path / "none.json")
     with pytest.raises(InputError, match=r"no tokenizer; it needs tokenizer\.json"):
@@ -96,8 +96,22 @@ def test_directories_without_tokenizer_or_padding_are_refused(tmp_path):
     with pytest.raises(InputError, match="transformers can't read the tokenizer"):
         tokenizer_files.tokenizer_file(tmp_path)
     tokenizers.Tokenizer(tokenizers.models.WordLevel({"a": 0}, "a")).save(str(tmp_path / "tokenizer.json"))
-    with pytest.raises(InputError, match=r"none of the padding tokens \[PAD\]"):
-        tokenizer_files.tokenizer_file(tmp_path)
+    bare = tokenizer_files.tokenizer_file(tmp_path)
+    with pytest.raises(InputError, match=r"no padding token, none of \[PAD\], .*; add one"):
+        encode.encode(bare, ["a"], None, 8)
+
+
+def test_a_decoder_that_classifies_must_know_the_padding_and_not_each_model_limits_positions(wordpiece):
+    number = wordpiece.padding["pad_id"]
+    decoder, bert = (
+        SimpleNamespace(config=SimpleNamespace(pad_token_id=None, **of)) for of in ({}, {"type_vocab_size": 2})
+    )
+    encode.check_positions(decoder, 10**6)
+    encode.check_padding(bert, wordpiece, Path("there"))
+    with pytest.raises(InputError, match=rf"there: pads with token {number}, the model's pad_token_id is None; give"):
+        encode.check_padding(decoder, wordpiece, Path("there"))
+    decoder.config.pad_token_id = number
+    encode.check_padding(decoder, wordpiece, Path("there"))
 
 
 def test_a_llama_pads_with_its_end_of_text_and_begins_every_text(tmp_path):

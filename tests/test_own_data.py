@@ -17,11 +17,14 @@ from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts, sources
 from flexround.models import transformer
 from flexround.settings import layout
-from flexround.settings.layout import ROOT
+from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
+from flexround.settings.params import hyper
+from flexround.tasks.language import files as language_files
 from synthetic import tokenizers
 
 PAGE = (ROOT / "docs/own.md").read_text()
+PAIRS = (("novel", "qwen"), ("photos", "resnet18"))
 SHOWN = next(text for text in re.findall(r"```yaml\n(.*?)```", PAGE, re.DOTALL) if "sources:" in text)
 
 
@@ -57,7 +60,7 @@ def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp
     monkeypatch.setattr(small, "write", lambda *_: False)  # nothing stands in for the data
     work = Work(own / "own.yaml", tmp_path)
     work.do("fetch", "qwen", out=layout.source_file("qwen"))
-    for number, (task, checkpoint) in enumerate((("photos", "resnet18"), ("novel", "qwen")), start=1):
+    for number, (task, checkpoint) in enumerate(reversed(PAIRS), start=1):
         for recipe in ("full-precision", "b-flexround-w4"):
             work.evaluated(task, checkpoint, recipe)
         table = work.do("tabulate", number, out=f"results/own/own{number}.csv")
@@ -66,6 +69,16 @@ def test_an_image_folder_a_text_and_a_hugging_face_directory_get_tables(own, tmp
     record = artifacts.read_json(tmp_path / "results/sources/novel.json")
     assert record["sha256"] == artifacts.sha256(own / "novel.txt")
     assert artifacts.read_json(tmp_path / "results/sources/qwen.json")["sha256"] == sources.digest(own / "qwen3-tiny")
+
+
+def test_a_novel_keeps_its_lines_and_is_quantized_with_the_settings_of_texts(own):
+    text = "It was the end.\r\n\r\n    def f(x):\n\treturn x\n" * 5
+    (own / "novel.txt").write_bytes(text.encode())
+    rows = [row for split in ("train", "validation") for row in language_files.read(own / "novel.txt", "text", split)]
+    assert "".join(row["text"] for row in rows) == text.replace("\r\n", "\n")
+    params = load_params(str(own / "own.yaml"))
+    novel, photos = (hyper(params, Run("own", *pair, "q-rtn-w8a8", 0))[0] for pair in PAIRS)
+    assert (novel.a_scheme, novel.head_bits, photos.a_scheme, photos.head_bits) == ("asymmetric", "low", "symmetric", 8)
 
 
 def test_an_edit_in_a_folder_is_another_job_and_another_hash_and_what_lies_in_the_way_is_refused(own, tmp_path):

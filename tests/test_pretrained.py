@@ -10,6 +10,7 @@ import toy
 from safetensors.torch import save_file
 
 from flexround.errors import InputError
+from flexround.models import transformer
 from flexround.models.pretrained import import_directory, load_pretrained
 
 WEIGHTS, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -149,6 +150,16 @@ def test_a_network_of_other_settings_is_refused_with_all_differences(kind, store
         refused(tiny.make("llama"), tmp_path, "config.json: model_type is 'bert', the settings say 'llama'")
     if settings is GLOBAL:  # another spelling of the same layers is no difference
         load_pretrained(tiny.make(kind, attention_types=[[["global"], 1], [["local"], 1]]), tmp_path)
+
+
+def test_a_field_of_one_family_alone_is_compared_and_what_matters_in_training_alone_is_not(tmp_path):
+    def granite(**fields):
+        sizes = {"vocab_size": 50, "hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1}
+        return transformer.auto("causal-lm", "granite", num_attention_heads=2, **sizes, **fields)
+
+    granite(embedding_multiplier=12.0, attention_dropout=0.3, initializer_range=0.1).save_pretrained(tmp_path)
+    refused(granite(), tmp_path, "config.json: embedding_multiplier is 12.0, the settings say 1.0;")
+    load_pretrained(granite(embedding_multiplier=12.0), tmp_path)
 
 
 CONFIG = "config.json: not a model's configuration"

@@ -41,4 +41,4 @@ def import_file(model: Any, path: Path, out: Path) -> None:
     pretrained.check_same(model.config, network.config, path)
     load_into(model, network.state_dict(), str(path))
     tokenizer_files.check_vocabulary(model, tokenizer, path)
-    write_text(out / TOKENIZER, tokenizer_files.padded(tokenizer, path).to_str(pretty=True))
+    write_text(out / TOKENIZER, tokenizer_files.padded(tokenizer).to_str(pretty=True))

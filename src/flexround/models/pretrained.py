@@ -1,7 +1,9 @@
 """Hugging Face model directories: their weights into our models, and their tokenizers into our form."""
 
+import inspect
 import json
 import logging
+import re
 from pathlib import Path
 from typing import Any
 
@@ -17,13 +19,12 @@ from flexround.models.tokenizer_files import TOKENIZER
 
 log = logging.getLogger(__name__)
 
-# What must be equal for the weights to mean the same network; a configuration has some of these names.
-_ARCHITECTURE = """
-    model_type vocab_size hidden_size num_hidden_layers num_attention_heads num_key_value_heads head_dim
-    intermediate_size hidden_act activation_function max_position_embeddings type_vocab_size layer_norm_eps
-    layer_norm_epsilon rms_norm_eps rope_parameters attention_bias mlp_bias tie_word_embeddings attention_layers
-    window_size
-"""
+# Fields of a configuration that change nothing of what a network computes from its weights, but in training.
+_WITHOUT_EFFECT = re.compile(
+    r".*(dropout|drop|pdrop|layerdrop|token_id)$|(summary|problem|router_aux|output)_.*|init.*_(range|std)|init_std|"
+    "use_cache|pretraining_tp|gradient_checkpointing|_.*|dtype|transformers_version|architectures|id2label|label2id|"
+    "chunk_size_feed_forward|return_dict|is_encoder_decoder|attention_types"
+)
 
 
 def import_directory(model: Any, directory: Path, out: Path) -> None:
@@ -102,9 +103,11 @@ def _check_architecture(config: Any, directory: Path) -> None:
 
 def check_same(config: Any, theirs: Any, path: Path) -> None:
     """Raise InputError, with all differences, if a file's configuration has another architecture than our settings."""
+    named = inspect.signature(type(config)).parameters
+    compared = ["model_type", "attention_layers", *(name for name in named if not _WITHOUT_EFFECT.fullmatch(name))]
     differences = [
         f"{name} is {getattr(theirs, name)!r}, the settings say {getattr(config, name)!r}"
-        for name in _ARCHITECTURE.split()
+        for name in compared
         if getattr(theirs, name, None) != getattr(config, name, None)
     ]
     if differences:

@@ -9,7 +9,7 @@ from transformers import AutoTokenizer
 from flexround.errors import InputError
 
 TOKENIZER = "tokenizer.json"
-_PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have none and pad with their end of text
+PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have none and pad with their end of text
 
 
 def load(path: Path) -> tokenizers.Tokenizer:
@@ -49,19 +49,19 @@ def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
     The padding token becomes part of it; for GPT-2, GPT-Neo and LLaMA, which have none, that is the end of text.
 
     Raises:
-        InputError: no tokenizer, a damaged one, or one without a token to pad with.
+        InputError: no tokenizer, or a damaged one.
     """
-    return padded(find(directory), directory)
+    return padded(find(directory))
 
 
-def padded(tokenizer: tokenizers.Tokenizer, where: Path) -> tokenizers.Tokenizer:
-    """Return the tokenizer of ``where`` without truncation and with its padding token; InputError if it has none."""
+def padded(tokenizer: tokenizers.Tokenizer) -> tokenizers.Tokenizer:
+    """Return the tokenizer without truncation and with its padding token, if it has one: blocks of text need none."""
     tokenizer.no_truncation()
-    for token in _PADDING:
+    for token in PADDING:
         if (number := tokenizer.token_to_id(token)) is not None:
             tokenizer.enable_padding(pad_id=number, pad_token=token)
-            return tokenizer
-    raise InputError(f"{where}: the tokenizer has none of the padding tokens {', '.join(_PADDING)}; add one")
+            break
+    return tokenizer
 
 
 def check_vocabulary(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:

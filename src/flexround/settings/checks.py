@@ -171,7 +171,7 @@ def _check_patterns(params: Params) -> list[str]:
     """Check that every pattern of a scale's rules fits something: a rule with a typo in it would be lost in silence."""
     scale, recipes = params.scale, params.recipes.recipes
     known: dict[str, Iterable[str]] = {"task": scale.tasks, "checkpoint": scale.checkpoints, "stage": scale.resources}
-    known["recipe"] = recipes
+    known |= {"recipe": recipes, "module": {task.module for task in scale.tasks.values()}}
     for field in ("setting", "rounding", "w_bits", "a_bits"):
         known[field] = {str(getattr(recipe, field)) for recipe in recipes.values()}
     return [

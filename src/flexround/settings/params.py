@@ -142,7 +142,7 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
         SettingsError: an unknown key, a wrong value or a missing one.
     """
     recipe, (like, later) = params.recipe(run.recipe), params.like.get(run.recipe, (run.recipe, ()))
-    facts = vars(run) | dict(recipe)
+    facts = vars(run) | dict(recipe) | {"module": params.scale.tasks[run.task].module}
     of_like = facts | {"recipe": like, "rounding": params.recipe(like).rounding}
     own = recipe.hyper | ({"samples": recipe.samples} if recipe.samples else {})
     rules = matching((*params.defaults.hyper, *params.scale.hyper), **of_like)

@@ -235,9 +235,9 @@ class Hyper(Strict):
 class HyperRule(Strict):
     """Values that hold for the runs that match ``when``; of several matching rules the last one wins, key by key."""
 
-    when: dict[Literal["setting", "rounding", "w_bits", "a_bits", "task", "checkpoint", "recipe"], str | int] = Field(
-        {}, description="run fields to match; strings may hold * as in file names"
-    )
+    when: dict[
+        Literal["setting", "rounding", "w_bits", "a_bits", "task", "module", "checkpoint", "recipe"], str | int
+    ] = Field({}, description="run fields, and the task's module, to match; strings may hold * as in file names")
     set: dict[str, Any] = Field(description="hyper-parameters and their values")
     source: str = Field(min_length=3, description="table, section, line or repository the values come from")
 

@@ -72,7 +72,8 @@ class Progress:
         moments = {name.removeprefix("optimizer-"): part for name, part in groups.items() if "optimizer-" in name}
         for number, parameter in enumerate(self._parameters()):
             for key, values in moments.items():
-                self.optimizer.state[parameter][key] = values[str(number)].to(self.device)
+                if (moment := values.get(str(number))) is not None:  # a parameter that the loss does not reach has none
+                    self.optimizer.state[parameter][key] = moment.to(self.device)
         for settings, rate in zip(self.optimizer.param_groups, kept["rates"], strict=True):
             settings["lr"] = rate
         for name, other in self.others.items():

@@ -28,6 +28,7 @@ from flexround.io import resume
 from flexround.settings.layout import PARAMS
 from flexround.tasks.commonsense import choices, shared_prefix
 from flexround.tasks.commonsense.choices import Row, Version
+from flexround.tasks.language.task import LOGITS
 from flexround.tasks.text import task as text
 
 DEFINITIONS = PARAMS / "lm_eval"
@@ -66,7 +67,8 @@ class VersionedModel(HFLM):
         some = tokenizer.id_to_token(0)  # lm-eval wants tokens to pad and begin with, and has no use for them here
         wrapper = PreTrainedTokenizerFast(tokenizer_object=tokenizer, pad_token=some, bos_token=some)
         super().__init__(pretrained=model, tokenizer=wrapper, batch_size=batch)
-        self.version, self.positions = version, int(self.max_length)  # lm-eval looks for them anew at each question
+        self.version, self.batch = version, batch
+        self.positions = int(self.max_length)  # lm-eval looks for them anew at each question
         # Without the slow wrapper. A question's choices, which share the context, come one after the other.
         self.ids = functools.lru_cache(4)(lambda text: tokenizer.encode(text, add_special_tokens=version != "0.3").ids)
 
@@ -86,6 +88,9 @@ class VersionedModel(HFLM):
         LLaMA reads the context of a question's choices once.
         """
         if self.config.model_type != "llama":
+            lengths = (sum(map(len, self._encode_pair(*request.args))) for request in requests)
+            longest = min(max(lengths), self.positions)
+            self.batch_size_per_gpu = max(1, min(self.batch, LOGITS // (longest * self.config.vocab_size)))
             return super().loglikelihood(requests, disable_tqdm=True)
         questions = [list(group) for _, group in itertools.groupby(requests, key=lambda request: request.doc_id)]
         packed = [[self._request(*request.args) for request in question] for question in questions]

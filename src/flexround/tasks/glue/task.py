@@ -54,6 +54,7 @@ class Glue(text.TextTask):
         """Train ``model`` in place; see ``TrainSettings``."""
         checked = validate(TrainSettings, settings, f"train settings of GLUE {self.options.name}")
         encode.check_positions(model, self.options.max_length)
+        encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
         rows = text.read_rows(data, "train")
         arrays = vars(self.encode(rows, network)) | {"labels": self.labels(rows)}
 
@@ -66,6 +67,7 @@ class Glue(text.TextTask):
         self, model: nn.Module, data: Path, device: torch.device, batch: int, network: Path, split: Split
     ) -> Evaluation:
         """Return the task's metrics in percent."""
+        encode.check_padding(model, tokenizer_files.load(network / TOKENIZER), network / TOKENIZER)
         metrics = METRICS[self.options.name]
         if split == "heldout":  # only what settings are chosen by
             name, (metric, _) = next(iter(metrics.items()))

@@ -27,8 +27,8 @@ def read(root: Path, name: str, split: str) -> Rows:
     The last tenth of the lines of a text file, which is ``root`` itself, is its validation split.
 
     Returns:
-        Rows ``{"text": ...}``, one a line. WikiText's lines keep their line end, but blank ones are empty; those of the
-        Penn Treebank have no white space at their ends.
+        Rows ``{"text": ...}``, one a line. Lines keep their line end, but blank ones of WikiText are empty; those of
+        the Penn Treebank have no white space at their ends.
 
     Raises:
         InputError: missing or damaged files, text that is not UTF-8, no column ``text``, nothing but blank lines.
@@ -37,15 +37,16 @@ def read(root: Path, name: str, split: str) -> Rows:
         place, records = text_files.table(root / CONFIGURATION, split, ["text"])
         rows = text_files.converted(place, records, lambda record: text_files.texts(record, ["text"]), "a line of text")
         texts = [row["text"] if row["text"].strip() else "" for row in rows]
-    else:
-        place = root if name == "text" else root / PTB[split]
+    elif name == "ptb":
+        place = root / PTB[split]
         texts = [line.strip() for _, line in text_files.lines(place)]
-    if name == "text":
+    else:
+        place, texts = root, [line.replace("\r\n", "\n") for _, line in text_files.lines(root)]
         if len(texts) < VALIDATED:
             raise InputError(f"{place}: {len(texts)} lines; give {VALIDATED} or more: the last tenth of them validates")
         kept = len(texts) - len(texts) // VALIDATED
         texts = texts[:kept] if split == "train" else texts[kept:]
-    if not any(texts):
+    if not any(map(str.strip, texts)):
         raise InputError(f"{place}: no text; fetch it again")
     return [{"text": text} for text in texts]
 

@@ -2,12 +2,14 @@
 
 import dataclasses
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import tokenizers
 
 from flexround.errors import InputError
+from flexround.models import tokenizer_files
 
 _CHUNK = 4096  # texts encoded at once: what the tokenizer returns for each is many times the size of its ids
 
@@ -37,7 +39,8 @@ def encode(tokenizer: tokenizers.Tokenizer, first: Sequence[str], second: Sequen
     """
     if tokenizer.padding is None:
         raise InputError(
-            "the tokenizer.json has no padding token; write it with flexround.models.tokenizer_files.tokenizer_file"
+            f"the tokenizer.json has no padding token, none of {', '.join(tokenizer_files.PADDING)}; add one to the "
+            "tokenizer of the network's source"
         )
     special = tokenizer.num_special_tokens_to_add(second is not None)
     if length <= special:
@@ -63,6 +66,20 @@ def check_positions(model: Any, length: int) -> None:
     Raises:
         InputError: it has fewer.
     """
-    positions = model.config.max_position_embeddings
+    positions = getattr(model.config, "max_position_embeddings", length)  # BLOOM has no limit
     if length > positions:
         raise InputError(f"length={length}: the model has {positions} positions; choose at most that")
+
+
+def check_padding(model: Any, tokenizer: tokenizers.Tokenizer, where: Path) -> None:
+    """Check that a decoder's classifier, which reads the last token that isn't padding, knows the tokenizer's padding.
+
+    Raises:
+        InputError: it takes another token for padding.
+    """
+    padding = (tokenizer.padding or {}).get("pad_id")
+    if not hasattr(model.config, "type_vocab_size") and model.config.pad_token_id != padding:
+        raise InputError(
+            f"{where}: pads with token {padding}, the model's pad_token_id is {model.config.pad_token_id}; give "
+            f"pad_token_id: {padding} among the model's args in the scale's file"
+        )

@@ -42,7 +42,8 @@ def search(
     if model.config.model_type == "gpt_neo":
         # Its local attention counts a token's distance by its place in the cache, where the beams stand side by side.
         raise SettingsError("beam search of a gpt_neo model: not possible, choose a gpt2, opt or llama")
-    limit = min(options.max_length, model.config.max_position_embeddings) - options.steps
+    positions = getattr(model.config, "max_position_embeddings", options.max_length)  # BLOOM has no limit
+    limit = min(options.max_length, positions) - options.steps
     if limit < 1:
         raise SettingsError(f"steps={options.steps}: choose less than {limit + options.steps}, the positions there are")
     cut = [list(prompt[-limit:]) for prompt in prompts]
