@@ -22,7 +22,7 @@ log = logging.getLogger(__name__)
 # Fields of a configuration that change nothing of what a network computes from its weights, but in training.
 _WITHOUT_EFFECT = re.compile(
     r".*(dropout|drop|pdrop|layerdrop|token_id)$|(summary|problem|router_aux|output)_.*|init.*_(range|std)|init_std|"
-    "use_cache|pretraining_tp|gradient_checkpointing|_.*|dtype|transformers_version|architectures|id2label|label2id|"
+    "use_cache|pretraining_tp|gradient_checkpointing|dtype|transformers_version|architectures|id2label|label2id|"
     "chunk_size_feed_forward|return_dict|is_encoder_decoder|attention_types"
 )
 
