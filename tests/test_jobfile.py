@@ -84,6 +84,21 @@ def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monke
     assert path.read_text() == "what another process has planned"
 
 
+def test_what_a_run_reads_that_is_going_on_is_written_anew_only_once_it_has_ended(work):
+    read, other = (Path(work.inputs(*job)["job"]) for job in (("data", "imagenet"), ("summary",)))
+    read.write_text("changed"), other.write_text("changed")
+    lock = Path(".snakemake/locks/0.input.lock")
+    artifacts.write_text(lock, f"results/a\n{read}\n")
+    with pytest.raises(InputError, match=r"imagenet/job\.json: a run that .* wait until .* or, .*snakemake --unlock"):
+        work.inputs("data", "imagenet")
+    assert read.read_text() == "changed"
+    work.inputs("summary")
+    assert other.read_text() != "changed"
+    lock.unlink()
+    work.inputs("data", "imagenet")
+    assert read.read_text() != "changed"
+
+
 def test_what_explains_settings_lies_beside_a_job_file_and_changes_nothing_in_it(tmp_path, monkeypatch):
     """Reasons of hyper-parameters; licence and address of a source, whose record says what it holds."""
     monkeypatch.chdir(tmp_path)
