@@ -1,6 +1,9 @@
 """The job that judges the paper's claims."""
 
 import dataclasses
+import operator
+
+from pydantic import Field
 
 from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
@@ -22,11 +25,15 @@ class ClaimsJob(ShowingJob):
     budgets: dict[str, int]
     claims: Claims
     sizes: Sizes
+    left_out: tuple[str, ...] = Field((), description="places whose cells are not made", exclude_if=operator.not_)
 
 
 def resolve(plan: Plan) -> Planned:
     """Plan the judgement of all claims by all complete tables and figure 7."""
     tables = tuple(table for table in plan.params.tables.values() if table.groups)
+    figure, complete = plan.params.figures.sample_size.number, plan.complete_tables()
+    left_out = [table.place for table in tables if table.number not in complete]
+    left_out += [f"figure {figure}"] if figure not in plan.complete_figures() else []
     job = ClaimsJob(
         **shared.showing(plan, tables),
         tables=tables,
@@ -34,10 +41,10 @@ def resolve(plan: Plan) -> Planned:
         budgets=budgets(plan),
         claims=validation.load(Claims, plan.scale.claims_file),
         sizes=sample_sizes.of(plan),
+        left_out=tuple(left_out),
         out=RESULTS / plan.scale.name / "claims.csv",
     )
-    figure = plan.params.figures.sample_size.number
-    runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
+    runs = [run for number in complete for run in plan.table_runs(number)]
     runs += plan.figure_runs(figure) if figure in plan.complete_figures() else []
     return Planned(job, shared.evaluated(runs), files=shared.templates("claims"))
 
