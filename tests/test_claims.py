@@ -231,6 +231,14 @@ def test_a_claim_about_nothing_is_refused(tmp_path: Path, changes: dict[str, obj
         judged(tmp_path, claim(**changes))
 
 
+def test_the_file_of_a_claim_about_nothing_is_named(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        path = Path(resolve.inputs(Plan(loaded("real")), "claims")["job"])
+        path.write_text(path.read_text().replace('"real 1"', '"real 9"', 1))
+        with pytest.raises(SettingsError, match=r"^claims-real\.yaml: joint-s1-beats-adaround: place 'real 9'"):
+            call("claims", {"job": path})
+
+
 def test_a_bad_bound_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"equal_points = 0"):
         validate(specs.Claims, SPEC.model_dump() | {"equal_points": 0}, "claims.yaml")

@@ -9,7 +9,7 @@ from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
 from flexround.jobs.shared import RESULTS, ShowingJob
 from flexround.results import paper_numbers, sample_sizes
-from flexround.results.claims.specs import Claims, budget_key
+from flexround.results.claims.specs import CLAIMS, Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import validation
@@ -20,10 +20,12 @@ from flexround.settings.tables import Table
 class ClaimsJob(ShowingJob):
     """Judge the paper's claims."""
 
+    explained = frozenset({"file"})
     tables: tuple[Table, ...]
     bold: tuple[Key, ...]
     budgets: dict[str, int]
     claims: Claims
+    file: str = Field(CLAIMS.name, description="of the claims")
     sizes: Sizes
     left_out: tuple[str, ...] = Field((), description="places whose cells are not made", exclude_if=operator.not_)
 
@@ -40,6 +42,7 @@ def resolve(plan: Plan) -> Planned:
         bold=tuple(sorted(paper_numbers.load_bold())) if plan.scale.shows.published else (),
         budgets=budgets(plan),
         claims=validation.load(Claims, plan.scale.claims_file),
+        file=plan.scale.claims_file.name,
         sizes=sample_sizes.of(plan),
         left_out=tuple(left_out),
         out=RESULTS / plan.scale.name / "claims.csv",

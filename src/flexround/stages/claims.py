@@ -30,7 +30,7 @@ def run(arguments: argparse.Namespace) -> None:
     figure = f"figure {job.sizes.spec.number}"
     of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS, made=figure not in job.left_out)
     places[figure] = verdicts.Place(*of_figure)
-    comparisons = verdicts.compare(job.claims.claims, places)
+    comparisons = verdicts.compare(job.claims.claims, places, job.file)
     text = verdicts.to_csv(comparisons, job.budgets, job.claims)
     judged = verdicts.by_claim(typed_csv.read(text, Judgement, "claims CSV"), job.claims.claims)
     mistakes = errata.find(paper, comparisons, job.claims.examples)
