@@ -70,6 +70,13 @@ def test_what_is_no_job_of_this_rule_is_refused_by_name(written, edit, error, me
         GateJob.read(path)
 
 
+def test_a_job_file_that_is_not_planned_yet_is_named_with_what_writes_it(tmp_path):
+    command = [sys.executable, "-m", "flexround.jobs", "claims", str(tmp_path / "job.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "job.json: missing; snakemake -n TARGET writes it" in done.stderr
+
+
 def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monkeypatch):
     path = tmp_path / work.inputs("data", "imagenet")["job"]
     before = path.stat().st_mtime_ns

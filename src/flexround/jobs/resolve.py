@@ -68,8 +68,8 @@ def _updated(path: Path, text: str) -> str:
     if not path.exists() or (not settled and path.read_text() != text):
         if path.exists() and _is_read(path):
             raise InputError(
-                f"{path}: a run that is going on here reads it, and this command would change it: its settings or code "
-                "are others; wait until that run ends, or, if it was killed, run `snakemake --unlock` first"
+                f"{path}: a run that is going on here reads it, and this command would change it: its scale, settings "
+                "or code are others; wait until that run ends, or, if it was killed, run `snakemake --unlock` first"
             )
         artifacts.write_text(path, text)
     return str(path)
