@@ -11,8 +11,9 @@ ENTRIES ?=
 EXTRAS ?= $(shell cat .venv/extras 2>/dev/null)
 BIN := .venv/bin
 INSTALLED := .venv/installed
-# A file of your own rows, for tools that take one.
-OWN = $(patsubst own=%,--own %,$(filter own=%,$(CONFIG)))
+# A file of your own rows, for tools that take one and nothing else of CONFIG.
+OWN = $(if $(filter-out own=%,$(CONFIG)),$(error make $@ takes only own=FILE in CONFIG; give SCALE, SEEDS and CHECKPOINTS \
+by themselves))$(patsubst own=%,--own %,$(CONFIG))
 PULLED := $(if $(ENTRIES),shared $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
@@ -131,6 +132,8 @@ pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (d
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
 push: remote verify ## publish results that are complete, current and whole; then commit dvc.lock
+	$(if $(shell grep -F $(call quoted,results/$(basename $(notdir $(SCALE)))/) dvc.yaml),,$(error dvc.yaml stores nothing of the \
+	scale $(SCALE), so nothing of it would be published; leave SCALE out, or write a dvc.yaml for it))
 	@snakemake --dry-run --config scale=$(call quoted,$(SCALE)) | tee /dev/stderr | grep -q "Nothing to be done" \
 		|| { echo "not published: make what is listed above first (snakemake --cores all)" >&2; exit 1; }
 	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) save

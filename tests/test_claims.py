@@ -13,7 +13,21 @@ import numpy as np
 import pytest
 from scipy import stats
 from stage_calls import call
-from table_runs import METRICS, OF_RUNS, RECIPES, TABLE, complete, figure7, fill, hits, loaded, numbers, scope, write
+from table_runs import (
+    METRICS,
+    OF_RUNS,
+    RECIPES,
+    TABLE,
+    complete,
+    figure7,
+    fill,
+    hits,
+    loaded,
+    numbers,
+    scope,
+    write,
+    write_run,
+)
 from visible_text import offline, visible
 
 from flexround.errors import SettingsError
@@ -217,6 +231,14 @@ def test_a_claim_about_nothing_is_refused(tmp_path: Path, changes: dict[str, obj
         judged(tmp_path, claim(**changes))
 
 
+def test_the_file_of_a_claim_about_nothing_is_named(tmp_path: Path) -> None:
+    with contextlib.chdir(tmp_path):
+        path = Path(resolve.inputs(Plan(loaded("real")), "claims")["job"])
+        path.write_text(path.read_text().replace('"real 1"', '"real 9"', 1))
+        with pytest.raises(SettingsError, match=r"^claims-real\.yaml: joint-s1-beats-adaround: place 'real 9'"):
+            call("claims", {"job": path})
+
+
 def test_a_bad_bound_is_refused() -> None:
     with pytest.raises(SettingsError, match=r"equal_points = 0"):
         validate(specs.Claims, SPEC.model_dump() | {"equal_points": 0}, "claims.yaml")
@@ -318,3 +340,25 @@ def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pyt
     assert page.count("<details id=") == len(SPEC.claims)
     assert page.count("<tr>") - page.count("<thead>") == len(lines) + len(mistakes.splitlines()) - 1
     assert "Scale: mini, with its own models and data instead of the paper's; not the paper's numbers." in visible(page)
+
+
+def test_what_is_no_complete_table_or_figure_is_not_run_whatever_lies_there(tmp_path: Path) -> None:
+    params = loaded("mini")
+    scores = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
+    fill(tmp_path / "results", OF_RUNS["table12"], scores)
+    for number, run in enumerate(Plan(params).figure_runs(7)):
+        write_run(tmp_path / "results", run, hits(900 - 10 * number), ["top1", "top5"])
+    few = {name: value for name, value in params.scale.checkpoints.items() if name != "bert-large"}
+    lacking = params._replace(scale=params.scale.model_copy(update={"checkpoints": few}))
+    selected = {"checkpoints": "bert-base"}
+    for plan, places in (
+        (Plan(params), {"figure 7", "table 12"}),
+        (Plan(params, selected), {"table 12"}),
+        (Plan(lacking), {"figure 7"}),
+        (Plan(lacking, selected), set()),
+    ):
+        with contextlib.chdir(tmp_path):
+            call("claims", resolve.inputs(plan, "claims"))
+        lines = csv.DictReader((tmp_path / "results/mini/claims.csv").read_text().splitlines())
+        run = {line["place"] for line in lines if line["verdict"] != "not run"}
+        assert run & {"figure 7", "table 12"} == places

@@ -151,6 +151,7 @@ def test_the_published_summaries_are_those_of_the_published_tables():
         tables = [table for table in tables if table.exists()]  # without one of them the summary has other counts
         published = directory / published_results.published_name(params.scale, published_results.SUMMARY)
         assert json.loads(published.read_text()) == summarise(tables), scale
+    assert summarise([]) == {"cells": {}}, "of a scale without complete tables"
 
 
 def test_every_published_table_with_measurements_is_plotted():

@@ -70,6 +70,13 @@ def test_what_is_no_job_of_this_rule_is_refused_by_name(written, edit, error, me
         GateJob.read(path)
 
 
+def test_a_job_file_that_is_not_planned_yet_is_named_with_what_writes_it(tmp_path):
+    command = [sys.executable, "-m", "flexround.jobs", "claims", str(tmp_path / "job.json")]
+    done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert "job.json: missing; snakemake -n TARGET writes it" in done.stderr
+
+
 def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monkeypatch):
     path = tmp_path / work.inputs("data", "imagenet")["job"]
     before = path.stat().st_mtime_ns
@@ -82,6 +89,21 @@ def test_a_job_is_rewritten_only_if_it_says_something_else(work, tmp_path, monke
     path.write_text("what another process has planned")
     work.inputs("data", "imagenet")
     assert path.read_text() == "what another process has planned"
+
+
+def test_what_a_run_reads_that_is_going_on_is_written_anew_only_once_it_has_ended(work):
+    read, other = (Path(work.inputs(*job)["job"]) for job in (("data", "imagenet"), ("summary",)))
+    read.write_text("changed"), other.write_text("changed")
+    lock = Path(".snakemake/locks/0.input.lock")
+    artifacts.write_text(lock, f"results/a\n{read}\n")
+    with pytest.raises(InputError, match=r"imagenet/job\.json: a run that .* wait until .* or, .*snakemake --unlock"):
+        work.inputs("data", "imagenet")
+    assert read.read_text() == "changed"
+    work.inputs("summary")
+    assert other.read_text() != "changed"
+    lock.unlink()
+    work.inputs("data", "imagenet")
+    assert read.read_text() != "changed"
 
 
 def test_what_explains_settings_lies_beside_a_job_file_and_changes_nothing_in_it(tmp_path, monkeypatch):

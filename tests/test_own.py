@@ -199,6 +199,10 @@ def test_a_row_has_a_section_as_the_compared_rows_of_its_table_do(home):
         merged(load_params("real"), home, rows=[row | ({"section": section} if section else {})])
     with pytest.raises(SettingsError, match=r"table 5, B . Nudge: section = ''"):
         merged(load_params("real"), home, rows=[row | {"table": 5}])
+    real = load_params("real")
+    alone = [group.model_copy(update={"compare": False}) for group in real.tables[7].groups]
+    real.tables[7] = real.tables[7].model_copy(update={"groups": tuple(alone)})
+    merged(real, home, rows=[row])
 
 
 @pytest.mark.parametrize(

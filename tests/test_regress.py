@@ -241,6 +241,10 @@ def test_all_compares_the_tables_as_they_are_lost_lines_too(place, capsys):
     assert regressed(place, "--all") == 1
     assert "6 cells of 1 tables compared with the reference, 4 moved" in (out := capsys.readouterr().out)
     assert out.count("missing, reference") == 3
+    reference = place / "reference/table12.csv"
+    reference.write_text(reference.read_text().replace(",mini,", ",big,"))
+    with pytest.raises(InputError, match=r"reference: its tables are of the scale big, not of mini; make"):
+        regressed(place, "--all")
 
 
 def test_a_block_whose_budget_was_not_enough_is_reported(place, capsys):

@@ -329,7 +329,9 @@ def test_each_question_set_shows_its_own_seeds(tmp_path):
             scores = {metric: hits(count + 4 * seed) for metric, count in of.items()}
             write_arrays(tmp_path / "results", Run("mini", *network, recipe, seed), scores, seconds=1.0)
     found = cells.collect(table, Scope("mini", PLAN.params.recipes.recipes, 2, tmp_path / "results"))
-    made = grid.read(table_csv.to_csv(found, {}, table, scale()))
+    text = table_csv.to_csv(found, {}, table, scale())
+    made, of_an_own_file = grid.read(text), grid.read(text.replace(recipe, "q-own-w8a8"))
+    assert not pictures.of_seeds([overview.Standing(table, of_an_own_file)], {}, tmp_path, pictures.Sheets([])).pictures
     (spread,) = pictures.of_seeds([overview.Standing(table, made)], {}, tmp_path, pictures.Sheets([])).pictures
     medians = [f"{entry.value:.2f}" for entry in made.entries if entry.n_seeds]
     assert len(set(medians)) == len(medians) > 7

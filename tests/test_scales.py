@@ -54,8 +54,10 @@ seeds: 1
 tasks:
   a: {module: m, options: {x: 1, y: {z: 2, w: 3}}}
   b: {module: m}
-rules: [{set: 1}, {set: 2}]
+hyper: [{set: 1}, {set: 2}]
+tables: [{caption: a}]
 sizes: [1, 2]
+shows: {tables: base, claims: base.yaml}
 """
 
 
@@ -66,7 +68,11 @@ sizes: [1, 2]
         ("tasks: {a: {options: {y: {z: 5}}}}", "tasks", {"a": {"x": 1, "y": {"z": 5, "w": 3}}, "b": None}),
         ("tasks: {b: null}", "tasks", {"a": {"x": 1, "y": {"z": 2, "w": 3}}}),
         ("tasks: {a: {options: {y: {w: null}}}}", "tasks", {"a": {"x": 1, "y": {"z": 2}}, "b": None}),
-        ("rules: [{set: 3}]", "rules", [{"set": 1}, {"set": 2}, {"set": 3}]),
+        ("hyper: [{set: 3}]", "hyper", [{"set": 1}, {"set": 2}, {"set": 3}]),
+        ("tables: [{caption: b}]", "tables", [{"caption": "b"}]),
+        ("shows: {published: false}", "shows", {"tables": "base", "claims": "base.yaml", "published": False}),
+        ("shows: {tables: mine}", "shows", {"tables": "mine"}),
+        ("shows: {tables: mine, claims: mine.yaml}", "shows", {"tables": "mine", "claims": "mine.yaml"}),
         ("sizes: [3]", "sizes", [3]),
         ("more: {k: 1}", "more", {"k": 1}),
     ],
@@ -83,9 +89,9 @@ def test_mappings_are_joined_null_leaves_out_rules_follow_and_the_rest_is_replac
 
 def test_a_path_is_relative_to_the_file_that_extends_it_and_a_chain_is_followed(write, tmp_path, monkeypatch):
     write("base.yaml", BASE)
-    write("deep/middle.yaml", "name: middle\nextends: ../base.yaml\nseeds: 2\nrules: [{set: 3}]")
-    last = write("last.yaml", "name: last\nextends: deep/middle.yaml\nrules: [{set: 4}]")
-    expected = {"name": "last", "seeds": 2, "rules": [{"set": number} for number in (1, 2, 3, 4)]}
+    write("deep/middle.yaml", "name: middle\nextends: ../base.yaml\nseeds: 2\nhyper: [{set: 3}]")
+    last = write("last.yaml", "name: last\nextends: deep/middle.yaml\nhyper: [{set: 4}]")
+    expected = {"name": "last", "seeds": 2, "hyper": [{"set": number} for number in (1, 2, 3, 4)]}
     for directory, path in (("/", last), (tmp_path, "last.yaml"), (tmp_path / "deep", "../last.yaml")):
         monkeypatch.chdir(directory)
         found = read_scale(path)

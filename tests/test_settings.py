@@ -127,6 +127,7 @@ def test_the_example_of_all_questions_differs_from_real7_in_what_is_evaluated_al
     whole, real = load_params(str(ROOT / "examples/whole_sets.yaml")), loaded("real")
     rows, others = ({row.recipe for row in params.tables[number].rows()} for params, number in ((whole, 1), (real, 7)))
     assert rows < others
+    assert whole.scale.shows.claims is None, "those of real are about its tables"
     for recipe in rows - {"full-precision"}:
         runs = [(params, Run(params.scale.name, "commonsense", "smollm2-135m", recipe, 0)) for params in (whole, real)]
         assert hyper(*runs[0])[0] == hyper(*runs[1])[0]

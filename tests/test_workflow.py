@@ -8,6 +8,7 @@ import re
 import shlex
 import shutil
 import sys
+import time
 
 import numpy as np
 import pytest
@@ -302,3 +303,19 @@ def test_a_rounding_of_the_users_own_has_a_row_and_changes_nothing_else(project,
         shutil.move(tmp_path / name, project.root)
     assert same == {}, "neither where the file lies nor a comment in it is of interest"
     assert project.planned(TABLE, config=["scale=little.yaml"]) == PUBLISHED, "the row goes with the file"
+
+
+def test_another_command_changes_nothing_of_a_run_that_is_going_on(project):
+    goal, config = "results/little/evaluated/imagenet/resnet8/b-rtn-w4/seed1/metrics.json", "scale=little.yaml"
+    going = project.start(sys.executable, "-m", "snakemake", "--cores", "2", goal, "--config", config)
+    while not list((project.root / ".snakemake/locks").glob("*.output.lock")):
+        assert going.poll() is None
+        time.sleep(0.1)
+    before = planning(project)
+    with project.edited(("little.yaml", "samples: 64}, source", "samples: 64, batch: 8}, source")):
+        for dry in ([], ["-n"]):
+            done = project.snakemake(goal, *dry, config=[config], check=False)
+            assert done.returncode
+            assert "quantized/imagenet/resnet8/b-rtn-w4/seed1/job.json: a run that is going on" in done.stderr
+    assert planning(project) == before
+    assert going.wait() == 0, going.stdout.read()

@@ -1,12 +1,15 @@
 """The job that judges the paper's claims."""
 
 import dataclasses
+import operator
+
+from pydantic import Field
 
 from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
 from flexround.jobs.shared import RESULTS, ShowingJob
 from flexround.results import paper_numbers, sample_sizes
-from flexround.results.claims.specs import Claims, budget_key
+from flexround.results.claims.specs import CLAIMS, Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import validation
@@ -17,27 +20,34 @@ from flexround.settings.tables import Table
 class ClaimsJob(ShowingJob):
     """Judge the paper's claims."""
 
+    explained = frozenset({"file"})
     tables: tuple[Table, ...]
     bold: tuple[Key, ...]
     budgets: dict[str, int]
     claims: Claims
+    file: str = Field(CLAIMS.name, description="of the claims")
     sizes: Sizes
+    left_out: tuple[str, ...] = Field((), description="places whose cells are not made", exclude_if=operator.not_)
 
 
 def resolve(plan: Plan) -> Planned:
     """Plan the judgement of all claims by all complete tables and figure 7."""
     tables = tuple(table for table in plan.params.tables.values() if table.groups)
+    figure, complete = plan.params.figures.sample_size.number, plan.complete_tables()
+    left_out = [table.place for table in tables if table.number not in complete]
+    left_out += [f"figure {figure}"] if figure not in plan.complete_figures() else []
     job = ClaimsJob(
         **shared.showing(plan, tables),
         tables=tables,
         bold=tuple(sorted(paper_numbers.load_bold())) if plan.scale.shows.published else (),
         budgets=budgets(plan),
         claims=validation.load(Claims, plan.scale.claims_file),
+        file=plan.scale.claims_file.name,
         sizes=sample_sizes.of(plan),
+        left_out=tuple(left_out),
         out=RESULTS / plan.scale.name / "claims.csv",
     )
-    figure = plan.params.figures.sample_size.number
-    runs = [run for number in plan.complete_tables() for run in plan.table_runs(number)]
+    runs = [run for number in complete for run in plan.table_runs(number)]
     runs += plan.figure_runs(figure) if figure in plan.complete_figures() else []
     return Planned(job, shared.evaluated(runs), files=shared.templates("claims"))
 

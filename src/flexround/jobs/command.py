@@ -12,7 +12,7 @@ from typing import Any, NoReturn
 
 import flexround
 from flexround import clone
-from flexround.errors import USER_ERROR, FlexRoundError
+from flexround.errors import USER_ERROR, FlexRoundError, InputError
 from flexround.io import artifacts
 from flexround.jobs import client
 from flexround.machine.hardware import SHARES
@@ -83,6 +83,8 @@ def main() -> NoReturn:
     given = parsed(sys.argv[1:])
     try:
         clone.check(flexround.__spec__, Path())  # another python may be the first on the PATH
+        if not given.job.exists():
+            raise InputError(f"{given.job}: missing; snakemake -n TARGET writes it, TARGET being what the job makes")
     except FlexRoundError as error:
         print(f"error: {error}", file=sys.stderr)
         sys.exit(USER_ERROR)

@@ -20,7 +20,8 @@ from flexround.settings.layout import CODE
 from flexround.settings.plan import Plan
 
 SKEW = 60  # seconds that clocks of machines with a common file system may differ
-settled = False  # whether another process has planned the run: its files hold, whatever has been edited since
+LOCKS = Path(".snakemake/locks")  # Snakemake's, of runs that are going on: each lists what the jobs of its run read
+settled = False  # whether the run is planned, here or by another process: its files hold, whatever is edited since
 
 
 def inputs(plan: Plan, stage: str, *arguments: object) -> dict[str, str]:
@@ -56,7 +57,8 @@ def _updated(path: Path, text: str) -> str:
     """Write a file unless it is there with this content; return its path.
 
     Raises:
-        InputError: it is of a time to come, where Snakemake would take what was made before a change for current.
+        InputError: it is of a time to come, where Snakemake would take what was made before a change for current; or a
+            run that is going on, which is never this one before it is settled, reads what is to be changed.
     """
     if path.exists() and path.stat().st_mtime > time.time() + SKEW:
         raise InputError(
@@ -64,8 +66,20 @@ def _updated(path: Path, text: str) -> str:
             f'find {layout.JOBS} {CODE} results -newermt now -exec touch -d "$(date +%FT%T)" {{}} +'
         )
     if not path.exists() or (not settled and path.read_text() != text):
+        if path.exists() and _is_read(path):
+            raise InputError(
+                f"{path}: a run that is going on here reads it, and this command would change it: its scale, settings "
+                "or code are others; wait until that run ends, or, if it was killed, run `snakemake --unlock` first"
+            )
         artifacts.write_text(path, text)
     return str(path)
+
+
+def _is_read(path: Path) -> bool:
+    """Return whether a run that is going on reads a file."""
+    with contextlib.suppress(FileNotFoundError):  # it has ended meanwhile
+        return any(str(path) in lock.read_text().splitlines() for lock in LOCKS.glob("*.input.lock"))
+    return False
 
 
 def report() -> str:
@@ -87,8 +101,9 @@ def code(stage: str, *targets: str, files: tuple[str, ...] = ()) -> str:
     path = Path(CODE) / f"{stage}-{derive(stage, *targets, *files):016x}" / "sha256"
     starts = f"flexround.stages.{stage}", "flexround.jobs.execution", *targets
     text, sources = codefile.contents(*starts, files=files)
+    _updated(path, text)  # first: rules read this one, so a lock has its name
     _updated(path.with_name(codefile.SOURCES), sources)
-    return _updated(path, text)
+    return str(path)
 
 
 def upgraded(results: Path) -> list[str]:

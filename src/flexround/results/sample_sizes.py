@@ -48,10 +48,11 @@ def values(shown: Sizes, scale: str, root: Path) -> dict[tuple[str, int], list[f
     return {(m, size): [trial.value for trial in _trials(shown, m, size, scale, root)[1]] for m, size in every}
 
 
-def collect(shown: Sizes, scale: str, root: Path) -> tuple[list[Cell], dict[Key, float]]:
+def collect(shown: Sizes, scale: str, root: Path, made: bool = True) -> tuple[list[Cell], dict[Key, float]]:
     """Return a cell for each method and size of the scale or the paper, and the published numbers.
 
-    All cells share one column, so that sizes can be compared with each other; ``root`` holds ``SCALE/evaluated/``.
+    All cells share one column, so that sizes can be compared with each other; ``root`` holds ``SCALE/evaluated/``, of
+    which nothing is read if the figure is not ``made``.
 
     Raises:
         InputError: an evaluated run that can't be used.
@@ -60,7 +61,7 @@ def collect(shown: Sizes, scale: str, root: Path) -> tuple[list[Cell], dict[Key,
     every = sorted({*shown.sizes, *(point.size for point in shown.points)}, reverse=True)
     cells, numbers = [], {}
     for row, (method, size) in enumerate(itertools.product(spec.recipes, every), start=1):
-        run, trials = _trials(shown, method, size, scale, root)
+        run, trials = _trials(shown, method, size, scale, root, made and size in shown.sizes)
         key = Key(spec.number, row, "", f"{method}, {size} samples", "", spec.checkpoint, spec.metric)
         cells.append(Cell(key, 1, True, run, spec.metric, shown.seeds, trials))
         if (method, size) in published:
@@ -68,8 +69,10 @@ def collect(shown: Sizes, scale: str, root: Path) -> tuple[list[Cell], dict[Key,
     return cells, numbers
 
 
-def _trials(shown: Sizes, method: str, size: int, scale: str, root: Path) -> tuple[Run, tuple[Trial, ...]]:
+def _trials(
+    shown: Sizes, method: str, size: int, scale: str, root: Path, made: bool = True
+) -> tuple[Run, tuple[Trial, ...]]:
     """Return the first run of a method at a calibration size, and its evaluated seeds."""
     spec = shown.spec
     run = Run(scale, spec.task, spec.checkpoint, spec.recipe(method, size), 0)
-    return run, trials_of(run, [spec.metric], shown.seeds, root)[spec.metric]
+    return run, trials_of(run, [spec.metric], shown.seeds if made else 0, root)[spec.metric]

@@ -16,6 +16,8 @@ from flexround.settings.schema import Hyper, Stage, TaskSpec
 from flexround.settings.tables import GridShifts, Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
 
+RULES = ("hyper", "train", "gates", "trials", "needs")  # of a scale
+
 
 def check(params: Params) -> None:
     """Check the settings of a scale.
@@ -176,7 +178,7 @@ def _check_patterns(params: Params) -> list[str]:
         known[field] = {str(getattr(recipe, field)) for recipe in recipes.values()}
     return [
         f"scale {scale.name}: {kind}.{number}.when.{field}: nothing fits; " + suggest(str(pattern), known[field])
-        for kind in ("hyper", "train", "gates", "trials", "needs")
+        for kind in RULES
         for number, rule in enumerate(getattr(scale, kind))
         for field, pattern in rule.when.items()
         if not fnmatch.filter(known[field], str(pattern))

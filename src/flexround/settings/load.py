@@ -51,7 +51,7 @@ def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
     """Read a scale; what it says is laid over the scale that it ``extends``, if it does.
 
     Mappings are joined key by key, a key given as null is left out, and rules follow those of the other scale, so that
-    they win.
+    they win. Its claims are about its tables: other tables have none of them.
 
     Args:
         name: of a scale, or a path; relative to the file that extends it.
@@ -67,7 +67,8 @@ def read_scale(name: str, extending: tuple[Path, ...] = ()) -> Any:
     content = read_yaml(path)
     if not isinstance(content, dict) or "extends" not in content:
         return content
-    return _laid_over(read_scale(str(content.pop("extends")), (*extending, path)), content)
+    base = read_scale(str(content.pop("extends")), (*extending, path))
+    return _laid_over(base, _following(base, content) if isinstance(base, dict) else content)
 
 
 def _check_name(name: str, path: Path) -> None:
@@ -79,13 +80,20 @@ def _check_name(name: str, path: Path) -> None:
         raise SettingsError(f"{path}: name = {name!r}: {way}")
 
 
+def _following(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
+    """Return what a scale says that extends another: its rules after the other's, no claims if it has other tables."""
+    rules = [key for key in checks.RULES if isinstance(base.get(key), list) and isinstance(change.get(key), list)]
+    old, new = base.get("shows"), change.get("shows")
+    if isinstance(old, dict) and isinstance(new, dict) and new.get("tables") not in (None, old.get("tables")):
+        change |= {"shows": {"claims": None} | new}
+    return change | {key: base[key] + change[key] for key in rules}
+
+
 def _laid_over(base: Any, change: Any) -> Any:
     """Return ``base`` with ``change`` over it."""
     if isinstance(base, dict) and isinstance(change, dict):
         joined = {key: _laid_over(base.get(key), value) for key, value in change.items() if value is not None}
         return {key: value for key, value in base.items() if key not in change} | joined
-    if isinstance(base, list) and isinstance(change, list) and all(isinstance(rule, dict) for rule in change):
-        return base + change
     return change
 
 

@@ -183,8 +183,9 @@ def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
         (params.scale.checkpoints, row.checkpoint),
     )
     errors = [f"{where}: {suggest(name, known)}" for known, name in named if name and name not in known]
+    compared = [other for group in table.groups if group.compare for other in group.rows]
     for key in ("section", "bits", "extra"):
-        others = [getattr(other, key) for group in table.groups if group.compare for other in group.rows]
+        others = [getattr(other, key) for other in compared or table.rows()]
         given, wanted = getattr(row, key), max(others)
         if bool(given) not in map(bool, others) or (key == "extra" and len(given) != len(wanted)):
             way = f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; omit it"

@@ -1,6 +1,7 @@
 """Judge the paper's claims by the evaluated runs of a scale, as far as they are there, and list the paper's errata."""
 
 import argparse
+import dataclasses
 import itertools
 import sys
 from collections.abc import Sequence
@@ -21,13 +22,15 @@ def run(arguments: argparse.Namespace) -> None:
         InputError: an evaluated run that can't be used.
     """
     job = ClaimsJob.read(arguments.job)
-    tables = {table.place: cells.collect(table, job.scope) for table in job.tables}
+    nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
+    tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}
     paper = errata.printed(itertools.chain(*tables.values()), dict(job.numbers), frozenset(job.bold))
     usable = errata.without_copies(paper)
     places = {name: verdicts.Place(of_table, usable) for name, of_table in tables.items()}
-    of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS)
-    places[f"figure {job.sizes.spec.number}"] = verdicts.Place(*of_figure)
-    comparisons = verdicts.compare(job.claims.claims, places)
+    figure = f"figure {job.sizes.spec.number}"
+    of_figure = sample_sizes.collect(job.sizes, job.scale.name, RESULTS, made=figure not in job.left_out)
+    places[figure] = verdicts.Place(*of_figure)
+    comparisons = verdicts.compare(job.claims.claims, places, job.file)
     text = verdicts.to_csv(comparisons, job.budgets, job.claims)
     judged = verdicts.by_claim(typed_csv.read(text, Judgement, "claims CSV"), job.claims.claims)
     mistakes = errata.find(paper, comparisons, job.claims.examples)

@@ -7,6 +7,7 @@ import argparse
 import sys
 from pathlib import Path
 
+from flexround.errors import InputError
 from flexround.metrics import LARGEST_RATIO
 from flexround.regress import checked_runs, compare, convergence
 from flexround.regress.compare import Moved, Number
@@ -38,7 +39,7 @@ def run(arguments: argparse.Namespace) -> None:
     """Compare and report.
 
     Raises:
-        InputError: no table to compare, or a cell that the reference lacks.
+        InputError: no table to compare, a reference of another scale, or a cell that it lacks.
     """
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
@@ -73,7 +74,14 @@ def _unconverged(params: Params, results: Path) -> list[convergence.Unit]:
 
 def _tables(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:
     paths = cli.tables(params, arguments.results / params.scale.name).values()
-    return [(compare.read_table(path), compare.read_table(arguments.reference / path.name)) for path in paths]
+    pairs = [(compare.read_table(path), compare.read_table(arguments.reference / path.name)) for path in paths]
+    scales = {number.run.scale for _, reference in pairs for number in reference.values()}
+    if others := scales - {params.scale.name}:
+        raise InputError(
+            f"{arguments.reference}: its tables are of the scale {', '.join(sorted(others))}, not of "
+            f"{params.scale.name}; make a reference of yours first, see docs/trust.md, and name it with --reference"
+        )
+    return pairs
 
 
 def _subset(params: Params, arguments: argparse.Namespace) -> list[tuple[dict[Key, Number], dict[Key, Number]]]:

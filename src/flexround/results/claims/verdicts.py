@@ -107,15 +107,17 @@ class Comparison(NamedTuple):
         return None if self.published is None else round(self.claim.room(self.published, self.one.key.metric), EXACT)
 
 
-def compare(claims: Mapping[str, Claim], places: Mapping[str, Place]) -> list[Comparison]:
+def compare(claims: Mapping[str, Claim], places: Mapping[str, Place], file: str = CLAIMS.name) -> list[Comparison]:
     """Return the comparisons of all claims, claim by claim, in tables and figures, e.g. "table 3".
+
+    ``file`` is what the file of the claims is called in errors.
 
     Raises:
         SettingsError: a claim names an unknown place, or compares nothing in one of its tables.
     """
     comparisons = []
     for name, place in ((name, place) for name, claim in claims.items() for place in claim.places):
-        where = f"{CLAIMS.name}: {name}: place"
+        where = f"{file}: {name}: place"
         if place not in places:
             raise SettingsError(f"{where} {suggest(place, places)}")
         cells, numbers = places[place]

@@ -209,14 +209,18 @@ def _of_curves(title: str, label: str, points: Sequence[CurvePoint], axis: Axis,
 
 
 def _seeds(entry: Entry, standing: Standing, root: Path) -> list[float]:
-    """Return the values of the seeds of a cell that has several, as far as they are there."""
+    """Return the values of the seeds of a cell that has several, as far as they are there.
+
+    A row of an ``own=`` file has none where the page was made without that file.
+    """
     if (entry.n_seeds or 0) < 2:
         return []
     names, run = standing.table.metric_names, (entry.task, entry.checkpoint, entry.recipe)
     cells = (cell for cell in standing.table.cells() if cell.column.name == entry.column)
-    of = next(cell.metrics for cell in cells if (cell.task, cell.checkpoint, cell.row.recipe) == run)
-    metric = next(metric for metric in of if names.get(metric, metric) == entry.metric)
-    return [read_run(run, root / "results", [metric])[metric].value for run in origins.evaluated(entry, root)]
+    of = (m for cell in cells if (cell.task, cell.checkpoint, cell.row.recipe) == run for m in cell.metrics)
+    metrics = [m for m in of if names.get(m, m) == entry.metric]
+    runs = origins.evaluated(entry, root) if metrics else []
+    return [read_run(run, root / "results", metrics)[metrics[0]].value for run in runs]
 
 
 def _over_seeds(label: str, lines: Sequence[tuple[Cell, list[float]]]) -> Picture:
