@@ -1,7 +1,6 @@
 """The job that judges the paper's claims."""
 
 import dataclasses
-import operator
 
 from pydantic import Field
 
@@ -9,7 +8,7 @@ from flexround.jobs import shared
 from flexround.jobs.jobfile import Plan, Planned
 from flexround.jobs.shared import RESULTS, ShowingJob
 from flexround.results import paper_numbers, sample_sizes
-from flexround.results.claims.specs import CLAIMS, Claims, budget_key
+from flexround.results.claims.specs import Claims, budget_key
 from flexround.results.paper_numbers import Key
 from flexround.results.sample_sizes import Sizes
 from flexround.settings import validation
@@ -25,9 +24,9 @@ class ClaimsJob(ShowingJob):
     bold: tuple[Key, ...]
     budgets: dict[str, int]
     claims: Claims
-    file: str = Field(CLAIMS.name, description="of the claims")
+    file: str = Field(description="of the claims")
     sizes: Sizes
-    left_out: tuple[str, ...] = Field((), description="places whose cells are not made", exclude_if=operator.not_)
+    left_out: tuple[str, ...] = Field(description="places whose cells are not made")
 
 
 def resolve(plan: Plan) -> Planned:
