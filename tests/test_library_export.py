@@ -122,6 +122,16 @@ def test_onnxruntime_adds_the_bias_of_a_channel_that_a_batch_norm_switches_off(t
     assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()
 
 
+def test_onnxruntime_adds_such_a_bias_behind_a_pooling_that_it_computes_in_integers(tmp_path):
+    model, x = mini.resnet18().eval(), pictures()
+    norm = model.layer1[0].bn1
+    norm.weight.data[3], norm.bias.data[3] = 1e-5, 2
+    quantized = flexround.quantize(model, x, "q-flexround-w8a8", **FEW, w_granularity="channel")
+    path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
+    wanted = quantized(x).detach().numpy()
+    assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()
+
+
 def test_a_network_is_exported_in_its_type(tmp_path):
     whole, ids = flexround.quantize(llama(), words(), "b-rtn-w4", **FEW | SYMMETRIC), words()
     saved, wanted = whole.save(tmp_path / "saved"), whole.export("compressed-tensors", tmp_path / "whole")

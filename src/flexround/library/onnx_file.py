@@ -24,6 +24,7 @@ FILE = "model.onnx"
 BYTE = 8  # bits
 LARGEST = 2**31  # bytes of a protobuf message
 Example = Tensor | Mapping[str, Tensor]
+PASSED = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # codes go through them
 
 
 class _Dequantize(nn.Module):
@@ -116,9 +117,12 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
     one are almost all zero, as what they add is nothing beside the bias.
     """
     made = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+    passed = {node.output[0]: node.input[0] for node in graph.node if node.op_type in PASSED}
     held = {each.name: each for each in graph.initializer}
     for node in (node for node in graph.node if node.op_type in ("Conv", "Gemm") and len(node.input) > 2):
         x, weight, bias = node.input
+        while x in passed:
+            x = passed[x]
         if not (x in made and weight in made and bias in held):
             continue
         names = [made[x].input[1], *made[weight].input, bias]
