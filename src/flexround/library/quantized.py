@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -58,6 +58,19 @@ def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
                 f"export {kind}: {key.removeprefix(codes.ACTIVATION)} has activations of {bits} bit, the format 8; "
                 "quantize with 8 bit there too: stem_output_bits=8, head_input_bits=8"
             )
+
+
+def input_key(layer: str, stored: Container[str], report: list[dict[str, Any]]) -> str:
+    """Return the key of what a layer reads: at it, or at the module around it; "" if its input is in floating point.
+
+    A module around it may quantize another tensor than the layer reads, which the ``report`` tells.
+    """
+    name = "" if any(layer in record.get("inputs", ()) for record in report) else layer
+    while name:
+        if (key := f"{codes.ACTIVATION}{name}/input") in stored:
+            return key
+        name = name.rpartition(".")[0]
+    return ""
 
 
 @dataclasses.dataclass(repr=False)
