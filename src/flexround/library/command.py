@@ -22,6 +22,7 @@ from flexround.io import artifacts
 from flexround.library import auto_blocks, card, code_digest, settings
 from flexround.library.architecture import described, steady
 from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
+from flexround.machine import provenance
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
@@ -142,7 +143,7 @@ def quantize(arguments: argparse.Namespace) -> None:
             given = {"recipe": recipe, "hyper": hyper, "hyper_sources": sources, "origin": origin}
             facts = card.Facts(**given, architecture=steady(model, first))
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
-            write_record(new, facts, report, model, device)
+            write_record(new, facts, report, model, provenance.environment(device))
     log.info("%s: done; flexround.load reads it", arguments.out)
 
 
