@@ -11,6 +11,7 @@ from flexround.quant.grid import MIN_STEP, Grid, Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct.codes import apply
 from flexround.reconstruct.engine import reconstruct
+from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import State
 from flexround.settings.schema import Hyper
 
@@ -105,14 +106,14 @@ def test_what_is_stored_gives_the_same_quantizer(scheme):
     assert type(of_grid(ActivationQuantizer(initial_grid(X, scheme)).stored())) is ActivationQuantizer
 
 
-@pytest.mark.parametrize("setting", ["B", "Q"])
-def test_a_network_learns_with_it_and_is_the_same_when_it_is_read_again(tmp_path, setting):
+@pytest.mark.parametrize(("setting", "rounding"), [("B", "flexround"), ("Q", "flexround"), ("Q", "rtn")])
+def test_a_network_learns_with_it_and_is_the_same_when_it_is_read_again(tmp_path, setting, rounding):
     x, mask = batch()
     model, fresh = make("llama"), make("llama")
     blocks, again = cut(model), cut(fresh)
     settings = {"a_granularity": "token", "a_scheme": "asymmetric", "samples": len(x), "batch": 2, "iters": 3}
     settings |= {"a_init_samples": 2, "a_iters": 3, "head_input_bits": "low"}
-    hyper, recipe = Hyper.model_validate(toy.HYPER | settings), toy.recipe(setting, a_bits=8)
+    hyper, recipe = Hyper.model_validate(toy.HYPER | settings), toy.recipe(setting, rounding, a_bits=8)
     with State(tmp_path / "run", "f" * 16).opened() as state:
         records = reconstruct(toy.job_of(model, blocks, recipe, hyper, mask=mask), x, state)
         for entry in state.entries:
@@ -126,6 +127,8 @@ def test_a_network_learns_with_it_and_is_the_same_when_it_is_read_again(tmp_path
         x = block(x, mask)
 
 
-def test_images_have_no_tokens(tmp_path):
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_images_have_no_tokens_which_is_said_before_anything_is_learned(tmp_path, setting, monkeypatch):
+    monkeypatch.setattr(WeightPhase, "learn", None)
     with pytest.raises(SettingsError, match="images have none"):
-        toy.run(toy.job(toy.recipe("Q", a_bits=4), a_granularity="token"), tmp_path)
+        toy.run(toy.job(toy.recipe(setting, a_bits=4), a_granularity="token"), tmp_path)

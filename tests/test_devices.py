@@ -228,7 +228,7 @@ class Unrepeatable(Pictures):
 
 
 def learned(kind):
-    """Return what a network becomes, the messages, and how a GPU would compute from then on."""
+    """Return what a network becomes, the messages, and how a GPU computes from then on: as before."""
     messages = []
     precision.log.warning = lambda text, *arguments: messages.append(text % arguments)
     found = flexround.quantize(made(kind), pictures(), "b-flexround-w4", device="cpu", **FEW).model.state_dict()
@@ -259,9 +259,32 @@ def test_an_operation_without_a_deterministic_form_is_said_and_allowed_and_all_i
             f"samples: Unrepeatable can't take one of shape (1, 3, 16, 16): median CUDA with indices output "
             f"{precision.UNREPEATABLE}; done again without: last bits may be others each time"
         ],
-        (True, True),
-        False,
+        (False, False),
+        True,
     )
+
+
+def flags():
+    """Return what decides the bits of a GPU, as it stands."""
+    cuda, cudnn = torch.backends.cuda.matmul.allow_tf32, torch.backends.cudnn
+    filled = torch.utils.deterministic.fill_uninitialized_memory
+    mode = torch.get_deterministic_debug_mode()
+    return mode, filled, cuda, cudnn.allow_tf32, cudnn.benchmark, cudnn.deterministic
+
+
+def flags_around_a_call():
+    torch.backends.cuda.matmul.allow_tf32 = torch.backends.cudnn.benchmark = True
+    before = flags()
+    with precision.neutral():
+        precision.repeatable()
+        inside = flags()
+    return before, inside, flags()
+
+
+def test_a_call_leaves_a_gpu_as_the_caller_has_it():
+    ((before, inside, after),) = results(flags_around_a_call)
+    assert inside == (2, False, False, False, False, True)
+    assert after == before == (0, True, True, True, True, False)
 
 
 def jobs_of_two_attempts():

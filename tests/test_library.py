@@ -127,6 +127,17 @@ def test_blocks_by_name_and_by_function():
     assert sorted(some.codes()) == sorted(name for name in coarse.codes() if name.startswith(("stage", "head")))
 
 
+def test_layers_of_a_language_model_by_name_get_no_cache_of_keys_and_values():
+    model, ids, names = llama(use_cache=True), words(), ["model.layers.0", "model.layers.1"]
+    for chosen in (names[:1], names):
+        found = flexround.quantize(model, ids, "q-flexround-w8a8", blocks=chosen, **FEW)
+        assert [record["block"] for record in found.report] == chosen
+        assert model.config.use_cache
+        assert found.model.config.use_cache
+    whole = flexround.quantize(model, ids, "q-flexround-w8a8", **FEW)(ids).logits
+    assert (found(ids).logits - whole).norm() < 0.1 * whole.norm()
+
+
 @pytest.mark.parametrize("build", [mini.resnet18, mini.mobilenetv2])
 def test_torchvision_networks_are_known(tmp_path, build):
     model, x = build(seed=1).eval(), torch.randn(8, 3, 32, 32)

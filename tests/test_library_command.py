@@ -177,12 +177,34 @@ def test_a_preflight_writes_nothing_and_a_tokenizer_needs_no_token_to_pad_with(d
         (["--set", "itres=4"], "did you mean 'iters'"),
         (["--recipe", "q-flexround-w8"], "recipe 'q-flexround-w8'"),
         (["--text", "/nowhere"], "/nowhere: can't be read"),
+        (["--length", "13"], "--length 13: .*model has 12 positions; give no more"),
     ],
 )
 def test_a_wrong_command_is_one_message(directory, change, message):
     with pytest.raises((SettingsError, InputError), match=message):
         command.quantize(command_line(directory, *change))
     assert not (directory.parent / "out").exists()
+
+
+def test_a_text_is_read_as_a_whole(directory):
+    """It begins once, and what lies between its lines is kept."""
+    words = {word: number for number, word in enumerate(["<pad>", "<s>", "a", "b", "\n", "\n\n"])}
+    tokenizer = tokenizers.Tokenizer(tokenizers.models.WordLevel(words, unk_token="<pad>"))
+    tokenizer.pre_tokenizer = tokenizers.pre_tokenizers.Split(tokenizers.Regex("\n+"), "isolated")
+    begin = {"single": "<s> $A", "special_tokens": [("<s>", 1)]}
+    tokenizer.post_processor = tokenizers.processors.TemplateProcessing(**begin)
+    tokenizer.save(str(directory / "tokenizer.json"))
+    text = directory.parent / "text"
+    text.write_text("a\n\nb\na")
+    assert command.calibration(directory, text, 1, 6, 0)[:, 0].tolist() == [[1, 2, 5, 3, 4, 2]]
+
+
+@pytest.mark.parametrize("names", [{"vocab.json", "merges.txt"}, {"vocab.txt"}, {"tokenizer.model"}])
+def test_an_export_has_the_files_of_an_older_tokenizer(directory, names):
+    for name in names:
+        (directory / name).write_text("")
+    command.quantize(command_line(directory, "--recipe", "b-rtn-w4"))
+    assert names <= {path.name for path in exported(directory, "torch").iterdir()}
 
 
 def test_unfinished_work_with_another_configuration_is_not_continued(directory, monkeypatch):

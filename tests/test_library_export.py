@@ -1,5 +1,6 @@
 """What other tools load: compressed-tensors by transformers, ONNX by onnxruntime, state dicts by PyTorch."""
 
+import dataclasses
 import json
 
 import compressed_tensors
@@ -20,6 +21,7 @@ from transformers.pytorch_utils import Conv1D
 import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.mini import models as mini
+from flexround.models.llama import blocks as llama_blocks
 
 SYMMETRIC = {"w_scheme": "symmetric"}
 
@@ -122,6 +124,16 @@ def test_onnxruntime_adds_the_bias_of_a_channel_that_a_batch_norm_switches_off(t
     assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()
 
 
+def test_onnxruntime_adds_such_a_bias_behind_a_pooling_that_it_computes_in_integers(tmp_path):
+    model, x = mini.resnet18().eval(), pictures()
+    norm = model.layer1[0].bn1
+    norm.weight.data[3], norm.bias.data[3] = 1e-5, 2
+    quantized = flexround.quantize(model, x, "q-flexround-w8a8", **FEW, w_granularity="channel")
+    path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
+    wanted = quantized(x).detach().numpy()
+    assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()
+
+
 def test_a_network_is_exported_in_its_type(tmp_path):
     whole, ids = flexround.quantize(llama(), words(), "b-rtn-w4", **FEW | SYMMETRIC), words()
     saved, wanted = whole.save(tmp_path / "saved"), whole.export("compressed-tensors", tmp_path / "whole")
@@ -193,6 +205,25 @@ def test_what_a_format_can_t_hold_is_refused(tmp_path, build, data, recipe, sett
     with pytest.raises(InputError, match=message):
         quantized.export(kind, tmp_path / "out", *example)
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize(("left_out", "name"), [(0, "layers.1.self_attn.q_proj"), (3, "layers.0.mlp.down_proj")])
+def test_linears_without_a_site_stay_in_floating_point_or_are_refused(tmp_path, left_out, name):
+    def blocks(model):
+        found = llama_blocks(model)
+        without = [block.sites[:left_out] + block.sites[left_out + 1 :] for block in found]
+        return [dataclasses.replace(block, sites=sites) for block, sites in zip(found, without, strict=True)]
+
+    ids = words()
+    quantized = flexround.quantize(llama(), ids, "q-flexround-w8a8", **FEW, blocks=blocks)
+    with pytest.raises(InputError, match=rf"input of model\.layers\.\d\.{name[9:]} is in floating.*a site in blocks="):
+        quantized.export("compressed-tensors", tmp_path / "packed")
+    path = quantized.export("onnx", tmp_path / "out", ids[:2]) / "model.onnx"
+    nodes = onnx.load(path).graph.node
+    (codes,) = [node for node in nodes if f"model.{name}.parametrizations.weight.0.codes" in node.input]
+    assert "Reshape" in {node.op_type for node in nodes if codes.output[0] in node.input}, (
+        "of an input in floating point"
+    )
 
 
 def test_wrong_calls_are_one_message_and_a_state_dict_is_that_of_the_folded_network(tmp_path):

@@ -34,7 +34,8 @@ def test_samples_of_all_kinds_are_the_same():
         found = samples.collect(given)
         assert torch.equal(found.x, torch.stack([ids, torch.zeros_like(ids)], 1))
         assert torch.equal(found.mask, mask.bool())
-    assert samples.collect(ids).mask is None
+    for given in (ids, {"input_ids": ids, "attention_mask": None, "token_type_ids": None, "pixel_values": None}):
+        assert samples.collect(given).mask is None
 
 
 @pytest.mark.parametrize(
@@ -49,6 +50,9 @@ def test_samples_of_all_kinds_are_the_same():
         (torch.zeros(2, 3, 4, dtype=torch.int64), r"token ids are integers \(N, T\)"),
         ({"labels": torch.zeros(2)}, "neither input_ids nor pixel_values"),
         ({"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]] * 2)}, "pad at the end"),
+        ([{"input_ids": [5, 6], "attention_mask": [1, 1]}], r"shape \(2,\); token ids are integers \(N, T\)"),
+        ({"input_ids": [[5, 6], [7]], "attention_mask": [[1, 1], [1]]}, "pad rows to one length: padding=True"),
+        ({"input_ids": IDS, "attention_mask": IDS[:, 1:]}, "different shapes"),
         ([{"input_ids": IDS, "attention_mask": IDS + 1}, {"input_ids": IDS}], "only some batches have attention_mask"),
     ],
 )

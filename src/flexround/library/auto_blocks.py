@@ -348,6 +348,11 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
                 hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
             hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: layers.append(layer)))
+        for module in model.modules():
+            config: Any = getattr(module, "config", None)
+            if getattr(config, "use_cache", False):  # each replay would add keys and values to a cache that a part got
+                hooks.callback(setattr, config, "use_cache", True)
+                config.use_cache = False
         model(first_input(row))
     calls = collections.Counter(part.name for part in ran)
     ends = [(first_argument(part.arguments, part.keywords), first_output(part.output)) for part in ran]

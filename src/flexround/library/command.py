@@ -22,6 +22,7 @@ from flexround.io import artifacts
 from flexround.library import auto_blocks, card, code_digest, settings
 from flexround.library.architecture import described, steady
 from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
+from flexround.machine import provenance
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
@@ -41,6 +42,7 @@ log = logging.getLogger(__name__)
 COMPANIONS = (
     *("config.json", "generation_config.json"),
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
+    *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),  # of older directories
 )
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
@@ -100,6 +102,9 @@ def quantize(arguments: argparse.Namespace) -> None:
         raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
     if arguments.out.exists() and any(arguments.out.iterdir()):
         raise InputError(f"{arguments.out}: not empty; choose another directory")
+    positions = getattr(configuration(arguments.model).get_text_config(), "max_position_embeddings", None)
+    if positions and arguments.length > positions:
+        raise InputError(f"--length {arguments.length}: {arguments.model} has {positions} positions; give no more")
     samples = calibration(arguments.model, arguments.text, arguments.samples, arguments.length, arguments.seed)
     with weightless():
         model = causal_model(arguments.model)
@@ -138,7 +143,7 @@ def quantize(arguments: argparse.Namespace) -> None:
             given = {"recipe": recipe, "hyper": hyper, "hyper_sources": sources, "origin": origin}
             facts = card.Facts(**given, architecture=steady(model, first))
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
-            write_record(new, facts, report, model, device)
+            write_record(new, facts, report, model, provenance.environment(device))
     log.info("%s: done; flexround.load reads it", arguments.out)
 
 
@@ -204,8 +209,7 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     except (OSError, UnicodeDecodeError) as error:
         raise InputError(f"{text}: can't be read as UTF-8 text ({error})") from error
     tokenizer = tokenizer_files.find(directory)  # blocks of text need no padding token, which Llama 3's lacks
-    lines = content.splitlines(keepends=True)
-    found = list(token_blocks.blocks(lines, tokenizer, length, token_blocks.CHUNK, str(text)))
+    found = list(token_blocks.blocks([content], tokenizer, length, token_blocks.CHUNK, str(text)))
     ids = torch.cat([torch.from_numpy(part) for part in found]).long()
     if samples > len(ids):
         raise InputError(

@@ -20,11 +20,11 @@ from compressed_tensors.quantization import (
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.library.quantized import Quantized, refuse_narrow
+from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.models.shards import Writer
 from flexround.models.tensors import untied
 from flexround.quant.grid import Grid
-from flexround.reconstruct.codes import ACTIVATION, WEIGHT, Stored
+from flexround.reconstruct.codes import WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe
 
 FORMAT = "compressed-tensors"
@@ -57,6 +57,12 @@ def write(quantized: Quantized, directory: Path) -> None:
     ranges = {key.removeprefix(WEIGHT): codes for key, codes in grids.items() if key.startswith(WEIGHT)}
     low, bits = _check(ranges, model, recipe, hyper)
     refuse_narrow(FORMAT, grids)
+    inputs = {layer: input_key(layer, grids, quantized.report) for layer in ranges}
+    if recipe.a_bits and (floating := [layer for layer, key in inputs.items() if not key]):
+        raise InputError(
+            f"export {FORMAT}: the input of {floating[0]} is in floating point, the format quantizes each layer's; "
+            "give it a site in blocks=, or export to onnx"
+        )
     form = WHOLE if recipe.a_bits else PACKED
     scheme = _scheme(list(ranges), bits, low < 0, form, recipe, hyper)
     writer, owners, kind = Writer(directory), untied(model), next(model.parameters()).dtype
@@ -68,7 +74,8 @@ def write(quantized: Quantized, directory: Path) -> None:
         for key, stored in part.quantized.items():
             if key.startswith(WEIGHT):
                 name = key.removeprefix(WEIGHT)
-                packed = COMPRESSORS[form].compress(_layer(name, stored, part.quantized, scheme), scheme)
+                tensors = _layer(stored, part.quantized.get(inputs[name]), scheme)
+                packed = COMPRESSORS[form].compress(tensors, scheme)
                 for leaf, value in packed.items():
                     writer.add(f"{name}.{leaf}", _cast(value, kind))
     writer.finish()
@@ -121,26 +128,19 @@ def _scheme(
     return QuantizationScheme(targets=targets, weights=weights, input_activations=inputs, format=form)
 
 
-def _layer(name: str, stored: Stored, quantized: Mapping[str, Stored], scheme: QuantizationScheme) -> dict[str, Tensor]:
-    """Return a linear's values, steps and zero points; the format's codes are signed whatever ours are."""
+def _layer(stored: Stored, read: Stored | None, scheme: QuantizationScheme) -> dict[str, Tensor]:
+    """Return a linear's values, steps and zero points; the format's codes are signed whatever ours are.
+
+    ``read`` is the input, if it is quantized.
+    """
     values = stored.values()
     found = {"weight": values, "weight_scale": _columns(stored.grid.step, len(values))}
     if not scheme.weights.symmetric:
         found["weight_zero_point"] = _columns(_signed(stored.grid), len(values)).to(torch.int8)
-    if scheme.input_activations:
-        inputs = _input_grid(name, quantized)
-        found["input_scale"] = inputs.step.reshape(1)
-        found["input_zero_point"] = _signed(inputs).reshape(1).to(torch.int8)
+    if read is not None:
+        found["input_scale"] = read.grid.step.reshape(1)
+        found["input_zero_point"] = _signed(read.grid).reshape(1).to(torch.int8)
     return found
-
-
-def _input_grid(name: str, quantized: Mapping[str, Stored]) -> Grid:
-    """Return the grid of what a linear reads: at it, or at the module around it that shares its input."""
-    while name:
-        if site := quantized.get(f"{ACTIVATION}{name}/input"):
-            return site.grid
-        name = name.rpartition(".")[0]
-    raise AssertionError("each linear of a block reads a quantized tensor")
 
 
 def _columns(value: Tensor, outputs: int) -> Tensor:

@@ -3,7 +3,7 @@
 import copy
 import tempfile
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +16,7 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.library.quantized import Quantized, refuse_narrow
+from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct.codes import Stored
 
@@ -24,6 +24,7 @@ FILE = "model.onnx"
 BYTE = 8  # bits
 LARGEST = 2**31  # bytes of a protobuf message
 Example = Tensor | Mapping[str, Tensor]
+PASSED = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # codes go through them
 
 
 class _Dequantize(nn.Module):
@@ -88,14 +89,14 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
             f"export onnx: activations of {quantized.recipe.a_bits} bit per {quantized.hyper.a_granularity}; the nodes "
             "for them have 8 bit per tensor"
         )
-    grids = ((key, one.grid) for part in quantized.parts.values() for key, one in part.quantized.items())
-    refuse_narrow("onnx", {key: (grid.qmin, grid.qmax) for key, grid in grids})
+    grids = {key: one.grid for part in quantized.parts.values() for key, one in part.quantized.items()}
+    refuse_narrow("onnx", {key: (grid.qmin, grid.qmax) for key, grid in grids.items()})
     if quantized.hyper.w_granularity == "group":
         raise InputError("export onnx: weights in groups; the nodes have a step for each output channel or one for all")
     model = copy.deepcopy(quantized.model).cpu().float().eval()
     for name, stored in quantized.codes().items():
         layer = model.get_submodule(name)
-        apart = not isinstance(layer, nn.Conv2d) and not _reads_quantized(name, quantized.sites)
+        apart = not isinstance(layer, nn.Conv2d) and not input_key(name, grids, quantized.report)
         parametrize.register_parametrization(layer, "weight", _Dequantize(stored, apart), unsafe=True)
     for module in list(model.modules()):
         for name, child in list(module.named_children()):
@@ -116,9 +117,12 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
     one are almost all zero, as what they add is nothing beside the bias.
     """
     made = {node.output[0]: node for node in graph.node if node.op_type == "DequantizeLinear"}
+    passed = {node.output[0]: node.input[0] for node in graph.node if node.op_type in PASSED}
     held = {each.name: each for each in graph.initializer}
     for node in (node for node in graph.node if node.op_type in ("Conv", "Gemm") and len(node.input) > 2):
         x, weight, bias = node.input
+        while x in passed:
+            x = passed[x]
         if not (x in made and weight in made and bias in held):
             continue
         names = [made[x].input[1], *made[weight].input, bias]
@@ -131,11 +135,6 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
             held[names[1]].CopyFrom(onnx.numpy_helper.from_array(smaller.astype(codes.dtype), names[1]))
             made[weight].input[1] = f"{weight}.step"  # its own: equal tensors of several layers are one in the file
             graph.initializer.append(onnx.numpy_helper.from_array(raised, f"{weight}.step"))
-
-
-def _reads_quantized(name: str, sites: Sequence[tuple[str, str]]) -> bool:
-    """Whether the input of a layer is quantized: at it, or at a module around it."""
-    return any(where == "input" and f"{name}.".startswith(f"{module}.") for module, where in sites)
 
 
 def _traced(model: nn.Module, example: Example) -> onnx.ModelProto:

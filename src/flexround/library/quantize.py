@@ -24,7 +24,7 @@ from flexround.library.architecture import QUANTIZED, described, steady
 from flexround.library.quantized import Quantized
 from flexround.library.samples import collect
 from flexround.library.settings import Family
-from flexround.machine import hardware, precision
+from flexround.machine import hardware, precision, provenance
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
@@ -135,7 +135,7 @@ def quantize(
                 source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
                 origin = card.origin(name, learned_by, source, inputs.x, left(work, report))
-                facts = (steady(network, first), origin)
+                facts = (steady(network, first), origin, provenance.environment(where))
                 return work, Quantized(network, given, found, sources, report, stored, *facts)
 
         work, quantized = precision.repeated(attempt, again=not inplace)

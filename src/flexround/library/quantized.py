@@ -3,7 +3,7 @@
 import contextlib
 import dataclasses
 import re
-from collections.abc import Iterator, Mapping, Set
+from collections.abc import Container, Iterator, Mapping, Set
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,6 @@ from flexround.io import artifacts
 from flexround.library import card
 from flexround.library.architecture import QUANTIZED, blank, described, differing
 from flexround.library.card import Facts
-from flexround.machine import provenance
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import Writer
 from flexround.models.surgery.preprocess import prepare
@@ -37,14 +36,15 @@ EXPORTS = {
 
 
 class Saved(Facts):
-    """The facts of a network, and the report from the record beside its manifest."""
+    """The facts of a network, and what the record beside its manifest has."""
 
     report: list[dict[str, Any]] = Field(validation_alias=AliasPath("record", "blocks"))
+    environment: dict[str, Any] = Field(validation_alias=AliasPath("record", "environment"))
 
     def network(self, model: nn.Module, parts: Mapping[str, codes.Part]) -> "Quantized":
         """Return the network: a model, with or without values, and what is stored of each block."""
-        settings = (self.recipe, self.hyper, self.hyper_sources)
-        return Quantized(model, *settings, self.report, parts, self.architecture, self.origin)
+        settings, facts = (self.recipe, self.hyper, self.hyper_sources), (self.architecture, self.origin)
+        return Quantized(model, *settings, self.report, parts, *facts, self.environment)
 
 
 def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
@@ -58,6 +58,19 @@ def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
                 f"export {kind}: {key.removeprefix(codes.ACTIVATION)} has activations of {bits} bit, the format 8; "
                 "quantize with 8 bit there too: stem_output_bits=8, head_input_bits=8"
             )
+
+
+def input_key(layer: str, stored: Container[str], report: list[dict[str, Any]]) -> str:
+    """Return the key of what a layer reads: at it, or at the module around it; "" if its input is in floating point.
+
+    A module around it may quantize another tensor than the layer reads, which the ``report`` tells.
+    """
+    name = "" if any(layer in record.get("inputs", ()) for record in report) else layer
+    while name:
+        if (key := f"{codes.ACTIVATION}{name}/input") in stored:
+            return key
+        name = name.rpartition(".")[0]
+    return ""
 
 
 @dataclasses.dataclass(repr=False)
@@ -77,6 +90,7 @@ class Quantized:
         architecture: what tells the network from others whose tensors have the same shapes.
         origin: what the network was made of: ``recipe``, ``rounding``, ``base_model`` (None if it has no name), the
             shape of the ``samples``, and clauses on what is ``left`` without learning.
+        environment: versions and device with which it was made.
     """
 
     model: nn.Module
@@ -87,6 +101,7 @@ class Quantized:
     parts: Mapping[str, codes.Part]
     architecture: dict[str, str]
     origin: card.Origin
+    environment: dict[str, Any]
 
     def __post_init__(self) -> None:
         for module in self.model.modules():  # parts of the network are refused by `quantize`, too
@@ -134,7 +149,7 @@ class Quantized:
             for name, part in self.parts.items():
                 artifacts.write_bytes(new / name, codes.encode(part))
             artifacts.write_manifest(new, list(self.parts), **self._facts.model_dump(mode="json"))
-            write_record(new, self._facts, self.report, self.model, next(self.model.parameters()).device)
+            write_record(new, self._facts, self.report, self.model, self.environment)
         return Path(directory)
 
     def export(self, kind: str, directory: str | Path, example: Tensor | Mapping[str, Tensor] | None = None) -> Path:
@@ -244,14 +259,14 @@ def _whole(model: nn.Module, quantized: Set[str]) -> Block:
 
 
 def write_record(
-    directory: Path, facts: Facts, report: list[dict[str, Any]], model: nn.Module, device: torch.device
+    directory: Path, facts: Facts, report: list[dict[str, Any]], model: nn.Module, environment: dict[str, Any]
 ) -> None:
     """Write the model card, and what a reconstruction found and took.
 
     Both change from run to run, and the card may be edited, so they are no part of the manifest.
     """
     card.write(directory, card.SAVED, facts, report, model)
-    record = {"blocks": report, "environment": provenance.environment(device)}
+    record = {"blocks": report, "environment": environment}
     artifacts.write_json(directory / RECORD, record | {"card": artifacts.sha256(directory / card.FILE)})
 
 

@@ -56,18 +56,22 @@ def collect(samples: Any) -> Inputs:
 def _inputs(batch: Any, where: str) -> Inputs:
     """Return one batch."""
     if isinstance(batch, Mapping):
+        batch = {name: value for name, value in batch.items() if value is not None}
         if IMAGES in batch:
             return _inputs(batch[IMAGES], where)
         if IDS not in batch:
             raise InputError(f"{where}: has {', '.join(map(str, batch))}, and neither {IDS} nor {IMAGES}")
-        ids = torch.as_tensor(batch[IDS])
-        types = torch.as_tensor(batch[TYPES]) if TYPES in batch else torch.zeros_like(ids)
-        mask = torch.as_tensor(batch[MASK]).bool().cpu() if MASK in batch else None
-        if types.shape != ids.shape or (mask is not None and mask.shape != ids.shape):
+        try:
+            given = {name: torch.as_tensor(batch[name]) for name in (IDS, TYPES, MASK) if name in batch}
+        except (ValueError, TypeError, RuntimeError) as error:
+            raise InputError(f"{where}: no tensor of tokens ({error}); pad rows to one length: padding=True") from error
+        if len({each.shape for each in given.values()}) > 1:
             raise InputError(f"{where}: {IDS}, {TYPES} and {MASK} have different shapes")
+        ids, mask = given[IDS], given[MASK].bool().cpu() if MASK in given else None
+        tokens = _tokens(ids, given.get(TYPES, torch.zeros_like(ids)), where)
         if mask is not None and (mask[:, 1:] & ~mask[:, :-1]).any():
             raise InputError(f"{where}: padding comes before a real token; pad at the end: positions count from there")
-        return Inputs(_tokens(ids, types, where), mask)
+        return Inputs(tokens, mask)
     if not isinstance(batch, Tensor):
         raise InputError(f"{where}: {type(batch).__name__} is no tensor; give float (N, ...) or int64 (N, T)")
     if not batch.ndim:

@@ -81,18 +81,26 @@ def without_denormals() -> Iterator[None]:
 
 @contextlib.contextmanager
 def neutral() -> Iterator[None]:
-    """Compute inside as a job does: gradients on, no autocast, float32 by default, whatever the caller set."""
-    before = torch.get_default_dtype()
+    """Compute inside as a job does: gradients on, no autocast, float32 by default, whatever the caller set.
+
+    What `repeatable` and `repeated` set inside is again as it was afterwards, but for cuBLAS's workspace.
+    """
+    before, cudnn, debug = torch.get_default_dtype(), torch.backends.cudnn, torch.get_deterministic_debug_mode()
+    flags = cudnn.benchmark, cudnn.deterministic
+    filled = torch.utils.deterministic.fill_uninitialized_memory  # type: ignore[attr-defined]
     torch.set_default_dtype(torch.float32)
     try:
         with contextlib.ExitStack() as stack:
-            for context in (torch.inference_mode(False), torch.enable_grad(), without_denormals()):
+            for context in (torch.inference_mode(False), torch.enable_grad(), without_denormals(), tensor_float(False)):
                 stack.enter_context(context)
             for kind in ("cpu", "cuda"):
                 stack.enter_context(torch.autocast(kind, enabled=False))
             yield
     finally:
         torch.set_default_dtype(before)
+        torch.set_deterministic_debug_mode(debug)
+        torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
+        cudnn.benchmark, cudnn.deterministic = flags
 
 
 @contextlib.contextmanager

@@ -14,7 +14,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from flexround.errors import some
+from flexround.errors import SettingsError, some
 from flexround.machine import hardware, memory
 from flexround.machine.seeding import derive
 from flexround.metrics import LARGEST_RATIO
@@ -28,6 +28,7 @@ from flexround.reconstruct.state import State
 
 log = logging.getLogger(__name__)
 REST = "rest"  # position of the tensors outside all blocks
+IMAGES = 4  # dimensions of a batch
 
 
 def reconstruct(
@@ -123,8 +124,16 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
 def place_caches(
     job: Reconstruction, samples: Tensor, directory: Path | None, limits: cache.Limits | None = None
 ) -> cache.Store:
-    """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``."""
-    row = max(shape.numel() for shape in boundaries(job, samples))
+    """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``.
+
+    Raises:
+        SettingsError: grids for each token of images (N, C, H, W).
+    """
+    shapes = boundaries(job, samples)
+    images = any(len(shape) == IMAGES for shape in shapes[1::2])  # what the blocks read
+    if images and job.recipe.a_bits and job.hyper.a_granularity == "token":
+        raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
+    row = max(shape.numel() for shape in shapes)
     dtype = getattr(torch, job.hyper.cache_dtype)
     return cache.plan(row, len(samples), job.device, dtype, directory, limits or cache.limits(job.device))
 

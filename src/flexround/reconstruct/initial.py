@@ -13,7 +13,6 @@ from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.inputs import ends
 from flexround.reconstruct.reconstruction import Reconstruction
 
-IMAGES = 4  # dimensions of a batch
 AT_ONCE = 2**31  # bytes of the largest tensor of a pass, if all initial rows go through a block together
 
 
@@ -22,11 +21,9 @@ def calibrate(job: Reconstruction, index: int, x: Tensor) -> Tensor:
     """Fix the initial steps of a block's sites on ``x`` (n, ...), each on quantized inputs; return the output.
 
     Raises:
-        SettingsError: grids for each token of images (n, C, H, W), or a site that the block never calls on ``x``.
+        SettingsError: a site that the block never calls on ``x``.
     """
     hyper, block = job.hyper, job.blocks[index]
-    if hyper.a_granularity == "token" and x.ndim == IMAGES:
-        raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
     parts, special = _parts(job, block, x), ends(job, index, x)
     masks = [job.mask_of(rows) for rows in parts]
     kept = masks if hyper.mask_padding else [None] * len(parts)

@@ -57,6 +57,8 @@ class Phase:
         if not all(bool(torch.isfinite(rows).all()) for rows in carry["target"].split(self.job.hyper.batch)):
             wrong = [name for name, value in block.module.named_parameters() if not torch.isfinite(value).all()]
             where = f"in the checkpoint's {', '.join(wrong)}" if wrong else "in the calibration samples"
+            if self.job.hyper.precision == "float16":
+                where += ", or it exceeds float16, 65504: set precision=bfloat16"
             raise NumericalError(
                 f"block {block.name}: its full-precision output holds NaN or Inf, as do values {where}"
             )
@@ -318,11 +320,11 @@ class WeightPhase(Phase):
         groups = _weight_groups(roundings, job)
         if job.joint:
             groups += self.step_group(block)
-            for number, quantizer in enumerate(attach.quantizers(block)):
-                quantizer.keep_probability = hyper.keep_probability
-                quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
         if not any(group.parameters for group in groups):
             return {}, set()
+        for number, quantizer in enumerate(attach.quantizers(block) if job.joint else ()):
+            quantizer.keep_probability = hyper.keep_probability
+            quantizer.generator = job.generator("drop", f"{block.name}/{number}", job.device)
         return self.minimise(block, (quantized, full, target), groups, roundings)
 
     def _harden(self, layers: Sequence[_Layer]) -> Result:
