@@ -115,6 +115,12 @@ def without(key):
     return lambda content: [rule["set"].pop(key, None) for rule in content["train"]]
 
 
+def gate_without_questions(content):
+    """Measure LLaMA's gate without the questions that its metric is of."""
+    (rule,) = (rule for rule in content["gates"] if rule["when"] == {"task": "commonsense"})
+    rule["options"] = {"shots": []}
+
+
 MINI, PAPER, RECIPES, TABLE3 = "scales/mini.yaml", "scales/paper.yaml", "recipes.yaml", "tables/table03.yaml"
 FIRST_GATE, FIRST_ROW = ("gates", 0), ("groups", 1, "rows", 0)
 MISTAKES = {  # by what is read together: file, change, the line about it
@@ -214,7 +220,7 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (MINI, into("tasks", "imagenet", "options", val="2500"), "tasks.imagenet: options: val = '2500': "),
         (MINI, into("tasks", "glue-mnli", "options", heldout=True), "tasks.glue-mnli: options: heldout = True: "),
         (MINI, into("tasks", "wikitext2", "options", name="wikitext3"), "wikitext2: options: name = 'wikitext3': "),
-        (MINI, into("tasks", "commonsense", "options", shots=[]), "tasks.commonsense: options: shots = []: "),
+        (MINI, into("tasks", "commonsense", "options", shots=[-1]), "tasks.commonsense: options: shots.0 = -1: "),
         (RECIPES, recipe("r1", options={"learn_s": 1}), "r1: rounding flexround.quant.flexround:FlexRound: unkno"),
         (RECIPES, recipe("r2", rounding="rtn", options={"x": 1}), "r2: rounding flexround.quant.rtn:RTN: unknown opti"),
         (RECIPES, recipe("r3", rounding="flexround.quant.grid:clip"), "r3: rounding 'flexround.quant.grid:clip': is"),
@@ -244,6 +250,8 @@ MISTAKES = {  # by what is read together: file, change, the line about it
             into(*FIRST_GATE, metric="accuracy"),
             "gates: task imagenet gives no metric 'accuracy' (known: top1, top",
         ),
+        (MINI, into("gates", 1, options={"shot": 0}), "scale mini: gates: shot: unknown key 'shot'"),
+        (MINI, gate_without_questions, "gates: task commonsense gives no metric 'arc_easy' (known: ppl, ppl_"),
     ],
     "mini: bits": [
         (TABLE3, into(*FIRST_ROW, bits="3/4"), "B + AdaRound: bits = 3/4, its recipe b-adaround-w4a4 has 4/4"),

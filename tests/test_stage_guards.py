@@ -16,6 +16,7 @@ from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts, resume
 from flexround.reconstruct.phases import WeightPhase
 from flexround.settings import layout
+from flexround.settings.layout import ROOT
 from flexround.stages import evaluate, finetune, reconstruct, select
 from flexround.tasks import protocol
 
@@ -253,6 +254,13 @@ def test_a_network_outside_its_bounds_stops_and_nothing_is_quantized(bounded, bo
     assert str(caught.value).startswith(expected)
     made = {path.relative_to(work.root).parts[0] for path in {*work.root.rglob("*")} - before}
     assert made <= {".jobs", ".code"}, "nothing is written but how the job would be"
+
+
+def test_a_gate_with_options_of_its_own_measures_less_with_the_same_values(tmp_path):
+    work, network = Work(ROOT / "tests/commonsense_scale.yaml", tmp_path), ("commonsense", "llama-7b")
+    fewer = artifacts.read_formatted(work.gate(*network))["metrics"]
+    every = work.metrics(*network)["metrics"]
+    assert fewer == {name: value for name, value in every.items() if name.startswith("ppl")} != every
 
 
 def test_a_gate_with_a_metric_that_the_task_lacks_is_refused_when_its_job_is_planned(bounded):

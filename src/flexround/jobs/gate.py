@@ -16,10 +16,12 @@ class GateJob(MeasuredJob):
 
 def resolve(plan: Plan, task: str, checkpoint: str) -> Planned:
     """Plan the gate of a network; on purpose without the code, so that no edit throws networks away."""
-    scale = plan.scale.name
+    scale, rule = plan.scale.name, plan.params.gate(task, checkpoint)
+    facts = network(plan, task, checkpoint, evaluated=True)
+    facts["task"] = facts["task"].model_copy(update={"options": facts["task"].options | rule.options})
     job = GateJob(
-        **network(plan, task, checkpoint, evaluated=True),
-        gate=plan.params.gate(task, checkpoint).model_dump(include={"metric", "min", "max"}),
+        **facts,
+        gate=rule.model_dump(include=set(Gate.model_fields)),
         weights=layout.checkpoint_dir(scale, task, checkpoint),
         data=layout.data_dir(scale, task),
         out=layout.gate_file(scale, task, checkpoint),

@@ -3,6 +3,8 @@
 import functools
 from typing import Any, Literal, NamedTuple
 
+from pydantic import Field
+
 from flexround.errors import SettingsError, suggest
 from flexround.settings.layout import PARAMS
 from flexround.settings.schema import Count, Hyper, Positive, Recipe, Strict
@@ -41,6 +43,7 @@ class Size(Strict):
 
     train: int
     evaluated: Count
+    gate: Count | None = Field(None, description="rows of a gate with options of its own; none: all that are evaluated")
     mean: Positive | None = None
     longest: Positive | None = None
     generated: Count | None = None
@@ -105,7 +108,8 @@ class Need(NamedTuple):
     cache: int = 0  # bytes of one activation cache at the widest block boundary
 
 
-def _size(task: str) -> Size:
+def size_of(task: str) -> Size:
+    """Return the size of a task's data."""
     if task not in bill().tasks:
         raise SettingsError(f"params/bill.yaml: tasks: {suggest(task, bill().tasks)}; give its rows there")
     return bill().tasks[task]
@@ -127,7 +131,7 @@ def training(task: str, network: NetworkCost, settings: dict[str, Any] | None, s
     In memory: weights, gradients and moments, and the activations of what is seen at once. Without ``settings`` the
     weights are taken as they are, and those of a streamed network are linked.
     """
-    machine, size = bill().machine, _size(task)
+    machine, size = bill().machine, size_of(task)
     if settings is None:
         host = 1e9 * machine.process_gb if streamed else _files(network, streamed)
         return Need(0, 0, host, "ask for more memory (needs)", 0 if streamed else 4 * network.parameters)
@@ -153,7 +157,7 @@ def reconstruction(task: str, network: NetworkCost, recipe: Recipe, hyper: Hyper
     separate = bool(recipe.a_bits) and recipe.setting == "B"
     batches = BOTH_WAYS * (hyper.iters + separate * hyper.a_iters)
     rows = batches * hyper.batch + (1 + separate) * CACHE_PASSES * hyper.samples
-    part, share = _part(_size(task).longest, network), machine.learning_share[network.kind]
+    part, share = _part(size_of(task).longest, network), machine.learning_share[network.kind]
     first = min(hyper.a_init_samples, hyper.samples) if recipe.a_bits else 0
     row = max(block.row for block in network.blocks)
     # The block at work, and where it is read from; what is learned of it; activations of a batch or for first steps.
@@ -177,7 +181,7 @@ def reconstruction(task: str, network: NetworkCost, recipe: Recipe, hyper: Hyper
 
 def evaluation(task: str, network: NetworkCost, precision: str, streamed: bool, rows: int | None = None) -> Need:
     """Return what an evaluation needs of a network in a precision, on ``rows`` or on all of the task's."""
-    machine, size = bill().machine, _size(task)
+    machine, size = bill().machine, size_of(task)
     rows = size.evaluated if rows is None else rows
     at_once = max(1, min(EVALUATED, LOGITS // max(1, network.logits)))
     arithmetic, batches = rows * _part(size.mean, network), rows / at_once

@@ -12,7 +12,7 @@ from flexround.settings.schema import (
     NEED_GROUPS,
     Checkpoint,
     Defaults,
-    Gate,
+    GateRule,
     Hyper,
     HyperRule,
     Recipe,
@@ -53,21 +53,23 @@ class Params(NamedTuple):
         fitting = matching(self.scale.train, task=task, checkpoint=checkpoint)
         return {key: value for rule in fitting for key, value in rule.set.items()} if fitting else None
 
-    def gate(self, task: str, checkpoint: str) -> Gate:
-        """Return what a pair must show in full precision before it is quantized."""
+    def gate(self, task: str, checkpoint: str) -> GateRule:
+        """Return what a pair must show in full precision before it is quantized, and with which options."""
         fitting = matching(self.scale.gates, task=task, checkpoint=checkpoint)
         if not fitting:
             raise SettingsError(f"scale {self.scale.name}: gates: no rule fits task {task}, checkpoint {checkpoint}")
-        self.check_metric(f"scale {self.scale.name}: gates", task, fitting[-1].metric)
-        return fitting[-1]
+        rule = fitting[-1]
+        self.check_metric(f"scale {self.scale.name}: gates", task, rule.metric, rule.options)
+        return rule
 
-    def check_metric(self, where: str, task: str, name: str) -> None:
-        """Refuse a metric that a task doesn't give, as far as its family declares what it gives."""
+    def check_metric(self, where: str, task: str, name: str, changed: dict[str, Any] | None = None) -> None:
+        """Refuse a metric that a task with some changed options doesn't give, as far as its family declares them."""
         spec = self.scale.tasks[task]
         family = options.of(spec.module)
+        checked = validate(family.options, spec.options | (changed or {}), where)
         if family.metrics is None:
             metrics.of(name)
-        elif name not in (known := list(family.metrics(validate(family.options, spec.options, where)))):
+        elif name not in (known := list(family.metrics(checked))):
             raise SettingsError(f"{where}: task {task} gives no metric {suggest(name, known)}")
 
     def check_fit(self, run: Run) -> None:

@@ -298,6 +298,7 @@ class GateRule(Gate):
     """The gate of the pairs that match ``when``; of several matching rules the last one wins."""
 
     when: dict[Literal["task", "checkpoint"], str] = Field({}, description="may hold * as in file names")
+    options: dict[str, Any] = Field({}, description="options of the task that differ for the gate, to measure less")
 
 
 class ModelSpec(Strict):

@@ -119,6 +119,8 @@ def _need(plan: Plan, job: Output, network: cost.NetworkCost) -> cost.Need:
         hyper, card = plan.hyper(job.run)[0], 1e6 * plan.resources(_stage(job), *job.pair).gpu_mb
         return cost.reconstruction(task, network, recipe, hyper, checkpoint.streamed, card)
     rows = len(recipe.select) * plan.scale.tasks[task].options.get("heldout", 0) if job.step == "choice" else None
+    if job.step == "gate" and params.gate(*job.pair).options:
+        rows = cost.size_of(task).gate
     return cost.evaluation(task, network, checkpoint.evaluated, checkpoint.streamed, rows)
 
 

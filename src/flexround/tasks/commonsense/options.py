@@ -28,7 +28,9 @@ class CommonsenseOptions(Strict):
     joined: Count | None = Field(None, description="rows joined before blocks of ppl are cut; run_clm: 1000. None: all")
     test_block: Block = Field(2048, description="tokens of a block of the metric ppl_TOKENS")
     prompts: Version = Field("0.3", description="version of lm-eval whose way of asking is followed")
-    shots: tuple[Annotated[int, Field(ge=0)], ...] = Field((0, 5), min_length=1, description="few-shot examples")
+    shots: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (0, 5), description="few-shot examples; none asks no questions"
+    )
     begin: bool = Field(True, description="the tokenizer must put one token before each text, as LLaMA's does")
     heldout: Literal[0] = Field(0, description="no rows to choose settings by")
 
@@ -39,7 +41,9 @@ class PosedOptions(CommonsenseOptions):
     test_block: Block = Field(512, description="tokens of a block of the metric ppl; block_size: of a sample alone")
     test_blocks: Count = Field(32, description="first blocks of WikiText-2's test text, which ppl is measured on")
     questions: Count = Field(250, description="random questions of each data set, always the same; all if it has fewer")
-    shots: tuple[Literal[0]] = Field((0,), description="no few-shot examples: the files have none")
+    shots: tuple[Literal[0], ...] = Field(
+        (0,), max_length=1, description="no few-shot examples, the files have none; none asks no questions"
+    )
 
 
 def _asked(options: CommonsenseOptions) -> Iterable[str]:

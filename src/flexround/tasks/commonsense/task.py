@@ -45,7 +45,7 @@ class Commonsense(LanguageModelling):
         options, root = self.options, sources / self.options.root
         questions = root / "commonsense"
         made = {name: choice_files.read(questions, name, train=False) for name in KINDS}
-        shots = max(options.shots)
+        shots = max(options.shots, default=0)
         for name in KINDS if shots else ():
             rows = made[f"{name}-train"] = choice_files.read(questions, name, train=True)
             if len(rows) < shots:
