@@ -105,6 +105,11 @@ def test_a_llama_needs_a_tokenizer_that_begins_its_texts(tmp_path):
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     with pytest.raises(InputError, match="its begin of text"):
         import_directory(target, tmp_path, tmp_path / "out")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "GPT2Tokenizer"}')  # SmolLM2's
+    import_directory(target, tmp_path, tmp_path / "out")
+    (tmp_path / "tokenizer_config.json").write_text('{"tokenizer_class": "LlamaTokenizer"}')
+    with pytest.raises(InputError, match="its begin of text"):
+        import_directory(target, tmp_path, tmp_path / "out")
     tokenizer.post_processor = tokenizers.processors.TemplateProcessing(single="<s> $A", special_tokens=[("<s>", 1)])
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     import_directory(target, tmp_path, tmp_path / "out")

@@ -35,7 +35,8 @@ def import_directory(model: Any, directory: Path, out: Path) -> None:
     """
     tokenizer = tokenizer_files.tokenizer_file(directory)
     tokenizer_files.check_vocabulary(model, tokenizer, directory)
-    tokenizer_files.check_begin(model, tokenizer, directory)
+    if not tokenizer_files.of_gpt2(directory):
+        tokenizer_files.check_begin(model, tokenizer, directory)
     load_pretrained(model, directory)
     write_text(out / TOKENIZER, tokenizer.to_str(pretty=True))
 

@@ -7,6 +7,7 @@ import tokenizers
 from transformers import AutoTokenizer
 
 from flexround.errors import InputError
+from flexround.io.artifacts import read_json
 
 TOKENIZER = "tokenizer.json"
 PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have none and pad with their end of text
@@ -41,6 +42,12 @@ def find(directory: Path) -> tokenizers.Tokenizer:
         return AutoTokenizer.from_pretrained(directory, local_files_only=True).backend_tokenizer
     except Exception as error:  # whatever the class raises on other people's files
         raise InputError(f"{directory}: transformers can't read the tokenizer: {error}") from error
+
+
+def of_gpt2(directory: Path) -> bool:
+    """Say whether a directory names GPT-2's tokenizer, as SmolLM2's does: a LLaMA that has no begin of text."""
+    path = directory / "tokenizer_config.json"
+    return path.is_file() and str(read_json(path).get("tokenizer_class")).startswith("GPT2")
 
 
 def tokenizer_file(directory: Path) -> tokenizers.Tokenizer:
