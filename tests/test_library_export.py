@@ -33,6 +33,7 @@ SYMMETRIC = {"w_scheme": "symmetric"}
         (llama, "b-flexround-w4", SYMMETRIC | {"w_granularity": "group", "group_size": 8}, "pack-quantized"),
         (llama, flexround.Recipe(setting="B", rounding="flexround", w_bits=8), SYMMETRIC, "pack-quantized"),
         (llama, "q-flexround-w8a8", {}, "int-quantized"),
+        (llama, "b-flexround-w8a8", {}, "int-quantized"),  # activations in a phase, and so in a part, of their own
         (lambda: tiny.make("opt"), "q-flexround-w8a8", {}, "int-quantized"),  # steps per tensor
     ],
 )

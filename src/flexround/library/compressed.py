@@ -49,11 +49,11 @@ def write(quantized: Quantized, directory: Path) -> None:
     model, recipe, hyper = quantized.model, quantized.recipe, quantized.hyper
     if not hasattr(model, "save_pretrained"):
         raise InputError(f"export {FORMAT}: {type(model).__name__} is no model of transformers; it is for those alone")
-    grids = {
-        key: (stored.grid.qmin, stored.grid.qmax)
-        for part in quantized.parts.values()
-        for key, stored in part.quantized.items()
-    }
+    grids: dict[str, tuple[int, int]] = {}
+    sites: dict[str, Stored] = {}  # in setting B they are learned after the weights, so they lie in other parts
+    for part in quantized.parts.values():
+        grids |= {key: (stored.grid.qmin, stored.grid.qmax) for key, stored in part.quantized.items()}
+        sites |= {key: stored for key, stored in part.quantized.items() if not key.startswith(WEIGHT)}
     ranges = {key.removeprefix(WEIGHT): codes for key, codes in grids.items() if key.startswith(WEIGHT)}
     low, bits = _check(ranges, model, recipe, hyper)
     refuse_narrow(FORMAT, grids)
@@ -74,7 +74,7 @@ def write(quantized: Quantized, directory: Path) -> None:
         for key, stored in part.quantized.items():
             if key.startswith(WEIGHT):
                 name = key.removeprefix(WEIGHT)
-                tensors = _layer(stored, part.quantized.get(inputs[name]), scheme)
+                tensors = _layer(stored, sites[inputs[name]] if recipe.a_bits else None, scheme)
                 packed = COMPRESSORS[form].compress(tensors, scheme)
                 for leaf, value in packed.items():
                     writer.add(f"{name}.{leaf}", _cast(value, kind))
