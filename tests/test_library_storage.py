@@ -10,6 +10,7 @@ import pytest
 import safetensors.torch
 import torch
 from own_networks import FEW, Pictures, llama, made, pictures, words
+from tensors import randn
 from torch import nn
 
 import flexround
@@ -208,6 +209,27 @@ def test_a_network_that_computes_something_else_is_named(saved, saved_llama, cha
         setattr(model.get_submodule(name), key, value)
     with pytest.raises(InputError, match=f"made for another model: .*{named}"):
         flexround.load(saved, model)
+
+
+def test_a_network_that_is_one_layer_comes_back(tmp_path):
+    layer, x = nn.Linear(16, 4), randn(8, 16)
+    quantized = flexround.quantize(layer, x, "b-rtn-w4", **FEW)
+    again = flexround.load(quantized.save(tmp_path / "out"), nn.Linear(16, 4))
+    assert torch.equal(again(x), quantized(x))
+
+
+def test_a_model_that_was_changed_since_is_not_written_as_it_was(tmp_path):
+    other = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    for kind in (torch.bfloat16, torch.float32):  # another type is no change
+        other.model.to(kind)
+    other.save(tmp_path / "same")
+    bias = other.model.head[-1].bias
+    with torch.no_grad():
+        bias += 1e-3
+        for write in (other.save, lambda out: other.export("torch", out)):
+            with pytest.raises(InputError, match=r"head\.\d\.bias: the model was changed after it was quantized"):
+                write(tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("kind", [torch.float32, torch.bfloat16, torch.float64])

@@ -20,7 +20,7 @@ from flexround.library.card import Facts
 from flexround.models.blocks import Block, Site
 from flexround.models.shards import Writer
 from flexround.models.surgery.preprocess import prepare
-from flexround.models.tensors import untied
+from flexround.models.tensors import places, untied
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
 from flexround.reconstruct.network import STRUCTURAL
@@ -143,8 +143,9 @@ class Quantized:
                 replaced. Whatever fails, it stays as it was.
 
         Raises:
-            InputError: the directory can't be written, or holds something else.
+            InputError: the directory can't be written, or holds something else; or the model was changed since.
         """
+        _refuse_changed(self)
         with artifacts.new_directory(Path(directory), _saved) as new:
             for name, part in self.parts.items():
                 artifacts.write_bytes(new / name, codes.encode(part))
@@ -163,8 +164,8 @@ class Quantized:
             example: a batch as the model is called with, a tensor or a mapping of names; ``onnx`` alone needs it.
 
         Raises:
-            InputError: what the format can't hold, with the reason; a package that is missing; or a directory with
-                something in it. Nothing is written then.
+            InputError: what the format can't hold, with the reason; a package that is missing; a model that was changed
+                since; or a directory with something in it. Nothing is written then.
         """
         look_up("export", EXPORTS, kind)
         with artifacts.new_directory(Path(directory)) as new:
@@ -174,6 +175,7 @@ class Quantized:
 
 def write_export(quantized: Quantized, kind: str, directory: Path, *example: Tensor | Mapping[str, Tensor]) -> None:
     """Write the files of an export, and unless it is ``onnx`` a model card; arguments and errors as in ``export``."""
+    _refuse_changed(quantized)
     try:
         write = imports.load(EXPORTS[kind])
     except ModuleNotFoundError as error:
@@ -181,6 +183,22 @@ def write_export(quantized: Quantized, kind: str, directory: Path, *example: Ten
     write(quantized, directory, *example)
     if kind != "onnx":
         card.write(directory, kind, quantized._facts, quantized.report, quantized.model)
+
+
+@torch.no_grad()
+def _refuse_changed(quantized: Quantized) -> None:
+    """Raise InputError if the model was trained or edited since: what is written are the parts."""
+    owners = places(quantized.model)
+    if any(getattr(*place).is_meta for place in owners.values()):  # nobody has edited what is not there
+        return
+    for name, value in (item for part in quantized.parts.values() for item in part.state().items()):
+        there = getattr(*owners[name])
+        kinds = (there.dtype, torch.bfloat16, torch.float16)  # it may have been narrower
+        if not any(torch.equal(there.cpu(), value.to(kind).to(there.dtype)) for kind in kinds):
+            raise InputError(
+                f"{name}: the model was changed after it was quantized, and its codes are those from before; write its "
+                "own state dict, or quantize the changed network"
+            )
 
 
 def read_saved(directory: Path) -> Saved:
@@ -287,8 +305,7 @@ def write_state_dict(quantized: Quantized, directory: Path) -> None:
         raise InputError("export torch: a state dict has no place for quantized activations; use save, or onnx")
     writer, owners = Writer(directory), untied(quantized.model)
     for part in quantized.parts.values():
-        weights = {f"{key.removeprefix(codes.WEIGHT)}.weight": one.values() for key, one in part.quantized.items()}
-        for name, value in (part.parameters | weights).items():
+        for name, value in part.state().items():
             if name in owners:
                 writer.add(name, value.to(getattr(*owners[name]).dtype))
     writer.finish()

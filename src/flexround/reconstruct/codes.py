@@ -67,6 +67,11 @@ class Stored:
 Result = dict[str, Stored]  # key: "weight/<module>" or "activation/<module>/<input|output>"
 
 
+def weight_name(key: str) -> str:
+    """Return a weight's name in the state dict; the module of a network that is one layer has no name."""
+    return f"{key.removeprefix(WEIGHT)}.weight".removeprefix(".")
+
+
 @dataclasses.dataclass(frozen=True)
 class Part:
     """The content of a file: quantized tensors by key, the other tensors of the state dict by name; all on the CPU."""
@@ -87,6 +92,11 @@ class Part:
             }
             tensors |= {f"{key}:{part}": value for part, value in parts.items() if value is not None}
         return tensors
+
+    def state(self) -> dict[str, Tensor]:
+        """Return all tensors, any shape, by their names in the network's state dict; quantized weights are float32."""
+        weights = {weight_name(key): one.values() for key, one in self.quantized.items() if key.startswith(WEIGHT)}
+        return self.parameters | weights
 
     def check(self) -> None:
         """Refuse values that no reconstruction stores.
@@ -310,7 +320,7 @@ def load(
         shapes = {name: value.shape for name, value in found.parameters.items()}
         for key, stored in found.quantized.items():
             if stored.codes is not None:
-                shapes[f"{key.removeprefix(WEIGHT)}.weight"] = stored.codes.shape
+                shapes[weight_name(key)] = stored.codes.shape
         foreign = [name for name, shape in shapes.items() if missing.pop(name, None) != shape]
         foreign += [key for key in found.quantized if key.startswith(ACTIVATION) and key not in sites]
         if foreign:
