@@ -129,7 +129,8 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
         x_step, codes, step, zero, values = (onnx.numpy_helper.to_array(held[name]) for name in names)
         raised = np.maximum(step, np.abs(values) / (LARGEST / 2 * x_step)).astype(step.dtype)
         if (raised > step).any():
-            each = (-1, *[1] * (codes.ndim - 1))  # the output channels of both are axis 0
+            outputs = onnx.helper.get_node_attr_value(made[weight], "axis")  # 1 of a transposed linear
+            each = [-1 if axis == outputs else 1 for axis in range(codes.ndim)]
             ratio, zero = (step / raised).reshape(each), zero.reshape(each).astype(np.float32)
             smaller = ((codes - zero) * ratio).round() + zero
             held[names[1]].CopyFrom(onnx.numpy_helper.from_array(smaller.astype(codes.dtype), names[1]))
