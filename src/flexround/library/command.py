@@ -100,7 +100,7 @@ def quantize(arguments: argparse.Namespace) -> None:
     name, recipe = settings.recipe(params, arguments.recipe)
     if recipe.preprocess:
         raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
-    if arguments.out.exists() and any(arguments.out.iterdir()):
+    if arguments.out.is_file() or (arguments.out.exists() and any(arguments.out.iterdir())):
         raise InputError(f"{arguments.out}: not empty; choose another directory")
     positions = getattr(configuration(arguments.model).get_text_config(), "max_position_embeddings", None)
     if positions and arguments.length > positions:
