@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.library import auto_blocks, samples
+from flexround.library import samples
 from flexround.mini import models as mini
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import MemoryState
@@ -432,15 +432,22 @@ def test_a_network_that_gives_nan_is_named():
         flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
 
 
-def test_memory_too_small_for_the_comparison_with_the_blocks_is_one_message(monkeypatch):
-    def check(*_):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+@pytest.mark.parametrize("call", range(7, 25))
+def test_memory_too_small_for_the_comparison_with_the_blocks_is_one_message_and_no_other_cut(monkeypatch, call):
+    """Whichever call of a layer finds it: the first six are of the network alone."""
+    calls = []
 
-    monkeypatch.setattr(auto_blocks, "check", check)
-    with pytest.raises(
-        InputError, match=r"Pictures, compared with its blocks: the host's memory is too small: .*smaller"
-    ):
-        flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    def forward(self, x):
+        calls.append(len(x))
+        if len(calls) == call:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+        return F.linear(x, self.weight, self.bias)
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+    message = "Sequential, compared with its blocks: the host's memory is too small: .*smaller"
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(model, torch.randn(16, 4), "b-rtn-w4", **FEW)
 
 
 def test_what_computes_with_the_original_is_quantized_in_place():
