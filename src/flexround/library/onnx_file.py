@@ -16,12 +16,11 @@ from torch.nn.utils import parametrize
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.library.quantized import Quantized, input_key, refuse_narrow
+from flexround.library.quantized import Quantized, code_ranges, input_key, refuse_narrow
 from flexround.quant.activation import ActivationQuantizer
-from flexround.reconstruct.codes import Stored
+from flexround.reconstruct.codes import BYTE, Stored
 
 FILE = "model.onnx"
-BYTE = 8  # bits
 LARGEST = 2**31  # bytes of a protobuf message
 Example = Tensor | Mapping[str, Tensor]
 PASSED = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # codes go through them
@@ -89,8 +88,8 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
             f"export onnx: activations of {quantized.recipe.a_bits} bit per {quantized.hyper.a_granularity}; the nodes "
             "for them have 8 bit per tensor"
         )
-    grids = {key: one.grid for part in quantized.parts.values() for key, one in part.quantized.items()}
-    refuse_narrow("onnx", {key: (grid.qmin, grid.qmax) for key, grid in grids.items()})
+    grids = code_ranges(quantized.parts)
+    refuse_narrow("onnx", grids)
     if quantized.hyper.w_granularity == "group":
         raise InputError("export onnx: weights in groups; the nodes have a step for each output channel or one for all")
     model = copy.deepcopy(quantized.model).cpu().float().eval()

@@ -47,8 +47,14 @@ class Saved(Facts):
         return Quantized(model, *settings, self.report, parts, *facts, self.environment)
 
 
+def code_ranges(parts: Mapping[str, codes.Part]) -> dict[str, tuple[int, int]]:
+    """Return the least and the largest code of each grid by its key; the parts are gone through one at a time."""
+    stored = (item for part in parts.values() for item in part.quantized.items())
+    return {key: (one.grid.qmin, one.grid.qmax) for key, one in stored}
+
+
 def refuse_narrow(kind: str, ranges: Mapping[str, tuple[int, int]]) -> None:
-    """Raise InputError if a grid of activations, given the least and the largest code by key, has not 8 bit.
+    """Raise InputError if a grid of activations, by its range of codes (`code_ranges`), has not 8 bit.
 
     First and last layers have settings of their own, and formats without a clip of its own would drop theirs.
     """
