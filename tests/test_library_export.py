@@ -104,15 +104,6 @@ def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, 
     assert {each.data_type for each in stored} == {onnx.TensorProto.UINT8}
 
 
-def test_onnxruntime_computes_square_transposed_linears_with_a_step_for_each_output(tmp_path):
-    model, x = nn.Sequential(Conv1D(8, 8), nn.ReLU(), Conv1D(8, 8)).eval(), randn(16, 8)
-    for seed, layer in enumerate((model[0], model[2])):
-        layer.weight.data = randn(8, 8, seed=seed) * torch.logspace(-1, 1, 8)
-    quantized = flexround.quantize(model, x, "b-rtn-w4", **FEW, w_granularity="channel")
-    path, wanted = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx", quantized(x).detach().numpy()
-    assert np.abs(run_onnx(path, x) - wanted).max() < 1e-5 * np.abs(wanted).max()
-
-
 def switched_off(gamma):
     """A network with a channel that a batch norm switches off."""
     model = made(Pictures)
