@@ -17,7 +17,6 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
-from flexround.machine import hardware
 from flexround.models import structure
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_argument, first_output, reached, with_first
@@ -221,7 +220,7 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
         with without_weights([part.module for part in parts[:-1]]):
             found = _replayed(model, parts, nothing, x, torch.nan)
     except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
-        _refuse_memory(error)
+        structure.refuse_memory(error)
         return True
     return bool(found.isnan().any()) and not x.isnan().any()
 
@@ -263,7 +262,7 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
         try:
             output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
         except Exception as error:  # of any kind: it is the user's code
-            _refuse_memory(error)
+            structure.refuse_memory(error)
             if not isinstance(error, ValueError) or not caught:  # transformers' classifiers know no token of padding
                 raise InputError(
                     f"samples: {type(model).__name__} can't take {len(x)} at once, of shape {tuple(x.shape)}: {error}"
@@ -284,7 +283,7 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
             found = block(given, mask)
             lengths[block.name] = len(given), len(found)
     except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
-        _refuse_memory(error)
+        structure.refuse_memory(error)
         return True
     for name, (read_rows, given_rows) in lengths.items():
         if (read_rows, given_rows) != (len(x), len(x)):
@@ -297,12 +296,6 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
         return value if mask is None or value.shape[:2] != mask.shape else value[mask]
 
     return all(found.shape != of.shape or apart(read(found), read(of)) > CLOSE for of in wanted)
-
-
-def _refuse_memory(error: Exception) -> None:
-    """Raise an error that says that the memory was too small: blocks don't compute something else for that."""
-    if hardware.TOO_LITTLE.search(str(error)):
-        raise error
 
 
 def apart(x: Tensor, y: Tensor) -> float:
