@@ -119,6 +119,15 @@ def test_a_wrapper_of_a_decoder_is_cut_as_the_decoder_is():
     assert [record["block"] for record in found.report] == ["layers.0", "layers.1"]
 
 
+def test_memory_too_small_for_the_arguments_of_a_layer_is_said_and_gives_no_other_cut(monkeypatch):
+    def reached(*_):
+        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+
+    monkeypatch.setattr(structure._Calls, "_reached", reached)
+    with pytest.raises(InputError, match=r"Qwen2ForCausalLM, compared with its blocks: the host's memory is too small"):
+        flexround.quantize(build("Qwen2ForCausalLM", GROUPS), padded()["input_ids"], "b-rtn-w4", **FEW)
+
+
 @pytest.mark.filterwarnings("ignore:in floating point")
 def test_a_layer_that_a_transformer_runs_again_is_no_block():
     model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})

@@ -30,14 +30,10 @@ def wordpiece():
     return mini.train(CORPUS, "wordpiece", 120)
 
 
-def test_no_texts_no_room_and_no_padding(wordpiece):
+def test_no_texts_and_no_room(wordpiece):
     assert encode.encode(wordpiece, [], [], 8).ids.shape == (0, 8)
     with pytest.raises(InputError, match=r"length=3: 3 special tokens"):
         encode.encode(wordpiece, ["a"], ["b"], 3)
-    bare = tokenizers.Tokenizer.from_str(wordpiece.to_str())
-    bare.no_padding()
-    with pytest.raises(InputError, match="no padding token"):
-        encode.encode(bare, ["a"], None, 8)
 
 
 @pytest.mark.parametrize("kind", ["bert", "gpt2"])

@@ -343,7 +343,17 @@ def test_learned_matrices_are_multiplied_in_float32_with_their_current_values(ro
         assert record["error_soft"] != record["error_rtn"]
 
 
-def test_unfinished_work_of_another_network_with_the_same_tensors_is_not_continued(tmp_path, monkeypatch):
+@pytest.fixture
+def fingerprints(monkeypatch):
+    """The fingerprints of the calls so far, which keep nothing."""
+    found = []
+    monkeypatch.setattr(
+        "flexround.library.quantize.State", lambda _, fingerprint: found.append(fingerprint) or MemoryState()
+    )
+    return found
+
+
+def test_unfinished_work_of_another_network_with_the_same_tensors_is_not_continued(tmp_path, fingerprints):
     def after(function):
         class Network(nn.Sequential):
             def forward(self, x):
@@ -351,19 +361,14 @@ def test_unfinished_work_of_another_network_with_the_same_tensors_is_not_continu
 
         return lambda *parts: Network(*parts, nn.Flatten())
 
-    def opened(_, fingerprint):
-        found.append(fingerprint)
-        return MemoryState()
-
-    found, layers, x = [], [nn.Linear(4, 4), nn.Linear(4, 4)], torch.randn(8, 4)
-    monkeypatch.setattr("flexround.library.quantize.State", opened)
+    layers, x = [nn.Linear(4, 4), nn.Linear(4, 4)], torch.randn(8, 4)
     for kind, function in [(nn.ReLU, abs), (nn.ReLU, abs), (nn.Tanh, abs), (nn.ReLU, torch.exp)]:
         model = after(function)(layers[0], kind(), layers[1])
         flexround.quantize(model, x, "b-rtn-w4", state=tmp_path, progress=False)
-    assert [found.index(each) for each in found] == [0, 0, 2, 3]
+    assert [fingerprints.index(each) for each in fingerprints] == [0, 0, 2, 3]
 
 
-def test_unfinished_work_of_blocks_with_other_sites_is_not_continued(tmp_path, monkeypatch):
+def test_unfinished_work_of_blocks_with_other_sites_is_not_continued(tmp_path, fingerprints):
     def cut(*sites):
         def blocks(model):
             of_second = tuple(flexround.Site(model[place], where) for place, where in sites)
@@ -371,15 +376,10 @@ def test_unfinished_work_of_blocks_with_other_sites_is_not_continued(tmp_path, m
 
         return blocks
 
-    def opened(_, fingerprint):
-        found.append(fingerprint)
-        return MemoryState()
-
-    found, model, x = [], nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(8, 4)
-    monkeypatch.setattr("flexround.library.quantize.State", opened)
+    model, x = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4)), torch.randn(8, 4)
     for blocks in (cut((1, "input")), cut((1, "output")), cut()):
         flexround.quantize(model, x, "b-rtn-w4a8", blocks=blocks, state=tmp_path, progress=False)
-    assert len({*found}) == 3
+    assert len({*fingerprints}) == 3
 
 
 # what counts and what doesn't

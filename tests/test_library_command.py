@@ -177,6 +177,7 @@ def test_a_preflight_writes_nothing_and_a_tokenizer_needs_no_token_to_pad_with(d
         (["--set", "itres=4"], "did you mean 'iters'"),
         (["--recipe", "q-flexround-w8"], "recipe 'q-flexround-w8'"),
         (["--text", "/nowhere"], "/nowhere: can't be read"),
+        (["--out", "/etc/hostname"], "/etc/hostname: not empty; choose another directory"),
         (["--length", "13"], "--length 13: .*model has 12 positions; give no more"),
     ],
 )

@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import warnings
 
 import pytest
 import torch
@@ -12,6 +11,7 @@ from torch import nn
 import flexround
 from flexround.errors import SettingsError
 
+pytestmark = pytest.mark.filterwarnings("ignore::UserWarning")
 KINDS = {
     "pictures": (lambda: made(Pictures), pictures),
     "words": (lambda: made(Words), words),
@@ -32,9 +32,7 @@ CASES += [(kind, LEARNED, of) for kind in ("pictures", "attention", "llama") for
 def quantized(kind, model, setting, rounding, a_bits):
     recipe = flexround.Recipe(setting=setting, rounding=rounding, w_bits=3, a_bits=a_bits)
     settings = FEW | {"iters": 20, "lr": 2e-2} | (GROUP if "groups" in kind else {})
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        return flexround.quantize(model, KINDS[kind][1](), recipe, **settings)
+    return flexround.quantize(model, KINDS[kind][1](), recipe, **settings)
 
 
 @functools.cache
@@ -91,9 +89,7 @@ def padded(kind, recipe, **settings):
     """Return the report of a network whose samples have padding, by block."""
     mask = torch.arange(9) < torch.randint(2, 9, (16, 1), generator=torch.Generator().manual_seed(0))
     given = {"input_ids": words()[:, :9], "attention_mask": mask.long()}
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", UserWarning)
-        found = flexround.quantize(made(kind), given, recipe, **FEW | {"batch": 4} | settings)
+    found = flexround.quantize(made(kind), given, recipe, **FEW | {"batch": 4} | settings)
     return {record["block"]: record["error_hard"] for record in found.report}
 
 

@@ -1,6 +1,7 @@
 """What other tools load: compressed-tensors by transformers, ONNX by onnxruntime, state dicts by PyTorch."""
 
 import dataclasses
+import functools
 import json
 
 import compressed_tensors
@@ -104,32 +105,42 @@ def test_onnxruntime_computes_a_language_model_in_its_default_session(tmp_path, 
     assert {each.data_type for each in stored} == {onnx.TensorProto.UINT8}
 
 
-def test_onnxruntime_computes_square_transposed_linears_with_a_step_for_each_output(tmp_path):
-    model, x = nn.Sequential(Conv1D(8, 8), nn.ReLU(), Conv1D(8, 8)).eval(), randn(16, 8)
-    for seed, layer in enumerate((model[0], model[2])):
-        layer.weight.data = randn(8, 8, seed=seed) * torch.logspace(-1, 1, 8)
-    quantized = flexround.quantize(model, x, "b-rtn-w4", **FEW, w_granularity="channel")
-    path, wanted = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx", quantized(x).detach().numpy()
-    assert np.abs(run_onnx(path, x) - wanted).max() < 1e-5 * np.abs(wanted).max()
+def switched_off(gamma):
+    """A network with a channel that a batch norm switches off."""
+    model = made(Pictures)
+    norm = model.stage[0].bn1
+    norm.weight.data[3], norm.bias.data[3] = gamma, 2
+    return model
+
+
+def behind_a_pooling():
+    """Likewise behind a pooling that onnxruntime computes in integers."""
+    model = mini.resnet18().eval()
+    norm = model.layer1[0].bn1
+    norm.weight.data[3], norm.bias.data[3] = 1e-5, 2
+    return model
+
+
+def transposed(outputs):
+    """Likewise of a linear with a transposed weight, square or not."""
+    model = nn.Sequential(Conv1D(8, 8), nn.ReLU(), Conv1D(outputs, 8), nn.ReLU(), Conv1D(4, outputs)).eval()
+    for seed, layer in enumerate(model[::2]):
+        layer.weight.data = randn(*layer.weight.shape, seed=seed)
+    model[2].weight.data[:, 3], model[2].bias.data[3] = 0, 2
+    return model
 
 
 @pytest.mark.parametrize("recipe", ["q-flexround-w8a8", "q-flexround-w4a8"])
-@pytest.mark.parametrize("gamma", [0, 1e-6, 1e-5, 1e-4])
-def test_onnxruntime_adds_the_bias_of_a_channel_that_a_batch_norm_switches_off(tmp_path, recipe, gamma):
-    model, x = made(Pictures), pictures()
-    norm = model.stage[0].bn1
-    norm.weight.data[3], norm.bias.data[3] = gamma, 2
-    quantized = flexround.quantize(model, x, recipe, **FEW, w_granularity="channel")
-    path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
-    wanted = quantized(x).detach().numpy()
-    assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()
-
-
-def test_onnxruntime_adds_such_a_bias_behind_a_pooling_that_it_computes_in_integers(tmp_path):
-    model, x = mini.resnet18().eval(), pictures()
-    norm = model.layer1[0].bn1
-    norm.weight.data[3], norm.bias.data[3] = 1e-5, 2
-    quantized = flexround.quantize(model, x, "q-flexround-w8a8", **FEW, w_granularity="channel")
+@pytest.mark.parametrize(
+    ("build", "x"),
+    [
+        *((functools.partial(switched_off, gamma), pictures()) for gamma in (0, 1e-6, 1e-5, 1e-4)),
+        (behind_a_pooling, pictures()),
+        *((functools.partial(transposed, outputs), randn(64, 8)) for outputs in (8, 12)),
+    ],
+)
+def test_onnxruntime_adds_the_bias_of_a_channel_whose_weights_are_almost_zero(tmp_path, build, x, recipe):
+    quantized = flexround.quantize(build(), x, recipe, **FEW, w_granularity="channel")
     path = quantized.export("onnx", tmp_path / "out", x[:2]) / "model.onnx"
     wanted = quantized(x).detach().numpy()
     assert np.abs(run_onnx(path, x) - wanted).mean() < 0.02 * np.abs(wanted).mean()

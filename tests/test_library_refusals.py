@@ -14,7 +14,7 @@ from torchvision.models.resnet import BasicBlock, Bottleneck, ResNet
 
 import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
-from flexround.library import auto_blocks, samples
+from flexround.library import samples
 from flexround.mini import models as mini
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import MemoryState
@@ -48,6 +48,9 @@ def test_samples_of_all_kinds_are_the_same():
         ([torch.zeros(2, 3), torch.zeros(2, 4)], "shapes .3,. and .4,."),
         (torch.full((2, 3), float("nan")), "6 of 6 values are NaN or Inf"),
         (torch.zeros(2, 3, 4, dtype=torch.int64), r"token ids are integers \(N, T\)"),
+        (torch.zeros(2, 3, 8, 8, dtype=torch.uint8), r"token ids are integers \(N, T\), images: .float\(\)"),
+        ((torch.zeros(2, 3), torch.zeros(2)), r"\(X, y\) is read as two batches; give X alone, or a list of"),
+        (({"input_ids": IDS}, torch.zeros(2)), r"\(X, y\) is read as two batches"),
         ({"labels": torch.zeros(2)}, "neither input_ids nor pixel_values"),
         ({"input_ids": torch.zeros(2, 3).long(), "attention_mask": torch.tensor([[0, 1, 1]] * 2)}, "pad at the end"),
         ([{"input_ids": [5, 6], "attention_mask": [1, 1]}], r"shape \(2,\); token ids are integers \(N, T\)"),
@@ -73,29 +76,11 @@ class Tied(nn.Module):
         return self.last(torch.relu(self.second(torch.relu(self.first(x)))))
 
 
-class Restless(Tied):
-    """Gives two outputs for one input."""
-
-    def forward(self, x):
-        return super().forward(F.dropout(x))
-
-
 class ByRow(Tied):
     """What lies between its parts depends on the row, from the third row on."""
 
     def forward(self, x):
         return self.last(self.first(x) * torch.where(x[:, :1] == 7, 2.0, 1.0))
-
-
-class Swapped(nn.Module):
-    """Its batch norm is registered after the second convolution, and used after the first."""
-
-    def __init__(self):
-        super().__init__()
-        self.first, self.second, self.norm = nn.Conv2d(3, 3, 1), nn.Conv2d(3, 3, 1), nn.BatchNorm2d(3)
-
-    def forward(self, x):
-        return self.second(torch.relu(self.norm(self.first(x))))
 
 
 class After(Gives):
@@ -201,11 +186,9 @@ ACROSS = "Across: c reads more than what b, which runs before it, gives; give bl
         (lambda: made(Across), rows, ["b", "c"], ACROSS),
         (lambda: made(Across), rows, ["d"], "no module 'd'"),
         (lambda: made(Across), rows, lambda model: [], "list of flexround.Block"),
-        (lambda: made(Restless), rows, None, "two outputs for one sample"),
         (lambda: made(ByRow), rows, ["first", "last"], "ByRow.*for samples 32 to 39.*depends on the row"),
         (with_norm, rows, None, r"0\.weight: is computed from other tensors \(weight_norm"),
         (integers, rows, None, "weight: is of type"),
-        (lambda: made(Swapped), pictures, None, "register each right after its own"),
         (lambda: quantized("q-rtn-w4a8"), pictures, None, "Pictures: is quantized already"),
         (quantized, pictures, None, "Pictures: is quantized already; give the full-precision network"),
         (lambda: nn.Sequential(copy.deepcopy(quantized().stage)), pictures, None, "0: is quantized already"),
@@ -249,18 +232,6 @@ def test_a_wrong_argument_is_one_message(arguments, message):
     given = {"recipe": "b-flexround-w4", "progress": False} | arguments
     with pytest.raises((SettingsError, InputError), match=message):
         flexround.quantize(made(Pictures), pictures(), **given)
-
-
-@pytest.mark.parametrize(
-    ("samples", "message"),
-    [
-        (torch.zeros(16, 3, 8, 8, dtype=torch.uint8), r"token ids are integers \(N, T\), images: .float\(\)"),
-        ((torch.zeros(16, 3, 8, 8), torch.zeros(16)), r"\(X, y\) is read as two batches; give X alone, or a list of"),
-    ],
-)
-def test_samples_of_another_kind_are_answered_with_how_to_give_them(samples, message):
-    with pytest.raises(InputError, match=message):
-        flexround.quantize(made(Pictures), samples, "b-rtn-w4", **FEW)
 
 
 def test_load_never_tells_to_delete_a_directory_of_the_user(tmp_path):
@@ -461,15 +432,22 @@ def test_a_network_that_gives_nan_is_named():
         flexround.quantize(model, pictures(), "b-flexround-w4", **FEW)
 
 
-def test_memory_too_small_for_the_comparison_with_the_blocks_is_one_message(monkeypatch):
-    def check(*_):
-        raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+@pytest.mark.parametrize("call", range(7, 25))
+def test_memory_too_small_for_the_comparison_with_the_blocks_is_one_message_and_no_other_cut(monkeypatch, call):
+    """Whichever call of a layer finds it: the first six are of the network alone."""
+    calls = []
 
-    monkeypatch.setattr(auto_blocks, "check", check)
-    with pytest.raises(
-        InputError, match=r"Pictures, compared with its blocks: the host's memory is too small: .*smaller"
-    ):
-        flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    def forward(self, x):
+        calls.append(len(x))
+        if len(calls) == call:
+            raise RuntimeError("DefaultCPUAllocator: can't allocate memory: you tried to allocate 64 bytes")
+        return F.linear(x, self.weight, self.bias)
+
+    model = nn.Sequential(nn.Linear(4, 4), nn.Linear(4, 4))
+    monkeypatch.setattr(nn.Linear, "forward", forward)
+    message = "Sequential, compared with its blocks: the host's memory is too small: .*smaller"
+    with pytest.raises(InputError, match=message):
+        flexround.quantize(model, torch.randn(16, 4), "b-rtn-w4", **FEW)
 
 
 def test_what_computes_with_the_original_is_quantized_in_place():

@@ -219,7 +219,8 @@ def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> boo
     try:
         with without_weights([part.module for part in parts[:-1]]):
             found = _replayed(model, parts, nothing, x, torch.nan)
-    except Exception:  # of any kind, of the model's own code, given what it doesn't expect
+    except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
+        structure.refuse_memory(error)
         return True
     return bool(found.isnan().any()) and not x.isnan().any()
 
@@ -248,6 +249,7 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
     Raises:
         InputError: the network runs the module of a block several times, of which one would be learned, or a block
             reads or gives a tensor whose first dimension is not that of the samples.
+        RuntimeError: the memory is too small.
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
@@ -260,6 +262,7 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
         try:
             output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
         except Exception as error:  # of any kind: it is the user's code
+            structure.refuse_memory(error)
             if not isinstance(error, ValueError) or not caught:  # transformers' classifiers know no token of padding
                 raise InputError(
                     f"samples: {type(model).__name__} can't take {len(x)} at once, of shape {tuple(x.shape)}: {error}"
@@ -279,7 +282,8 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
             given = block.before(found)
             found = block(given, mask)
             lengths[block.name] = len(given), len(found)
-    except Exception:  # of any kind, of the model's own code, given what it doesn't expect
+    except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
+        structure.refuse_memory(error)
         return True
     for name, (read_rows, given_rows) in lengths.items():
         if (read_rows, given_rows) != (len(x), len(x)):

@@ -22,7 +22,7 @@ from flexround.io import artifacts
 from flexround.library import auto_blocks, card, code_digest, settings
 from flexround.library.architecture import described, steady
 from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
-from flexround.machine import provenance
+from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
 from flexround.models import tokenizer_files
 from flexround.models.blocks import Block
@@ -100,7 +100,7 @@ def quantize(arguments: argparse.Namespace) -> None:
     name, recipe = settings.recipe(params, arguments.recipe)
     if recipe.preprocess:
         raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
-    if arguments.out.exists() and any(arguments.out.iterdir()):
+    if arguments.out.is_file() or (arguments.out.exists() and any(arguments.out.iterdir())):
         raise InputError(f"{arguments.out}: not empty; choose another directory")
     positions = getattr(configuration(arguments.model).get_text_config(), "max_position_embeddings", None)
     if positions and arguments.length > positions:
@@ -234,12 +234,14 @@ def _weights(files: Shards, blocks: list[Block], device: torch.device) -> Weight
 @torch.no_grad()
 def _compare(work: Reconstruction, row: Tensor) -> None:
     """Raise InputError if blocks found by structure and the network differ on one row of tokens (1, 2, T)."""
+    name = type(work.model).__name__
     with work.weights.surroundings(), _read_when_called(work.blocks, work.weights):
-        if auto_blocks.differ(work.model, work.blocks, row.to(work.device)):
+        with hardware.enough(f"{name}, compared with its blocks", "a smaller --length"):
+            differ = auto_blocks.differ(work.model, work.blocks, row.to(work.device))
+        if differ:
             raise InputError(
-                f"{type(work.model).__name__}: its layers one after the other don't compute what the network does: "
-                "each may read nothing but the hidden states of the one before; call flexround.quantize with the "
-                "model, and blocks="
+                f"{name}: its layers one after the other don't compute what the network does: each may read nothing "
+                "but the hidden states of the one before; call flexround.quantize with the model, and blocks="
             )
 
 

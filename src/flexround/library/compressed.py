@@ -11,12 +11,7 @@ from typing import Any
 import compressed_tensors
 import torch
 from compressed_tensors.compressors import NaiveQuantizationCompressor, PackedQuantizationCompressor
-from compressed_tensors.quantization import (
-    QuantizationArgs,
-    QuantizationConfig,
-    QuantizationScheme,
-    QuantizationStatus,
-)
+from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme, QuantizationStatus
 from torch import Tensor, nn
 
 from flexround.errors import InputError
@@ -24,13 +19,12 @@ from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.models.shards import Writer
 from flexround.models.tensors import untied
 from flexround.quant.grid import Grid
-from flexround.reconstruct.codes import WEIGHT, Stored
+from flexround.reconstruct.codes import BYTE, WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe
 
 FORMAT = "compressed-tensors"
 PACKED, WHOLE = "pack-quantized", "int-quantized"  # the format's names: several codes in an int32, one in an int8
 COMPRESSORS = {PACKED: PackedQuantizationCompressor, WHOLE: NaiveQuantizationCompressor}
-BYTE = 8  # bits
 GROUPED = 3  # dimensions of the step of a weight in groups
 
 
@@ -119,11 +113,9 @@ def _scheme(
     targets: list[str], bits: int, symmetric: bool, form: str, recipe: Recipe, hyper: Hyper
 ) -> QuantizationScheme:
     """Return the format's scheme: weights per output channel or group, activations per tensor."""
-    grouped = hyper.w_granularity == "group"
-    strategy: dict[str, Any] = {"strategy": "channel"}
-    if grouped:
-        strategy = {"strategy": "group", "group_size": hyper.group_size}
-    weights = QuantizationArgs(num_bits=bits, type="int", symmetric=symmetric, **strategy)
+    size = hyper.group_size if hyper.w_granularity == "group" else None
+    kind = "channel" if size is None else "group"
+    weights = QuantizationArgs(num_bits=bits, type="int", symmetric=symmetric, strategy=kind, group_size=size)
     inputs = QuantizationArgs(num_bits=BYTE, type="int", symmetric=False, strategy="tensor") if recipe.a_bits else None
     return QuantizationScheme(targets=targets, weights=weights, input_activations=inputs, format=form)
 

@@ -18,10 +18,9 @@ from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.quant.activation import ActivationQuantizer
-from flexround.reconstruct.codes import Stored
+from flexround.reconstruct.codes import BYTE, Stored
 
 FILE = "model.onnx"
-BYTE = 8  # bits
 LARGEST = 2**31  # bytes of a protobuf message
 Example = Tensor | Mapping[str, Tensor]
 PASSED = ("Flatten", "MaxPool", "Reshape", "Slice", "Squeeze", "Transpose", "Unsqueeze")  # codes go through them
@@ -129,7 +128,8 @@ def _fit_biases(graph: onnx.GraphProto) -> None:
         x_step, codes, step, zero, values = (onnx.numpy_helper.to_array(held[name]) for name in names)
         raised = np.maximum(step, np.abs(values) / (LARGEST / 2 * x_step)).astype(step.dtype)
         if (raised > step).any():
-            each = (-1, *[1] * (codes.ndim - 1))  # the output channels of both are axis 0
+            outputs = onnx.helper.get_node_attr_value(made[weight], "axis")  # 1 of a transposed linear
+            each = [-1 if axis == outputs else 1 for axis in range(codes.ndim)]
             ratio, zero = (step / raised).reshape(each), zero.reshape(each).astype(np.float32)
             smaller = ((codes - zero) * ratio).round() + zero
             held[names[1]].CopyFrom(onnx.numpy_helper.from_array(smaller.astype(codes.dtype), names[1]))

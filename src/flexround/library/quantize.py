@@ -2,7 +2,6 @@
 
 import contextlib
 import copy
-import functools
 import hashlib
 import itertools
 import json
@@ -163,10 +162,10 @@ def _copied(model: nn.Module, x: Tensor) -> nn.Module:
     own = ("forward", "_forward_hooks", "_forward_pre_hooks")
     if any(vars(module).get(key) for module in model.modules() for key in own):
         device = next((value.device for value in model.parameters()), x.device)
-        given = functools.partial(_given, made.eval(), auto_blocks.first_input(x.to(device)), name)
+        x = x.to(device)
         with auto_blocks.without_weights([model]):
-            alone = given()
-        if auto_blocks.outputs_apart(given(), alone) == torch.inf:
+            alone = _given(made.eval(), x)
+        if auto_blocks.outputs_apart(_given(made, x), alone) == torch.inf:
             raise InputError(
                 f"{name}: a copy computes with the original's weights (a replaced forward, a hook); {inside}"
             )
@@ -174,11 +173,7 @@ def _copied(model: nn.Module, x: Tensor) -> nn.Module:
 
 
 def _run(
-    work: Reconstruction,
-    inputs: Inputs,
-    state: str | Path | None,
-    progress: bool,
-    limits: cache.Limits,
+    work: Reconstruction, inputs: Inputs, state: str | Path | None, progress: bool, limits: cache.Limits
 ) -> tuple[list[dict[str, Any]], dict[str, codes.Part]]:
     """Learn all blocks; return the report, and what is stored of each block, which the model then has."""
     steps = len(work.blocks) * (2 if work.recipe.a_bits and not work.joint else 1)
@@ -215,8 +210,7 @@ def _computed(model: nn.Module, x: Tensor) -> str:
     Of these it has three digits of the sum: without deterministic operations the last bits are others each time.
     """
     before = described(model)
-    outputs = auto_blocks.tensors(_given(model, auto_blocks.first_input(x), type(model).__name__))
-    sums = [f"{each.double().abs().sum().item():.2e}" for each in outputs]
+    sums = [f"{each.double().abs().sum().item():.2e}" for each in auto_blocks.tensors(_given(model, x))]
     return json.dumps([steady(model, before), sums], sort_keys=True)
 
 
@@ -287,27 +281,28 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
         InputError: a batch norm can't be folded, or the model computes something else afterwards: the convolution that
             was registered before it is not what it normalises.
     """
-    given = functools.partial(_given, model, auto_blocks.first_input(x), type(model).__name__)
     compared = family.blocks is None or not recipe.preprocess  # equalization may change what a network computes
-    before = given() if compared else None
-    if compared and auto_blocks.outputs_apart(given(), before) > auto_blocks.CLOSE:
+    before = _given(model, x)
+    if compared and auto_blocks.outputs_apart(_given(model, x), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
     prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if compared and auto_blocks.outputs_apart(given(), before) > FOLDED:
+    if compared and auto_blocks.outputs_apart(_given(model, x), before) > FOLDED:
         raise InputError(
             f"{type(model).__name__}: computes something else when its batch norms are folded into the "
             "convolutions registered before them; register each right after its own, or fold them yourself"
         )
 
 
-def _given(call: Callable[[Tensor], Any], x: Tensor, name: str) -> Any:
-    """Return what a model or its blocks give for a sample (1, ...); InputError with their own error if they fail."""
+def _given(model: nn.Module, x: Tensor) -> Any:
+    """Return what a model gives for a sample (1, ...); InputError with its own error if it fails."""
+    x = auto_blocks.first_input(x)
     try:
-        return call(x)
+        return model(x)
     except Exception as error:  # of any kind: it is the user's code
+        name = type(model).__name__
         raise InputError(f"samples: {name} can't take one of shape {tuple(x.shape)}: {error}") from error
 
 
@@ -326,7 +321,6 @@ def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.dev
         except Exception as error:  # of any kind: it looks for modules that are not there
             log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
             return []
-        _given(model, auto_blocks.first_input(inputs.x[:1].to(device)), name)
         try:
             auto_blocks.check(model, found, inputs, device)
         except InputError as error:
@@ -351,18 +345,12 @@ def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, d
         else:
             found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
             log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
-        _given(model, auto_blocks.first_input(x[:1]), name)
         auto_blocks.check(model, found, inputs, device)
     return found
 
 
 def _ends(
-    model: nn.Module,
-    parts: Sequence[Block],
-    values: Hyper,
-    sources: dict[str, str],
-    own: dict[str, Any],
-    x: Tensor,
+    model: nn.Module, parts: Sequence[Block], values: Hyper, sources: dict[str, str], own: dict[str, Any], x: Tensor
 ) -> Hyper:
     """Return the hyper-parameters with the first and last layer's own bits only where the blocks have these layers.
 

@@ -31,7 +31,8 @@ def collect(samples: Any) -> Inputs:
         raise InputError(
             f"samples: {type(samples).__name__} is no tensor, list of batches or DataLoader; its rows are needed"
         )
-    if isinstance(samples, Sequence) and [getattr(each, "ndim", 0) for each in samples][1:] == [1] != [samples[0].ndim]:
+    dimensions = [getattr(each, "ndim", 0) for each in samples] if isinstance(samples, Sequence) else []
+    if dimensions[1:] == [1] != dimensions[:1]:
         raise InputError("samples: (X, y) is read as two batches; give X alone, or a list of such pairs: [(X, y)]")
     batches = [samples] if isinstance(samples, Tensor | Mapping) else list(samples)
     if not batches:

@@ -5,7 +5,6 @@ layers before it standing in, and the layer is then called with the same. So an 
 layer of the stack reads what the one before it gives.
 """
 
-import contextlib
 import functools
 import inspect
 import itertools
@@ -16,6 +15,7 @@ import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
+from flexround.machine import hardware
 from flexround.models.blocks import Block, Site, identity
 from flexround.models.replay import Call, first_argument, first_output, reached, with_first
 from flexround.models.surgery.attach import weight_axes
@@ -96,12 +96,15 @@ class _Calls:
 
     def _seen(self, index: int, x: Tensor, mask: Tensor | None) -> Call:
         for way in list(self.ways):
-            with contextlib.suppress(RuntimeError, TypeError, IndexError, ValueError, AttributeError):  # by another way
+            try:
                 arguments, keywords = self._reached(index, x, mask, *way)
-                passed = first_argument(arguments, keywords)
-                if isinstance(passed, Tensor) and (passed.shape, passed.device) == (x.shape, x.device):
-                    self.ways.sort(key=way.__ne__)
-                    return with_first(arguments, keywords, None)
+            except (RuntimeError, TypeError, IndexError, ValueError, AttributeError) as error:
+                refuse_memory(error)
+                continue  # by another way
+            passed = first_argument(arguments, keywords)
+            if isinstance(passed, Tensor) and (passed.shape, passed.device) == (x.shape, x.device):
+                self.ways.sort(key=way.__ne__)
+                return with_first(arguments, keywords, None)
         raise InputError(
             f"{type(self.host).__name__}: its layer {index} reads more than the hidden states of the layer before, or "
             "weights outside the layers that are not in memory; call flexround.quantize with the model, and blocks="
@@ -117,6 +120,12 @@ class _Calls:
         value = x.detach() if given == HIDDEN else x.new_zeros(x.shape[:2], dtype=torch.long)
         replaced = dict.fromkeys(self.layers[:index], through)
         return reached(self.layers[index], lambda: run(self.host, {given: value, "attention_mask": mask}), replaced)
+
+
+def refuse_memory(error: Exception) -> None:
+    """Raise an error that says that the memory was too small: a network doesn't compute something else for that."""
+    if hardware.TOO_LITTLE.search(str(error)):
+        raise error
 
 
 def run(model: nn.Module, inputs: Mapping[str, Any]) -> Any:
