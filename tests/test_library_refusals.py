@@ -104,6 +104,14 @@ def test_outputs_of_all_kinds_are_compared_before_and_after_folding(kind, messag
         flexround.quantize(made(lambda: kind(output)), pictures(), "b-rtn-w4", **FEW)
 
 
+@pytest.mark.parametrize("end", [lambda y: y.argmax(1), lambda y: (1e3 * y).softmax(1)])
+def test_an_end_that_hides_the_wrong_folding_hides_nothing(end):
+    model = made(lambda: After("tensor"))
+    model.output = end
+    with pytest.raises(InputError, match="register each right after its own"):
+        flexround.quantize(model, pictures(), "b-rtn-w4", **FEW)
+
+
 def rows():
     """Samples of which one of the last is unlike the others."""
     x = torch.randn(40, 4)

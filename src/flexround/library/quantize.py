@@ -282,25 +282,33 @@ def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
             was registered before it is not what it normalises.
     """
     compared = family.blocks is None or not recipe.preprocess  # equalization may change what a network computes
-    before = _given(model, x)
-    if compared and auto_blocks.outputs_apart(_given(model, x), before) > auto_blocks.CLOSE:
+    norms = [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
+    before = _given(model, x, norms)
+    if compared and auto_blocks.outputs_apart(_given(model, x, norms), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
     prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if compared and auto_blocks.outputs_apart(_given(model, x), before) > FOLDED:
+    if compared and auto_blocks.outputs_apart(_given(model, x, norms), before) > FOLDED:
         raise InputError(
             f"{type(model).__name__}: computes something else when its batch norms are folded into the "
             "convolutions registered before them; register each right after its own, or fold them yourself"
         )
 
 
-def _given(model: nn.Module, x: Tensor) -> Any:
-    """Return what a model gives for a sample (1, ...); InputError with its own error if it fails."""
-    x = auto_blocks.first_input(x)
+def _given(model: nn.Module, x: Tensor, inside: Sequence[str] = ()) -> Any:
+    """Return what a model gives for a sample (1, ...), and these modules inside; InputError with its error if it fails.
+
+    A class or a saturated probability at the end hides what becomes of the network before it.
+    """
+    x, seen = auto_blocks.first_input(x), list[Tensor]()
     try:
-        return model(x)
+        with contextlib.ExitStack() as hooks:
+            for name in inside:
+                hook = model.get_submodule(name).register_forward_hook(lambda *call: seen.append(call[-1].clone()))
+                hooks.enter_context(hook)
+            return [model(x), *seen]
     except Exception as error:  # of any kind: it is the user's code
         name = type(model).__name__
         raise InputError(f"samples: {name} can't take one of shape {tuple(x.shape)}: {error}") from error
