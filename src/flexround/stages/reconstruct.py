@@ -90,11 +90,7 @@ def _prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction
 
 
 def _load_samples(directory: Path, count: int) -> dict[str, Any]:
-    """Read the calibration samples.
-
-    Raises:
-        InputError: none, or not as many as the settings say.
-    """
+    """Read the calibration samples, of which there must be ``count``."""
     samples = load_file(directory / "samples.safetensors")
     there = len(samples["indices"])
     if there != count:
