@@ -4,6 +4,7 @@ import itertools
 import multiprocessing
 import os
 import signal
+import time
 import warnings
 
 CONTEXT = multiprocessing.get_context("fork")
@@ -36,6 +37,15 @@ def results(*actions, seconds=120):
     found = [fork.received(seconds) for fork in forks]
     assert [fork.ended() for fork in forks] == [0] * len(forks)
     return found
+
+
+def until(condition, seconds=60):
+    """Wait until ``condition()`` is true; return its value."""
+    end = time.monotonic() + seconds
+    while not (value := condition()):
+        assert time.monotonic() < end, "it did not happen"
+        time.sleep(0.02)
+    return value
 
 
 def killed_at(after, *places):

@@ -73,26 +73,16 @@ def triples(category, facts, sentences):
 
 
 AIRPORT = triples(
-    "Airport",
-    [("Aarhus", "leader", "Ann")],
-    [("good", "Ann leads Aarhus."), ("toFix", "Ann lead."), ("good", " ")],
+    "Airport", [("Aarhus", "leader", "Ann")], [("good", "Ann leads Aarhus."), ("toFix", "Ann lead."), ("good", " ")]
 )
 ARTIST = triples(
     "Artist", [("Björk", "born", "1965"), ("Björk", "from", '"Reykjavík"')], [("good", "A"), ("good", "B")]
 )
 BARE = triples("City", [("Aarhus", "country", "Denmark")], [("bad", "No."), ("good", "")])
-AIRPORT_ROW = {
-    "category": "Airport",
-    "seen": True,
-    "context": "Aarhus : leader : Ann",
-    "references": ["Ann leads Aarhus."],
-}
-ARTIST_ROW = {
-    "category": "Artist",
-    "seen": False,
-    "context": 'Björk : born : 1965 | Björk : from : "Reykjavík"',
-    "references": ["A", "B"],
-}
+AIRPORT_ROW = {"category": "Airport", "seen": True, "context": "Aarhus : leader : Ann"}
+AIRPORT_ROW |= {"references": ["Ann leads Aarhus."]}
+ARTIST_ROW = {"category": "Artist", "seen": False, "context": 'Björk : born : 1965 | Björk : from : "Reykjavík"'}
+ARTIST_ROW |= {"references": ["A", "B"]}
 
 
 class Case(NamedTuple):

@@ -34,6 +34,15 @@ def call(stage, inputs, **options):
     importlib.import_module(f"flexround.stages.{stage}").run(Namespace(job=Path(inputs["job"]), **usual | options))
 
 
+def exit_code(tool, *arguments):
+    """Run a tool with the arguments of its command line; return its exit code."""
+    try:
+        tool.run(tool.parser().parse_args(arguments))
+    except SystemExit as ended:
+        return ended.code
+    return 0
+
+
 class Work:
     """What a scale makes in a directory; what a job needs is made before it, and nothing twice.
 

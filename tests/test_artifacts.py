@@ -171,15 +171,15 @@ def test_json_is_byte_stable_and_refuses_what_is_not_finite(tmp_path):
     assert sorted(os.listdir(tmp_path)) == ["a", "b"]
 
 
+AGAIN = r"delete .*/a\.json and run the same command again"
+
+
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda path: None, r"missing; delete .*/a\.json and run the same command again"),
-        (
-            lambda path: path.write_text('{"x": 1'),
-            r"not valid JSON .*; delete .*/a\.json and run the same command again",
-        ),
-        (lambda path: path.write_bytes(b'"\xff"'), "byte 1 is not UTF-8; delete"),
+        (lambda path: None, f"missing; {AGAIN}"),
+        (lambda path: path.write_text('{"x": 1'), f"not valid JSON .*; {AGAIN}"),
+        (lambda path: path.write_bytes(b'"\xff"'), f"byte 1 is not UTF-8; {AGAIN}"),
         (Path.mkdir, r"can't be read \(Is a directory\)"),
     ],
 )

@@ -2,11 +2,10 @@
 
 import contextlib
 import json
-from argparse import Namespace
 from pathlib import Path
 
 import pytest
-from stage_calls import Work
+from stage_calls import Work, exit_code
 
 from flexround.errors import InputError
 from flexround.io import artifacts
@@ -78,11 +77,7 @@ def swapped(work, kind, renamed=False):
 def verified(work, capsys):
     """Return whether all is right, and the lines."""
     with contextlib.chdir(work.root):
-        try:
-            verify.run(Namespace(scale="pairs.yaml"))
-        except SystemExit as ended:
-            return ended.code == 0, capsys.readouterr().out.splitlines()
-    return True, capsys.readouterr().out.splitlines()
+        return exit_code(verify, "--scale", "pairs.yaml") == 0, capsys.readouterr().out.splitlines()
 
 
 def test_a_whole_chain_is_right(work, capsys):
@@ -128,7 +123,6 @@ def test_data_of_another_source_are_named(work, capsys):
     artifacts.write_formatted(path, artifacts.read_formatted(path) | {"inputs": {layout.source_file("set"): "a"}})
     assert verified(work, capsys)[0], "the source isn't here"
     artifacts.write_json(record, {"sha256": "b"})
-    assert (
-        f"{path.relative_to(work.root)}: was made of another results/sources/set.json" in verified(work, capsys)[1][0]
-    )
+    _, (first, *_) = verified(work, capsys)
+    assert f"{path.relative_to(work.root)}: was made of another results/sources/set.json" in first
     path.write_text(text)

@@ -16,6 +16,7 @@ from stage_calls import call
 from table_runs import (
     METRICS,
     OF_RUNS,
+    Q_W8A8,
     RECIPES,
     TABLE,
     complete,
@@ -152,26 +153,14 @@ def test_perplexities_are_compared_in_percent_and_the_lower_is_better(tmp_path: 
     [
         ("-1.00", "0.80", "0.0100", "top1", "worse", 10**6),
         ("0.30", "0.10", "0.0010", "top1", "better", 10**6),  # within the bound, but there
-        (
-            "-0.30",
-            "0.20",
-            "0.0500",
-            "matthews",
-            "equal within 0.5 points",
-            10**6,
-        ),  # the test disagrees with the interval
+        # the test disagrees with the interval
+        ("-0.30", "0.20", "0.0500", "matthews", "equal within 0.5 points", 10**6),
         ("-0.31", "0.20", "0.2000", "top1", "undecided, at most 0.6 points apart", 10**6),  # the interval reaches -0.51
         ("0.40", "0.60", "0.2000", "perplexity", "equal within 1 %", 32),
         ("1.00", "1.10", "0.0100", "perplexity", "undecided, at most 2.1 % apart", 32),  # the test says else
         ("0.00", "", "1.0000", "top1", "undecided", 1),  # one example has no interval
-        (
-            "0.00",
-            "0.00",
-            "1.0000",
-            "top1",
-            "undecided, at most 1 points apart",
-            277,
-        ),  # all answers agree: few tell little
+        # all answers agree: few tell little
+        ("0.00", "0.00", "1.0000", "top1", "undecided, at most 1 points apart", 277),
         ("0.00", "0.00", "1.0000", "top1", "equal within 0.5 points", 1000),
         ("0.20", "0.28", "0.5000", "top1", "undecided, at most 0.6 points apart", 1000),  # two won, none lost
     ],
@@ -321,8 +310,7 @@ def test_equal_rows_of_the_same_runs_are_no_copies() -> None:
 
 
 def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    scores = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
-    fill(tmp_path / "results", OF_RUNS["table12"], scores)
+    fill(tmp_path / "results", OF_RUNS["table12"], Q_W8A8)
     with contextlib.chdir(tmp_path):
         call("claims", resolve.inputs(Plan(loaded("mini")), "claims"))
     names = ("claims.csv", "errata.csv", "claims.html")
@@ -344,8 +332,7 @@ def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pyt
 
 def test_what_is_no_complete_table_or_figure_is_not_run_whatever_lies_there(tmp_path: Path) -> None:
     params = loaded("mini")
-    scores = {"full-precision": hits(990), "q-adaround-w8a8": hits(800), "q-flexround-w8a8": hits(850)}
-    fill(tmp_path / "results", OF_RUNS["table12"], scores)
+    fill(tmp_path / "results", OF_RUNS["table12"], Q_W8A8)
     for number, run in enumerate(Plan(params).figure_runs(7)):
         write_run(tmp_path / "results", run, hits(900 - 10 * number), ["top1", "top5"])
     few = {name: value for name, value in params.scale.checkpoints.items() if name != "bert-large"}

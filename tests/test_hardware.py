@@ -6,13 +6,12 @@ import os
 import re
 import signal
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
-from forks import Fork
+from forks import Fork, until
 from own_networks import FEW, Pictures, made, pictures
 from stage_calls import Work
 
@@ -231,15 +230,11 @@ def test_a_rank_that_ends_ends_the_job_within_seconds_and_its_reason_stands_last
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGKILL])
 def test_ranks_end_with_their_launcher(start, tmp_path, number):
-    fork, end = start(1, ""), time.monotonic() + 120
-    while not (pids := processes(tmp_path)) and time.monotonic() < end:
-        time.sleep(0.05)
+    fork = start(1, "")
+    pids = until(lambda: processes(tmp_path), 120)
     os.kill(fork.process.pid, number)
     assert fork.ended() == (143 if number == signal.SIGTERM else -number)
-    while alive(pids.values()) and time.monotonic() < end:
-        time.sleep(0.05)
-    assert pids
-    assert not alive(pids.values())
+    until(lambda: not alive(pids.values()), 120)
 
 
 def test_a_rank_that_lost_its_partner_is_not_the_reason():

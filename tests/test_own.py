@@ -150,7 +150,7 @@ def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_set
         ({"hyper": [{"set": {"lr": -1}, "source": "mine"}]}, "roundings.Nudge: hyper.0.set: lr = -1"),
         (
             {"hyper": [{"when": {"w_bits": 5}, "set": {}, "source": "mine"}]},
-            "Nudge: hyper.0.when: fits none of its runs",
+            "Nudge: hyper.0.when: fits none of its run",
         ),
         ({"lik": "flexround"}, "roundings.Nudge.lik: unknown key 'lik' (did you mean 'like'?"),
         (None, "roundings.Nudge: b-nudge-w4: there is a recipe of this name; choose another"),

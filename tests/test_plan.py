@@ -330,14 +330,8 @@ def test_a_network_whose_code_looks_at_values_is_counted_in_memory(task, checkpo
     ("goal", "expected"),
     [
         ("plan CONFIG=own=rows.yaml", "flexround.tools.plan --scale 'mini' --own rows.yaml"),
-        (
-            "plan CONFIG=seeds=1",
-            "*** make plan takes only own=FILE in CONFIG; give SCALE, SEEDS and",
-        ),
-        (
-            "push SCALE=real",
-            "*** dvc.yaml stores nothing of the scale real, so nothing of it would be published",
-        ),
+        ("plan CONFIG=seeds=1", "*** make plan takes only own=FILE in CONFIG; give SCALE, SEEDS and"),
+        ("push SCALE=real", "*** dvc.yaml stores nothing of the scale real, so nothing of it would be published"),
         ("push", "dvc commit --force"),
         ("rehearse CONFIG=own=rows.yaml", "*** make rehearse takes no CONFIG"),
         ("regress SCALE=real", "*** the runs of regress are those of mini; give ALL=1 with SCALE=real"),

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 import table_runs
+from stage_calls import exit_code
 from table_runs import SPECS, hits, loaded
 
 from flexround.errors import InputError, SettingsError
@@ -204,12 +205,7 @@ def recorded(root, recipe, hard, soft=1.0):
 
 def regressed(root, *flags):
     """Return the exit code of the check."""
-    arguments = regress.parser().parse_args([f"--results={root}", f"--reference={root / 'reference'}", *flags])
-    try:
-        regress.run(arguments)
-    except SystemExit as error:
-        return error.code
-    return 0
+    return exit_code(regress, f"--results={root}", f"--reference={root / 'reference'}", *flags)
 
 
 def evaluated(root, recipe):

@@ -27,9 +27,7 @@ def resolved(recipe, checkpoint="resnet18-brecq", scale="paper"):
 
 
 def test_the_published_numbers_are_the_papers():
-    content = (PARAMS / "published.csv").read_bytes()
-    assert content.count(b"\n") == 1 + 1116
-    assert hashlib.sha256(content).hexdigest() == PUBLISHED
+    assert hashlib.sha256((PARAMS / "published.csv").read_bytes()).hexdigest() == PUBLISHED
 
 
 @pytest.mark.parametrize("name", SCALES)

@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 import yaml
 from published import TABLE, Clone, cloned, publish, remote, stages
+from stage_calls import exit_code
 
 from flexround.errors import InputError
 from flexround.io import artifacts
@@ -89,12 +90,7 @@ def name_remote(project, directory):
 
 def ran(tool, capsys, *arguments):
     """Run a tool in this process; return its exit code and the lines that it prints."""
-    code = 0
-    try:
-        tool.run(tool.parser().parse_args(arguments))
-    except SystemExit as ended:
-        code = ended.code
-    return code, capsys.readouterr().out.splitlines()
+    return exit_code(tool, *arguments), capsys.readouterr().out.splitlines()
 
 
 def names(directory):

@@ -14,6 +14,7 @@ import time
 from pathlib import Path
 
 import pytest
+from forks import until
 
 from flexround.jobs import server
 from flexround.jobs.client import SERVER
@@ -44,17 +45,8 @@ rule all:
     output: "done"
     shell: "echo $FLEXROUND_WORKERS > address; python -m flexround.jobs fake.stage job.json > pid; touch {output}"
 """
-LIGHT = (
-    "clone",
-    "io",
-    "io.artifacts",
-    "machine",
-    "settings",
-    "settings.layout",
-    "settings.reach",
-    "errors",
-    "jobs",
-)  # of all
+# What every job imports of ours, beside jobs.* and machine.*
+LIGHT = ("clone", "errors", "io", "io.artifacts", "jobs", "machine", "settings", "settings.layout", "settings.reach")
 WAIT = "import time, os; print(os.getpid(), flush=True); time.sleep(100)"
 
 
@@ -65,14 +57,6 @@ def prepared(directory):
         (directory / name).write_text(text)
     environment = {key: value for key, value in os.environ.items() if key != SERVER}
     return environment | {"PYTHONPATH": f"{SOURCES}{os.pathsep}{directory}"}
-
-
-def until(condition, seconds=60):
-    end = time.monotonic() + seconds
-    while not (value := condition()):
-        assert time.monotonic() < end, "it did not happen"
-        time.sleep(0.02)
-    return value
 
 
 def alive(pid):

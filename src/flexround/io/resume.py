@@ -78,11 +78,7 @@ def save(name: str, groups: Mapping[str, Mapping[str, Tensor]], **facts: Any) ->
 
 
 def load(name: str) -> tuple[dict[str, dict[str, Tensor]], dict[str, Any]] | None:
-    """Return the groups and facts of a part, None if it isn't there.
-
-    Raises:
-        InputError: a damaged file.
-    """
+    """Return the groups and facts of a part, None if it isn't there."""
     directory = _directory.get()
     for path in (directory / name, directory / f"{name}.old") if directory else ():
         if path.exists():

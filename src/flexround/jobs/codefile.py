@@ -28,9 +28,6 @@ def contents(*starts: str, files: tuple[str, ...] = ()) -> tuple[str, str]:
     Args:
         *starts: ``package.module`` or ``package.module:name`` of all code that the job starts with.
         files: other files of the project that the job reads, relative to the project.
-
-    Raises:
-        SettingsError: a file with a syntax error.
     """
     modules = reach.closure(*starts)
     lines = sorted({(str(_place(module.path)), module.digest) for module in modules})
@@ -54,11 +51,7 @@ class Code:
     """The code of a job that begins, as it was planned; ``modules`` are all that the job can import."""
 
     def __init__(self, job: Path) -> None:
-        """Read what lies beside the code file that a job file names. A job file may name none.
-
-        Raises:
-            InputError: a file is missing or damaged.
-        """
+        """Read what lies beside the code file that a job file names. A job file may name none."""
         self.job, content = job, artifacts.read_json(job)
         named = content.get("code") if isinstance(content, dict) else None
         path = Path(named) if isinstance(named, str) else None  # the stage says what is wrong with a job file

@@ -39,9 +39,6 @@ def lease(asked: int = 0, jobs: int = 1) -> Iterator[torch.device]:
     Args:
         asked: what the job takes of Snakemake's resource ``gpu``, which counts ``jobs`` a GPU; 0 takes what there is.
         jobs: that share a GPU.
-
-    Raises:
-        InputError: there are fewer GPUs than the job asked for.
     """
     require(asked, jobs)
     if not torch.cuda.is_available():

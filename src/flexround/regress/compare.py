@@ -86,9 +86,5 @@ def read_table(path: Path) -> dict[Key, Number]:
 
 
 def read_entries(path: Path) -> list[Entry]:
-    """Read the CSV of a table.
-
-    Raises:
-        InputError: missing or damaged.
-    """
+    """Read the CSV of a table."""
     return typed_csv.load(path, Entry, REMEDY)

@@ -23,11 +23,7 @@ class Unit(NamedTuple):
 
 
 def units(run: Run, root: Path) -> list[Unit]:
-    """Return the learned blocks of a finished run, given the results directory ``root`` of all scales.
-
-    Raises:
-        InputError: the run's ``record.json`` is missing or damaged.
-    """
+    """Return the learned blocks of a finished run, given the results directory ``root`` of all scales."""
     directory = root / Path(layout.quantized_dir(run)).relative_to("results")
     blocks = read_json(directory / "record.json")["blocks"]
     learned = [block for block in blocks if "error_soft" in block]

@@ -11,7 +11,7 @@ from flexround.io import sources
 from flexround.rehearsal import data, networks, scale
 from flexround.settings import layout
 from flexround.settings.layout import PARAMS, ROOT
-from flexround.settings.load import load_params
+from flexround.settings.load import is_path, load_params
 from flexround.settings.params import Params
 from flexround.settings.sources import Source
 from flexround.settings.validation import read_yaml
@@ -38,7 +38,7 @@ def build(directory: Path, scale_name: str, gpu: int = 0) -> Params:
     if path.exists():
         raise InputError(f"{path}: this name is the rehearsal's; rename the scale")
     place = directory / path.relative_to(ROOT)
-    base = str(Path(scale_name).resolve()) if scale_name.endswith((".yaml", ".yml")) else scale_name
+    base = str(Path(scale_name).resolve()) if is_path(scale_name) else scale_name
     place.write_text(yaml.safe_dump(scale.smaller(load_params(scale_name), base, gpu), sort_keys=False))
     params = load_params(str(place))
     stand_ins(params, directory / layout.SOURCES)

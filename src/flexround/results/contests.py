@@ -44,7 +44,7 @@ def leads(cells: Iterable[Cell]) -> dict[Key, Lead]:
     each other one: the second best is not always the one that it is least sure to beat.
 
     Raises:
-        InputError: rivals evaluated on different numbers of examples, or stale per-example scores.
+        InputError: rivals evaluated on different numbers of examples.
     """
     contests: dict[tuple[str, ...], list[Cell]] = defaultdict(list)
     for cell in cells:
@@ -67,7 +67,7 @@ def between(cell: Cell, rival: Cell) -> Lead:
     """Return how a cell stands against another; both have trials.
 
     Raises:
-        InputError: they were evaluated on different numbers of examples, or have stale per-example scores.
+        InputError: they were evaluated on different numbers of examples.
     """
     sure = difference(cell.trials, rival.trials)
     return Lead(cell, rival, sure.value, sure)

@@ -32,7 +32,7 @@ def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
     Its test is Student's, with the degrees of freedom of Welch and Satterthwaite.
 
     Raises:
-        InputError: trials of different numbers of examples, or stale per-example scores.
+        InputError: trials of different numbers of examples.
     """
     count = max(len(ones), len(others))
     pairs = [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
@@ -56,9 +56,6 @@ def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:
     Paired over the examples where all trials have scores: most examples are right or wrong in both trials and tell
     nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
     otherwise; infinite where the metric has no standard error at all, or the test set too few examples for one.
-
-    Raises:
-        InputError: trials of different numbers of examples.
     """
     for one, other in pairs:
         if one.n_examples != other.n_examples:

@@ -62,7 +62,7 @@ def judge(found: Sequence[Contest]) -> list[dict[str, str]]:
     """Return the outcome of each method of each contest.
 
     Raises:
-        InputError: methods evaluated on different numbers of examples, or stale per-example scores.
+        InputError: methods evaluated on different numbers of examples.
     """
     compared = [_leads(contest) for contest in found]
     adjusted = iter(stats.false_discovery_control([lead.sure.p_value for leads in compared for lead in leads]))

@@ -77,7 +77,7 @@ def _check_references(params: Params) -> list[str]:
     def refuse(where: str, check: Callable[..., object], *values: object) -> None:
         errors.extend(attempt(f"{where}: ", check, *values))
 
-    for stage in set(get_args(Stage)) - set(scale.resources):
+    for stage in [stage for stage in get_args(Stage) if stage not in scale.resources]:
         errors.append(f"scale {scale.name}: resources.{stage}: this key is required and missing")
     for name, task in scale.tasks.items():
         where = f"scale {scale.name}: tasks.{name}"

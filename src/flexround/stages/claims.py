@@ -16,11 +16,7 @@ from flexround.results.render import claims_page
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the three files and print how many comparisons of each claim hold.
-
-    Raises:
-        InputError: an evaluated run that can't be used.
-    """
+    """Write the three files and print how many comparisons of each claim hold."""
     job = ClaimsJob.read(arguments.job)
     nothing = dataclasses.replace(job.scope, selected=())  # what else lies there is no input of this job
     tables = {t.place: cells.collect(t, nothing if t.place in job.left_out else job.scope) for t in job.tables}

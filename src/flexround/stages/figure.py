@@ -17,11 +17,7 @@ from flexround.tasks import protocol
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage.
-
-    Raises:
-        InputError: a run that the figure shows is not evaluated, or of another version.
-    """
+    """Run the stage."""
     job = FigureJob.read(arguments.job)
     title, scale = job.title, job.scale.name
     if job.by_bits is not None:

@@ -9,11 +9,7 @@ from flexround.results import cells, ranking
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Write the ranking.
-
-    Raises:
-        InputError: an evaluated run that can't be used.
-    """
+    """Write the ranking."""
     job = RankingJob.read(arguments.job)
     found = list(itertools.chain(*(cells.collect(table, job.scope) for table in job.tables)))
     write_text(job.out, ranking.to_csv(found, job.entrants, job.scale.name))

@@ -27,13 +27,7 @@ log = logging.getLogger(__name__)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the stage.
-
-    Args:
-        arguments: ``job``; ``state``, where unfinished work is kept; ``cache_mb`` and ``gpu_cache_mb``, memory for
-            activations or None; ``state_gb``, of them that may be written; ``preflight``, to say what it will take and
-            write nothing.
-    """
+    """Run the stage, whose ``arguments`` are those of ``jobs/command.py``."""
     job = ReconstructJob.read(arguments.job)
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
     weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
@@ -90,11 +84,7 @@ def _prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction
 
 
 def _load_samples(directory: Path, count: int) -> dict[str, Any]:
-    """Read the calibration samples.
-
-    Raises:
-        InputError: none, or not as many as the settings say.
-    """
+    """Read the calibration samples, of which there must be ``count``."""
     samples = load_file(directory / "samples.safetensors")
     there = len(samples["indices"])
     if there != count:

@@ -10,11 +10,7 @@ from flexround.results.render import html, latex, terminal
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Make the CSV, write the three files and print the table.
-
-    Raises:
-        InputError: an evaluated run that can't be used.
-    """
+    """Make the CSV, write the three files and print the table."""
     job = TabulateJob.read(arguments.job)
     table, scale = job.table, job.scale
     if table.settings:

@@ -28,11 +28,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Print a line for each file whose copy is wrong; any ends it with 1.
-
-    Raises:
-        InputError: nothing has been published, or what ``dvc.lock`` has is no md5.
-    """
+    """Print a line for each file whose copy is wrong; any ends it with 1."""
     with Repo() as repo:
         objects = Path(repo.cache.local.path)
         outs = {str(out): out.hash_info.value for out in repo.index.targets_view(arguments.entries or None).outs}

@@ -45,11 +45,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Replace the table between its markers in the page; draw the figure of the status if there are claims.
-
-    Raises:
-        InputError: the page has no markers, the table is missing, or the claims compare nothing.
-    """
+    """Replace the table between its markers in the page; draw the figure of the status if there are claims."""
     table = status(arguments) if arguments.part == "status" else evidence(arguments)
     write_text(arguments.page, replaced(read_text(arguments.page), arguments.part, table))
 

@@ -42,12 +42,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Copy the tables, their claims and errata, and write tolerances.
-
-    Raises:
-        InputError: no table, or one with missing cells, other cells than its evaluations give, or other seeds than the
-            scale has.
-    """
+    """Copy the tables, their claims and errata, and write tolerances."""
     params, chosen = load_params(arguments.scale), checked_runs.load()
     directory = arguments.results / params.scale.name
     tables = cli.tables(params, directory)

@@ -36,11 +36,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Compare and report.
-
-    Raises:
-        InputError: no table to compare, a reference of another scale, or a cell that it lacks.
-    """
+    """Compare and report."""
     params = load_params(arguments.scale)
     pairs = _tables(params, arguments) if arguments.all else _subset(params, arguments)
     path = arguments.reference / published_name(params.scale, TOLERANCES)

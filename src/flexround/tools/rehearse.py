@@ -50,11 +50,7 @@ def run(arguments: argparse.Namespace) -> None:
 
 
 def targets(plan: Plan, table: int | None) -> list[str]:
-    """Return Snakemake's targets: one table, or the whole scale with its report.
-
-    Raises:
-        SettingsError: there is no such table, or the scale can't make it.
-    """
+    """Return Snakemake's targets: one table, or the whole scale with its report."""
     if table is None:
         return ["all", "results/report.html"]
     named = look_up("--table", {str(number): each for number, each in plan.params.tables.items()}, str(table))

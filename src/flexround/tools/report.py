@@ -26,12 +26,7 @@ def parser() -> argparse.ArgumentParser:
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Run the program; nothing is computed that isn't there.
-
-    Raises:
-        InputError: a result that isn't what it should be, or pdflatex or one of its packages is missing.
-        SettingsError: the scale's settings, or the file of one's own, are wrong.
-    """
+    """Run the program; nothing is computed that isn't there."""
     root, out = arguments.root, arguments.out
     plan = Plan(user_rows.configured(arguments.scale, arguments.own))
     user_rows.claim(plan.scale.name, arguments.scale, root)

@@ -32,11 +32,7 @@ parser = functools.partial(cli.parser, __doc__)
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Check the results below the working directory and print a line for each wrong file; any ends it with 1.
-
-    Raises:
-        InputError: there are no results.
-    """
+    """Check the results below the working directory and print a line for each wrong file; any ends it with 1."""
     plan = Plan(load_params(arguments.scale))
     root = Path("results") / plan.scale.name
     files = [file for kind in KINDS for file in sorted((root / kind).rglob("*")) if file.is_file()]

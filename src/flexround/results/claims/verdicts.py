@@ -144,9 +144,6 @@ def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds
     """Return one line per comparison of a scale, whose p-values are adjusted for all of them; byte-stable.
 
     ``budgets`` are the iterations of a block, by ``budget_key``; ``bounds`` have those within which methods are equal.
-
-    Raises:
-        InputError: two cells were evaluated on different numbers of examples.
     """
     lines = (_identity(each, budgets) | _published_side(each) | _ours(each) for each in comparisons)
     return write(with_outcomes(lines, bounds), Judgement._fields)
@@ -233,11 +230,7 @@ def _ours(comparison: Comparison) -> dict[str, str]:
 
 
 def load(path: Path, scale: Scale) -> list[JudgedClaim]:
-    """Read the ``claims.csv`` of a scale; no claims if it isn't made.
-
-    Raises:
-        InputError: a CSV of another version, or with a claim that the scale lacks.
-    """
+    """Read the ``claims.csv`` of a scale; no claims if it isn't made."""
     lines = typed_csv.load_made(path, Judgement)
     return by_claim(lines, validation.load(Claims, scale.claims_file).claims, str(path)) if lines else []
 

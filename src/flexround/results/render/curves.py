@@ -111,13 +111,9 @@ def _leave_out(axes: Axes, points: Sequence[CurvePoint], best: float, window: fl
     if not beyond:
         return
     inside = [best, *(point.value for point in points if abs(point.value - best) <= reach)]
-    low, high = min(inside), max(inside)
-    below = [point for point in beyond if point.value < best]
-    if below:
-        low = best - reach
-    if len(below) < len(beyond):
-        high = best + reach
     margin = reach / 6
-    axes.set_ylim(low if below else low - margin, high if high == best + reach else high + margin)
+    low = best - reach if any(point.value < best for point in beyond) else min(inside) - margin
+    high = best + reach if any(point.value > best for point in beyond) else max(inside) + margin
+    axes.set_ylim(low, high)
     text = "outside the axis:\n" + "\n".join(f"{each.method} {each.value:.1f} at {each.at}" for each in beyond)
     axes.text(0.02, 0.02, text, transform=axes.transAxes, fontsize=6, color=GREY)

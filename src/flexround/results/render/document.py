@@ -51,9 +51,6 @@ def source(root: Path, plan: Plan, figures: str) -> str:
 
     A table that isn't made there is shown as this repository publishes it, and says so. ``figures`` is their directory,
     seen from where the document is compiled.
-
-    Raises:
-        InputError: a published table of another version.
     """
     directory = root / "results" / plan.scale.name
     names = [table.name for _, table in sorted(plan.params.tables.items())]

@@ -98,11 +98,7 @@ class Standing(NamedTuple):
 
 
 def standing(table: Table, path: Path, published: bool = False) -> Standing:
-    """Return how a table stands, by its CSV, which may be the published one.
-
-    Raises:
-        InputError: a CSV made by another version.
-    """
+    """Return how a table stands, by its CSV, which may be the published one."""
     return Standing(table, grid.load(path) if path.exists() else None, published)
 
 

@@ -100,11 +100,7 @@ def of_bits(standings: Iterable[Standing], plan: Plan, sheets: Sheets) -> Plot:
 
 
 def sizes(plan: Plan, root: Path) -> Values:
-    """Return the values of all seeds of each method and calibration size that are there.
-
-    Raises:
-        InputError: an evaluated run that can't be used.
-    """
+    """Return the values of all seeds of each method and calibration size that are there."""
     found = sample_sizes.values(sample_sizes.of(plan), plan.scale.name, root / "results")
     return {key: values for key, values in found.items() if values}
 
@@ -123,11 +119,7 @@ def of_sizes(plan: Plan, found: Values, sheets: Sheets) -> Plot:
 
 
 def of_seeds(standings: Iterable[Standing], found: Values, root: Path, sheets: Sheets) -> Plot:
-    """Return how far each seed is from the median of its cell; of tables, and of calibration sizes.
-
-    Raises:
-        InputError: an evaluated run that can't be used.
-    """
+    """Return how far each seed is from the median of its cell; of tables, and of calibration sizes."""
     lines: dict[str, list[tuple[Cell, list[float]]]] = defaultdict(list)
     for standing in standings:
         for entry, sheet in standing.sheets.items():

@@ -31,9 +31,6 @@ def render(root: Path, plan: Plan, own: str | None = None) -> str:
 
     What isn't made there is shown as this repository publishes it, and says so, or is listed as not run. ``own`` is the
     file of the user's whose rows are among the tables.
-
-    Raises:
-        InputError: a result that isn't what it should be.
     """
     directory = root / "results" / plan.scale.name
     tables = [table for _, table in sorted(plan.params.tables.items())]

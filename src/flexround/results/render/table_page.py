@@ -20,11 +20,7 @@ LEFT = 4  # columns of text of a comparison
 
 
 def page(number: int, scales: Sequence[Params], bold: Collection[Key], root: Path) -> str:
-    """Return the page of a table at some scales of one series; the project in ``root`` has what is published of them.
-
-    Raises:
-        InputError: published results of another version.
-    """
+    """Return the page of a table at some scales of one series, with what the project in ``root`` has published."""
     table = scales[0].tables[number]
     paths = [published_results.find_published(root, params.scale, f"{table.name}.csv") for params in scales]
     grids = [grid.load(path) if path else None for path in paths]
