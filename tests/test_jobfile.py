@@ -113,6 +113,18 @@ def test_what_explains_settings_lies_beside_a_job_file_and_changes_nothing_in_it
         assert path.read_text() == text
 
 
+@pytest.mark.parametrize("sha256", [None, "0" * 64])
+def test_another_address_is_another_source_unless_its_content_is_pinned(tmp_path, monkeypatch, sha256):
+    monkeypatch.chdir(tmp_path)
+    params = load_params("paper")
+    source = params.sources["resnet18-brecq"].model_copy(update={"sha256": sha256})
+    texts = []
+    for location in (source.location, "https://example.org/moved"):
+        moved = params._replace(sources={"resnet18-brecq": source.model_copy(update={"location": location})})
+        texts.append(Path(resolve.inputs(Plan(moved), "fetch", "resnet18-brecq")["job"]).read_text())
+    assert (texts[0] == texts[1]) == bool(sha256)
+
+
 def test_a_clock_that_was_set_back_is_noticed_and_the_advice_helps(work):
     """Snakemake would take what was made before a change for current."""
     work.inputs("data", "imagenet"), Path("results").mkdir(), Path("results/made").touch()

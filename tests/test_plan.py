@@ -101,6 +101,7 @@ def table(text):
         ),
         ("--figure 7", [1, 1, 1, 35, 70, 70], []),
         ("--scale mini --table 3 --seeds 2", [1, 3, 3, 2, 48, 51], ["missing on disk: nothing"]),
+        ("--scale mini --table 4", [3, 15, 15, 3, 30, 45], ["missing on disk: nothing"]),
         # of two quantized weights nothing but the full precision is measured, at the gate
         ("--scale mini --figure 3", [1, 2, 2, 1, 2, 0], []),
     ],

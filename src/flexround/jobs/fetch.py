@@ -18,7 +18,9 @@ class FetchJob(Job):
     explained = frozenset({"source"})
     name: str
     source: Source
-    pins: dict[str, Any] = Field(description="what of the source decides its content: neither licence nor address")
+    pins: dict[str, Any] = Field(
+        description="what of the source decides its content: not the licence, nor the address of a pinned one"
+    )
     stamp: str | None = Field(
         None, description="names, sizes and times of the user's own files: an edit makes another job"
     )
@@ -28,7 +30,7 @@ def resolve(plan: Plan, name: str) -> Planned:
     """Plan the download of a source."""
     source = plan.params.sources[name]
     stamp = _stamp(source.placed) if source.placed else None
-    address = set() if source.inside or source.placed else {"location", "path"}
+    address = set() if source.inside or source.placed or not source.sha256 else {"location", "path"}
     pins = source.model_dump(mode="json", exclude={"licence", *address})
     return Planned(FetchJob(name=name, source=source, pins=pins, stamp=stamp, out=layout.source_file(name)))
 

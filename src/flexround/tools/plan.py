@@ -84,8 +84,8 @@ def _missing(plan: Plan, checkpoints: list[str], names: list[str]) -> Iterator[s
             size = f" ({source.bytes / 2**20:.0f} MB)" if source.bytes else ""
             lines.append(f"  results/sources/{source.file}{size} from {source.location}")
     for name in names:
-        root = plan.scale.tasks[name].options.get("root")
-        if root and not (Path("results/sources") / root).exists():
+        root, sources = plan.scale.tasks[name].options.get("root"), plan.scale.tasks[name].sources
+        if root and not sources and not (Path("results/sources") / root).exists():
             lines.append(f"  results/sources/{root}/ with train/ and val/ for task {name}: see params/sources.yaml")
     said = f", {total / 2**20:.0f} MB to download" if total else ""
     said += f"; params/sources.yaml has no size of {unknown}" if unknown else ""
