@@ -30,6 +30,15 @@ from flexround.settings.layout import ROOT
 PARTS = ["stem", "stage", "down", "head"]
 
 
+def test_behind_a_first_layer_of_another_kind_no_linear_is_the_first():
+    model = nn.Sequential(nn.Conv1d(4, 8, 3), nn.ReLU(), nn.Flatten(), nn.Linear(48, 8), nn.ReLU(), nn.Linear(8, 3))
+    with pytest.warns(UserWarning, match=r"in floating point: 0\.weight"):
+        quantized = flexround.quantize(model.eval(), torch.randn(8, 4, 8), "q-flexround-w4a4", **FEW)
+    bits = {name: (stored.grid.qmax - stored.grid.qmin).bit_length() for name, stored in quantized.codes().items()}
+    assert bits == {"3": 4, "5": 8}
+    assert quantized.sites == [("3", "input"), ("5", "input")]
+
+
 @pytest.mark.parametrize(
     ("kind", "x", "names"),
     [

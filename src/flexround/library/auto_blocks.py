@@ -51,13 +51,15 @@ class _Pass:
         parts: the modules that can be blocks, by name, in the order in which they returned: they were called once, and
             their first argument and their output are tensors of floats.
         calls: how often each module was called, by name.
-        layers: the layers with weights in the order of their calls.
+        layers: linears and convolutions in the order of their calls.
+        ends: of these the network's first and last layer; None where another kind of layer comes before or after them.
     """
 
     row: Tensor
     parts: dict[str, _Part]
     calls: collections.Counter[str]
     layers: list[nn.Module]
+    ends: tuple[nn.Module | None, nn.Module | None]
 
 
 @torch.no_grad()
@@ -75,7 +77,7 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
     reads_ids = not x.is_floating_point()
     if reads_ids and structure.stack(model) is not None:
         with contextlib.suppress(InputError):
-            calls = called(model, x)
+            calls = _watched(model, x[:1]).layers
             once = [
                 dataclasses.replace(block, sites=tuple(site for site in block.sites if calls.count(site.module) == 1))
                 for block in structure.blocks(model)
@@ -143,9 +145,9 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
 
 
 @torch.no_grad()
-def called(model: nn.Module, x: Tensor) -> list[nn.Module]:
-    """Return the layers with weights in the order of their calls, for the first row of ``x`` (N, ...)."""
-    return _watched(model, x[:1]).layers
+def ends(model: nn.Module, x: Tensor) -> tuple[nn.Module | None, nn.Module | None]:
+    """Return the network's first and last layer, for the first row of ``x`` (N, ...); None for one of another kind."""
+    return _watched(model, x[:1]).ends
 
 
 def first_input(x: Tensor) -> Tensor:
@@ -337,7 +339,7 @@ def tensors(output: Any) -> list[Tensor]:
 def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     """Run the model on one row, (1, ...), and watch its modules that have weights, and those of these names."""
     ran: list[_Part] = []
-    layers: list[nn.Module] = []
+    order: list[nn.Module | None] = []  # layers, and None for those of another kind, such as embeddings
 
     def watch(name: str) -> Callable[..., None]:
         def keep(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
@@ -351,8 +353,11 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
             if name in names or any(map(weight_axes, module.modules())):
                 hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
-            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: layers.append(layer)))
+            hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: order.append(layer)))
         for module in model.modules():
+            matrices = any(value.ndim > 1 for value in module.parameters(recurse=False))
+            if matrices and not any(map(weight_axes, module.modules())):
+                hooks.enter_context(module.register_forward_hook(lambda *_: order.append(None)))
             config: Any = getattr(module, "config", None)
             if getattr(config, "use_cache", False):  # each replay would add keys and values to a cache that a part got
                 hooks.callback(setattr, config, "use_cache", True)
@@ -362,7 +367,8 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     ends = [(first_argument(part.arguments, part.keywords), first_output(part.output)) for part in ran]
     floats = [all(isinstance(end, Tensor) and end.is_floating_point() for end in of_one) for of_one in ends]
     parts = {part.name: part for part, fits in zip(ran, floats, strict=True) if fits and calls[part.name] == 1}
-    return _Pass(row, parts, calls, layers)
+    layers = [layer for layer in order if layer is not None]
+    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None))
 
 
 def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
@@ -377,7 +383,7 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
         arguments, keywords = with_first(part.arguments, part.keywords, x)
         return first_output(module(*arguments, **keywords))
 
-    sites = tuple(Site(layer, "input") for layer in layers if layer is not seen.layers[0])
+    sites = tuple(Site(layer, "input") for layer in layers if layer is not seen.ends[0])
     return Block(part.name or "network", part.module, sites, before, call, any_length=False)
 
 

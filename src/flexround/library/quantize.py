@@ -364,10 +364,10 @@ def _ends(
 
     ``x`` (1, ...) is a sample. Values that are ``own`` stay.
     """
-    calls = auto_blocks.called(model, x)
-    for keys, block, end in ((STEM, parts[0], 0), (HEAD, parts[-1], -1)):
-        if calls and calls[end] not in weight_layers(block):
+    ends = auto_blocks.ends(model, x)
+    for keys, block, layer, which in zip((STEM, HEAD), (parts[0], parts[-1]), ends, ("first", "last"), strict=True):
+        if layer not in weight_layers(block):
             changed = dict.fromkeys((key for key in keys if key not in own and getattr(values, key) != "low"), "low")
             values = values.model_copy(update=changed)
-            sources |= dict.fromkeys(changed, f"the network's {'last' if end else 'first'} layer is in no block")
+            sources |= dict.fromkeys(changed, f"the network's {which} layer is in no block")
     return values
