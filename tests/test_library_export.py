@@ -184,11 +184,25 @@ def test_onnxruntime_computes_a_bert_with_padded_rows_in_integers(tmp_path):
     assert kinds.count("MatMulIntegerToFloat") == 12
 
 
+class OwnLinear(nn.Linear):
+    """As Falcon's; another class takes its place where transformers reads compressed tensors."""
+
+    def forward(self, x):
+        return x @ self.weight.T
+
+
+def with_own_linear():
+    model = llama()
+    model.model.layers[1].mlp.down_proj.__class__ = OwnLinear
+    return model
+
+
 @pytest.mark.parametrize(
     ("build", "data", "recipe", "settings", "kind", "message"),
     [
         (llama, words, "b-flexround-w4", {}, "compressed-tensors", "asymmetric grid.*w_scheme='symmetric'"),
         (llama, words, "b-flexround-w3", SYMMETRIC, "compressed-tensors", "weights of 3 bit"),
+        (with_own_linear, words, "b-rtn-w4", SYMMETRIC, "compressed-tensors", "down_proj is a OwnLinear"),
         (llama, words, "q-flexround-w4a8", SYMMETRIC, "compressed-tensors", "W4A8"),
         (lambda: made(Pictures), pictures, "b-flexround-w4", {}, "compressed-tensors", "Pictures is no model of trans"),
         (lambda: made(Pictures), pictures, "q-flexround-w4a4", {}, "onnx", "activations of 4 bit per tensor"),

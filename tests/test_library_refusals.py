@@ -38,6 +38,12 @@ def test_samples_of_all_kinds_are_the_same():
         assert samples.collect(given).mask is None
 
 
+def test_what_of_a_mapping_is_not_used_is_said_but_labels():
+    ids = words()
+    with pytest.warns(UserWarning, match="^samples: the model is called without position_ids$"):
+        samples.collect([{"input_ids": ids, "position_ids": ids, "labels": ids}])
+
+
 @pytest.mark.parametrize(
     ("given", "message"),
     [

@@ -83,10 +83,12 @@ def _cast(value: Tensor, kind: torch.dtype) -> Tensor:
 def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Recipe, hyper: Hyper) -> tuple[int, int]:
     """Return the least code of the weights and their bits, given their ranges by layer; InputError as in write."""
     modules = dict(model.named_modules())
-    foreign = [name for name in ranges if not isinstance(modules[name], nn.Linear)]
+    foreign = [name for name in ranges if type(modules[name]).forward is not nn.Linear.forward]
     if foreign:
         kind = type(modules[foreign[0]]).__name__
-        raise InputError(f"export {FORMAT}: {foreign[0]} is a {kind}; the format knows nn.Linear alone")
+        raise InputError(
+            f"export {FORMAT}: {foreign[0]} is a {kind}; the format knows nn.Linear alone, with its own forward"
+        )
     several = set(ranges.values())
     if len(several) > 1:
         raise InputError(f"export {FORMAT}: weights of several widths, {sorted(several)}; it is written with one")

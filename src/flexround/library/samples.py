@@ -1,5 +1,6 @@
 """Calibration samples as users have them, as the first block of a model takes them."""
 
+import warnings
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
@@ -11,6 +12,7 @@ from flexround.tasks.protocol import Inputs
 
 IDS, TYPES, MASK = "input_ids", "token_type_ids", "attention_mask"
 IMAGES = "pixel_values"
+LABELS = "labels"
 
 
 def collect(samples: Any) -> Inputs:
@@ -58,6 +60,9 @@ def _inputs(batch: Any, where: str) -> Inputs:
     """Return one batch."""
     if isinstance(batch, Mapping):
         batch = {name: value for name, value in batch.items() if value is not None}
+        read = {IMAGES} if IMAGES in batch else {IDS, TYPES, MASK}
+        if (read & batch.keys()) and (left := [str(name) for name in batch if name not in read | {LABELS}]):
+            warnings.warn(f"samples: the model is called without {', '.join(left)}", stacklevel=4)
         if IMAGES in batch:
             return _inputs(batch[IMAGES], where)
         if IDS not in batch:
