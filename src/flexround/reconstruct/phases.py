@@ -124,7 +124,7 @@ class Phase:
         groups: Sequence[ParameterGroup],
         roundings: Sequence[Rounding] = (),
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Minimise the error of a block; return the losses before and after, and the parameters without a gradient.
+        """Minimise the error of a block; return the losses before and after, and the parameters that stay as they are.
 
         Args:
             block: with its quantizers, which afterwards drop nothing and have fixed steps.
@@ -173,7 +173,7 @@ class Phase:
         facts["iterations"] = len(losses)
         if hyper.fused and not self.steps_alone:
             facts["fused"] = bool(compiled)
-        return facts, set(idle)
+        return facts, idle
 
     def learns(self, index: int) -> bool:
         """Whether a block is learned; ``reconstruct_stem: false`` leaves out a first block of one layer, the stem."""
@@ -315,7 +315,7 @@ class WeightPhase(Phase):
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Optimise a block; return the losses before and after, and the parameters without a gradient."""
+        """Optimise a block; return the losses before and after, and the parameters that stay as they are."""
         job, hyper = self.job, self.job.hyper
         groups = _weight_groups(roundings, job)
         if job.joint:
