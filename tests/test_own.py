@@ -162,6 +162,19 @@ def test_a_mistake_in_a_rounding_like_another_is_named(mini, home, change, messa
     assert any(message in line for line in lines), lines
 
 
+def test_a_regularizer_needs_a_weight_that_is_set_if_only_to_0(mini, home):
+    module = home / "my_rounding.py"
+    module.write_text(f"{module.read_text()}\n    def regularizer(self, beta):\n        return self.v.sum()\n")
+    (line,) = mistakes(mini, home)
+    assert NUDGE in line
+    assert "my_rounding:Nudge has a regularizer, whose weight, reg_weight, is 0 by default" in line
+    for weight in (0.0, 0.5):
+        own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4, "hyper": {"reg_weight": weight}}
+        merged(mini, home, recipes={NUDGE: own})
+    like = {"rounding": "my_rounding:Nudge", "like": "adaround"}
+    merged(mini, home, roundings={"Nudge": like}, recipes={}, rows=[])
+
+
 def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
     own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4}
     recipes = {

@@ -45,6 +45,16 @@ def check_rounding(target: str, options: Iterable[str] = ()) -> None:
         raise SettingsError("\n".join(f"rounding {line}" for line in str(error).splitlines())) from error
 
 
+def overrides(target: str, method: str) -> bool:
+    """Return whether the class of a rounding, or a base of it but ``Rounding``, has a method, as far as it is read."""
+    found = _find(target)
+    while found is not None and isinstance(node := found[1], ast.ClassDef) and node.name != "Rounding":
+        if method in (getattr(member, "name", "") for member in node.body):
+            return True
+        found = _definition(found[0], ast.unparse(node.bases[0])) if node.bases else None
+    return False
+
+
 def _find(target: str) -> tuple[reach.Module, Function] | None:
     """Return what defines a name and the module of it; None if that can't be told without running it."""
     name_of_module, _, name = target.partition(":")
