@@ -16,6 +16,7 @@ import flexround
 from flexround.errors import InputError, NumericalError, SettingsError
 from flexround.library import samples
 from flexround.mini import models as mini
+from flexround.quant.flexround import FlexRound
 from flexround.reconstruct.phases import WeightPhase
 from flexround.reconstruct.state import MemoryState
 
@@ -224,6 +225,13 @@ def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, m
         flexround.quantize(build(), data(), "b-flexround-w4", blocks=blocks, **FEW)
 
 
+class Penalised(FlexRound):
+    """A rounding that must not learn."""
+
+    def regularizer(self, beta):
+        return sum(parameter.square().sum() for parameter in self.parameters())
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
@@ -233,6 +241,7 @@ def test_a_network_that_can_t_be_quantized_is_one_message(build, data, blocks, m
         ({"recipe": "full-precision"}, "recipe 'full-precision' has no rounding of its own"),
         ({"recipe": {"setting": "B"}}, r"recipe: dict; give a name, or a flexround.Recipe\("),
         ({"rounding": "flexround"}, "rounding 'flexround': is no subclass of flexround's Rounding"),
+        ({"rounding": Penalised}, "Penalised has a regularizer, .* is 0 by default; set reg_weight"),
         ({"iterations": 5}, r"hyper-parameter 'iterations' \(did you mean 'iters'"),
         ({"lr": -1.0}, r"lr\.?.* = -1\.0: Input should be greater than 0"),
         ({"batch": 64}, "samples=16 is fewer than batch=64"),
@@ -246,6 +255,12 @@ def test_a_wrong_argument_is_one_message(arguments, message):
     given = {"recipe": "b-flexround-w4", "progress": False} | arguments
     with pytest.raises((SettingsError, InputError), match=message):
         flexround.quantize(made(Pictures), pictures(), **given)
+
+
+def test_the_weight_of_a_regularizer_counts():
+    model, x, few = nn.Sequential(nn.Linear(4, 4)), torch.randn(16, 4), FEW | {"rounding": Penalised}
+    found = [flexround.quantize(model, x, "b-flexround-w4", reg_weight=weight, **few) for weight in (0, 1e3)]
+    assert found[0].report[0]["loss_after"] != found[1].report[0]["loss_after"]
 
 
 def test_load_never_tells_to_delete_a_directory_of_the_user(tmp_path):

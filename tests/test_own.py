@@ -146,6 +146,10 @@ def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_set
         ({"like": "flexruond"}, "roundings.Nudge: like: 'flexruond' (did you mean 'flexround'?"),
         ({"like": "lrq"}, "roundings.Nudge: like: lrq: no table of the scale mini has its rows"),
         ({"rounding": "my_rounding:Nugde"}, "roundings.Nudge: rounding 'my_rounding:Nugde': "),
+        (
+            {"rounding": "my_rounding:Needs"},
+            "rounding my_rounding:Needs: option 'k' has no default; give it in options",
+        ),
         ({"like": "rtn", "options": {"w": 1}}, "roundings.Nudge: rounding my_rounding:Nudge: unknown option 'w'"),
         ({"hyper": [{"set": {"lr": -1}, "source": "mine"}]}, "roundings.Nudge: hyper.0.set: lr = -1"),
         (
@@ -157,9 +161,26 @@ def test_a_rounding_like_flexround_has_all_its_rows_but_the_ablation_and_its_set
     ],
 )
 def test_a_mistake_in_a_rounding_like_another_is_named(mini, home, change, message):
+    with (home / "my_rounding.py").open("a") as file:
+        file.write(
+            "\n\nclass Needs(Nudge):\n    def __init__(self, weight, grid, axes, k, b=1, *, c=2):\n        pass\n"
+        )
     own = {"rounding": "my_rounding:Nudge", "like": "flexround"} | (change or {})
     lines = mistakes(mini, home, roundings={"Nudge": own}, **({"recipes": {}, "rows": []} if change else {}))
     assert any(message in line for line in lines), lines
+
+
+def test_a_regularizer_needs_a_weight_that_is_set_if_only_to_0(mini, home):
+    module = home / "my_rounding.py"
+    module.write_text(f"{module.read_text()}\n    def regularizer(self, beta):\n        return self.v.sum()\n")
+    (line,) = mistakes(mini, home)
+    assert NUDGE in line
+    assert "my_rounding:Nudge has a regularizer, whose weight, reg_weight, is 0 by default" in line
+    for weight in (0.0, 0.5):
+        own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4, "hyper": {"reg_weight": weight}}
+        merged(mini, home, recipes={NUDGE: own})
+    like = {"rounding": "my_rounding:Nudge", "like": "adaround"}
+    merged(mini, home, roundings={"Nudge": like}, recipes={}, rows=[])
 
 
 def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
@@ -173,7 +194,8 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
         "e": own | {"hyper": {"itters": 3, "lr": -1}},
     }
     rows = [{"table": number, "recipe": "e", "method": "E"} for number in (33, 13, 15)]
-    rows += [{"table": 2, "recipe": "b-nugde-w4", "method": "E", "bits": "4/32"}]
+    rows += [{"table": 2, "recipe": "b-nugde-w4", "method": "E", "bits": "4/32"}] * 2
+    rows += [{"table": 7, "recipe": "e", "method": "E", "section": "LLaMA-33b", "checkpoint": "llama-33b"}]
     rows += [{"table": table, "recipe": "e", "method": "E", "bits": bits} for table, bits in ((3, "4/4"), (10, "4/32"))]
     lines = mistakes(mini, home, recipes=recipes, rows=rows)
     for text in (
@@ -187,6 +209,8 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
         "rows: table 15, E: section = '': give it as the table's rows do",
         "rows: table 10, E: bits = '4/32': the table has none",
         "rows: table 2, E: 'b-nugde-w4'",
+        "rows: table 2, E: given twice; remove one",
+        "rows: table 7, E: section 'LLaMA-33b' (did you mean 'LLaMA-33B'?",
         "recipes.e.hyper: itters: unknown key 'itters' (did you mean 'iters'?",
         "recipes.e.hyper: lr",
     ):

@@ -10,6 +10,7 @@ from table_runs import loaded
 
 from flexround.errors import SettingsError
 from flexround.jobs import reconstruct, select, tabulate
+from flexround.quant.flexround import FlexRound
 from flexround.quant.rounding import Rounding
 from flexround.quant.rtn import RTN
 from flexround.reconstruct.reconstruction import checked
@@ -337,10 +338,78 @@ class Wide(RTN):
         return super().codes(weight).flatten()
 
 
-@pytest.mark.parametrize(("kind", "call"), [(Cut, "forward"), (Wide, "codes")])
-def test_what_a_rounding_returns_in_another_shape_is_named_with_its_class_and_layer(tmp_path, kind, call):
-    with pytest.raises(SettingsError, match=rf"^layer stem: {kind.__name__}.{call} returns \(.*has shape \("):
+class Half(RTN):
+    """A rounding in another type."""
+
+    def forward(self, weight):
+        return super().forward(weight).half()
+
+
+class Written(RTN):
+    """A rounding that writes on its weight, around the counter of its versions."""
+
+    def forward(self, weight):
+        weight.data.div_(self.grid.step)
+        return super().forward(weight)
+
+
+class Listed(FlexRound):
+    """A rounding whose groups have no names."""
+
+    def groups(self):
+        return [*self.parameters()]
+
+
+class Computed(FlexRound):
+    """A rounding that would learn what is no parameter."""
+
+    def groups(self):
+        return {"all": [self.d2.exp()]}
+
+
+class Forgetful(FlexRound):
+    """A rounding whose groups lack a parameter."""
+
+    def groups(self):
+        return {"all": [self.d1]}
+
+
+@pytest.mark.parametrize(
+    ("kind", "message"),
+    [
+        (Cut, r"forward returns \(.*has shape \("),
+        (Wide, r"codes returns \(.*has shape \("),
+        (Half, r"forward returns torch.float16, its weight is torch.float32"),
+        (Written, "forward changes the weight that it is given"),
+        (Listed, "groups returns no lists of nn.Parameter by name"),
+        (Computed, "groups returns no lists of nn.Parameter by name"),
+        (Forgetful, "groups leaves out d2; put it into one"),
+    ],
+)
+def test_what_a_rounding_must_not_do_is_named_with_its_class_and_layer(tmp_path, kind, message):
+    with pytest.raises(SettingsError, match=rf"^layer stem: {kind.__name__}.{message}"):
         toy.run(dataclasses.replace(toy.job(toy.recipe()), rounding=kind), tmp_path)
+
+
+class Greedy(RTN):
+    """A rounding that writes on what its constructor and ``fit`` are given."""
+
+    needs_inputs = True
+
+    def __init__(self, weight, grid, axes):
+        super().__init__(weight, dataclasses.replace(grid, step=grid.step.clone()), axes)
+        weight.zero_(), grid.step.zero_()
+
+    def fit(self, weight, inputs):
+        weight.zero_()
+
+
+def test_a_rounding_may_write_on_what_its_constructor_and_fit_are_given(tmp_path):
+    found = []
+    for kind in (RTN, Greedy):
+        job = dataclasses.replace(toy.job(toy.recipe(rounding="rtn"), iters=0), rounding=kind)
+        found.append(toy.run(job, tmp_path / kind.__name__)[0])
+    assert toy.same(*found)
 
 
 @pytest.mark.parametrize(("kind", "lacks"), [("flexround", "no subclass"), (Rounding, "no forward"), (dict, "no subc")])

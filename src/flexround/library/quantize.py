@@ -37,6 +37,7 @@ from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction, checked
 from flexround.reconstruct.state import MemoryState, State
 from flexround.reconstruct.weights import Resident
+from flexround.settings.params import refuse_unweighted
 from flexround.settings.schema import Hyper, Recipe
 from flexround.tasks.protocol import Inputs
 
@@ -94,7 +95,7 @@ def quantize(
             was used and why.
 
     Raises:
-        SettingsError: an unknown scale, recipe, hyper-parameter or value.
+        SettingsError: an unknown scale, recipe, hyper-parameter or value, or a regularizer that has no weight.
         InputError: samples, a model (quantized already, layers that share a weight, ...) or a cut that can't be used,
             or too little memory for a block, with what lowers it.
         NumericalError: NaN or Inf, with block and iteration.
@@ -109,6 +110,8 @@ def quantize(
         values, sources = settings.resolve(params, name, given, family, len(inputs.x), where, hyper)
         made = settings.rounding(params, given) if rounding is None else rounding
         made = checked(made, str(given.rounding) if rounding is None else repr(rounding))
+        if made.regularizer is not Rounding.regularizer:
+            refuse_unweighted(params, values, sources, made.__qualname__)
 
         def attempt() -> tuple[Reconstruction, Quantized]:
             network = (model if inplace else _copied(model, inputs.x[:1])).eval().to(where)

@@ -1,9 +1,11 @@
 """Where the tensors of a model are, how they start, and models without weights, whose tensors come one by one."""
 
 import contextlib
+import random
 from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -56,14 +58,21 @@ def linears(model: Any) -> list[str]:
 
 @contextlib.contextmanager
 def seeded(seed: int, device: torch.device | None = None) -> Iterator[None]:
-    """Have the global generators of the CPU and of a GPU draw from ``seed`` inside, and put them back afterwards."""
+    """Have the global generators, also NumPy's and Python's, draw from ``seed`` inside; put them back afterwards."""
     gpus = [device] if device is not None and device.type == "cuda" else []
+    python, numpy = random.getstate(), np.random.get_state()  # noqa: NPY002
     with torch.random.fork_rng(devices=gpus):
         # Not torch.manual_seed: it would also seed the other accelerators, whose state isn't put back.
         torch.default_generator.manual_seed(seed)
         if gpus:
             torch.cuda.manual_seed(seed)
-        yield
+        random.seed(seed)
+        np.random.seed(seed % 2**32)  # noqa: NPY002
+        try:
+            yield
+        finally:
+            random.setstate(python)
+            np.random.set_state(numpy)  # noqa: NPY002
 
 
 @contextlib.contextmanager

@@ -38,8 +38,8 @@ class Rounding(nn.Module):
     """The map W -> Ŵ of one weight.
 
     Args of the constructor:
-        weight: the full-precision weight; only its shape and initial values are read.
-        grid: initial grid, the same for every rounding.
+        weight: a copy of the full-precision weight; only its shape and initial values are read.
+        grid: a copy of the initial grid, the same for every rounding.
         axes: channel axes of the weight.
         **options: a recipe's ``options``.
 
@@ -61,14 +61,14 @@ class Rounding(nn.Module):
         self.fused = False
 
     def forward(self, weight: Tensor) -> Tensor:
-        """Return Ŵ, shape of ``weight``, as it is while learning (soft for AdaRound); differentiable."""
+        """Return Ŵ, shape of ``weight``, which stays as it is, while learning (soft for AdaRound); differentiable."""
         raise NotImplementedError
 
     def fit(self, weight: Tensor, inputs: Iterable[Tensor]) -> None:
         """Look at the inputs that the layer multiplies with ``weight``; the layers before it have been fitted.
 
         Args:
-            weight: the full-precision weight.
+            weight: a copy of the full-precision weight.
             inputs: float32 (groups, n, features) in batches; each output channel, in the order of the groups, is a sum
                 over the features of its group, which lie as the weight's other axes do.
 

@@ -113,7 +113,7 @@ def optimise(
     penalty: Penalty = Penalty(),
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
-) -> tuple[Tensor, list[nn.Parameter]]:
+) -> tuple[Tensor, set[nn.Parameter]]:
     """Minimise the reconstruction error of one block.
 
     Args:
@@ -128,8 +128,8 @@ def optimise(
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
 
     Returns:
-        (iterations,) losses without the penalty, and the parameters that the loss does not depend on; if it depends
-        on none, there is one loss.
+        (iterations,) losses without the penalty, and the parameters that the loss does not depend on or never moved; if
+        it depends on none, there is one loss.
 
     Raises:
         NumericalError: a NaN or Inf loss, with block and iteration.
@@ -140,6 +140,7 @@ def optimise(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)  # else small gradients are lost
     losses: list[Tensor] = []
     idle = [parameter for group in groups for parameter in group.parameters]
+    starts = [(parameter, parameter.detach().to("cpu", copy=True)) for parameter in idle]
     progress = tqdm(range(iterations), desc=name, disable=None, leave=False, mininterval=1)
     for iteration in progress:
         for settings, group in zip(groups, descent.param_groups, strict=True):
@@ -162,7 +163,8 @@ def optimise(
         if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
             _check_finite(losses, name)
             progress.set_postfix(loss=f"{losses[-1].item():.3e}")
-    return torch.stack(losses).cpu(), idle
+    still = {parameter for parameter, start in starts if torch.equal(parameter.detach().cpu(), start)}
+    return torch.stack(losses).cpu(), still.union(idle)
 
 
 def _leaves(loss: Tensor) -> set[Tensor]:

@@ -124,7 +124,7 @@ class Phase:
         groups: Sequence[ParameterGroup],
         roundings: Sequence[Rounding] = (),
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Minimise the error of a block; return the losses before and after, and the parameters without a gradient.
+        """Minimise the error of a block; return the losses before and after, and the parameters that stay as they are.
 
         Args:
             block: with its quantizers, which afterwards drop nothing and have fixed steps.
@@ -173,7 +173,7 @@ class Phase:
         facts["iterations"] = len(losses)
         if hyper.fused and not self.steps_alone:
             facts["fused"] = bool(compiled)
-        return facts, set(idle)
+        return facts, idle
 
     def learns(self, index: int) -> bool:
         """Whether a block is learned; ``reconstruct_stem: false`` leaves out a first block of one layer, the stem."""
@@ -196,26 +196,46 @@ class _Layer:
 
     def nearest(self) -> bool:
         """Whether the codes are those of round-to-nearest with the step that was given."""
-        weight = self.weight()
-        return torch.equal(self.rounding.codes(weight), nearest_codes(weight, self.given))
+        return torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
 
-    def compare(self, found: Tensor, call: str) -> None:
-        """Refuse what ``forward`` or ``codes`` of the rounding returns if it has another shape than the weight.
+    def returned(self, call: str) -> Tensor:
+        """Return what ``forward`` or ``codes`` of the rounding makes of the weight.
 
         Raises:
-            SettingsError: naming class, layer and shapes.
+            SettingsError: it has another shape or type than the weight, or changed that; with class and layer.
         """
-        if (shape := getattr(found, "shape", None)) != (wanted := self.weight().shape):
+        weight = self.weight()
+        before, where = weight.clone(), f"layer {self.name}: {type(self.rounding).__name__}.{call}"
+        found = getattr(self.rounding, call)(weight)
+        if not torch.equal(weight, before):
+            raise SettingsError(f"{where} changes the weight that it is given; change a clone of it")
+        if (shape := getattr(found, "shape", None)) != weight.shape:
             got = type(found).__name__ if shape is None else tuple(shape)
-            raise SettingsError(
-                f"layer {self.name}: {type(self.rounding).__name__}.{call} returns {got}, its weight has shape "
-                f"{tuple(wanted)}; return this shape"
-            )
+            raise SettingsError(f"{where} returns {got}, its weight has shape {tuple(weight.shape)}; return this shape")
+        if call == "forward" and found.dtype != weight.dtype:
+            raise SettingsError(f"{where} returns {found.dtype}, its weight is {weight.dtype}; return this type")
+        return found.to(weight.dtype)
+
+    def parameters(self) -> set[nn.Parameter]:
+        """Return the parameters that the rounding learns.
+
+        Raises:
+            SettingsError: its ``groups`` are no lists of parameters by name, or lack one.
+        """
+        groups, where = self.rounding.groups(), f"layer {self.name}: {type(self.rounding).__name__}.groups"
+        lists = list(groups.values()) if isinstance(groups, dict) else [None]
+        if not all(isinstance(each, list | tuple) and all(isinstance(p, nn.Parameter) for p in each) for each in lists):
+            raise SettingsError(f"{where} returns no lists of nn.Parameter by name, such as {{'all': [self.v]}}")
+        found = set(itertools.chain(*lists))
+        for name, parameter in self.rounding.named_parameters():
+            if parameter.requires_grad and parameter not in found:
+                raise SettingsError(f"{where} leaves out {name}; put it into one, or set its requires_grad to False")
+        return found
 
     def moves(self, idle: Set[nn.Parameter] = frozenset(), seen: bool = True) -> bool:
         """Whether the rounding looks at inputs that were ``seen``, or learns parameters that are not all ``idle``."""
         looks = self.rounding.needs_inputs and seen
-        return looks or not idle >= set(itertools.chain(*self.rounding.groups().values()))
+        return looks or not idle >= self.parameters()
 
 
 class WeightPhase(Phase):
@@ -241,8 +261,8 @@ class WeightPhase(Phase):
             seen = self._fit(block, layers, quantized)
             with torch.no_grad():
                 for layer in layers:
-                    layer.compare(layer.rounding(layer.weight()), "forward")
-            idle = {parameter for layer in layers for parameter in layer.rounding.parameters()}
+                    layer.returned("forward")
+            idle = {parameter for layer in layers for parameter in layer.parameters()}
             if job.hyper.iters:
                 facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 record |= facts
@@ -269,7 +289,8 @@ class WeightPhase(Phase):
         scheme = Scheme(job.weight_bits(end), hyper.w_scheme == "symmetric", axis)
         weight = module.weight.detach()  # type: ignore[operator]
         grid = attach.weight_grid(name, weight, scheme, hyper.w_init, hyper.w_init_p, job.group_size(module))
-        rounding = job.rounding(in_groups(weight, grid.step), grid, axes, **job.recipe.options)
+        own = dataclasses.replace(grid, step=grid.step.clone(), zero_point=grid.zero_point.clone())
+        rounding = job.rounding(in_groups(weight.clone(), grid.step), own, axes, **job.recipe.options)
         return _Layer(name, module, rounding, grid)
 
     def _attach(self, index: int, layers: Sequence[_Layer], x: Tensor, target: Tensor) -> float:
@@ -305,7 +326,7 @@ class WeightPhase(Phase):
                     seen.add(layer.module)
                     inputs = itertools.chain([first], inputs)
                 try:
-                    layer.rounding.fit(layer.weight(), inputs)
+                    layer.rounding.fit(layer.weight().clone(), inputs)
                 except ValueError as error:
                     raise NumericalError(
                         f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
@@ -315,7 +336,7 @@ class WeightPhase(Phase):
     def _learn(
         self, block: Block, roundings: Sequence[Rounding], full: Tensor, quantized: Tensor, target: Tensor
     ) -> tuple[dict[str, Any], set[nn.Parameter]]:
-        """Optimise a block; return the losses before and after, and the parameters without a gradient."""
+        """Optimise a block; return the losses before and after, and the parameters that stay as they are."""
         job, hyper = self.job, self.job.hyper
         groups = _weight_groups(roundings, job)
         if job.joint:
@@ -331,9 +352,7 @@ class WeightPhase(Phase):
         """Replace each rounding by its codes times its step, in float32."""
         found: Result = {}
         for layer in layers:
-            weight, grid = layer.weight(), layer.rounding.final_grid()
-            codes = layer.rounding.codes(weight)
-            layer.compare(codes, "codes")
+            grid, codes = layer.rounding.final_grid(), layer.returned("codes")
             attach.bake(layer.module, codes * grid.step)
             stored = store_codes(layer.name, codes, grid, layer.given)
             stored = stored.reshape(layer.module.weight.shape)  # type: ignore[arg-type]

@@ -11,7 +11,7 @@ from typing import get_args
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
-from flexround.settings.params import Params, hyper
+from flexround.settings.params import Params, hyper, refuse_unweighted
 from flexround.settings.schema import Hyper, Stage, TaskSpec
 from flexround.settings.tables import GridShifts, Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
@@ -63,10 +63,18 @@ def check_runs(params: Params, recipes: Iterable[str]) -> list[str]:
         shown.setdefault(name, []).append((task, checkpoint))
     for name in recipes:
         runs = [Run(params.scale.name, *pair, name, 0) for pair in shown.get(name) or params.pairs()]
-        found = [attempt("", hyper, params, run) for run in runs]
+        found = [attempt("", _check_run, params, run) for run in runs]
         if name in shown or all(found):
             errors += itertools.chain(*found)
     return _merged(errors)
+
+
+def _check_run(params: Params, run: Run) -> None:
+    """Resolve a quantized run, and look whether its rounding's regularizer has a weight."""
+    values, sources = hyper(params, run)
+    target = params.rounding_target(params.recipe(run.recipe).rounding or "")
+    if code.overrides(target, "regularizer"):
+        refuse_unweighted(params, values, sources, f"hyper-parameters of {run}: {target}")
 
 
 def _check_references(params: Params) -> list[str]:

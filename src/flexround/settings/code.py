@@ -15,21 +15,26 @@ from flexround.settings.layout import MODULES
 Function = ast.FunctionDef | ast.ClassDef
 
 
-def check(target: str, options: Iterable[str] = (), first: int = 0) -> None:
+def check(target: str, options: Iterable[str] = (), first: int = 0, complete: bool = False) -> None:
     """Check that a function or class is there and takes the keyword arguments ``options``.
 
     Args:
         target: ``package.module:name``. An installed package is not looked into.
         options: names of keyword arguments.
         first: parameters that it is given by the suite, before them.
+        complete: whether it is given nothing else.
 
     Raises:
-        SettingsError: no such module or name, a syntax error, or an argument that it doesn't take.
+        SettingsError: no such module or name, a syntax error, or an argument that it doesn't take or that it lacks.
     """
     found = _find(target)
-    known = _parameters(*found) if found is not None else None
-    if known is not None and (wrong := [option for option in options if option not in known[first:]]):
-        raise SettingsError("\n".join(f"{target}: unknown option {suggest(key, known[first:])}" for key in wrong))
+    if found is None or (parameters := _parameters(*found)) is None:
+        return
+    known = dict(list(parameters.items())[first:])
+    errors = [f"{target}: unknown option {suggest(key, known)}" for key in options if key not in known]
+    lacking = [key for key, required in known.items() if complete and required and key not in options]
+    if errors := [*errors, *(f"{target}: option {key!r} has no default; give it in options" for key in lacking)]:
+        raise SettingsError("\n".join(errors))
 
 
 def check_rounding(target: str, options: Iterable[str] = ()) -> None:
@@ -40,9 +45,19 @@ def check_rounding(target: str, options: Iterable[str] = ()) -> None:
     try:
         if (found := _find(target)) is not None and (lacks := _lacks(*found)):
             raise SettingsError(f"{target!r}: {lacks}")
-        check(target, options, first=3)
+        check(target, options, first=3, complete=True)
     except SettingsError as error:
         raise SettingsError("\n".join(f"rounding {line}" for line in str(error).splitlines())) from error
+
+
+def overrides(target: str, method: str) -> bool:
+    """Return whether the class of a rounding, or a base of it but ``Rounding``, has a method, as far as it is read."""
+    found = _find(target)
+    while found is not None and isinstance(node := found[1], ast.ClassDef) and node.name != "Rounding":
+        if method in (getattr(member, "name", "") for member in node.body):
+            return True
+        found = _definition(found[0], ast.unparse(node.bases[0])) if node.bases else None
+    return False
 
 
 def _find(target: str) -> tuple[reach.Module, Function] | None:
@@ -112,17 +127,19 @@ def _lacks(module: reach.Module, node: Function, forward: bool = False) -> str:
     return _lacks(*base, forward) if base is not None else ""
 
 
-def _parameters(module: reach.Module, node: Function) -> list[str] | None:
-    """Return the names of a function's parameters, or of a class's without ``self``; None if it takes any."""
+def _parameters(module: reach.Module, node: Function) -> dict[str, bool] | None:
+    """Return a function's parameters, or a class's without ``self``, and if each is required; None if it takes any."""
     if isinstance(node, ast.ClassDef):
         for member in node.body:
             if isinstance(member, ast.FunctionDef) and member.name == "__init__":
                 known = _parameters(module, member)
-                return known and known[1:]
+                return known and dict(list(known.items())[1:])
         if len(node.bases) != 1 or node.decorator_list or not isinstance(node.bases[0], ast.Name):
             return None
         base = _definition(module, node.bases[0].id)
         return _parameters(*base) if base is not None else None
     if not isinstance(node, ast.FunctionDef) or node.decorator_list or node.args.kwarg or node.args.vararg:
         return None
-    return [argument.arg for argument in (*node.args.posonlyargs, *node.args.args, *node.args.kwonlyargs)]
+    placed = [*node.args.posonlyargs, *node.args.args]
+    defaults = [*[None] * (len(placed) - len(node.args.defaults)), *node.args.defaults, *node.args.kw_defaults]
+    return {each.arg: not default for each, default in zip([*placed, *node.args.kwonlyargs], defaults, strict=True)}

@@ -157,6 +157,19 @@ def hyper(params: Params, run: Run) -> tuple[Hyper, dict[str, str]]:
     return given(Hyper, values, f"hyper-parameters of {run}"), sources
 
 
+def refuse_unweighted(params: Params, values: Hyper, sources: Mapping[str, str], name: str) -> None:
+    """Refuse that the rounding ``name``, whose class has a regularizer, leaves it out, unless a setting asks for that.
+
+    Raises:
+        SettingsError: ``reg_weight`` is 0, from the rules that hold at every scale.
+    """
+    if values.iters and not values.reg_weight and sources["reg_weight"] in {r.source for r in params.defaults.hyper}:
+        raise SettingsError(
+            f"{name} has a regularizer, whose weight, reg_weight, is 0 by default; set reg_weight among the "
+            "hyper-parameters, to 0 if the regularizer is to be left out"
+        )
+
+
 def matching(rules: Iterable[R], **fields: object) -> list[R]:
     """Return the rules whose patterns are all about given fields and fit them; they may hold * as in file names."""
     return [

@@ -1,6 +1,7 @@
 """The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
 import os
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -168,7 +169,10 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
     table = look_up("table", {str(known): table for known, table in params.tables.items()}, str(number))
     if table.settings:
         raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
-    if errors := [line for row in rows for line in _row_errors(params, table, row)]:
+    errors = [line for row in rows for line in _row_errors(params, table, row)]
+    seen = Counter((row.section, row.method, row.bits, row.extra) for row in rows)
+    errors += [f"table {number}, {method}: given twice; remove one" for (_, method, *_), n in seen.items() if n > 1]
+    if errors:
         raise SettingsError("\n".join(errors))
     groups = (*table.groups, RowGroup(rows=tuple(rows), compare=True))
     return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
@@ -190,4 +194,6 @@ def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
         if bool(given) not in map(bool, others) or (key == "extra" and len(given) != len(wanted)):
             way = f"give it as the table's rows do, such as {wanted!r}" if wanted else "the table has none; omit it"
             errors.append(f"{where}: {key} = {given!r}: {way}")
+        elif key == "section" and given not in others:
+            errors.append(f"{where}: section {suggest(given, {*others})}")
     return errors
