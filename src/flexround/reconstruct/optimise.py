@@ -140,7 +140,6 @@ def optimise(
     scaler = torch.amp.GradScaler(device.type, enabled=precision == torch.float16)  # else small gradients are lost
     losses: list[Tensor] = []
     idle = [parameter for group in groups for parameter in group.parameters]
-    starts = [(parameter, parameter.detach().to("cpu", copy=True)) for parameter in idle]
     progress = tqdm(range(iterations), desc=name, disable=None, leave=False, mininterval=1)
     for iteration in progress:
         for settings, group in zip(groups, descent.param_groups, strict=True):
@@ -163,8 +162,16 @@ def optimise(
         if (iteration + 1) % CHECK_EVERY == 0 or iteration + 1 == iterations:
             _check_finite(losses, name)
             progress.set_postfix(loss=f"{losses[-1].item():.3e}")
-    still = {parameter for parameter, start in starts if torch.equal(parameter.detach().cpu(), start)}
-    return torch.stack(losses).cpu(), still.union(idle)
+    return torch.stack(losses).cpu(), _unmoved(descent).union(idle)
+
+
+def _unmoved(descent: torch.optim.Optimizer) -> set[nn.Parameter]:
+    """Return the parameters whose gradients were all 0: in the sum that Adam keeps of them, else in the last one."""
+    parameters = [parameter for group in descent.param_groups for parameter in group["params"]]
+    seen = [(each, descent.state.get(each, {}).get("exp_avg_sq", each.grad)) for each in parameters]
+    seen = [(each, gradient) for each, gradient in seen if gradient is not None]
+    moved = torch.stack([gradient.any() for _, gradient in seen]).tolist() if seen else []
+    return {each for (each, _), any_moved in zip(seen, moved, strict=True) if not any_moved}
 
 
 def _leaves(loss: Tensor) -> set[Tensor]:
