@@ -189,7 +189,7 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
     params = loaded("real")
     with tarfile.open(REFERENCE / "real-evaluated.tar.xz") as scores:
         scores.extractall(tmp_path, filter="data")
-    for number, seeds in {1: 1, 2: 1, 4: 3, 5: 1, 6: 1}.items():
+    for number, seeds in {1: 1, 2: 1, 4: 3, 5: 1, 6: 1, 7: 1}.items():
         table, scope = params.tables[number], cells.Scope("real", params.recipes.recipes, seeds, tmp_path)
         text = table_csv.to_csv(cells.collect(table, scope), {}, table, params.scale)
         assert text == (REFERENCE / f"{table.name}.csv").read_text()
@@ -197,7 +197,7 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
     out, tolerances = tmp_path / "reference", "real-tolerances.csv"
     reference.run(reference.parser().parse_args(["--scale=real", "--seeds=3", f"--results={tmp_path}", f"--out={out}"]))
     made, published = ((place / tolerances).read_text().splitlines() for place in (out, REFERENCE))
-    assert made == [line for line in published if not line.startswith(("3,", "7,"))]
+    assert made == [line for line in published if not line.startswith("3,")]
 
 
 def test_the_readme_shows_what_a_run_prints_at_its_end():
