@@ -220,6 +220,13 @@ MISTAKES = {  # by what is read together: file, change, the line about it
         (MINI, trained("webnlg", label_smoothing=-1), "label_smoothing = -1: "),
         (MINI, trained("*-lora", frozen="float16", lora=None), "frozen: float16 needs `lora`"),
     ],
+    "mini: patterns that fit singly": [
+        (
+            MINI,
+            into("hyper", 1, "when", recipe="b-flexround-*"),
+            "scale mini: hyper.1.when: no recipe has rounding adaround, recipe b-flexround-* together; change one",
+        ),
+    ],
     "mini: what no rule gives a network": [
         (MINI, without("batch"), "more: batch: this key is required and missing"),
     ],

@@ -184,13 +184,20 @@ def _check_patterns(params: Params) -> list[str]:
     known |= {"recipe": recipes, "module": {task.module for task in scale.tasks.values()}}
     for field in ("setting", "rounding", "w_bits", "a_bits"):
         known[field] = {str(getattr(recipe, field)) for recipe in recipes.values()}
-    return [
+    errors = [
         f"scale {scale.name}: {kind}.{number}.when.{field}: nothing fits; " + suggest(str(pattern), known[field])
         for kind in RULES
         for number, rule in enumerate(getattr(scale, kind))
         for field, pattern in rule.when.items()
         if not fnmatch.filter(known[field], str(pattern))
     ]
+    facts = [dict(recipe) | {"recipe": name} for name, recipe in recipes.items()]
+    for number, rule in enumerate(() if errors else scale.hyper):
+        about = {field: pattern for field, pattern in rule.when.items() if field in facts[0]}
+        if not any(all(fnmatch.fnmatchcase(str(of[field]), str(at)) for field, at in about.items()) for of in facts):
+            said = ", ".join(f"{field} {pattern}" for field, pattern in about.items())
+            errors.append(f"scale {scale.name}: hyper.{number}.when: no recipe has {said} together; change one")
+    return errors
 
 
 def _merged(errors: list[str]) -> list[str]:
