@@ -219,7 +219,10 @@ def test_a_network_that_is_one_layer_comes_back(tmp_path):
 
 
 def test_a_model_that_was_changed_since_is_not_written_as_it_was(tmp_path):
-    other = flexround.quantize(made(Pictures), pictures(), "b-rtn-w4", **FEW)
+    model = made(Pictures)
+    model.register_buffer("calls", torch.zeros(()))
+    model.register_forward_hook(lambda module, *_: module.calls.add_(1))  # what a forward pass counts is no change
+    other = flexround.quantize(model, pictures(), "b-rtn-w4", **FEW, inplace=True)
     for kind in (torch.bfloat16, torch.float32):  # another type is no change
         other.model.to(kind)
     other.save(tmp_path / "same")

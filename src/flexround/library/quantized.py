@@ -187,14 +187,18 @@ def write_export(quantized: Quantized, kind: str, directory: Path, *example: Ten
 
 @torch.no_grad()
 def _refuse_changed(quantized: Quantized) -> None:
-    """Raise InputError if the model was trained or edited since: what is written are the parts."""
+    """Raise InputError if the model was trained or edited since: what is written are the parts.
+
+    Buffers are left out: a forward pass may count in them.
+    """
     owners = places(quantized.model)
     if any(getattr(*place).is_meta for place in owners.values()):  # nobody has edited what is not there
         return
     for name, value in (item for part in quantized.parts.values() for item in part.state().items()):
         there = getattr(*owners[name])
         kinds = (there.dtype, torch.bfloat16, torch.float16)  # it may have been narrower
-        if not any(torch.equal(there.cpu(), value.to(kind).to(there.dtype)) for kind in kinds):
+        same = (torch.equal(there.cpu(), value.to(kind).to(there.dtype)) for kind in kinds)
+        if isinstance(there, nn.Parameter) and not any(same):
             raise InputError(
                 f"{name}: the model was changed after it was quantized, and its codes are those from before; write its "
                 "own state dict, or quantize the changed network"
