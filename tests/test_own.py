@@ -195,6 +195,7 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
     }
     rows = [{"table": number, "recipe": "e", "method": "E"} for number in (33, 13, 15)]
     rows += [{"table": 2, "recipe": "b-nugde-w4", "method": "E", "bits": "4/32"}] * 2
+    rows += [{"table": 2, "recipe": "b-flexround-w4", "method": "Ours", "bits": "4/32"}]
     rows += [{"table": 7, "recipe": "e", "method": "E", "section": "LLaMA-33b", "checkpoint": "llama-33b"}]
     rows += [{"table": table, "recipe": "e", "method": "E", "bits": bits} for table, bits in ((3, "4/4"), (10, "4/32"))]
     lines = mistakes(mini, home, recipes=recipes, rows=rows)
@@ -209,7 +210,8 @@ def test_all_mistakes_are_reported_together_each_with_its_key(mini, home):
         "rows: table 15, E: section = '': give it as the table's rows do",
         "rows: table 10, E: bits = '4/32': the table has none",
         "rows: table 2, E: 'b-nugde-w4'",
-        "rows: table 2, E: given twice; remove one",
+        "rows: table 2, E: twice in the table; remove one",
+        "rows: table 2, Ours: twice in the table; remove one",
         "rows: table 7, E: section 'LLaMA-33b' (did you mean 'LLaMA-33B'?",
         "recipes.e.hyper: itters: unknown key 'itters' (did you mean 'iters'?",
         "recipes.e.hyper: lr",

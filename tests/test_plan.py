@@ -12,6 +12,7 @@ import torch
 from flexround.errors import SettingsError
 from flexround.jobs import command, ranks, resolve
 from flexround.models import build
+from flexround.results import sample_sizes
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
@@ -199,6 +200,13 @@ def test_what_a_scale_has_everything_for_is_made_by_default(paper):
         SettingsError, match=r"table 4: scale smoke lacks task 'glue-\S+' \(.*known: .*imagenet.*\); it can make 10"
     ):
         smoke.table_runs(4)
+
+
+def test_the_seeds_of_the_command_are_those_of_figure_7_too(paper):
+    for config, seeds in (({}, 5), ({"seeds": 2}, 2)):
+        plan = Plan(paper.params, config)
+        assert {run.seed for run in plan.figure_runs(7)} == {*range(seeds)}
+        assert sample_sizes.of(plan).seeds == seeds
 
 
 def test_a_selection_has_the_runs_of_its_checkpoints_alone(paper):

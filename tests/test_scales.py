@@ -35,7 +35,7 @@ def test_a_scale_of_five_lines_is_mini_but_for_what_it_says_and_its_rule_wins(wr
     mini, few = Plan(load_params("mini")), Plan(load_params(write("few.yaml", FIVE_LINES)))
     there, here = mini.scale.model_dump(), few.scale.model_dump()
     changed = {key for key in there if there[key] != here[key]}
-    assert changed == {"name", "seeds", "tasks", "hyper"}
+    assert changed == {"name", "description", "seeds", "tasks", "hyper"}
     assert {name for name in there["tasks"] if there["tasks"][name] != here["tasks"][name]} == {"imagenet"}
     assert few.scale.tasks["imagenet"].options == {"train": 5000, "val": 10000}
     assert here["hyper"][:-1] == there["hyper"]
@@ -74,6 +74,8 @@ shows: {tables: base, claims: base.yaml}
         ("shows: {tables: mine}", "shows", {"tables": "mine"}),
         ("shows: {tables: mine, claims: mine.yaml}", "shows", {"tables": "mine", "claims": "mine.yaml"}),
         ("sizes: [3]", "sizes", [3]),
+        ("sizes: [3]", "description", "the scale base with changes"),
+        ("description: of mine", "description", "of mine"),
         ("more: {k: 1}", "more", {"k": 1}),
     ],
 )

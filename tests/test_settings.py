@@ -189,6 +189,7 @@ def test_the_recipe_beats_the_scale_which_beats_the_defaults_and_a_later_rule_an
         ({"setting": "B", "w_bits": 4, "rounding": "flexround"}, True),
         ({"w_bits": 4, "rounding": "adaround"}, False),
         ({"a_bits": 4}, False),
+        ({"a_bits": "*"}, False),  # of activations that are quantized
         ({"checkpoint": "resnet*-brecq", "task": "imagenet", "recipe": "m*"}, True),
         ({"checkpoint": "resnet"}, False),
         ({"rounding": "FlexRound"}, False),

@@ -253,6 +253,18 @@ MISTAKES = {  # by what is read together: file, change, the line about it
 }
 
 
+def test_what_trains_a_network_that_only_a_figure_shows_is_checked_too(edit):
+    def drawn(content):
+        content["checkpoints"]["drawn"] = content["checkpoints"]["bert-base"]
+        content["train"].append({"when": {"checkpoint": "drawn"}, "set": {"epochs": -1}, "source": "a test"})
+
+    edit(MINI, drawn)
+    load_params("mini")
+    edit("figures.yaml", into("figures", 2, "panels", 0, checkpoint="drawn"))
+    (line,) = complaints()
+    assert line.startswith("scale mini, train settings of glue-mrpc/drawn: epochs = -1: ")
+
+
 @pytest.mark.parametrize("together", MISTAKES)
 def test_each_mistake_in_the_files_is_one_line_with_its_place_and_a_way_out(edit, together):
     for name, change, _ in MISTAKES[together]:

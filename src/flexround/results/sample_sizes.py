@@ -29,12 +29,11 @@ class Sizes(Strict):
 
 def of(plan: "Plan") -> Sizes:
     """Return what figure 7 shows of a scale."""
-    figures = plan.scale.figures
     return Sizes(
         spec=plan.params.figures.sample_size,
         points=tuple(paper_numbers.load_figure7()) if plan.scale.shows.published else (),
-        sizes=figures.sample_sizes,
-        seeds=figures.sample_size_seeds,
+        sizes=plan.scale.figures.sample_sizes,
+        seeds=plan.size_seeds,
     )
 
 

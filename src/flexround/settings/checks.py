@@ -11,7 +11,7 @@ from typing import get_args
 from flexround.errors import SettingsError, look_up, suggest
 from flexround.settings import code, options
 from flexround.settings.layout import FULL_PRECISION, Run
-from flexround.settings.params import Params, hyper, refuse_unweighted
+from flexround.settings.params import Params, hyper, matching, refuse_unweighted
 from flexround.settings.schema import Hyper, Stage, TaskSpec
 from flexround.settings.tables import GridShifts, Table
 from flexround.settings.validation import attempt, given, noted, wrong_parts
@@ -146,8 +146,8 @@ def _check_trained(params: Params) -> list[str]:
     """Check what the rules together give each network that is trained, unless its task checks that itself."""
     scale, errors = params.scale, list[str]()
     pairs = [(checkpoint.pretrain, name) for name, checkpoint in scale.checkpoints.items() if checkpoint.pretrain]
-    shown = (pair for table in params.tables.values() for pair in table.pairs())
-    pairs += [pair for pair in shown if pair[0] in scale.tasks and pair[1] in scale.checkpoints]
+    listed = (pair for table in params.tables.values() for pair in table.pairs())  # settings tables need no run
+    pairs += [pair for pair in listed if pair[0] in scale.tasks and pair[1] in scale.checkpoints] + params.pairs()
     for task, checkpoint in dict.fromkeys(pairs):
         kind, settings = options.of(scale.tasks[task].module).training, params.train(task, checkpoint)
         if kind is not None and settings is not None:
@@ -183,7 +183,8 @@ def _check_patterns(params: Params) -> list[str]:
     known: dict[str, Iterable[str]] = {"task": scale.tasks, "checkpoint": scale.checkpoints, "stage": scale.resources}
     known |= {"recipe": recipes, "module": {task.module for task in scale.tasks.values()}}
     for field in ("setting", "rounding", "w_bits", "a_bits"):
-        known[field] = {str(getattr(recipe, field)) for recipe in recipes.values()}
+        values = (getattr(recipe, field) for recipe in recipes.values())
+        known[field] = {str(value) for value in values if value is not None}
     errors = [
         f"scale {scale.name}: {kind}.{number}.when.{field}: nothing fits; " + suggest(str(pattern), known[field])
         for kind in RULES
@@ -194,7 +195,7 @@ def _check_patterns(params: Params) -> list[str]:
     facts = [dict(recipe) | {"recipe": name} for name, recipe in recipes.items()]
     for number, rule in enumerate(() if errors else scale.hyper):
         about = {field: pattern for field, pattern in rule.when.items() if field in facts[0]}
-        if not any(all(fnmatch.fnmatchcase(str(of[field]), str(at)) for field, at in about.items()) for of in facts):
+        if not any(matching([rule.model_copy(update={"when": about})], **of) for of in facts):
             said = ", ".join(f"{field} {pattern}" for field, pattern in about.items())
             errors.append(f"scale {scale.name}: hyper.{number}.when: no recipe has {said} together; change one")
     return errors

@@ -81,7 +81,11 @@ def _check_name(name: str, path: Path) -> None:
 
 
 def _following(base: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
-    """Return what a scale says that extends another: its rules after the other's, no claims if it has other tables."""
+    """Return what a scale says that extends another: its rules after the other's, no claims if it has other tables.
+
+    The other's description would be false of it.
+    """
+    change.setdefault("description", f"the scale {base.get('name')} with changes")
     rules = [key for key in checks.RULES if isinstance(base.get(key), list) and isinstance(change.get(key), list)]
     old, new = base.get("shows"), change.get("shows")
     if isinstance(old, dict) and isinstance(new, dict) and new.get("tables") not in (None, old.get("tables")):

@@ -97,9 +97,7 @@ class Params(NamedTuple):
 
     def resources(self, stage: Stage, task: str | None = None, checkpoint: str | None = None) -> Resources:
         """Return what a job of a stage asks of the machine; what it is of narrows the rules that can fit."""
-        fields = {"stage": stage, "task": task, "checkpoint": checkpoint}
-        known = {name: value for name, value in fields.items() if value is not None}
-        rules = matching(self.scale.needs, **known)
+        rules = matching(self.scale.needs, stage=stage, task=task, checkpoint=checkpoint)
         changes: dict[str, int] = {name: value for rule in rules for name, value in rule.set.items()}
         return self.scale.resources[stage].model_copy(update=changes)
 
@@ -171,9 +169,13 @@ def refuse_unweighted(params: Params, values: Hyper, sources: Mapping[str, str],
 
 
 def matching(rules: Iterable[R], **fields: object) -> list[R]:
-    """Return the rules whose patterns are all about given fields and fit them; they may hold * as in file names."""
+    """Return the rules whose patterns are all about given fields and fit them; they may hold * as in file names.
+
+    Nothing fits a field that is None: ``a_bits: "*"`` is about runs with quantized activations.
+    """
+    known = {key: str(value) for key, value in fields.items() if value is not None}
     return [
         rule
         for rule in rules
-        if all(key in fields and fnmatch.fnmatchcase(str(fields[key]), str(at)) for key, at in rule.when.items())
+        if all(key in known and fnmatch.fnmatchcase(known[key], str(at)) for key, at in rule.when.items())
     ]

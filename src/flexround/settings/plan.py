@@ -56,6 +56,11 @@ class Plan:
         """Return the trials of a quantized run of a task."""
         return self._seeds or self.params.seeds(task)
 
+    @property
+    def size_seeds(self) -> int:
+        """The trials of each point of figure 7."""
+        return self._seeds or self.scale.figures.sample_size_seeds
+
     def _chosen(self, checkpoint: str) -> bool:
         return self.selected is None or checkpoint in self.selected
 
@@ -128,7 +133,7 @@ class Plan:
         runs = self.params.figure(figure)
         if lacking := [checkpoint for _, checkpoint, _ in runs if not self._chosen(checkpoint)]:
             raise SettingsError(f"figure {number} shows {lacking[0]}; add it to --config checkpoints=")
-        seeds = 1 if isinstance(figure, GridShifts) else self.scale.figures.sample_size_seeds
+        seeds = 1 if isinstance(figure, GridShifts) else self.size_seeds
         return [run for of in runs for run in self.trials(*of, seeds)]
 
     @functools.cache  # noqa: B019 - a Plan lives as long as the process

@@ -170,12 +170,19 @@ def _extended(params: Params, number: int, rows: Sequence[OwnRow]) -> Table:
     if table.settings:
         raise SettingsError(f"table {number} shows settings, not results; it takes no rows")
     errors = [line for row in rows for line in _row_errors(params, table, row)]
-    seen = Counter((row.section, row.method, row.bits, row.extra) for row in rows)
-    errors += [f"table {number}, {method}: given twice; remove one" for (_, method, *_), n in seen.items() if n > 1]
+    seen = Counter(key for row in (*table.rows(), *rows) for key in _keys(row))
+    twice = dict.fromkeys(row.method for row in rows if any(seen[key] > 1 for key in _keys(row)))
+    errors += [f"table {number}, {method}: twice in the table; remove one" for method in twice]
     if errors:
         raise SettingsError("\n".join(errors))
     groups = (*table.groups, RowGroup(rows=tuple(rows), compare=True))
     return validate(Table, dict(table) | {"groups": groups}, f"table {number}")
+
+
+def _keys(row: Row) -> list[tuple[object, ...]]:
+    """Return what names a row, and what its cells are of: no two rows of a table can have one of them."""
+    where = (row.section, row.bits, row.extra)
+    return [(*where, row.method), (*where, row.recipe, row.task, row.checkpoint, row.metrics)]
 
 
 def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
