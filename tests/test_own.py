@@ -1,5 +1,6 @@
 """A rounding and a network of the user's own, from files outside the project: the documented examples."""
 
+import contextlib
 import csv
 import importlib
 import json
@@ -243,6 +244,24 @@ def test_a_row_has_a_section_as_the_compared_rows_of_its_table_do(home):
 def test_a_row_can_not_win_under_bits_that_its_recipe_lacks(mini, home, table, row, expected):
     (line,) = mistakes(mini, home, rows=[{"table": table, "recipe": NUDGE, "method": "Mine", **row}])
     assert line.endswith(f"table {table}, Mine: bits = {expected}, its recipe {NUDGE} has 4/32; change one")
+
+
+@pytest.mark.parametrize(
+    ("number", "section", "settings", "expected"),
+    [
+        (5, "Per channel", {}, ""),
+        (5, "Per channel", {"w_granularity": "tensor"}, "w_granularity = tensor; the rows beside it have channel: "),
+        (5, "Per tensor", {}, "w_granularity = channel; the rows beside it have tensor: "),
+        (5, "Per tensor", {"w_granularity": "tensor"}, ""),
+        (7, "Groups of 64", {"w_granularity": "group", "group_size": 64}, ""),
+        (7, "Groups of 64", {"w_granularity": "group", "group_size": 32}, "group, group_size = 32; .* group of 64: "),
+    ],
+)
+def test_a_row_has_as_many_steps_as_the_rows_with_which_it_competes(home, number, section, settings, expected):
+    own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4, "hyper": settings | {"reg_weight": 0}}
+    row = {"table": number, "recipe": "mine", "method": "Mine", "bits": "4/32", "section": section}
+    with pytest.raises(SettingsError, match=expected) if expected else contextlib.nullcontext():
+        merged(load_params("real"), home, recipes={"mine": own}, rows=[row])
 
 
 def test_wrong_keys_and_a_syntax_error_in_the_module_are_named(mini, home):

@@ -12,7 +12,7 @@ from flexround.settings import code, layout
 from flexround.settings.checks import check_bits, check_metrics, check_recipe, check_runs
 from flexround.settings.layout import Run
 from flexround.settings.load import import_beside, is_path, load_params
-from flexround.settings.params import Params, matching
+from flexround.settings.params import Params, hyper, matching
 from flexround.settings.schema import Count, Hyper, HyperRule, Name, Recipe, Recipes, Strict
 from flexround.settings.tables import Row, RowGroup, Table
 from flexround.settings.validation import given, noted, read_yaml, validate, wrong_parts
@@ -98,14 +98,15 @@ def merge(params: Params, file: Path) -> Params:
     for number in dict.fromkeys(row.table for row in own.rows):
         with noted(errors, "rows: "):
             merged.tables[number] = _extended(merged, number, [row for row in own.rows if row.table == number])
+    shown = {f"rows: table {number}": merged.tables[number] for number in {row.table for row in own.rows} if not errors}
     if not errors:
         errors = check_runs(merged, (*own.recipes, *merged.like))
-        for number in {row.table for row in own.rows}:
-            table, where = merged.tables[number], f"rows: table {number}"
-            errors += [
-                *check_metrics(merged, table, where),
-                *(f"{where}, {line}" for line in check_bits(merged, table)),
-            ]
+        for where, table in shown.items():
+            errors += check_metrics(merged, table, where)
+            errors += [f"{where}, {line}" for line in check_bits(merged, table)]
+    if not errors:
+        added = ((where, table, row) for where, table in shown.items() for row in table.groups[-1].rows)
+        errors = [f"{where}, {line}" for where, table, row in added for line in _steps(merged, table, row)]
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in errors))
     return merged
@@ -183,6 +184,28 @@ def _keys(row: Row) -> list[tuple[object, ...]]:
     """Return what names a row, and what its cells are of: no two rows of a table can have one of them."""
     where = (row.section, row.bits, row.extra)
     return [(*where, row.method), (*where, row.recipe, row.task, row.checkpoint, row.metrics)]
+
+
+def _steps(params: Params, table: Table, row: Row) -> list[str]:
+    """Return that a row has steps for other parts of a weight than the rows with which it competes."""
+    made = set(params.shown())
+
+    def parts(of: Row) -> set[tuple[str, int]]:
+        cells = [(cell.task, cell.checkpoint, of.recipe) for cell in table.row_cells(of)]
+        runs = [Run(params.scale.name, *cell, 0) for cell in cells if cell in made and params.recipe(of.recipe).setting]
+        found = [hyper(params, run)[0] for run in runs]
+        return {(h.w_granularity, h.group_size if h.w_granularity == "group" else 0) for h in found}
+
+    groups = (group.rows for group in table.groups[:-1] if group.compare)
+    rivals = [other for rows in groups for other in rows if (other.section, other.bits) == (row.section, row.bits)]
+    theirs, own = set().union(*map(parts, rivals)), parts(row)
+    if not theirs or own <= theirs:
+        return []
+    (kind, size), *_ = own - theirs
+    known = ", ".join(f"{other} of {size}" if size else other for other, size in sorted(theirs))
+    said = f"w_granularity = {kind}{f', group_size = {size}' if size else ''}"
+    way = "set that in the hyper-parameters of its recipe, or change the section"
+    return [f"{row.method}: {said}; the rows beside it have {known}: {way}"]
 
 
 def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:
