@@ -134,7 +134,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
         f"better than AdaRound in {said['better']} of {len(mini)} comparisons, worse in {said['worse']}, equal in "
         f"{said['equal']} and undecided in {said['undecided']}"
     )
-    once = sum(line.place not in ("real 3", "real 4", "figure 7") for line in real)
+    once = sum(line.place in ("real 5", "real 6", "real 7") for line in real)
     asked = verdicts.total(verdicts.load(REFERENCE / "real-claims.csv", loaded("real").scale))
     assert sentence in readme
     assert sentence in results
@@ -147,9 +147,9 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     assert f"corrected for all {sum(asked.values())} comparisons that the claims make there" in results
     alone = false_discovery_control([line.p_value for line in real])
     worse = [(line, p < 0.05) for line, p in zip(real, alone, strict=True) if line.outcome == "worse"]
-    assert len(worse) == 5
+    assert len(worse) == 4
     assert [(line.place, line.bits) for line, decided in worse if not decided] == [
-        ("real 2", "3/3"),
+        ("real 1", "2/32"),
         ("real 3", "4/8"),
     ]
     assert f"[{asked[HOLDS]} comparisons hold, {asked[FAILS]} don't, {asked[NOISE]} are inside the noise]" in results
@@ -170,7 +170,7 @@ def test_the_readme_and_the_page_of_results_say_what_is_published():
     bounds = [float(re.search(r"[0-9.]+", outcome)[0]) for outcome in level]
     assert f"equal or undecided in {len(bounds)} of {len(images)} cells of [real1]" in results
     assert f"there at most {max(bounds)} points apart" in results
-    assert [line.outcome for line in images if line.outcome not in level] == [WORSE] * 2
+    assert [line.outcome for line in images if line.outcome not in level] == [WORSE]
     shown = grid.read((REFERENCE / "real5.csv").read_text()).entries
     value = {entry.recipe: f"{entry.value:.1f}" for entry in shown}
     assert (
@@ -189,7 +189,7 @@ def test_tables_of_the_scale_real_follow_from_the_published_scores(tmp_path):
     params = loaded("real")
     with tarfile.open(REFERENCE / "real-evaluated.tar.xz") as scores:
         scores.extractall(tmp_path, filter="data")
-    for number, seeds in {1: 1, 2: 1, 4: 3, 5: 1, 6: 1, 7: 1}.items():
+    for number, seeds in {1: 3, 2: 3, 4: 3, 5: 1, 6: 1, 7: 1}.items():
         table, scope = params.tables[number], cells.Scope("real", params.recipes.recipes, seeds, tmp_path)
         text = table_csv.to_csv(cells.collect(table, scope), {}, table, params.scale)
         assert text == (REFERENCE / f"{table.name}.csv").read_text()
