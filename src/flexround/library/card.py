@@ -80,7 +80,7 @@ class Facts(BaseModel):
     recipe: Recipe
     hyper: Hyper
     hyper_sources: dict[str, str]
-    architecture: dict[str, str]
+    folded: dict[str, str]
     origin: Origin
 
 

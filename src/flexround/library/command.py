@@ -20,7 +20,6 @@ from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
 from flexround.library import auto_blocks, card, code_digest, settings
-from flexround.library.architecture import described, steady
 from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
 from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
@@ -109,7 +108,7 @@ def quantize(arguments: argparse.Namespace) -> None:
     with weightless():
         model = causal_model(arguments.model)
     files = Shards(arguments.model, model)
-    first, family = described(model), settings.family(model, samples)
+    family = settings.family(model, samples)
     hyper, sources = settings.resolve(params, name, recipe, family, len(samples), device, _values(arguments.set))
     blocks = imports.load(family.blocks or "flexround.models.structure:blocks")(model)
     work = Reconstruction(
@@ -141,7 +140,7 @@ def quantize(arguments: argparse.Namespace) -> None:
         with artifacts.new_directory(arguments.out) as new:
             companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
             given = {"recipe": recipe, "hyper": hyper, "hyper_sources": sources, "origin": origin}
-            facts = card.Facts(**given, architecture=steady(model, first))
+            facts = card.Facts(**given, folded={})
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
             write_record(new, facts, report, model, provenance.environment(device))
     log.info("%s: done; flexround.load reads it", arguments.out)

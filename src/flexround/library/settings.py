@@ -60,6 +60,8 @@ KNOWN = {  # module and class, or the beginning of the class's name in transform
 
 def family(model: nn.Module, x: Tensor) -> Family:
     """Return the family of a model whose inputs are ``x`` (N, ...); a subclass is of its parent's."""
+    wrapped: Any = getattr(model, "get_base_model", None)  # PEFT's
+    model = model if wrapped is None else wrapped()
     for kind in type(model).__mro__:
         name = f"{kind.__module__}:{kind.__name__}"
         for known, found in KNOWN.items():

@@ -305,18 +305,36 @@ def load(
     device: torch.device = CPU,
     kind: torch.dtype | None = torch.float32,
 ) -> None:
-    """Read a stored network into ``model``, whose weights may be anything or nothing, whose structure must be the same.
-
-    One file at a time is in the host's memory. What is read is put onto ``device``, the rest stays where it is; its
-    parameters get the type ``kind``, or with None the types that the model's tensors have.
+    """Read a stored network into ``model``, one file at a time; see ``fill``.
 
     Raises:
         InputError: damaged files, tensors that don't fit the model, or values that no reconstruction stores.
     """
-    owners, blocks = places(model), list(blocks)
+    fill(map(read, files(directory)), model, blocks, device, kind, str(directory))
+
+
+def fill(
+    parts: Iterable[Part],
+    model: nn.Module,
+    blocks: Iterable[Block],
+    device: torch.device = CPU,
+    kind: torch.dtype | None = torch.float32,
+    source: str = "the stored network",
+) -> None:
+    """Put all parts into ``model``, whose weights may be anything or nothing, whose structure must be the same.
+
+    What is read is put onto ``device``, the rest stays where it is; its parameters get the type ``kind``, or with None
+    the types that the model's tensors have. ``source`` names the parts in the message of an error.
+
+    Raises:
+        InputError: tensors that don't fit the model.
+    """
+    blocks = list(blocks)
+    owners = {
+        name: place for name, place in places(model).items() if not isinstance(place[0], activation.ActivationQuantizer)
+    }
     missing, sites = {name: getattr(*place).shape for name, place in owners.items()}, _sites(model, blocks)
-    for path in files(directory):
-        found = read(path)
+    for found in parts:
         shapes = {name: value.shape for name, value in found.parameters.items()}
         for key, stored in found.quantized.items():
             if stored.codes is not None:
@@ -328,12 +346,12 @@ def load(
         for name, value in found.parameters.items():
             there = getattr(*owners[name])
             cast = value.is_floating_point() and (kind is None or isinstance(there, nn.Parameter))
-            put(owners[name], value.to(device, (kind or there.dtype) if cast else value.dtype))
+            put(owners[name], value.to(device, (kind or there.dtype) if cast else value.dtype, copy=True))
         apply(found.quantized, model, blocks, device, kind)
     else:
         foreign = sorted(missing)
     if foreign:
-        raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(foreign[:3])}")
+        raise InputError(f"{source}: made for another model; first differing tensors: {', '.join(foreign[:3])}")
 
 
 def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -19,7 +19,7 @@ from flexround.machine import hardware, memory
 from flexround.machine.seeding import derive
 from flexround.metrics import LARGEST_RATIO
 from flexround.models.surgery.attach import weight_layers
-from flexround.models.tensors import matrices, places, seeded, within
+from flexround.models.tensors import matrices, places, seeded, unchanged, within
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.codes import WEIGHT, Result
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
@@ -28,7 +28,6 @@ from flexround.reconstruct.state import State
 
 log = logging.getLogger(__name__)
 REST = "rest"  # position of the tensors outside all blocks
-IMAGES = 4  # dimensions of a batch
 
 
 def reconstruct(
@@ -76,7 +75,7 @@ def reconstruct(
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
                 what = f"block {job.blocks[index].name}, phase {phase.name}, activations {store}"
-                with hardware.enough(what, *_smaller(job, store, state.room)):
+                with hardware.enough(what, *_smaller(job, store, state.room)), unchanged(job.blocks[index].module):
                     learned, carry, record = _timed(phase, index, carry, state)
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
@@ -130,12 +129,13 @@ def place_caches(
         SettingsError: grids for each token of images (N, C, H, W).
     """
     shapes = boundaries(job, samples)
-    images = any(len(shape) == IMAGES for shape in shapes[1::2])  # what the blocks read
+    images = any(len(shape) == cache.IMAGES for shape in shapes[1::2])  # what the blocks read
     if images and job.recipe.a_bits and job.hyper.a_granularity == "token":
         raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
     row = max(shape.numel() for shape in shapes)
     dtype = getattr(torch, job.hyper.cache_dtype)
-    return cache.plan(row, len(samples), job.device, dtype, directory, limits or cache.limits(job.device))
+    keeps = any(block.keeps_strides for block in job.blocks)
+    return cache.plan(row, len(samples), job.device, dtype, directory, limits or cache.limits(job.device), keeps)
 
 
 @torch.no_grad()

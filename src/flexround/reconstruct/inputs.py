@@ -9,6 +9,7 @@ from torch import Tensor, nn
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import Call, first_argument, with_first
 from flexround.models.surgery import attach
+from flexround.models.tensors import unchanged
 from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
@@ -69,7 +70,7 @@ def unquantized(job: Reconstruction, index: int, x: Tensor) -> list[nn.Module]:
         for layer in layers:
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
             hooks.enter_context(layer.register_forward_hook(lambda *call: call[2] * torch.nan, prepend=True))
-        with job.products(), contextlib.suppress(Exception):  # of any kind: a user's code may refuse NaN
+        with job.products(), unchanged(block.module), contextlib.suppress(Exception):  # a user's code may refuse NaN
             block(row, job.mask_of(slice(1)))
     fine = {*first, *(site.module for site in block.sites if site.where == "input")}
     return [layer for layer in layers if layer not in fine and seen.get(layer, True)]

@@ -82,15 +82,18 @@ class Phase:
         for rows in slices(len(x), self.job.hyper.batch):
             part = call(on(self.job.device, x[rows]), self.job.mask_of(rows))
             if output is None:  # one allocation: collecting parts and joining them would need the memory twice
-                output = self.store.empty(torch.Size((len(x), *part.shape[1:])), part.dtype)
+                output = self.store.empty(len(x), part)
             output[rows] = part
         assert output is not None
         return output
 
-    def error(self, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
-        """Return the error of the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T)."""
+    def error(self, block: Block, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
+        """Return a block's error on the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T).
+
+        Prediction and target are what the block gives, before what lies ``behind`` it.
+        """
         job, total, count = self.job, 0.0, min(ERROR_SAMPLES, len(target))
-        error = ReconstructionError(job.hyper.loss_p, job.hyper.mask_padding)
+        error = ReconstructionError(job.hyper.loss_p, job.hyper.mask_padding, block.behind)
         for rows in slices(count, job.hyper.batch):
             mask = job.mask_of(rows)
             with torch.no_grad(), job.products():
@@ -100,7 +103,7 @@ class Phase:
 
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
         """Return the reconstruction error of a block as it is, on ``x`` (N, ...) against ``target`` (N, ...)."""
-        return self.error(lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
+        return self.error(block, lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
 
     def unquantized(self, index: int, x: Tensor) -> list[str]:
         """Return the names of a block's layers whose inputs stay in floating point; ``x`` (N, ...) is its input."""
@@ -156,7 +159,7 @@ class Phase:
                 batches,
                 groups,
                 iterations,
-                ReconstructionError(p, hyper.mask_padding),
+                ReconstructionError(p, hyper.mask_padding, block.behind),
                 block.name,
                 Penalty(regularizers, hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end),
                 job.precision,
@@ -277,7 +280,7 @@ class WeightPhase(Phase):
             found |= self.steps(block)
         del full  # a cache less while the output becomes one
         output = self.forward(block, quantized)
-        record["error_hard"] = self.error(lambda rows, _: on(job.device, output[rows]), target)
+        record["error_hard"] = self.error(block, lambda rows, _: on(job.device, output[rows]), target)
         return found, {"full": target, "quantized": output}, record
 
     def _layer(self, module: nn.Module, end: End | None) -> _Layer:

@@ -23,7 +23,7 @@ from torch import Tensor
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.reconstruct import codes
-from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, write
+from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, order_of, write
 from flexround.reconstruct.codes import Part
 
 log = logging.getLogger(__name__)
@@ -49,7 +49,8 @@ class State:
         room: directory for caches that don't fit in memory; None where no disk may be used.
         entries: one dict per finished block: ``position`` (phase/block), ``file``, ``record`` of a block's work, and
             ``sha256`` once it is written.
-        carried: one dict per carried cache on disk: ``file``, its ``sha256``, ``shape``, ``dtype``.
+        carried: one dict per carried cache on disk: ``file``, its ``sha256``, ``shape``, ``dtype``, and the ``order``
+            of its dimensions in memory.
     """
 
     def __init__(self, directory: Path, fingerprint: str, budget: float = math.inf, pace: float = math.inf) -> None:
@@ -189,7 +190,8 @@ class State:
             path = self.directory / name
             artifacts.atomic_write(path, functools.partial(write, value))
         shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
-        return {"file": path.name, "sha256": artifacts.sha256(path), "shape": shape, "dtype": kind}
+        facts = {"shape": shape, "dtype": kind, "order": list(order_of(value))}
+        return {"file": path.name, "sha256": artifacts.sha256(path), **facts}
 
     def part(self, entry: dict[str, Any]) -> Part:
         """Return the result of a finished block."""
@@ -201,7 +203,8 @@ class State:
         """Return the activations (N, ...) carried out of the last finished block."""
         found = {}
         for name, facts in self.carried.items():
-            file = mapped(self.directory / facts["file"], torch.Size(facts["shape"]), getattr(torch, facts["dtype"]))
+            shape, kind = torch.Size(facts["shape"]), getattr(torch, facts["dtype"])
+            file = mapped(self.directory / facts["file"], shape, kind, facts["order"])
             found[name] = file if store.directory == self.directory else store.copy(file)
         return found
 
