@@ -216,6 +216,8 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
     network = type(model).__name__
     if not chosen:
         raise InputError(f"{network}: has no parts with linears or convolutions; {HINT}")
+    if not seen.layers:
+        raise InputError(f"{network}: calls no linear and no 2-dimensional convolution, the layers that are quantized")
     for name in chosen:
         if seen.calls[name] != 1:
             raise InputError(f"{name}: called {seen.calls[name]} times in a forward pass, not once; {HINT}")
@@ -324,7 +326,7 @@ def _called(
 
     def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
         if module in calls:
-            raise _Again(f"{network}: runs its block {names[module]} several times, one call would be learned; {HINT}")
+            raise _Again(f"{network}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
         given = tree_map_only(Tensor, Tensor.clone, (arguments, keywords))
         calls[module] = _Call(given[0], given[1], None)
 

@@ -20,7 +20,6 @@ from flexround.settings.schema import Hyper, Recipe, label
 FILE = "README.md"
 SAVED = "flexround"  # the kind of a directory that ``save`` wrote
 HUB = re.compile(r"(?:[\w.-]+/)?[\w.-]+", re.ASCII)  # the name of a model on the Hub
-ERRORS = {"weights": ("error_rtn", "error_hard"), "steps": ("error_initial", "error_hard")}  # by the phase
 SHOWN = (  # whatever decides them
     *("w_scheme", "w_granularity", "group_size", "a_scheme", "a_granularity", "stem_bits", "head_bits"),
     *("iters", "batch", "lr"),
@@ -115,7 +114,7 @@ def write(directory: Path, kind: str, facts: Facts, report: Sequence[Mapping[str
         "tags": list(dict.fromkeys(["flexround", "quantized", kind])),
     }
     errors = [
-        [one["block"], one["phase"], one.get("iterations", 0), *(f"{one[key]:.3g}" for key in ERRORS[one["phase"]])]
+        [one["block"], one["phase"], one.get("iterations", 0), f"{one['error_rtn']:.3g}", f"{one['error_hard']:.3g}"]
         for one in report
     ]
     text = CARD.format(

@@ -137,7 +137,7 @@ def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
 
 
 def _own_constants(graph: onnx.GraphProto) -> None:
-    """Give each Q and DQ node its own constants: with ``x64quantprecision`` onnxruntime changes signed ones in place."""
+    """Give each Q and DQ node its own constants: onnxruntime changes signed ones in place for ``x64quantprecision``."""
     held, used = {each.name: each for each in graph.initializer}, set[str]()
     for node in (node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")):
         for place, name in enumerate(node.input):

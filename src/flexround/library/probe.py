@@ -22,6 +22,7 @@ from flexround.models.tensors import outputs_apart, places, tensors, unchanged
 from flexround.reconstruct.network import STRUCTURAL
 
 ELEMENTS = 512  # of each output that are stored
+KINDS = ("float32", "bfloat16", "float16")
 CLOSE = 1e-4  # of the largest output: last bits of a GPU
 FLIPPED = 0.05  # of the largest output: what another machine's last bits move where activations are quantized
 
@@ -89,24 +90,25 @@ class Output(BaseModel):
 
 def tolerance(kinds: Collection[str], quantized: bool) -> float:
     """Return how far two outputs may be apart that one network gives, by the last bits of the coarsest of the types."""
-    eps = max(torch.finfo(getattr(torch, kind)).eps for kind in ("float32", "bfloat16", "float16") if kind in kinds)
+    eps = max(torch.finfo(getattr(torch, kind)).eps for kind in KINDS if kind == "float32" or kind in kinds)
     return max(3 * eps**0.5, FLIPPED if quantized else 0)
 
 
 def _machine(model: nn.Module) -> tuple[str, ...]:
-    """Return the type of a model's weights, and all else that decides the last bits of what it computes."""
+    """Return the type of a model's weights, and all that decides the last bits of what it computes with them."""
     first = next(model.parameters(), torch.empty(0))
     kind, device = str(first.dtype).removeprefix("torch."), first.device.type
-    facts = torch.__version__, torch.backends.cpu.get_cpu_capability(), provenance.processor()
+    attention = getattr(getattr(model, "config", None), "_attn_implementation", None)
+    facts = torch.__version__, torch.backends.cpu.get_cpu_capability(), provenance.processor(), attention
     return kind, device, *map(str, facts), str(torch.get_num_threads())
 
 
 @torch.no_grad()
 def run(model: nn.Module, x: Tensor) -> Any:
     """Return what a model gives for ``x`` (N, ...), in evaluation mode and as a job computes; its buffers stay."""
-    device = next((value.device for value in model.parameters()), x.device)
-    with precision.neutral(), unchanged(model):
-        return model.eval()(x.to(device))
+    like = next((value for value in model.parameters()), x)
+    with precision.neutral(), precision.default(like.device), unchanged(model):
+        return model.eval()(x.to(like.device, like.dtype if x.is_floating_point() else x.dtype))
 
 
 def outline(model: nn.Module) -> nn.Module | None:

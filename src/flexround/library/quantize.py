@@ -103,8 +103,9 @@ def quantize(
         NumericalError: NaN or Inf, with block and iteration.
     """
     _refuse(model)
-    with precision.neutral():
+    with precision.neutral() as contexts:
         where = settings.chosen_device(device)
+        contexts.enter_context(precision.default(where))
         inputs = collect(samples).trimmed()
         params = settings.params(scale)
         name, given = settings.recipe(params, recipe)

@@ -267,15 +267,17 @@ def reloaded(
         wanted: what the network itself gives.
         kind: type of all parameters; None for that which each has.
     """
-    made, device = copy.deepcopy(fresh), next(like.parameters(), x).device
+    made, first = copy.deepcopy(fresh), next(like.parameters(), x)
+    if kind is None and first.dtype != next(fresh.parameters(), x).dtype:  # changed since
+        kind = first.dtype
     if kind is not None:
         made.to(kind)
     probe.restructure(made, folded, preprocess)
     whole = _whole(made, {key for part in parts.values() for key in part.quantized})
 
     def fill() -> None:
-        codes.fill(parts.values(), made, [whole], device, kind)
-        made.to(device)
+        codes.fill(parts.values(), made, [whole], first.device, kind)
+        made.to(first.device)
 
     return probe.computed(made, fill, x, lambda found: not outputs_apart(found, wanted))
 
@@ -315,27 +317,26 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     fresh, where = probe.outline(model), torch.empty(0, device=device).device
     with _remedied():
         parts = {path.name: codes.read(path) for path in codes.files(directory)}
-    try:
-        probe.restructure(model, saved.folded, saved.recipe.preprocess)
-    except AttributeError as error:
-        raise InputError(f"{directory}: made for another model ({error})") from error
-    whole = _whole(model, {key for part in parts.values() for key in part.quantized})
 
     def fill() -> None:
         codes.fill(parts.values(), model, [whole], where, None, str(directory))
         model.to(where)
 
     def apart(output: Any) -> float:
-        assert saved.output is not None
-        return saved.output.apart(probe.Output.of(model, output), bool(saved.recipe.a_bits))
+        return saved.output.apart(probe.Output.of(model, output), bool(saved.recipe.a_bits)) if saved.output else 0.0
 
-    if saved.input is None or saved.output is None:
-        fill()
-    elif differ := apart(probe.computed(model, fill, saved.input.draw(), lambda output: not apart(output))):
-        raise InputError(
-            f"{directory}: made for another model: the given one computes something else with its tensors, by "
-            f"{differ:.2g} of the largest output; give one with the same settings"
-        )
+    try:
+        probe.restructure(model, saved.folded, saved.recipe.preprocess)
+        whole = _whole(model, {key for part in parts.values() for key in part.quantized})
+        if saved.input is None:
+            fill()
+        elif differ := apart(probe.computed(model, fill, saved.input.draw(), lambda output: not apart(output))):
+            raise InputError(
+                f"{directory}: made for another model: the given one computes something else with its tensors, by "
+                f"{differ:.2g} of the largest output; give one with the same settings"
+            )
+    except (AttributeError, RuntimeError, TypeError, ValueError, IndexError) as error:  # of the model's own code
+        raise InputError(f"{directory}: made for another model ({error})") from error
     return saved.network(model, parts, fresh)
 
 

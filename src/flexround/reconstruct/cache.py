@@ -214,7 +214,7 @@ def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device)
     x = x if length is None else x[:, :length]
     order = order_of(x)
     rows = x.permute(order)
-    buffer = torch.empty((len(index), *rows.shape[1:]), dtype=x.dtype, pin_memory=device.type == "cuda")
+    buffer = x.new_empty((len(index), *rows.shape[1:]), pin_memory=device.type == "cuda")
     torch.index_select(rows, 0, index, out=buffer)
     return from_memory(buffer.to(device, non_blocking=True), order)
 
@@ -280,8 +280,8 @@ class Batches:
         """Return the row numbers of a batch, int64 (B,)."""
         count = len(self.target)
         if self.replacement:
-            return torch.randint(count, (self.size,), generator=self.rows)
-        return torch.randperm(count, generator=self.rows)[: self.size]
+            return torch.randint(count, (self.size,), generator=self.rows, device="cpu")
+        return torch.randperm(count, generator=self.rows, device="cpu")[: self.size]
 
     def _rows(self, tensor: Tensor, host: Tensor, there: Tensor, length: int | None) -> Tensor:
         if tensor.device.type != self.masks.device.type:

@@ -95,7 +95,8 @@ def reconstruct(
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     """Return clauses: on layers that learned nothing unasked, matrices and inputs in floating point, and bad blocks.
 
-    A block is bad if its codes are worse than round-to-nearest and than what was learned; AdaRound may be the latter.
+    A block is bad if its codes are much worse than round-to-nearest, or worse than it and than what was learned, as
+    AdaRound's may be.
     ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
     nearest, started = ([name for record in report for name in record.get(key, ())] for key in ("nearest", "started"))
@@ -108,12 +109,13 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     bad = [
         record["block"]
         for record in learned
-        if record["error_hard"] > max(LARGEST_RATIO * record["error_soft"], record["error_rtn"])
+        if record["error_hard"] > LARGEST_RATIO * record["error_rtn"]
+        or record["error_hard"] > max(LARGEST_RATIO * record["error_soft"], record["error_rtn"])
     ]
     said = [
         ("not learned, at round-to-nearest", nearest),
         ("not learned, as it started", started),
-        ("codes worse than round-to-nearest, although less error was learned; look at codes() or iters", bad),
+        ("codes worse than round-to-nearest; look at iters, lr or codes()", bad),
         ("in floating point", floating),
         ("inputs in floating point", inputs),
     ]

@@ -24,6 +24,7 @@ from flexround.reconstruct.optimise import ParameterGroup, Penalty, Reconstructi
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
+SAME = 1e-5  # of a step: how little it moves if nothing is learned
 LOSS_WINDOW = 10  # iterations averaged for the loss before and after
 
 
@@ -198,8 +199,10 @@ class _Layer:
         return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
 
     def nearest(self) -> bool:
-        """Whether the codes are those of round-to-nearest with the step that was given."""
-        return torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
+        """Whether step and codes are those of round-to-nearest, but for last bits of the step."""
+        step, given = self.rounding.final_grid().step, self.given.step
+        same = step.shape == given.shape and torch.allclose(step, given, rtol=SAME, atol=0)
+        return same and torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
 
     def returned(self, call: str) -> Tensor:
         """Return what ``forward`` or ``codes`` of the rounding makes of the weight.
@@ -271,6 +274,7 @@ class WeightPhase(Phase):
                 record |= facts
                 record["error_soft"] = self.block_error(block, quantized, target)
             learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
+        learned = [layer.name for layer in layers if layer.name in learned and not layer.nearest()]
         record["learned"] = bool(learned)
         unlearned = [layer for layer in layers if layer.moves() and layer.name not in learned]
         record["nearest"] = [layer.name for layer in unlearned if layer.nearest()]
@@ -380,7 +384,7 @@ class StepPhase(Phase):
         initial = self.before(block, carry.pop("initial"))
         record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": self.unquantized(index, initial)}
         initial = self.store.copy(calibrate(self.job, index, initial))
-        record["error_initial"] = self.block_error(block, full, target)
+        record["error_rtn"] = self.block_error(block, full, target)  # with the steps that were searched
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
             facts, idle = self.minimise(block, (full, full, target), groups)
