@@ -10,6 +10,7 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
 from typing import Any, NamedTuple
 
@@ -68,6 +69,7 @@ class _Pass:
         layers: linears and convolutions in the order of their calls.
         ends: of these the network's first and last layer; None where another kind of layer comes before or after them.
         behind: what the network computes element by element of what a part gives.
+        follows: names of parts of which the second is known to read nothing but what the first gives.
     """
 
     row: Tensor
@@ -76,6 +78,7 @@ class _Pass:
     layers: list[nn.Module]
     ends: tuple[nn.Module | None, nn.Module | None]
     behind: dict[str, Callable[[Tensor], Tensor]]
+    follows: set[tuple[str, str]] = dataclasses.field(default_factory=set)
 
 
 @torch.no_grad()
@@ -119,13 +122,27 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
                 return _blocks(model, seen, [WHOLE], x)
     position = 0
     while position < len(chosen):
-        name = chosen[position]
-        finer = [*chosen[:position], *_children(model, name), *chosen[position + 1 :]]
+        alike = _alike_parts(model, chosen, chosen[position])
+        finer = [inner for name in chosen for inner in (_children(model, name) if name in alike else [name])]
         position += 1
-        if isinstance(model.get_submodule(name), nn.Sequential) or _inside(model, name) != [name]:
+        if finer != chosen:
             with contextlib.suppress(InputError):
                 blocks, chosen, position = _blocks(model, seen, finer, x), finer, position - 1
     return blocks
+
+
+def _alike_parts(model: nn.Module, chosen: Sequence[str], name: str) -> list[str]:
+    """Return the names of those parts that are cut further together with one; none if it is a unit.
+
+    Modules of one class are cut all or none, so that an inverted residual is a block also where it has no shortcut.
+    Sequentials are cut each by itself; one with an activation behind its only layer is a unit.
+    """
+    module, inner = model.get_submodule(name), [model.get_submodule(child) for child in _children(model, name)]
+    if isinstance(module, nn.Sequential):
+        return [] if len(inner) == 1 and weight_axes(inner[0]) else [name]
+    if _inside(model, name) == [name]:
+        return []
+    return [other for other in chosen if type(model.get_submodule(other)) is type(module)]
 
 
 @torch.no_grad()
@@ -227,14 +244,16 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
                 f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
             )
     parts = [part for name, part in seen.parts.items() if name in chosen]
-    for index in range(1, len(parts)):
-        if _reads_earlier(model, parts[: index + 1], seen.row):
+    for index, (before, part) in enumerate(itertools.pairwise(parts), 1):
+        if (before.name, part.name) not in seen.follows and _reads_earlier(model, parts[: index + 1], seen.row):
             raise InputError(
-                f"{network}: {parts[index].name} reads more than what {parts[index - 1].name}, which runs before it, "
-                f"gives; {HINT}"
+                f"{network}: {part.name} reads more than what {before.name}, which runs before it, gives; {HINT}"
             )
+        seen.follows.add((before.name, part.name))
     blocks = [_block(model, seen, parts[: index + 1]) for index in range(len(parts))]
-    check(model, blocks, Inputs(x[:TRIED]), x.device)
+    for rows in (1, TRIED):  # one, too: several are perhaps as many as a row has tokens
+        if differ(model, blocks, x[:rows], whole=False)[0]:
+            raise InputError(f"{network}: cut into {', '.join(chosen[:6])} it computes something else; {HINT}")
     return blocks
 
 
