@@ -23,8 +23,8 @@ from flexround.models import structure
 from flexround.models.blocks import Block, Site, identity
 from flexround.models.replay import Reached, first_argument, first_output, reached, standing_in, with_first
 from flexround.models.surgery.attach import weight_axes
-from flexround.models.tensors import Largest, apart, unchanged
-from flexround.models.trace import traced
+from flexround.models.tensors import Largest, apart
+from flexround.models.trace import Trace, traced
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried
@@ -68,8 +68,8 @@ class _Pass:
         calls: how often each module was called, by name.
         layers: linears and convolutions in the order of their calls.
         ends: of these the network's first and last layer; None where another kind of layer comes before or after them.
-        behind: what the network computes element by element of what a part gives.
-        follows: names of parts of which the second is known to read nothing but what the first gives.
+        values: numbers of what each part reads and gives, in the ``trace``.
+        trace: of the operations, in which the layers' weights count.
     """
 
     row: Tensor
@@ -77,8 +77,18 @@ class _Pass:
     calls: collections.Counter[str]
     layers: list[nn.Module]
     ends: tuple[nn.Module | None, nn.Module | None]
-    behind: dict[str, Callable[[Tensor], Tensor]]
-    follows: set[tuple[str, str]] = dataclasses.field(default_factory=set)
+    values: dict[nn.Module, tuple[int | None, int | None]]
+    trace: Trace
+
+    def follows(self, before: _Part, part: _Part) -> bool:
+        """Whether a part reads what the one before it gives, and nothing else that depends on input or weights."""
+        (_, gives), (reads, _) = self.values[before.module], self.values[part.module]
+        return gives is not None and reads is not None and self.trace.comes_from(reads, gives)
+
+    def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
+        """Return what the network computes of a part's output element by element."""
+        gives = self.values[part.module][1]
+        return identity if gives is None else self.trace.elementwise_after(gives) or identity
 
 
 @torch.no_grad()
@@ -244,50 +254,16 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
                 f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
             )
     parts = [part for name, part in seen.parts.items() if name in chosen]
-    for index, (before, part) in enumerate(itertools.pairwise(parts), 1):
-        if (before.name, part.name) not in seen.follows and _reads_earlier(model, parts[: index + 1], seen.row):
+    for before, part in itertools.pairwise(parts):
+        if not seen.follows(before, part):
             raise InputError(
                 f"{network}: {part.name} reads more than what {before.name}, which runs before it, gives; {HINT}"
             )
-        seen.follows.add((before.name, part.name))
     blocks = [_block(model, seen, parts[: index + 1]) for index in range(len(parts))]
     for rows in (1, TRIED):  # one, too: several are perhaps as many as a row has tokens
         if differ(model, blocks, x[:rows], whole=False)[0]:
             raise InputError(f"{network}: cut into {', '.join(chosen[:6])} it computes something else; {HINT}")
     return blocks
-
-
-def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> bool:
-    """Whether the last of these parts reads the outputs of parts before the last but one, or the network's input.
-
-    Nor may what lies before it read a weight of the parts before: it would be the quantized one in full precision, too.
-    What it should not read is NaN: networks whose outputs hardly differ between inputs would hide it otherwise.
-    """
-    x = first_output(parts[-2].output)
-    nothing = torch.full_like(row, torch.nan) if row.is_floating_point() else row
-    try:
-        with without_weights(model, [part.module for part in parts[:-1]]):
-            found = _replayed(model, parts, nothing, x, torch.nan)
-    except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
-        structure.refuse_memory(error)
-        return True
-    return bool(found.isnan().any()) and not x.isnan().any()
-
-
-@contextlib.contextmanager
-def without_weights(model: nn.Module, modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Have the weights of the linears and convolutions in these modules of a model be NaN inside."""
-    layers = [layer for module in modules for layer in module.modules() if weight_axes(layer)]
-    weights = [layer.weight for layer in layers if isinstance(layer.weight, Tensor)]
-    kept = {weight: weight.data for weight in weights}
-    try:
-        for weight, values in kept.items():
-            weight.data = torch.full_like(values, torch.nan)
-        with unchanged(model):
-            yield
-    finally:
-        for weight, values in kept.items():
-            weight.data = values
 
 
 def differ(
@@ -457,7 +433,8 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     }
     with contextlib.ExitStack() as hooks:
         hooks.enter_context(_without_cache(model))
-        trace = traced(model, first_input(row), set(watched.values()))
+        weights = [layer.weight for layer in filter(weight_axes, model.modules()) if isinstance(layer.weight, Tensor)]
+        trace = traced(model, first_input(row), set(watched.values()), weights)
         for name, module in watched.items():
             hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
@@ -472,10 +449,9 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     floats = [all(isinstance(end, Tensor) and end.is_floating_point() for end in of_one) for of_one in ends]
     parts = {part.name: part for part, fits in zip(ran, floats, strict=True) if fits and calls[part.name] == 1}
     layers = [layer for layer in order if layer is not None]
-    written = {call.module: call.writes for call in trace.calls}
-    after = {name: trace.elementwise_after(written[part.module] or 0) for name, part in parts.items()}
-    behind = {name: follows for name, follows in after.items() if follows is not None}
-    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None), behind)
+    values = {call.module: (call.reads, call.writes) for call in trace.calls}
+    trace.calls.clear()
+    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None), values, trace)
 
 
 def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
@@ -483,19 +459,20 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
     part = parts[-1]
     layers = [module for module in part.module.modules() if weight_axes(module) and seen.layers.count(module) == 1]
 
+    row = seen.row
+
     def before(x: Tensor) -> Tensor:
-        return _replayed(model, parts, seen.row.to(x.device), x)
+        return _replayed(model, parts, row.to(x.device), x)
 
     def call(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
         arguments, keywords = with_first(part.arguments, part.keywords, x)
         return first_output(module(*arguments, **keywords))
 
     sites = tuple(Site(layer, "input") for layer in layers if layer is not seen.ends[0])
-    behind = seen.behind.get(part.name, identity)
-    return Block(part.name or "network", part.module, sites, before, call, behind, any_length=False, keeps_strides=True)
+    return Block(part.name or "network", part.module, sites, before, call, seen.behind(part), False, keeps_strides=True)
 
 
-def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, earlier: float | None = None) -> Tensor:
+def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
     """Run the model's own code until the last of these parts is called; return the input of that part.
 
     Args:
@@ -504,14 +481,12 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, 
         row: an input of the network, (1, ...), for everything that runs before the last part but one.
         x: the output (N, ...) of the last part but one; if there is none, the network's input. It stays as it is, also
             if the network writes on it, as ``x += y`` does.
-        earlier: what all other outputs are, in the place of those for the row.
     """
     *before, last = parts
     x = x.clone()
     replaced: dict[nn.Module, Callable[..., Any]] = {}
     for part in before:
-        seen = None if earlier is None else torch.full_like(first_output(part.output), earlier)
-        given = _as_many(part.output, len(x), x if part is before[-1] else seen)
+        given = _as_many(part.output, len(x), x if part is before[-1] else None)
         replaced[part.module] = lambda *_, given=given, **__: given
     start = first_input(_as_many(row, len(x), None) if before else x)
     return first_argument(*reached(last.module, lambda: model(start), replaced))

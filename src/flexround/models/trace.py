@@ -7,7 +7,7 @@ classes are called and in whichever order they are registered.
 import contextlib
 import dataclasses
 import functools
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Callable, Container, Iterable, Sequence
 from typing import Any
 
 import torch
@@ -44,7 +44,7 @@ class Operation:
     function: Any
     given: Any
     reads: frozenset[int]
-    writes: int
+    writes: tuple[int, ...]
     elementwise: bool
     inside: nn.Module | None
 
@@ -90,9 +90,9 @@ class Trace(TorchDispatchMode):
         if reads and tensors:
             tagged = torch.Tag.pointwise in function.tags or function._schema.name in ELEMENTWISE
             elementwise = tagged and all(tensor.shape == tensors[0].shape for tensor in read)
-            first, *_ = [self.number(tensor) for tensor in tensors]
+            writes = tuple(self.number(tensor) for tensor in tensors)
             inside = self.inside[-1] if self.inside else None
-            self.operations.append(Operation(function, given, reads, first, elementwise, inside))
+            self.operations.append(Operation(function, given, reads, writes, elementwise, inside))
         return made
 
     def number(self, tensor: Tensor) -> int:
@@ -105,12 +105,30 @@ class Trace(TorchDispatchMode):
         """Return the number of the value that a tensor is, or None."""
         return self._numbers.get(id(tensor)) if isinstance(tensor, Tensor) else None
 
+    def forget(self) -> None:
+        """Free the tensors of the pass, of which no more are looked up."""
+        self._alive.clear()
+        self._numbers.clear()
+
     def _placed(self, tensor: Tensor, read: list[Tensor]) -> Any:
         number = self.value(tensor)
         if number is None:
             return tensor
         read.append(tensor)
         return Value(number)
+
+    def comes_from(self, value: int, other: int) -> bool:
+        """Whether a value depends on another one and on nothing else of the pass, such as its input or its weights."""
+        makers = {number: operation for operation in self.operations for number in operation.writes}
+        waiting, seen = [value], {other}
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                if number not in makers:
+                    return False
+                seen.add(number)
+                waiting += makers[number].reads
+        return True
 
     def elementwise_after(self, value: int) -> Callable[[Tensor], Tensor] | None:
         """Return all that the network does element by element with a value before it does anything else with it.
@@ -129,7 +147,7 @@ class Trace(TorchDispatchMode):
                     other in chosen for other in self.operations if other.reads & inner
                 ):
                     found = len(chosen)
-                inner.add(operation.writes)
+                inner.add(operation.writes[0])
         return functools.partial(_run, value, chosen[:found]) if found else None
 
 
@@ -141,13 +159,16 @@ def _run(value: int, operations: Sequence[Operation], x: Tensor) -> Tensor:
         if operation.function._schema.is_mutable:  # a gradient may need what it would write on
             arguments = (arguments[0].clone(), *arguments[1:])
         made = operation.function(*arguments, **keywords)
-        known[operation.writes] = x = made[0] if isinstance(made, tuple) else made
+        known[operation.writes[0]] = x = made[0] if isinstance(made, tuple) else made
     return x
 
 
 @torch.no_grad()
-def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module]) -> Trace:
-    """Run a model in evaluation mode on ``x`` (N, ...); return what it computed, with the calls of watched modules."""
+def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module], weights: Iterable[Tensor] = ()) -> Trace:
+    """Run a model in evaluation mode on ``x`` (N, ...); return what it computed, with the calls of watched modules.
+
+    What is computed of one of the ``weights`` alone counts as part of the pass.
+    """
     trace, reads = Trace(), list[int | None]()
 
     def enter(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
@@ -164,7 +185,9 @@ def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module]) -> Trace:
                 hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
         with trace:
-            trace.number(x)
+            for tensor in (x, *weights):
+                trace.number(tensor)
             output = model(x)
     trace.returned = {value for leaf in tensors(output) if (value := trace.value(leaf)) is not None}
+    trace.forget()
     return trace
