@@ -16,7 +16,7 @@ rule reconstruct:
         **get_gpu_resources("reconstruct"),
     shell:
         "python -m flexround.jobs reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
-        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} --cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
+        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule select:

@@ -32,7 +32,7 @@ from flexround.reconstruct import cache, codes
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.state import PACE, State
+from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
 from flexround.tasks.text import token_blocks
@@ -75,7 +75,6 @@ def _quantize_arguments(commands: Any) -> None:
     made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
-    made.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
     made.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
     made.add_argument(
         "--set",
@@ -122,9 +121,9 @@ def quantize(arguments: argparse.Namespace) -> None:
         device=device,
     )
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
-    limits = cache.limits(device, arguments.cache_mb, arguments.gpu_cache_mb)
+    gpu_bytes = cache.limit(device, arguments.gpu_cache_mb)
     if arguments.preflight:
-        print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, limits)), indent=1))
+        print(json.dumps(dataclasses.asdict(preflight(work, samples, gpu_bytes)), indent=1))
         return
     if family.blocks is None:
         _compare(work, samples[:1])
@@ -132,8 +131,8 @@ def quantize(arguments: argparse.Namespace) -> None:
     network = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
     read = json.dumps([inputs, network]) + samples.numpy().tobytes().hex()
     fingerprint = code_digest.fingerprint(work, read)
-    with State(directory, fingerprint, pace=PACE).opened() as state:
-        report = reconstruct(work, samples, state, limits)
+    with State(directory, fingerprint).opened() as state:
+        report = reconstruct(work, samples, state, gpu_bytes)
         origin = card.origin(name, str(recipe.rounding), str(arguments.model), samples, left(work, report))
         for clause in origin.left:
             log.warning("%s", clause)

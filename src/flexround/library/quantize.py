@@ -60,7 +60,6 @@ def quantize(
     state: str | Path | None = None,
     progress: bool = True,
     inplace: bool = False,
-    cache_mb: int | None = None,
     gpu_cache_mb: int | None = None,
     check: bool = True,
     **hyper: Any,
@@ -88,9 +87,7 @@ def quantize(
         progress: whether to show a bar.
         inplace: change ``model`` itself, also if an error ends the call, though nothing stays attached to it then; else
             it is copied and stays as it is.
-        cache_mb: of the host's memory for activations, which are in files below ``state`` if they take more; None for
-            half of it.
-        gpu_cache_mb: of the GPU's memory likewise; they are on the host if they take more.
+        gpu_cache_mb: of the GPU's memory for activations, which are on the host if they take more; None for half of it.
         check: whether ``save`` and ``export`` compare what they write with the network, on one input, and whether it
             is known before anything is learned that the network can be saved.
         **hyper: hyper-parameters that differ from the scale's for this recipe and architecture, such as ``iters`` or
@@ -144,7 +141,7 @@ def quantize(
                     mask=inputs.mask,
                 )
                 with unchanged(network):
-                    report, stored = _run(work, x, state, progress, cache.limits(where, cache_mb, gpu_cache_mb))
+                    report, stored = _run(work, x, state, progress, cache.limit(where, gpu_cache_mb))
                 source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
                 origin = card.origin(name, learned_by, source, x, left(work, report))
@@ -171,7 +168,7 @@ def _copied(model: nn.Module) -> nn.Module:
 
 
 def _run(
-    work: Reconstruction, x: Tensor, state: str | Path | None, progress: bool, limits: cache.Limits
+    work: Reconstruction, x: Tensor, state: str | Path | None, progress: bool, gpu_bytes: int
 ) -> tuple[list[dict[str, Any]], dict[str, codes.Part]]:
     """Learn all blocks on ``x`` (N, ...); return the report, and the stored parts, which the model then has."""
     steps = len(work.blocks) * (2 if work.recipe.a_bits and not work.joint else 1)
@@ -182,7 +179,7 @@ def _run(
             bar.update()
 
         with _state(work, x, state).opened() as opened:
-            report = reconstruct(work, x, opened, limits, listener)
+            report = reconstruct(work, x, opened, gpu_bytes, listener)
             parts = {entry["file"]: opened.part(entry) for entry in opened.entries}
     codes.fill(parts.values(), work.model, work.blocks, work.device)  # as it is stored, not as it was learned
     return report, parts

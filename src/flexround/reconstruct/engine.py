@@ -8,7 +8,6 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -34,7 +33,7 @@ def reconstruct(
     job: Reconstruction,
     samples: Tensor,
     state: State,
-    limits: cache.Limits | None = None,
+    gpu_bytes: int | None = None,
     done_block: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
@@ -42,7 +41,7 @@ def reconstruct(
     Args:
         job, samples: model and settings; (N, ...) inputs of the first block.
         state: opened state directory; finished blocks in it are not computed again.
-        limits: of the memory that caches may take; None for those of ``cache.limits``.
+        gpu_bytes: of a GPU's memory that caches may take; None for ``cache.limit``.
         done_block: called with the record of each block when it is done.
 
     Returns:
@@ -53,20 +52,18 @@ def reconstruct(
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight that can't be quantized, too little room on the disk for the caches, or in memory for a
-            block, or a GPU that is lost.
+        InputError: a weight that can't be quantized, too little room on the disk or in memory, or a GPU that is lost.
     """
     job.model.requires_grad_(False)
     owners = places(job.model)
     inside = [within(block.module, owners) for block in job.blocks]
-    store = place_caches(job, samples, state.room, limits)
+    store = place_caches(job, samples, gpu_bytes)
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
     phases: list[Phase] = [WeightPhase(job, samples, store)]
     if job.recipe.a_bits and not job.joint:
         phases.append(StepPhase(job, samples, store))
-    state.spread(len(phases) * len(job.blocks), cache.CARRIED * store.largest)
     for phase in phases:
         done = sum(entry["position"].startswith(f"{phase.name}/") for entry in state.entries)
         if done == len(job.blocks):
@@ -75,7 +72,7 @@ def reconstruct(
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
                 what = f"block {job.blocks[index].name}, phase {phase.name}, activations {store}"
-                with hardware.enough(what, *_smaller(job, store, state.room)), unchanged(job.blocks[index].module):
+                with hardware.enough(what, *_smaller(job, store)), unchanged(job.blocks[index].module):
                     learned, carry, record = _timed(phase, index, carry, state)
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
@@ -88,7 +85,6 @@ def reconstruct(
             state.commit(f"{phase.name}/{index:03d}", part, carry, record)
             done_block(record)
             memory.return_freed_memory()
-    state.join()
     return [entry["record"] for entry in state.entries if "record" in entry]
 
 
@@ -122,9 +118,7 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     return [f"{what}: {some(names)}" for what, names in said if names]
 
 
-def place_caches(
-    job: Reconstruction, samples: Tensor, directory: Path | None, limits: cache.Limits | None = None
-) -> cache.Store:
+def place_caches(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = None) -> cache.Store:
     """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``.
 
     Raises:
@@ -137,7 +131,8 @@ def place_caches(
     row = max(shape.numel() for shape in shapes)
     dtype = getattr(torch, job.hyper.cache_dtype)
     keeps = any(block.keeps_strides for block in job.blocks)
-    return cache.plan(row, len(samples), job.device, dtype, directory, limits or cache.limits(job.device), keeps)
+    most = cache.limit(job.device) if gpu_bytes is None else gpu_bytes
+    return cache.plan(row, len(samples), job.device, dtype, most, keeps)
 
 
 @torch.no_grad()
@@ -173,17 +168,12 @@ def _earlier(state: State, index: int) -> Result:
     return earlier
 
 
-def _smaller(job: Reconstruction, store: cache.Store, room: Path | None) -> list[str]:
-    """Return the settings that lower what a block needs of the memory, those that change no number first.
-
-    ``room`` is the directory where activations may lie in files; None: nothing is written.
-    """
+def _smaller(job: Reconstruction, store: cache.Store) -> list[str]:
+    """Return the settings that lower what a block needs of the memory, those that change no number first."""
     hyper, ways = job.hyper, []
     if store.device.type == "cuda":
         ways.append("gpu-cache-mb 0 (activations in the host's memory)")
-    elif job.device.type == "cpu" and store.directory is None and room is not None:
-        ways.append("cache-mb 0 (activations in files)")
-    if store.directory is None and hyper.cache_dtype == "float32":
+    if hyper.cache_dtype == "float32":
         ways.append("cache_dtype bfloat16")
     if hyper.precision in ("float32", "tf32"):
         ways.append("precision bfloat16")
