@@ -76,7 +76,7 @@ def twice(run: Run, out: Path) -> None:
     job = ReconstructJob.read(layout.job_file(layout.quantized_dir(run)))
     hyper = job.hyper.model_copy(update={"iters": 2 * job.hyper.iters, "a_iters": 2 * job.hyper.a_iters})
     test = EvaluateJob.read(layout.job_file(layout.evaluated_dir(run)))
-    limits = {"jobs_per_gpu": 1, "cache_mb": None, "gpu_cache_mb": None, "state_gb": 32.0, "preflight": False}
+    limits = {"jobs_per_gpu": 1, "gpu_cache_mb": None, "preflight": False}
     for stage, changed in (
         (reconstruct, job.model_copy(update={"hyper": hyper, "out": network})),
         (evaluate, test.model_copy(update={"network": network, "out": evaluated})),

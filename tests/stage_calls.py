@@ -29,8 +29,8 @@ CHAINS = {
 
 def call(stage, inputs, **options):
     """Run a stage with its job file."""
-    usual = {"threads": 1, "gpus": 0, "jobs_per_gpu": 1, "state": Path(".state"), "state_gb": 32.0}
-    usual |= {"cache_mb": None, "gpu_cache_mb": None, "preflight": False, "confirm": lambda: None}
+    usual = {"threads": 1, "gpus": 0, "jobs_per_gpu": 1, "state": Path(".state")}
+    usual |= {"gpu_cache_mb": None, "preflight": False, "confirm": lambda: None}
     importlib.import_module(f"flexround.stages.{stage}").run(Namespace(job=Path(inputs["job"]), **usual | options))
 
 
