@@ -30,6 +30,7 @@ from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.fold_bn import fold_as_traced
 from flexround.models.surgery.preprocess import prepare
 from flexround.models.tensors import outputs_apart, places, tensors, unchanged
+from flexround.models.trace import traced
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
@@ -115,13 +116,15 @@ def quantize(
             refuse_unweighted(params, values, sources, made.__qualname__)
 
         def attempt() -> tuple[Reconstruction, Quantized]:
-            network = merged(model if inplace else _copied(model))
+            network = merged(model if inplace else _copied(model, inputs.x[:1]))
             _make_writable(network)
             fresh = probe.outline(network) if check else None
             network = network.eval().to(where)
             with _float32(network):
-                folded = _fold(network, given, family, inputs.x[:1].to(where))
-                with unchanged(network):
+                tried = f"{type(network).__name__}, compared with its blocks"
+                with hardware.enough(tried, "samples of smaller size"):
+                    folded = _fold(network, given, family, inputs.x[:1].to(where))
+                with hardware.enough(tried, "samples of smaller size"), unchanged(network):
                     x = _laid_out(network, inputs.x, where)
                     read = auto_blocks.first_input(x)
                     seen = None if fresh is None else _refuse_unsaved(network, fresh, folded, given, read)
@@ -157,14 +160,28 @@ def quantize(
     return quantized
 
 
-def _copied(model: nn.Module) -> nn.Module:
-    """Return a copy of a model; InputError if it can't be copied."""
+def _copied(model: nn.Module, x: Tensor) -> nn.Module:
+    """Return a copy of a model; ``x`` (1, ...) is a sample.
+
+    Raises:
+        InputError: it can't be copied, or the copy computes with weights of the original, to which a replaced
+            ``forward`` or a hook refers.
+    """
     try:
-        return copy.deepcopy(model)
+        made = copy.deepcopy(model)
     except Exception as error:  # of any kind: it is the user's code
         raise InputError(
             f"{type(model).__name__}: can't be copied ({error}); remove what it keeps of a call, or {IN_PLACE}"
         ) from error
+    own = ("forward", "_forward_hooks", "_forward_pre_hooks")
+    if any(vars(module).get(key) for module in model.modules() for key in own):
+        x = auto_blocks.first_input(x).to(next((value.device for value in model.parameters()), x.device))
+        if traced(made.eval(), x, (), list(model.parameters())).reads_weights:
+            raise InputError(
+                f"{type(model).__name__}: a copy computes with the original's weights (a replaced forward, a hook); "
+                f"{IN_PLACE}"
+            )
+    return made
 
 
 def _run(
@@ -360,18 +377,23 @@ def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.dev
     if family.blocks is None:
         return []
     name = type(model).__name__
-    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
-        try:
-            found = imports.load(family.blocks)(model)
-        except Exception as error:  # of any kind: it looks for modules that are not there
-            log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
-            return []
-        try:
-            auto_blocks.check(model, found, inputs, device)
-        except InputError as error:
-            log.info("%s: is not cut as its architecture is: %s", name, error)
-            return []
+    try:
+        found = imports.load(family.blocks)(model)
+        auto_blocks.check(model, found, _extremes(inputs), device)
+    except Exception as error:  # of any kind: it looks for modules that are not there
+        structure.refuse_memory(error)
+        log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
+        return []
     return found
+
+
+def _extremes(inputs: Inputs) -> Inputs:
+    """Return the samples with the least and most padding, else the first two: a known network needs no more."""
+    if inputs.mask is None:
+        return Inputs(inputs.x[: auto_blocks.TRIED])
+    lengths = inputs.mask.sum(1)
+    rows = [int(lengths.argmax()), int(lengths.argmin())]
+    return Inputs(inputs.x[rows], inputs.mask[rows])
 
 
 @torch.no_grad()
@@ -382,15 +404,14 @@ def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, d
         InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
     x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
-    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
-        if callable(blocks):
-            found = list(blocks(model))
-            if not found or not all(isinstance(block, Block) for block in found):
-                raise InputError("blocks: the function has to return a list of flexround.Block")
-        else:
-            found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
-            log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
-        auto_blocks.check(model, found, inputs, device)
+    if callable(blocks):
+        found = list(blocks(model))
+        if not found or not all(isinstance(block, Block) for block in found):
+            raise InputError("blocks: the function has to return a list of flexround.Block")
+    else:
+        found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
+        log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
+    auto_blocks.check(model, found, inputs, device)
     return found
 
 

@@ -233,7 +233,10 @@ def verified(
     if kind is None:
         found, most = reloaded(fresh, *facts, model, x, wanted), 0.0 if "cpu" in output.machine else probe.CLOSE
     else:
-        found = imports.load(READERS[kind])(quantized, directory, x)
+        try:
+            found = imports.load(READERS[kind])(quantized, directory, x)
+        except Exception as error:  # of any kind: of the tool or the model's own code
+            raise InputError(f"export {kind}: what was written can't be run: {error}") from error
         most = probe.tolerance(output.machine, bool(quantized.recipe.a_bits))
     both = [
         (one[: len(other)], other) if one.ndim and other.ndim else (one, other)  # a file of a fixed batch gives fewer

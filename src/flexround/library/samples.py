@@ -94,7 +94,7 @@ def _real(mask: Tensor, where: str) -> Tensor:
         InputError: a row has no real token.
     """
     real = mask == 0 if mask.is_floating_point() and (mask < 0).any() else mask.bool()
-    if not real.any(1).all():
+    if not real.any(-1).all():
         raise InputError(f"{where}: {MASK} leaves a row without a token; 1 stands for a real token, 0 for padding")
     return real
 

@@ -67,6 +67,7 @@ class Trace(TorchDispatchMode):
         operations: those that depend on the input, in order.
         calls: of the watched modules, in the order of their returns.
         returned: the values that the network returns.
+        weights: numbers of the tensors that count as values from the start.
     """
 
     def __init__(self) -> None:
@@ -74,6 +75,7 @@ class Trace(TorchDispatchMode):
         self.operations: list[Operation] = []
         self.calls: list[ModuleCall] = []
         self.returned: set[int] = set()
+        self.weights: set[int] = set()
         self.inside: list[nn.Module] = []
         self._numbers: dict[int, int] = {}  # of a tensor, by its identity
         self._alive: list[Tensor] = []  # so that no identity is given twice
@@ -104,6 +106,11 @@ class Trace(TorchDispatchMode):
     def value(self, tensor: Any) -> int | None:
         """Return the number of the value that a tensor is, or None."""
         return self._numbers.get(id(tensor)) if isinstance(tensor, Tensor) else None
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether an operation reads one of the ``weights``."""
+        return any(operation.reads & self.weights for operation in self.operations)
 
     def forget(self) -> None:
         """Free the tensors of the pass, of which no more are looked up."""
@@ -185,8 +192,8 @@ def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module], weights: 
                 hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
                 hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
         with trace:
-            for tensor in (x, *weights):
-                trace.number(tensor)
+            trace.number(x)
+            trace.weights = {trace.number(tensor) for tensor in weights}
             output = model(x)
     trace.returned = {value for leaf in tensors(output) if (value := trace.value(leaf)) is not None}
     trace.forget()

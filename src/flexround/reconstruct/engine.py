@@ -101,7 +101,7 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     floating = [name for record in report for name in record.get("floating", ())]
     floating += matrices(job.model, [name for name in owners if name not in inside])
     inputs = [name for record in report for name in record.get("inputs", ())]
-    learned = [record for record in report if "error_soft" in record]
+    learned = [record for record in report if record["learned"] and "error_soft" in record]
     bad = [
         record["block"]
         for record in learned
