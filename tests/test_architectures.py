@@ -66,7 +66,7 @@ def test_a_transformer_is_quantized_by_structure_with_padding_saved_and_loaded(n
     sizes, blocks = KINDS[name]
     images = torch.randn(6, 3, 32, 32, generator=torch.Generator().manual_seed(0))
     inputs = {"pixel_values": images} if "ForImage" in name else padded()
-    found = flexround.quantize(build(name, sizes), inputs, "q-flexround-w8a8", **FEW)
+    found = flexround.quantize(build(name, sizes), inputs, "q-flexround-w8a8", **FEW | {"lr": 2e-2})
     assert len(found.report) == blocks
     assert all(record["learned"] and not record["nearest"] for record in found.report)
     loaded = flexround.load(found.save(tmp_path / "saved"), build(name, sizes))

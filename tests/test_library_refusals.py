@@ -112,7 +112,7 @@ def test_outputs_of_all_kinds_are_compared(output):
 
 def test_a_batch_norm_that_runs_behind_an_activation_stays(tmp_path):
     model, x = made(lambda: After("tensor")), pictures()
-    found = flexround.quantize(model, x, "b-rtn-w8", stem_bits=8, head_bits=8, **FEW)
+    found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
     assert isinstance(found.model.norm, nn.BatchNorm2d)
     assert (found(x) - model(x)).abs().max() < 0.02 * model(x).abs().max()
     assert torch.equal(flexround.load(found.save(tmp_path / "out"), made(lambda: After("tensor")))(x), found(x))
