@@ -335,6 +335,10 @@ def test_a_setting_counts_whatever_the_times_of_results(project):
     assert planned() == {}
     with project.edited(("little.yaml", "lr: 2.0e-3", "lr: 3.0e-3")):
         assert planned() == {"reconstruct": 1, "evaluate": 1} | PUBLISHED
+        verified = project.stage("verify", "--scale", "little.yaml").stdout
+        assert re.findall(r"(.*): made with other", verified) == [
+            "results/little/quantized/imagenet/resnet8/b-flexround-w4/seed0"
+        ]
         project.snakemake("results/little/quantized/imagenet/resnet8/b-flexround-w4/seed0")
         assert planned() == {"evaluate": 1} | PUBLISHED
         project.snakemake(TABLE.replace("/", "/little/"))
