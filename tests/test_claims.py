@@ -222,10 +222,10 @@ def test_a_claim_about_nothing_is_refused(tmp_path: Path, changes: dict[str, obj
 
 def test_the_file_of_a_claim_about_nothing_is_named(tmp_path: Path) -> None:
     with contextlib.chdir(tmp_path):
-        path = Path(resolve.inputs(Plan(loaded("real")), "claims")["job"])
+        path = Path(resolve.job(Plan(loaded("real")), "claims").file)
         path.write_text(path.read_text().replace('"real 1"', '"real 9"', 1))
         with pytest.raises(SettingsError, match=r"^claims-real\.yaml: joint-s1-beats-adaround: place 'real 9'"):
-            call("claims", {"job": path})
+            call("claims", path)
 
 
 def test_a_bad_bound_is_refused() -> None:
@@ -312,7 +312,7 @@ def test_equal_rows_of_the_same_runs_are_no_copies() -> None:
 def test_who_made_one_table_gets_the_claims_about_it(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     fill(tmp_path / "results", OF_RUNS["table12"], Q_W8A8)
     with contextlib.chdir(tmp_path):
-        call("claims", resolve.inputs(Plan(loaded("mini")), "claims"))
+        call("claims", resolve.job(Plan(loaded("mini")), "claims").file)
     names = ("claims.csv", "errata.csv", "claims.html")
     text, mistakes, page = ((tmp_path / "results/mini" / name).read_text() for name in names)
     lines = list(csv.DictReader(text.splitlines()))
@@ -345,7 +345,7 @@ def test_what_is_no_complete_table_or_figure_is_not_run_whatever_lies_there(tmp_
         (Plan(lacking, selected), set()),
     ):
         with contextlib.chdir(tmp_path):
-            call("claims", resolve.inputs(plan, "claims"))
+            call("claims", resolve.job(plan, "claims").file)
         lines = csv.DictReader((tmp_path / "results/mini/claims.csv").read_text().splitlines())
         run = {line["place"] for line in lines if line["verdict"] != "not run"}
         assert run & {"figure 7", "table 12"} == places
