@@ -121,7 +121,7 @@ class Part:
 def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
     """Return copies of the results for some tensors of a model, and of its other tensors with these ``names``.
 
-    No two of them share memory, as tied tensors do, or an unlearned step and its initial value: a file refuses that.
+    Tied tensors have one copy.
 
     Raises:
         InputError: a value is none that may be stored.
@@ -131,9 +131,11 @@ def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
     for name, (owner, leaf) in others.items():
         if leaf in owner._parameters and _not_finite(getattr(owner, leaf)).any():
             raise InputError(f"{PARAMETER}{name} holds NaN or Inf; look for them in the checkpoint")
+    values = {name: getattr(*place) for name, place in others.items()}
+    copies = {value: _on_cpu(value) for value in set(values.values())}
     made = Part(
         {key: _copied(stored) for key, stored in quantized.items()},
-        {name: _on_cpu(getattr(*place)) for name, place in others.items()},
+        {name: copies[value] for name, value in values.items()},
     )
     made.check()
     return made
@@ -205,6 +207,8 @@ def unpack(planes: Tensor, qmin: int, shape: Iterable[int]) -> Tensor:
 def encode(content: Part) -> bytes:
     """Return the bytes of a part's file."""
     tensors, grids = content.tensors(), dict[str, dict[str, Any]]()
+    once = {value: key for key, value in tensors.items()}
+    tensors = {key: value if once[value] == key else value.clone() for key, value in tensors.items()}  # tied ones
     for key, stored in content.quantized.items():
         low, high = stored.grid.qmin, stored.grid.qmax
         grids[key] = {"qmin": low, "qmax": high}

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -19,7 +20,7 @@ from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, on, slices
 from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
 from flexround.reconstruct.initial import calibrate
-from flexround.reconstruct.inputs import ends, layer_inputs, unquantized
+from flexround.reconstruct.inputs import LayerInputs, ends, unquantized
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
@@ -204,6 +205,10 @@ class _Layer:
         same = step.shape == given.shape and torch.allclose(step, given, rtol=SAME, atol=0)
         return same and torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
 
+    def on_grid(self) -> bool:
+        """Whether the weight as learned is the codes times the step: then it is stored as it is."""
+        return torch.equal(self.returned("forward"), self.returned("codes") * self.rounding.final_grid().step)
+
     def returned(self, call: str) -> Tensor:
         """Return what ``forward`` or ``codes`` of the rounding makes of the weight.
 
@@ -262,7 +267,7 @@ class WeightPhase(Phase):
         if job.joint:
             record["inputs"] = self.unquantized(index, quantized)
         record["error_rtn"] = self._attach(index, layers, quantized, target)
-        learned: list[str] = []
+        learned, alike = list[str](), False  # whether the block's codes are what was learned
         if self.learns(index):
             seen = self._fit(block, layers, quantized)
             with torch.no_grad():
@@ -272,7 +277,8 @@ class WeightPhase(Phase):
             if job.hyper.iters:
                 facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 record |= facts
-                record["error_soft"] = self.block_error(block, quantized, target)
+                alike = all(layer.on_grid() for layer in layers)
+                record["error_soft"] = math.nan if alike else self.block_error(block, quantized, target)
             learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
         learned = [layer.name for layer in layers if layer.name in learned and not layer.nearest()]
         record["learned"] = bool(learned)
@@ -285,6 +291,8 @@ class WeightPhase(Phase):
         del full  # a cache less while the output becomes one
         output = self.forward(block, quantized)
         record["error_hard"] = self.error(block, lambda rows, _: on(job.device, output[rows]), target)
+        if alike:
+            record["error_soft"] = record["error_hard"]
         return found, {"full": target, "quantized": output}, record
 
     def _layer(self, module: nn.Module, end: End | None) -> _Layer:
@@ -325,19 +333,19 @@ class WeightPhase(Phase):
         Raises:
             NumericalError: a rounding can't make use of it, with the layer.
         """
-        seen: set[nn.Module] = set()
+        seen, inputs = set[nn.Module](), None
         for layer in layers:
             if layer.rounding.needs_inputs:
-                inputs = layer_inputs(self.job, block, layer.module, x)
-                for first in itertools.islice(inputs, 1):
-                    seen.add(layer.module)
-                    inputs = itertools.chain([first], inputs)
+                if inputs is None or not inputs.serve(layer.module):
+                    inputs = LayerInputs(self.job, block, layer.module, x, inputs)
                 try:
                     layer.rounding.fit(layer.weight().clone(), inputs)
                 except ValueError as error:
                     raise NumericalError(
                         f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
                     ) from error
+                if inputs.any():
+                    seen.add(layer.module)
         return seen
 
     def _learn(
