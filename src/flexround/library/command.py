@@ -205,7 +205,7 @@ def network(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
         InputError: no such directory, or neither class exists.
     """
     config = configuration(directory)
-    named = getattr(transformers, (config.architectures or [""])[0], None)
+    named: Any = getattr(transformers, (config.architectures or [""])[0], None)
     try:
         if isinstance(config, getattr(named, "config_class", None) or ()):
             return named._from_config(config, dtype=kind).eval()
