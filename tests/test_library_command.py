@@ -86,7 +86,9 @@ def test_a_directory_is_quantized_from_its_files_with_an_adapter_or_by_structure
     assert not list((directory.parent / "state").iterdir())
     found = flexround.load(out, decoder(kind))
     rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
-    whole = flexround.quantize(decoder(kind), rows, "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
+    whole = flexround.quantize(
+        decoder(kind), rows, "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters, "w_scheme": "symmetric"}
+    )
     assert torch.equal(found(rows).logits, whole(rows).logits), "as in memory"
     with pytest.raises(InputError, match="out: not empty"):
         command.quantize(command_line(directory))
@@ -111,7 +113,7 @@ def test_a_directory_gives_the_codes_of_the_library(directory, name, more):
     command.quantize(command_line(directory, "--set", "a_iters=2"))
     found = flexround.load(directory.parent / "out", small(name, **more))
     rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
-    whole = flexround.quantize(small(name, **more), rows, "q-flexround-w8a8", **FEW)
+    whole = flexround.quantize(small(name, **more), rows, "q-flexround-w8a8", **FEW, w_scheme="symmetric")
     assert found.origin.left == whole.origin.left
     assert torch.equal(found(rows)[0], whole(rows)[0])
 
@@ -186,7 +188,7 @@ def exported(directory, kind):
 
 
 def test_what_was_quantized_is_exported_from_its_files(directory):
-    symmetric = ("--recipe", "b-flexround-w4", "--set", "w_scheme=symmetric", "--set", "w_granularity=group")
+    symmetric = ("--recipe", "b-flexround-w4", "--set", "w_granularity=group")
     texts = {
         "generation_config.json": '{"eos_token_id": [2, 3], "top_p": 0.9}',
         "chat_template.jinja": "{{ messages }}",
@@ -228,7 +230,9 @@ def test_a_preflight_writes_nothing_and_a_tokenizer_needs_no_token_to_pad_with(d
     path = directory / "tokenizer.json"
     path.write_text(path.read_text().replace("<pad>", "<|begin_of_text|>"))
     command.quantize(command_line(directory, "--preflight"))
-    assert json.loads(capsys.readouterr().out)["hours"] >= 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["hours"] >= 0
+    assert [kind for kind, word in said["exports"].items() if word == "possible"] == ["compressed-tensors", "onnx"]
     assert {path.name for path in directory.parent.iterdir()} == {"model", "text"}
 
 

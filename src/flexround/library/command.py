@@ -47,6 +47,7 @@ COMPANIONS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
     *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),  # of older directories
 )
+SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
 LENGTH = 2048  # tokens of a block of text
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
@@ -114,10 +115,17 @@ def quantize(arguments: argparse.Namespace) -> None:
     if arguments.out.is_file() or (arguments.out.exists() and any(arguments.out.iterdir())):
         raise InputError(f"{arguments.out}: not empty; choose another directory")
     length = _length(arguments.model, arguments.length)
+    with weightless():
+        model: Any = network(arguments.model)
+    family, own = settings.family(model, TRACED["input_ids"]), _values(arguments.set)
+    hyper, sources = settings.resolve(params, name, recipe, family, arguments.samples, device, own)
+    if sources["w_scheme"] in {rule.source for rule in params.defaults.hyper}:
+        hyper, sources = hyper.model_copy(update={"w_scheme": "symmetric"}), sources | {"w_scheme": SYMMETRIC}
+    exports = dict.fromkeys(EXPORTS, "possible") | settings.unfit(recipe, hyper)
+    log.info("exports: %s", "; ".join(f"{kind}: {words}" for kind, words in exports.items()))
     samples = calibration(arguments.model, arguments.text, arguments.samples, length, arguments.seed)
-    model, files = _opened(arguments.model)
-    first, family = described(model), settings.family(model, samples)
-    hyper, sources = settings.resolve(params, name, recipe, family, len(samples), device, _values(arguments.set))
+    model, files = _opened(arguments.model, model)
+    first = described(model)
     blocks, weights = _cut(model, files, family, samples, device)
     work = Reconstruction(
         model=model,
@@ -132,12 +140,13 @@ def quantize(arguments: argparse.Namespace) -> None:
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
     limits = cache.limits(device, arguments.cache_mb, arguments.gpu_cache_mb)
     if arguments.preflight:
-        print(json.dumps(dataclasses.asdict(preflight(work, samples, directory, limits)), indent=1))
+        forecast = dataclasses.asdict(preflight(work, samples, directory, limits))
+        print(json.dumps(forecast | {"exports": exports}, indent=1))
         return
     read_files = files.files if files else sorted(arguments.model.glob("*model*.[sbj]*"))  # safetensors, bin, json
     inputs = {path.name: artifacts.sha256(path) for path in read_files}
-    network = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
-    read = json.dumps([inputs, network]) + samples.numpy().tobytes().hex()
+    computes = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
+    read = json.dumps([inputs, computes]) + samples.numpy().tobytes().hex()
     fingerprint = code_digest.fingerprint(work, read)
     with State(directory, fingerprint, pace=PACE).opened() as state:
         report = reconstruct(work, samples, state, limits)
@@ -246,8 +255,8 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     return torch.stack([chosen, torch.zeros_like(chosen)], 1)
 
 
-def _opened(directory: Path) -> tuple[nn.Module, Shards | None]:
-    """Return the model of a directory without values and its files, or with values if transformers has to convert them.
+def _opened(directory: Path, model: Any) -> tuple[nn.Module, Shards | None]:
+    """Return a model without values and the files of its directory, or with values if transformers has to convert them.
 
     So it is with experts, which files hold one by one and models in one tensor, with names of older models, and with
     weights that another class saved.
@@ -255,8 +264,6 @@ def _opened(directory: Path) -> tuple[nn.Module, Shards | None]:
     Raises:
         InputError: as in ``Shards``, if transformers can't read the files either, or leaves tensors of layers over.
     """
-    with weightless():
-        model: Any = network(directory)
     try:
         return model, Shards(directory, model)
     except ForeignError as error:
