@@ -10,7 +10,7 @@ import tokenizers
 import torch
 import transformers
 from own_networks import FEW, llama, words
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 from test_library_export import run_onnx
 from transformers.models.qwen3 import modeling_qwen3
 
@@ -38,6 +38,14 @@ def command_line(directory, *more):
     given = ["--text", str(directory.parent / "text"), "--out", str(directory.parent / "out"), "--samples", "16"]
     given += ["--length", "12", "--recipe", "q-flexround-w8a8", "--state", str(directory.parent / "state")]
     return command.parser().parse_args(["quantize", str(directory), *given, "--set", "iters=4", *more])
+
+
+def small(name, **more):
+    """A small network of transformers, with the head that its class has."""
+    torch.manual_seed(0)
+    kind = getattr(transformers, name)
+    sizes = {"vocab_size": 11, "hidden_size": 16, "intermediate_size": 24, "num_hidden_layers": 2, "pad_token_id": 0}
+    return kind(kind.config_class(**sizes | {"num_attention_heads": 2, "max_position_embeddings": 12} | more)).eval()
 
 
 def decoder(kind):
@@ -78,10 +86,69 @@ def test_a_directory_is_quantized_from_its_files_with_an_adapter_or_by_structure
     assert not list((directory.parent / "state").iterdir())
     found = flexround.load(out, decoder(kind))
     rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
-    whole = flexround.quantize(decoder(kind), rows, "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters})
+    whole = flexround.quantize(
+        decoder(kind), rows, "q-flexround-w8a8", **FEW | {"a_iters": found.hyper.a_iters, "w_scheme": "symmetric"}
+    )
     assert torch.equal(found(rows).logits, whole(rows).logits), "as in memory"
     with pytest.raises(InputError, match="out: not empty"):
         command.quantize(command_line(directory))
+
+
+EXPERTS = {"num_local_experts": 4, "num_experts_per_tok": 2, "num_key_value_heads": 2}
+
+
+@pytest.mark.filterwarnings("ignore:in floating point", "ignore:inputs in floating point")
+@pytest.mark.parametrize(
+    ("name", "more"),
+    [
+        ("MixtralForCausalLM", EXPERTS),  # files hold each expert, the model has all in one tensor
+        ("MambaForCausalLM", {"state_size": 4}),  # multiplies with a layer that it does not call
+        ("BertForMaskedLM", {}),
+        ("RobertaForSequenceClassification", {"max_position_embeddings": 14}),  # no layer runs without the embeddings
+        ("T5EncoderModel", {"d_model": 16, "d_ff": 24, "d_kv": 8, "num_layers": 2, "num_heads": 2}),
+    ],
+)
+def test_a_directory_gives_the_codes_of_the_library(directory, name, more):
+    store(small(name, **more), directory)
+    command.quantize(command_line(directory, "--set", "a_iters=2"))
+    found = flexround.load(directory.parent / "out", small(name, **more))
+    rows = command.calibration(directory, directory.parent / "text", 16, 12, 0)[:, 0]
+    whole = flexround.quantize(small(name, **more), rows, "q-flexround-w8a8", **FEW, w_scheme="symmetric")
+    assert found.origin.left == whole.origin.left
+    assert torch.equal(found(rows)[0], whole(rows)[0])
+
+
+def test_names_of_other_models_are_converted_only_whole(directory):
+    """bert-base-uncased: both heads of pretraining, and norms as they were named in TensorFlow."""
+    store(small("BertForPreTraining"), directory)
+    content, path = json.loads((directory / "config.json").read_text()), directory / "model.safetensors"
+    (directory / "config.json").write_text(json.dumps(content | {"architectures": ["BertForMaskedLM"]}))
+    stored = {name: value for file in directory.glob("*.safetensors") for name, value in load_file(file).items()}
+    for each in directory.glob("*.safetensors*"):
+        each.unlink()
+    old = {name.replace("LayerNorm.weight", "LayerNorm.gamma"): value for name, value in stored.items()}
+    save_file(old, path, {"format": "pt"})
+    command.quantize(command_line(directory, "--recipe", "b-rtn-w4"))
+    for lost in (old.keys() - {"bert.encoder.layer.1.output.dense.weight"}, old):
+        more = {"bert.encoder.layer.2.output.dense.weight": torch.ones(16, 24)} if lost is old else {}
+        save_file({name: old[name] for name in lost} | more, path, {"format": "pt"})
+        with pytest.raises(InputError):
+            command.quantize(command_line(directory, "--out", str(directory.parent / "other")))
+
+
+@pytest.mark.parametrize("which", ["AutoConfig", "AutoModelForCausalLM", "AutoTokenizer"])
+def test_no_code_of_a_directory_runs(directory, monkeypatch, which):
+    (directory / "own.py").write_text(f"open({str(directory.parent / 'ran')!r}, 'w')\nclass Own: pass\n")
+    named = {"auto_map": {which: ["own.Own", None] if which == "AutoTokenizer" else "own.Own"}}
+    config = {"model_type": {"AutoConfig": "own", "AutoTokenizer": "llama"}.get(which, "vit")}
+    (directory / "config.json").write_text(json.dumps(config | named))
+    if which == "AutoTokenizer":
+        (directory / "tokenizer_config.json").write_text(json.dumps({"tokenizer_class": "Own"} | named))
+        (directory / "tokenizer.json").rename(directory / "vocab.json")
+    monkeypatch.setattr("builtins.input", lambda _: "yes")
+    with pytest.raises(InputError):
+        command.quantize(command_line(directory))
+    assert not (directory.parent / "ran").exists()
 
 
 @pytest.mark.parametrize("alike", [True, False], ids=["streamed", "in memory"])
@@ -104,7 +171,7 @@ def test_layers_that_read_more_than_the_one_before_are_refused_before_anything_i
         monkeypatch.setattr(command, "Streamed", refuse)
     monkeypatch.setattr(command, "reconstruct", None)
     store(decoder("Qwen3"), directory)
-    with pytest.raises(InputError, match=r"Qwen3ForCausalLM: its layers one after the other don't compute.*blocks="):
+    with pytest.raises(InputError, match="blocks="):
         command.quantize(command_line(directory))
     assert {path.name for path in directory.parent.iterdir()} == {"model", "text"}
 
@@ -121,7 +188,7 @@ def exported(directory, kind):
 
 
 def test_what_was_quantized_is_exported_from_its_files(directory):
-    symmetric = ("--recipe", "b-flexround-w4", "--set", "w_scheme=symmetric", "--set", "w_granularity=group")
+    symmetric = ("--recipe", "b-flexround-w4", "--set", "w_granularity=group")
     texts = {
         "generation_config.json": '{"eos_token_id": [2, 3], "top_p": 0.9}',
         "chat_template.jinja": "{{ messages }}",
@@ -163,7 +230,9 @@ def test_a_preflight_writes_nothing_and_a_tokenizer_needs_no_token_to_pad_with(d
     path = directory / "tokenizer.json"
     path.write_text(path.read_text().replace("<pad>", "<|begin_of_text|>"))
     command.quantize(command_line(directory, "--preflight"))
-    assert json.loads(capsys.readouterr().out)["hours"] >= 0
+    said = json.loads(capsys.readouterr().out)
+    assert said["hours"] >= 0
+    assert [kind for kind, word in said["exports"].items() if word == "possible"] == ["compressed-tensors", "onnx"]
     assert {path.name for path in directory.parent.iterdir()} == {"model", "text"}
 
 
@@ -178,7 +247,7 @@ def test_a_preflight_writes_nothing_and_a_tokenizer_needs_no_token_to_pad_with(d
         (["--recipe", "q-flexround-w8"], "recipe 'q-flexround-w8'"),
         (["--text", "/nowhere"], "/nowhere: can't be read"),
         (["--out", "/etc/hostname"], "/etc/hostname: not empty; choose another directory"),
-        (["--length", "13"], "--length 13: .*model has 12 positions; give no more"),
+        (["--length", "13"], "--length 13: .*model supports at most 12"),
     ],
 )
 def test_a_wrong_command_is_one_message(directory, change, message):
@@ -228,11 +297,17 @@ def test_other_models_and_lost_files_are_refused(directory):
     with pytest.raises(InputError, match="model"):
         command.quantize(command_line(directory))
     (directory / "config.json").write_text('{"model_type": "vit"}')
-    with pytest.raises(InputError, match=r"config\.json: not a causal language model's: .*ViTConfig"):
+    with pytest.raises(InputError, match=r"config\.json: transformers has no such language model: .*ViTConfig"):
         command.quantize(command_line(directory))
     (directory / "config.json").unlink()
     with pytest.raises(InputError, match=r"config\.json: missing; give a directory"):
         command.quantize(command_line(directory))
+
+
+@pytest.mark.parametrize("wrong", ["--length=0", "--length=-5", "--samples=-1", "--samples=0"])
+def test_counts_are_positive(directory, wrong):
+    with pytest.raises(SystemExit):
+        command_line(directory, wrong)
 
 
 @pytest.mark.parametrize("wrong", ["quantise", "export . --out new --format onxx"])

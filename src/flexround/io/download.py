@@ -21,6 +21,7 @@ from typing import BinaryIO
 from safetensors import SafetensorError, safe_open
 
 from flexround.io.artifacts import atomic_write
+from flexround.settings.layout import PARAMS
 from flexround.settings.sources import Source
 
 QUIET = 60  # seconds without a byte
@@ -68,7 +69,8 @@ def fetch(source: Source, partial: Path) -> Path:
         DownloadError: an address can't be reached, takes too long, or has no whole file.
         InputError: ``partial`` can't be written.
     """
-    wanted = {f"{source.location}/{file}": partial / file for file in source.files} or {source.location: partial / "it"}
+    location = (PARAMS.parent / source.inside).as_uri() if source.inside else source.location
+    wanted = {f"{location}/{file}": partial / file for file in source.files} or {location: partial / "it"}
     for url, path in wanted.items():
         if not path.exists():
             atomic_write(path, functools.partial(_receive, url))

@@ -1,4 +1,4 @@
-"""Quantize a language model in a Hugging Face directory, and export it for other tools."""
+"""Quantize a model that reads texts, in a Hugging Face directory, and export it for other tools."""
 
 import argparse
 import collections
@@ -7,6 +7,7 @@ import dataclasses
 import functools
 import json
 import logging
+import re
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any
@@ -19,17 +20,19 @@ from torch import Tensor, nn
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import auto_blocks, card, code_digest, settings
-from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
+from flexround.library import auto_blocks, card, code_digest, probe, settings
+from flexround.library.quantized import EXPORTS, READERS, load, read_saved, verified, write_export, write_record
 from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
-from flexround.models import tokenizer_files
+from flexround.models import structure, tokenizer_files
 from flexround.models.blocks import Block
+from flexround.models.checkpoints import ForeignError, check_finite
 from flexround.models.replay import standing_in
 from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
+from flexround.models.tokenizer_files import LOCAL
 from flexround.reconstruct import cache, codes
-from flexround.reconstruct.engine import left, reconstruct
+from flexround.reconstruct.engine import earlier, left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -43,6 +46,10 @@ COMPANIONS = (
     *("tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "chat_template.jinja"),
     *("tokenizer.model", "vocab.json", "merges.txt", "vocab.txt", "added_tokens.json"),  # of older directories
 )
+SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
+LENGTH = 2048  # tokens of a block of text
+CHECKED = 64  # tokens of the input on which what is written is compared
+IN_MEMORY = 4  # models that an export and its comparison hold
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
 
@@ -70,8 +77,8 @@ def _quantize_arguments(commands: Any) -> None:
     made.add_argument("--scale", default="paper", help="whose hyper-parameters it takes: paper, short or a YAML file")
     made.add_argument("--text", type=Path, required=True, help="UTF-8 file to calibrate on")
     made.add_argument("--out", type=Path, required=True, help="directory of the quantized network")
-    made.add_argument("--samples", type=int, default=128, help="blocks of text")
-    made.add_argument("--length", type=int, default=2048, help="tokens of a block")
+    made.add_argument("--samples", type=_count, default=128, help="blocks of text")
+    made.add_argument("--length", type=_count, help=f"tokens of a block; {LENGTH} or the model's most if not given")
     made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
@@ -84,6 +91,13 @@ def _quantize_arguments(commands: Any) -> None:
         help="a hyper-parameter that differs from the scale's",
     )
     made.add_argument("--preflight", action="store_true", help="say what it will take, and write nothing")
+
+
+def _count(text: str) -> int:
+    """Return a number from 1; argparse says whatever else is given."""
+    if (value := int(text)) < 1:
+        raise ValueError
+    return value
 
 
 def quantize(arguments: argparse.Namespace) -> None:
@@ -100,20 +114,22 @@ def quantize(arguments: argparse.Namespace) -> None:
         raise SettingsError(f"recipe {name}: preprocess is for networks with batch norms; choose another")
     if arguments.out.is_file() or (arguments.out.exists() and any(arguments.out.iterdir())):
         raise InputError(f"{arguments.out}: not empty; choose another directory")
-    positions = getattr(configuration(arguments.model).get_text_config(), "max_position_embeddings", None)
-    if positions and arguments.length > positions:
-        raise InputError(f"--length {arguments.length}: {arguments.model} has {positions} positions; give no more")
-    samples = calibration(arguments.model, arguments.text, arguments.samples, arguments.length, arguments.seed)
+    length = _length(arguments.model, arguments.length)
     with weightless():
-        model = causal_model(arguments.model)
-    files = Shards(arguments.model, model)
-    family = settings.family(model, samples)
-    hyper, sources = settings.resolve(params, name, recipe, family, len(samples), device, _values(arguments.set))
-    blocks = imports.load(family.blocks or "flexround.models.structure:blocks")(model)
+        model: Any = network(arguments.model)
+    family, own = settings.family(model, TRACED["input_ids"]), _values(arguments.set)
+    hyper, sources = settings.resolve(params, name, recipe, family, arguments.samples, device, own)
+    if sources["w_scheme"] in {rule.source for rule in params.defaults.hyper}:
+        hyper, sources = hyper.model_copy(update={"w_scheme": "symmetric"}), sources | {"w_scheme": SYMMETRIC}
+    exports = dict.fromkeys(EXPORTS, "possible") | settings.unfit(recipe, hyper)
+    log.info("exports: %s", "; ".join(f"{kind}: {words}" for kind, words in exports.items()))
+    samples = calibration(arguments.model, arguments.text, arguments.samples, length, arguments.seed)
+    model, files = _opened(arguments.model, model)
+    blocks, weights = _cut(model, files, family, samples, device)
     work = Reconstruction(
         model=model,
         blocks=blocks,
-        weights=_weights(files, blocks, device),
+        weights=weights,
         recipe=recipe,
         hyper=hyper,
         rounding=settings.rounding(params, recipe),
@@ -123,13 +139,13 @@ def quantize(arguments: argparse.Namespace) -> None:
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
     gpu_bytes = cache.limit(device, arguments.gpu_cache_mb)
     if arguments.preflight:
-        print(json.dumps(dataclasses.asdict(preflight(work, samples, gpu_bytes)), indent=1))
+        forecast = dataclasses.asdict(preflight(work, samples, gpu_bytes))
+        print(json.dumps(forecast | {"exports": exports}, indent=1))
         return
-    if family.blocks is None:
-        _compare(work, samples[:1])
-    inputs = {path.name: artifacts.sha256(path) for path in files.files}
-    network = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
-    read = json.dumps([inputs, network]) + samples.numpy().tobytes().hex()
+    read_files = files.files if files else sorted(arguments.model.glob("*model*.[sbj]*"))  # safetensors, bin, json
+    inputs = {path.name: artifacts.sha256(path) for path in read_files}
+    computes = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
+    read = json.dumps([inputs, computes]) + samples.numpy().tobytes().hex()
     fingerprint = code_digest.fingerprint(work, read)
     with State(directory, fingerprint).opened() as state:
         report = reconstruct(work, samples, state, gpu_bytes)
@@ -141,8 +157,32 @@ def quantize(arguments: argparse.Namespace) -> None:
             given = {"recipe": recipe, "hyper": hyper, "hyper_sources": sources, "origin": origin}
             facts = card.Facts(**given, folded={})
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
-            write_record(new, facts, report, model, provenance.environment(device))
+            seen = probe.Input.of(samples[:, 0, :CHECKED])
+            output = _output(work, state, seen.draw().to(device))
+            write_record(new, facts, report, model, provenance.environment(device), seen, output)
     log.info("%s: done; flexround.load reads it", arguments.out)
+
+
+@dataclasses.dataclass
+class _Finished:
+    """The weights of a network whose blocks are all finished."""
+
+    work: Reconstruction
+    state: State
+
+    @contextlib.contextmanager
+    def block(self, index: int, again: bool) -> Iterator[None]:
+        """Give a block its quantized weights inside."""
+        with self.work.weights.block(index, again):
+            codes.apply(earlier(self.state, index), self.work.model, [self.work.blocks[index]], self.work.device)
+            yield
+
+
+@torch.no_grad()
+def _output(work: Reconstruction, state: State, x: Tensor) -> probe.Output:
+    """Return what the quantized network computes for token ids (1, T), one block in memory at a time."""
+    with work.weights.surroundings(), _read_when_called(work.blocks, _Finished(work, state)):
+        return probe.Output.of(work.model, work.model(x))
 
 
 class _Parts(collections.UserDict[str, Any]):
@@ -161,15 +201,20 @@ def export(arguments: argparse.Namespace) -> None:
     directory, kind = arguments.model, arguments.format
     saved = read_saved(directory)
     stored_type = configuration(directory).dtype or torch.float32  # of the network that was quantized
+    with weightless():
+        model = network(directory, stored_type)
+    if kind == "onnx":  # traced
+        made, example = load(directory, network(directory)), [TRACED]
+    elif IN_MEMORY * sum(value.nbytes for value in model.parameters()) < hardware.free_bytes():
+        made, example = load(directory, network(directory, stored_type)), []
+    else:
+        log.info("%s: exported block by block, and not read again: it takes too much memory", directory)
+        example = []
+        made = saved.network(model, _Parts({path.name: path for path in codes.files(directory)}))
     with artifacts.new_directory(arguments.out) as new:
         artifacts.copy_existing(directory, new, COMPANIONS)
-        if kind == "onnx":  # traced, with all weights in memory
-            write_export(load(directory, causal_model(directory)), kind, new, TRACED)
-        else:
-            with weightless():
-                model = causal_model(directory, stored_type)
-            parts = _Parts({path.name: path for path in codes.files(directory)})
-            write_export(saved.network(model, parts), kind, new)
+        write_export(made, kind, new, *example)
+        verified(made, kind if kind in READERS else None, new, 3)
 
 
 def configuration(directory: Path) -> Any:
@@ -178,22 +223,42 @@ def configuration(directory: Path) -> Any:
     if not path.is_file():
         raise InputError(f"{path}: missing; give a directory in Hugging Face's format")
     try:
-        return transformers.AutoConfig.from_pretrained(directory, local_files_only=True)
+        found = transformers.AutoConfig.from_pretrained(directory, **LOCAL)
     except Exception as error:  # whatever a class of transformers raises on other people's files
-        raise InputError(f"{path}: not a model's configuration: {error}") from error
+        raise InputError(
+            f"{path}: transformers can't read it without running code from the directory: {error}; load the model "
+            "yourself and call flexround.quantize"
+        ) from error
+    found._attn_implementation = None  # its maker's may need a package, or a GPU
+    return found
 
 
-def causal_model(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
-    """Return the causal language model that a directory describes, with values as they come, of a floating type.
+def network(directory: Path, kind: torch.dtype = torch.float32) -> nn.Module:
+    """Return the model that a directory describes, with values as they come, of a floating type.
+
+    Its class is the one of transformers that ``architectures`` names, or else the causal language model's.
 
     Raises:
-        InputError: no such directory, or another kind of model.
+        InputError: no such directory, or neither class exists.
     """
     config = configuration(directory)
+    named: Any = getattr(transformers, (config.architectures or [""])[0], None)
     try:
-        return transformers.AutoModelForCausalLM.from_config(config, dtype=kind).eval()
+        if isinstance(config, getattr(named, "config_class", None) or ()):
+            return named._from_config(config, dtype=kind).eval()
+        return transformers.AutoModelForCausalLM.from_config(config, dtype=kind, trust_remote_code=False).eval()
     except ValueError as error:
-        raise InputError(f"{directory / 'config.json'}: not a causal language model's: {error}") from error
+        raise InputError(f"{directory / 'config.json'}: transformers has no such language model: {error}") from error
+
+
+def _length(directory: Path, asked: int | None) -> int:
+    """Return the tokens of a block of text; InputError if the model of a directory has fewer positions."""
+    positions = getattr(configuration(directory).get_text_config(), "max_position_embeddings", None)
+    if asked and positions and asked > positions:
+        raise InputError(f"--length {asked}: {directory} supports at most {positions} tokens; use --length {positions}")
+    named = directory / "tokenizer_config.json"  # RoBERTa has fewer tokens than positions
+    most = artifacts.read_json(named).get("model_max_length") if named.is_file() else None
+    return asked or min(LENGTH, positions or LENGTH, int(most or LENGTH))
 
 
 def calibration(directory: Path, text: Path, samples: int, length: int, seed: int) -> Tensor:
@@ -218,33 +283,85 @@ def calibration(directory: Path, text: Path, samples: int, length: int, seed: in
     return torch.stack([chosen, torch.zeros_like(chosen)], 1)
 
 
-def _weights(files: Shards, blocks: list[Block], device: torch.device) -> Weights:
-    """Return the weights read block by block, or all in memory if the blocks differ from each other."""
+def _opened(directory: Path, model: Any) -> tuple[nn.Module, Shards | None]:
+    """Return a model without values and the files of its directory, or with values if transformers has to convert them.
+
+    So it is with experts, which files hold one by one and models in one tensor, with names of older models, and with
+    weights that another class saved.
+
+    Raises:
+        InputError: as in ``Shards``, if transformers can't read the files either, or leaves tensors of layers over.
+    """
     try:
-        return Streamed(files, blocks, device)
-    except SettingsError as error:
-        log.info("%s: all weights are read into memory (%s)", type(files.model).__name__, error)
-        files.fill(files.places, device)
-        files.model.to(device)  # buffers that are in no file
-        return Resident(blocks)
+        return model, Shards(directory, model)
+    except ForeignError as error:
+        if getattr(model.config, "quantization_config", None):
+            raise
+        log.info("%s: all weights are read into memory by transformers (%s)", type(model).__name__, error)
+        given = {"config": model.config, "dtype": torch.float32, "output_loading_info": True}
+        try:
+            found, report = type(model).from_pretrained(directory, **given, **LOCAL)
+        except Exception:  # whatever transformers raises on other people's files
+            raise error from None
+        if report["missing_keys"] or any(re.search(r"\.\d+\.", name) for name in report["unexpected_keys"]):
+            raise
+    for name, value in found.state_dict().items():
+        check_finite(name, value, directory)
+    return found.eval(), None
+
+
+def _cut(
+    model: nn.Module, files: Shards | None, family: settings.Family, samples: Tensor, device: torch.device
+) -> tuple[list[Block], Weights]:
+    """Return the blocks of a model for samples (N, 2, T), with weights read block by block if that is possible.
+
+    Else all are read into memory, and the model is cut as the library does it.
+    """
+    adapter = imports.load(family.blocks) if family.blocks else None
+    if files:
+        try:
+            blocks = (adapter or structure.blocks)(model)
+            weights = Streamed(files, blocks, device)
+            return blocks if adapter else _compared(model, blocks, weights, samples[:1].to(device)), weights
+        except (SettingsError, InputError) as error:
+            log.info("%s: all weights are read into memory (%s)", type(model).__name__, error)
+            files.fill(files.places, device)
+    model.to(device)  # buffers that are in no file, too
+    try:
+        blocks = adapter(model) if adapter else auto_blocks.automatic(model, samples[: auto_blocks.TRIED].to(device))
+    except ValueError as error:  # as transformers' encoder-decoders raise
+        raise InputError(f"{type(model).__name__}: can't run on a text alone: {error}") from error
+    return blocks, Resident(blocks)
 
 
 @torch.no_grad()
-def _compare(work: Reconstruction, row: Tensor) -> None:
-    """Raise InputError if blocks found by structure and the network differ on one row of tokens (1, 2, T)."""
-    name = type(work.model).__name__
-    with work.weights.surroundings(), _read_when_called(work.blocks, work.weights):
-        with hardware.enough(f"{name}, compared with its blocks", "a smaller --length"):
-            differ = auto_blocks.differ(work.model, work.blocks, row.to(work.device))
-        if differ:
-            raise InputError(
-                f"{name}: its layers one after the other don't compute what the network does: each may read nothing "
-                "but the hidden states of the one before; call flexround.quantize with the model, and blocks="
-            )
+def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: Tensor) -> list[Block]:
+    """Return blocks with streamed weights, without the sites of layers that one row (1, 2, T) doesn't call once.
+
+    Raises:
+        InputError: they can't run without the other weights, or the network computes something else.
+    """
+    name, calls = type(model).__name__, collections.Counter[str]()
+    with hardware.enough(f"{name}, compared with its blocks", "a smaller --length"), contextlib.ExitStack() as hooks:
+        with weights.surroundings():
+            x = blocks[0].before(row)
+        for inner, module in blocks[0].module.named_modules():
+            hooks.enter_context(module.register_forward_pre_hook(lambda *_, inner=inner: calls.update([inner])))
+        with weights.block(0, again=False):  # and nothing else, as when it is learned
+            blocks[0](x)
+        hooks.close()
+        with weights.surroundings(), _read_when_called(blocks, weights):
+            if auto_blocks.differ(model, blocks, row)[0]:
+                raise InputError(f"{name}: its layers one after the other don't compute what the network does")
+    once = [{module for inner, module in block.module.named_modules() if calls[inner] == 1} for block in blocks]
+    return [
+        dataclasses.replace(block, sites=tuple(site for site in block.sites if site.module in called))
+        for block, called in zip(blocks, once, strict=True)
+    ]
 
 
 @contextlib.contextmanager
-def _read_when_called(blocks: Sequence[Block], weights: Weights) -> Iterator[None]:
+def _read_when_called(blocks: Sequence[Block], weights: Weights | _Finished) -> Iterator[None]:
     """Have the weights of each block read when its module runs, and freed after it."""
 
     def reading(index: int, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:

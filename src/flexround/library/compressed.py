@@ -20,7 +20,7 @@ from flexround.library import probe
 from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.models.shards import Writer
 from flexround.models.tensors import untied
-from flexround.quant.grid import Grid
+from flexround.quant.grid import Grid, Scheme, code_range
 from flexround.reconstruct.codes import BYTE, WEIGHT, Stored
 from flexround.settings.schema import Hyper, Recipe
 
@@ -51,7 +51,7 @@ def write(quantized: Quantized, directory: Path) -> None:
         grids |= {key: (stored.grid.qmin, stored.grid.qmax) for key, stored in part.quantized.items()}
         sites |= {key: stored for key, stored in part.quantized.items() if not key.startswith(WEIGHT)}
     ranges = {key.removeprefix(WEIGHT): codes for key, codes in grids.items() if key.startswith(WEIGHT)}
-    low, bits = _check(ranges, model, recipe, hyper)
+    _check(ranges, model, recipe, hyper)
     refuse_narrow(FORMAT, grids)
     inputs = {layer: input_key(layer, grids, quantized.report) for layer in ranges}
     if recipe.a_bits and (floating := [layer for layer, key in inputs.items() if not key]):
@@ -60,7 +60,7 @@ def write(quantized: Quantized, directory: Path) -> None:
             "give it a site in blocks=, or export to onnx"
         )
     form = WHOLE if recipe.a_bits else PACKED
-    scheme = _scheme(list(ranges), bits, low < 0, form, recipe, hyper)
+    scheme = _scheme(list(ranges), form, recipe, hyper)
     writer, owners, kind = Writer(directory), untied(model), next(model.parameters()).dtype
     directory.mkdir(parents=True, exist_ok=True)
     for part in quantized.parts.values():
@@ -94,8 +94,8 @@ def _cast(value: Tensor, kind: torch.dtype) -> Tensor:
     return value.to(kind) if value.is_floating_point() else value
 
 
-def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Recipe, hyper: Hyper) -> tuple[int, int]:
-    """Return the least code of the weights and their bits, given their ranges by layer; InputError as in write."""
+def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Recipe, hyper: Hyper) -> None:
+    """Raise InputError for weights, with their ranges by layer, that are no plain linears' or not all on one grid."""
     modules = dict(model.named_modules())
     foreign = [name for name in ranges if type(modules[name]).forward is not nn.Linear.forward]
     if foreign:
@@ -103,35 +103,18 @@ def _check(ranges: Mapping[str, tuple[int, int]], model: nn.Module, recipe: Reci
         raise InputError(
             f"export {FORMAT}: {foreign[0]} is a {kind}; the format knows nn.Linear alone, with its own forward"
         )
-    several = set(ranges.values())
-    if len(several) > 1:
-        raise InputError(f"export {FORMAT}: weights of several widths, {sorted(several)}; it is written with one")
-    low, high = several.pop()
-    bits = (high - low).bit_length()
-    if bits not in (4, BYTE):
-        raise InputError(f"export {FORMAT}: weights of {bits} bit; the format packs 4 and 8; quantize with one of them")
-    if recipe.a_bits not in (None, BYTE) or (recipe.a_bits and bits != BYTE):
-        raise InputError(
-            f"export {FORMAT}: W{bits}A{recipe.a_bits}; transformers reads activations of 8 bit with weights of 8 bit, "
-            "or weights alone"
-        )
-    if hyper.a_granularity == "token" and recipe.a_bits:
-        raise InputError(f"export {FORMAT}: a_granularity=token has no steps to store; set a_granularity='tensor'")
-    if low == 0 and not recipe.a_bits:
-        raise InputError(
-            f"export {FORMAT}: packed weights on an asymmetric grid are written but not read back by transformers; "
-            "quantize with w_scheme='symmetric'"
-        )
-    return low, bits
+    assert recipe.w_bits
+    one = code_range(Scheme(recipe.w_bits, hyper.w_scheme == "symmetric"), has_negatives=True)
+    if other := {name: codes for name, codes in ranges.items() if codes != one}:
+        raise InputError(f"export {FORMAT}: all weights need codes of {one}, other layers are {other}")
 
 
-def _scheme(
-    targets: list[str], bits: int, symmetric: bool, form: str, recipe: Recipe, hyper: Hyper
-) -> QuantizationScheme:
+def _scheme(targets: list[str], form: str, recipe: Recipe, hyper: Hyper) -> QuantizationScheme:
     """Return the format's scheme: weights per output channel or group, activations per tensor."""
     size = hyper.group_size if hyper.w_granularity == "group" else None
     kind = "channel" if size is None else "group"
-    weights = QuantizationArgs(num_bits=bits, type="int", symmetric=symmetric, strategy=kind, group_size=size)
+    symmetric = hyper.w_scheme == "symmetric"
+    weights = QuantizationArgs(num_bits=recipe.w_bits, type="int", symmetric=symmetric, strategy=kind, group_size=size)
     inputs = QuantizationArgs(num_bits=BYTE, type="int", symmetric=False, strategy="tensor") if recipe.a_bits else None
     return QuantizationScheme(targets=targets, weights=weights, input_activations=inputs, format=form)
 

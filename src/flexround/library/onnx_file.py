@@ -19,7 +19,7 @@ from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.quant.activation import ActivationQuantizer
-from flexround.reconstruct.codes import BYTE, Stored
+from flexround.reconstruct.codes import Stored
 
 FILE = "model.onnx"
 LARGEST = 2**31  # bytes of a protobuf message
@@ -84,15 +84,8 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
     rows = next(iter(example.values()), None) if isinstance(example, Mapping) else example
     if example is None or rows is None or len(rows) < 2:
         raise InputError("export onnx: give example=, a batch of at least 2 inputs: the graph is traced with it")
-    if quantized.sites and (quantized.recipe.a_bits != BYTE or quantized.hyper.a_granularity != "tensor"):
-        raise InputError(
-            f"export onnx: activations of {quantized.recipe.a_bits} bit per {quantized.hyper.a_granularity}; the nodes "
-            "for them have 8 bit per tensor"
-        )
     grids = {key: one.grid for part in quantized.parts.values() for key, one in part.quantized.items()}
     refuse_narrow("onnx", {key: (grid.qmin, grid.qmax) for key, grid in grids.items()})
-    if quantized.hyper.w_granularity == "group":
-        raise InputError("export onnx: weights in groups; the nodes have a step for each output channel or one for all")
     model = copy.deepcopy(quantized.model).cpu().float().eval()
     for name, stored in quantized.codes().items():
         layer = model.get_submodule(name)

@@ -17,6 +17,7 @@ from flexround.errors import InputError, SettingsError, look_up
 from flexround.io import artifacts
 from flexround.library import card, probe
 from flexround.library.card import Facts
+from flexround.library.settings import unfit
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_output
 from flexround.models.shards import Writer
@@ -197,6 +198,8 @@ class Quantized:
 
 def write_export(quantized: Quantized, kind: str, directory: Path, *example: Tensor | Mapping[str, Tensor]) -> None:
     """Write the files of an export, and unless it is ``onnx`` a model card; arguments and errors as in ``export``."""
+    if reason := unfit(quantized.recipe, quantized.hyper).get(kind):
+        raise InputError(f"export {kind}: {reason}")
     try:
         write = imports.load(EXPORTS[kind])
     except ModuleNotFoundError as error:
@@ -408,12 +411,7 @@ def write_state_dict(quantized: Quantized, directory: Path) -> None:
         quantized: its parts are gone through one at a time; its model, with or without values, has tensors of the types
             in which they are written.
         directory: of the files.
-
-    Raises:
-        InputError: activations are quantized, which a state dict can't hold.
     """
-    if quantized.recipe.a_bits:
-        raise InputError("export torch: a state dict has no place for quantized activations; use save, or onnx")
     writer, owners = Writer(directory), untied(quantized.model)
     for part in quantized.parts.values():
         for name, value in part.state().items():

@@ -13,6 +13,7 @@ from flexround import imports
 from flexround.errors import InputError, SettingsError, suggest
 from flexround.machine import precision
 from flexround.quant.rounding import Rounding
+from flexround.reconstruct.codes import BYTE
 from flexround.settings.layout import Run
 from flexround.settings.load import is_path, load_params
 from flexround.settings.params import Params, hyper
@@ -68,6 +69,40 @@ def family(model: nn.Module, x: Tensor) -> Family:
             if name == known or (known.endswith(":") and name.startswith(known)):
                 return found
     return IMAGES if x.is_floating_point() else TOKENS
+
+
+def unfit(recipe: Recipe, hyper: Hyper) -> dict[str, str]:
+    """Return why formats can't hold networks of these settings, by the format; those that can are left out.
+
+    What depends on the network (the width of single layers, their classes) is found when it is written.
+    """
+    bits, inputs = recipe.w_bits, recipe.a_bits
+    rules = [  # the format, what it can't hold, the reason
+        ("compressed-tensors", bits not in (4, BYTE), f"weights of {bits} bit; it packs 4 and 8"),
+        (
+            "compressed-tensors",
+            inputs not in (None, BYTE) or (inputs and bits != BYTE),
+            f"W{bits}A{inputs}; transformers reads activations of 8 bit with weights of 8 bit, or weights alone",
+        ),
+        (
+            "compressed-tensors",
+            inputs and hyper.a_granularity == "token",
+            "a_granularity=token has no steps to store; set a_granularity='tensor'",
+        ),
+        (
+            "compressed-tensors",
+            hyper.w_scheme == "asymmetric" and not inputs,
+            "transformers does not read packed weights on an asymmetric grid; quantize with w_scheme='symmetric'",
+        ),
+        (
+            "onnx",
+            inputs and (inputs != BYTE or hyper.a_granularity != "tensor"),
+            f"activations of {inputs} bit per {hyper.a_granularity}; its nodes for them have 8 bit per tensor",
+        ),
+        ("onnx", hyper.w_granularity == "group", "weights in groups; its nodes have a step for a channel or for all"),
+        ("torch", inputs, "a state dict has no place for quantized activations; use save, or onnx"),
+    ]
+    return {kind: reason for kind, broken, reason in reversed(rules) if broken}  # the first counts
 
 
 @functools.cache

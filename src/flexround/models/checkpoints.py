@@ -19,6 +19,10 @@ _UNEXPANDED = "features.1.conv."  # the block of MobileNetV2 that has two convol
 _FLAT_CONV = re.compile(r"(features\.\d+\.conv\.)(\d+)\.(.+)")
 
 
+class ForeignError(InputError):
+    """Files that hold a model's weights in another form, which the library that wrote them may convert."""
+
+
 def read_foreign(path: Path) -> dict[str, Tensor]:
     """Read the state dict of a checkpoint, safetensors or pickled, onto the CPU; nothing in the file is executed.
 
@@ -71,7 +75,9 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
     own = model.state_dict()
     missing = [name for name in own if name not in state and not name.endswith(_UNUSED_AT_EVALUATION)]
     unexpected = [name for name in state if name not in own]
-    check_names(model, missing, unexpected, where, "the architecture and the key_map of this checkpoint")
+    check_names(
+        model, missing, unexpected, where, "the architecture and the key_map of this checkpoint in params/scales"
+    )
     for name, value in state.items():
         check_shape(name, value.shape, own[name].shape, where)
         check_kind(name, value, own[name].dtype, where)
@@ -80,11 +86,11 @@ def load_into(model: nn.Module, state: Mapping[str, Tensor], where: str) -> None
 
 
 def check_names(model: nn.Module, missing: list[str], unexpected: list[str], where: object, to_check: str) -> None:
-    """Raise InputError if tensors of ``model`` are missing in the file or source ``where``, or it has others."""
+    """Raise ForeignError if tensors of ``model`` are missing in the file or source ``where``, or it has others."""
     if missing or unexpected:
-        raise InputError(
+        raise ForeignError(
             f"{where}: not a checkpoint of this {type(model).__name__} (missing: {some(missing, _SHOWN) or 'none'}; "
-            f"unexpected: {some(unexpected, _SHOWN) or 'none'}); check {to_check} in params/scales"
+            f"unexpected: {some(unexpected, _SHOWN) or 'none'}); check {to_check}"
         )
 
 

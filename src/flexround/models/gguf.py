@@ -24,7 +24,7 @@ def import_file(model: Any, path: Path, out: Path) -> None:
     Raises:
         InputError: the package ``gguf`` or the file is missing; the file is damaged or of another architecture.
     """
-    named: Any = {"gguf_file": path.name, "local_files_only": True}
+    named: Any = {"gguf_file": path.name, **tokenizer_files.LOCAL}
     try:
         with contextlib.redirect_stderr(io.StringIO()):  # progress bars
             found: Any = AutoModelForCausalLM.from_pretrained(

@@ -69,6 +69,7 @@ def load_pretrained(model: Any, directory: Path) -> None:
             output_loading_info=True,
             ignore_mismatched_sizes=True,
             dtype=torch.float32,
+            **tokenizer_files.LOCAL,
         )
     fresh = {*report["missing_keys"], *(key for key, *_ in report["mismatched_keys"])}
     base = f"{model.base_model_prefix}."

@@ -11,7 +11,7 @@ from torch import Tensor, nn
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.models.checkpoints import check_finite, check_names, check_shape, opened
+from flexround.models.checkpoints import ForeignError, check_finite, check_names, check_shape, opened
 from flexround.models.tensors import Place, places, put, untied
 
 WHOLE, INDEX = "model.safetensors", "model.safetensors.index.json"
@@ -47,7 +47,7 @@ class Shards:
         self._files = {name: path for name, (path, _, _) in headers.items()}
         missing = [name for name, stored in self._stored.items() if not stored]
         unexpected = [name for name in headers if name not in self.places and not name.endswith(_COMPUTED)]
-        check_names(model, missing, unexpected, directory, "the files, the index and the model's arguments")
+        check_names(model, missing, unexpected, directory, "the files, the index and the model's settings")
         for name, place in self.places.items():
             if name in headers:
                 path, shape, kind = headers[name]
@@ -163,7 +163,7 @@ def _headers(directory: Path) -> dict[str, tuple[Path, list[int], str]]:
     index = directory / INDEX
     named = read_index(index) if index.is_file() else {}
     if not named and not (directory / WHOLE).is_file():
-        raise InputError(f"{directory}: neither {WHOLE} nor {INDEX}: only safetensors can be read piece by piece")
+        raise ForeignError(f"{directory}: neither {WHOLE} nor {INDEX}: only safetensors can be read piece by piece")
     entries: dict[str, tuple[Path, list[int], str]] = {}
     for path in sorted(set(named.values())) or [directory / WHOLE]:
         with opened(path) as file:

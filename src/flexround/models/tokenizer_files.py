@@ -10,6 +10,7 @@ from flexround.errors import InputError
 from flexround.io.artifacts import read_json
 
 TOKENIZER = "tokenizer.json"
+LOCAL: dict[str, Any] = {"local_files_only": True, "trust_remote_code": False}  # for each loader of transformers
 PADDING = ("[PAD]", "<pad>", "<|endoftext|>", "</s>")  # GPT-2 and LLaMA have none and pad with their end of text
 
 
@@ -39,7 +40,7 @@ def find(directory: Path) -> tokenizers.Tokenizer:
     if not any((directory / name).is_file() for name in ("vocab.txt", "vocab.json")):
         raise InputError(f"{directory}: no tokenizer; it needs tokenizer.json, vocab.txt, or vocab.json and merges.txt")
     try:  # the class of a slow tokenizer is found by the model's config.json
-        return AutoTokenizer.from_pretrained(directory, local_files_only=True).backend_tokenizer
+        return AutoTokenizer.from_pretrained(directory, **LOCAL).backend_tokenizer
     except Exception as error:  # whatever the class raises on other people's files
         raise InputError(f"{directory}: transformers can't read the tokenizer: {error}") from error
 

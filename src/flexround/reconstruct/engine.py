@@ -159,7 +159,7 @@ def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> 
     state.commit(REST, rest, {})
 
 
-def _earlier(state: State, index: int) -> Result:
+def earlier(state: State, index: int) -> Result:
     """Return the results of earlier phases for a block."""
     earlier: Result = {}
     for entry in state.entries:
@@ -189,7 +189,7 @@ def _timed(
         torch.cuda.reset_peak_memory_stats(job.device)
     start = time.perf_counter()
     phase.full_precision(index, carry)
-    codes.apply(_earlier(state, index), job.model, [job.blocks[index]], job.device)
+    codes.apply(earlier(state, index), job.model, [job.blocks[index]], job.device)
     seed = derive(*job.seed_parts, f"global {phase.name}", job.blocks[index].name)
     with seeded(seed, job.device):  # a rounding of the user's may draw from the global generators
         learned, carry, record = phase.learn(index, carry)
