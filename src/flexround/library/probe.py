@@ -6,7 +6,7 @@ network computes is noticed: an attribute, a configuration, numbers that a forwa
 """
 
 import copy
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection
 from typing import Any, Self
 
 import torch
@@ -15,11 +15,7 @@ from torch import Tensor, nn
 
 from flexround.machine import precision, provenance
 from flexround.machine.seeding import derive
-from flexround.models.surgery import fold_bn
-from flexround.models.surgery.attention import separate_projections
-from flexround.models.surgery.preprocess import prepare
 from flexround.models.tensors import outputs_apart, places, tensors, unchanged
-from flexround.reconstruct.network import STRUCTURAL
 
 ELEMENTS = 512  # of each output that are stored
 KINDS = ("float32", "bfloat16", "float16")
@@ -122,24 +118,3 @@ def outline(model: nn.Module) -> nn.Module | None:
         return copy.deepcopy(model, memo)
     except Exception:  # of any kind: it is the user's code
         return None
-
-
-def restructure(model: nn.Module, folded: Mapping[str, str], steps: Any) -> None:
-    """Give a model as it was given the modules of the quantized one; see ``fold_bn.restructure``."""
-    separate_projections(model.eval())
-    fold_bn.restructure(model, folded)
-    prepare(model, [step for step in steps if step in STRUCTURAL], statistics={})
-
-
-def computed(model: nn.Module, fill: Callable[[], None], x: Tensor, same: Callable[[Any], bool]) -> Any:
-    """Return what a model gives for ``x`` (N, ...) once ``fill`` has given it its tensors.
-
-    If that is not the ``same``, it is filled again: some networks change their weights in their first forward pass,
-    such as those that merge adapters, and must do so before.
-    """
-    fill()
-    found = run(model, x)
-    if not same(found):
-        fill()
-        found = run(model, x)
-    return found

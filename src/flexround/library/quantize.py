@@ -18,7 +18,7 @@ from tqdm import tqdm
 from flexround import imports
 from flexround.errors import InputError
 from flexround.library import auto_blocks, card, code_digest, probe, settings
-from flexround.library.quantized import QUANTIZED, Quantized, merged, reloaded
+from flexround.library.quantized import QUANTIZED, Quantized, merged, refill
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision, provenance
@@ -267,8 +267,9 @@ def _refuse_unsaved(
         log.info("%s: can't take a random input (%s), so that nothing written is compared", type(model).__name__, error)
         return None
     parts = {"": codes.Part({}, {name: getattr(*place) for name, place in places(model).items()})}
-    found = reloaded(fresh, folded, recipe.preprocess, parts, model, drawn, wanted, torch.float32)
-    if (apart := outputs_apart(found, wanted)) > auto_blocks.CLOSE:
+    facts = folded, recipe.preprocess, parts.values(), next(model.parameters()).device, torch.float32, drawn
+    apart = refill(copy.deepcopy(fresh), *facts, lambda found: outputs_apart(found, wanted))
+    if apart > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: another one with its tensors computes something else, by {apart:.2g} of the "
             "largest output, so it can't be saved: it keeps numbers outside its parameters and buffers; make them "

@@ -4,7 +4,7 @@ import contextlib
 import copy
 import dataclasses
 import re
-from collections.abc import Container, Iterator, Mapping, Sequence, Set
+from collections.abc import Callable, Collection, Container, Iterator, Mapping, Sequence, Set
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,13 @@ from flexround.library.settings import unfit
 from flexround.models.blocks import Block, Site
 from flexround.models.replay import first_output
 from flexround.models.shards import Writer
+from flexround.models.surgery import fold_bn
+from flexround.models.surgery.attention import separate_projections
+from flexround.models.surgery.preprocess import prepare
 from flexround.models.tensors import outputs_apart, tensors, untied
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
+from flexround.reconstruct.network import STRUCTURAL
 from flexround.settings.schema import Hyper, Recipe
 from flexround.settings.validation import validate
 
@@ -144,7 +148,7 @@ class Quantized:
         """What the manifest of the saved network says of it."""
         return Facts.model_validate({**vars(self), "hyper_sources": self.sources})
 
-    def save(self, directory: str | Path) -> Path:
+    def save(self, directory: str | Path, check: bool = True) -> Path:
         """Write the network as the suite stores its own: packed codes, steps, what is not quantized, a manifest.
 
         README.md beside them is a model card; it may be edited without harm to ``load``.
@@ -152,13 +156,14 @@ class Quantized:
         Args:
             directory: missing, empty, or written by ``save`` and unchanged since, its README.md too; it is then
                 replaced. Whatever fails, it stays as it was.
+            check: whether the output of what ``load`` would make of it is compared with the network's, on one input.
 
         Raises:
             InputError: the directory can't be written, or holds something else; or a model that ``load`` reads computes
                 something else, as it does if this one was changed since.
         """
         with artifacts.new_directory(Path(directory), _saved) as new:
-            output = verified(self)
+            output = verified(self) if check else None
             for name, part in self.parts.items():
                 artifacts.write_bytes(new / name, codes.encode(part))
             artifacts.write_manifest(new, list(self.parts), **self._facts.model_dump(mode="json"))
@@ -226,26 +231,26 @@ def verified(
     Raises:
         InputError: they differ by more than last bits, or what the format rounds.
     """
-    model, fresh = quantized.model, quantized.fresh
-    if quantized.input is None or fresh is None or any(value.is_meta for value in model.parameters()):
+    model, fresh, first = quantized.model, quantized.fresh, next(quantized.model.parameters(), torch.empty(0))
+    if quantized.input is None or fresh is None or first.is_meta:
         return None
-    facts = quantized.folded, quantized.recipe.preprocess, quantized.parts
     x = quantized.input.draw(rows)
     wanted = probe.run(model, x)
     output = probe.Output.of(model, wanted)
     if kind is None:
-        found, most = reloaded(fresh, *facts, model, x, wanted), 0.0 if "cpu" in output.machine else probe.CLOSE
+        made, most = copy.deepcopy(fresh), 0.0 if first.device.type == "cpu" else probe.CLOSE
+        own = next(fresh.parameters(), first).dtype
+        facts = quantized.folded, quantized.recipe.preprocess, quantized.parts.values(), first.device
+        changed = None if own == first.dtype else first.dtype
+        apart = refill(made, *facts, changed, x, lambda found: outputs_apart(found, wanted))
     else:
         try:
-            found = imports.load(READERS[kind])(quantized, directory, x)
+            found = tensors(imports.load(READERS[kind])(quantized, directory, x))
         except Exception as error:  # of any kind: of the tool or the model's own code
             raise InputError(f"export {kind}: what was written can't be run: {error}") from error
-        most = probe.tolerance(output.machine, bool(quantized.recipe.a_bits))
-    both = [
-        (one[: len(other)], other) if one.ndim and other.ndim else (one, other)  # a file of a fixed batch gives fewer
-        for one, other in zip(tensors(wanted), tensors(found), strict=False)
-    ]
-    if (apart := outputs_apart([other for _, other in both], [one for one, _ in both])) > most:
+        fewer = [one[: len(other)] for one, other in zip(tensors(wanted), found, strict=False)]  # of a fixed batch
+        apart, most = outputs_apart(found[: len(fewer)], fewer), probe.tolerance(output.machine, bool(quantized.sites))
+    if apart > most:
         raise InputError(
             f"{type(model).__name__}: {kind or 'load'} would compute something else, by {apart:.2g} of the largest "
             "output: the model was changed after it was quantized, keeps numbers outside its parameters and buffers, "
@@ -254,38 +259,46 @@ def verified(
     return output
 
 
-def reloaded(
-    fresh: nn.Module,
+@torch.no_grad()
+def refill(
+    model: nn.Module,
     folded: Mapping[str, str],
     preprocess: Sequence[str],
-    parts: Mapping[str, codes.Part],
-    like: nn.Module,
-    x: Tensor,
-    wanted: Any,
-    kind: torch.dtype | None = None,
-) -> Any:
-    """Return what a network gives for ``x`` (N, ...) that ``load`` would make of ``parts``.
+    parts: Collection[codes.Part],
+    device: torch.device,
+    kind: torch.dtype | None,
+    x: Tensor | None,
+    apart: Callable[[Any], float],
+    source: str = "the network",
+) -> float:
+    """Make a model, as it was given, the network of stored parts, in place; return how far its output is off.
+
+    If it is off, it is filled again: some networks change their weights in their first forward pass, such as those that
+    merge adapters, and must do so before.
 
     Args:
-        fresh, folded, preprocess, parts: see ``Quantized`` and ``Recipe``.
-        like: the network itself, for its device.
-        x: an input.
-        wanted: what the network itself gives.
+        model: with any values or none.
+        folded, preprocess: see ``Quantized`` and ``Recipe``.
+        parts: all.
+        device: where to put it.
         kind: type of all parameters; None for that which each has.
+        x: an input (N, ...); None for no look at the output.
+        apart: how far an output is off.
+        source: of the parts, for messages.
     """
-    made, first = copy.deepcopy(fresh), next(like.parameters(), x)
-    if kind is None and first.dtype != next(fresh.parameters(), x).dtype:  # changed since
-        kind = first.dtype
     if kind is not None:
-        made.to(kind)
-    probe.restructure(made, folded, preprocess)
-    whole = _whole(made, {key for part in parts.values() for key in part.quantized})
-
-    def fill() -> None:
-        codes.fill(parts.values(), made, [whole], first.device, kind)
-        made.to(first.device)
-
-    return probe.computed(made, fill, x, lambda found: not outputs_apart(found, wanted))
+        model.to(kind)
+    separate_projections(model.eval())
+    fold_bn.restructure(model, folded)
+    prepare(model, [step for step in preprocess if step in STRUCTURAL], statistics={})
+    whole, far = _whole(model, {key for part in parts for key in part.quantized}), 0.0
+    for _ in "12":
+        codes.fill(parts, model, [whole], device, kind, source)
+        model.to(device)
+        far = 0.0 if x is None else apart(probe.run(model, x))
+        if not far:
+            break
+    return far
 
 
 def read_saved(directory: Path) -> Saved:
@@ -299,7 +312,7 @@ def read_saved(directory: Path) -> Saved:
 
 
 @torch.no_grad()
-def load(directory: str | Path, model: nn.Module, device: str | torch.device = "cpu") -> Quantized:
+def load(directory: str | Path, model: nn.Module, device: str | torch.device = "cpu", check: bool = True) -> Quantized:
     """Read a network that :meth:`Quantized.save` wrote.
 
     Args:
@@ -307,6 +320,7 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
         model: of the same architecture, with any weights, of any floating type, which stays; it becomes the quantized
             network.
         device: where to put it.
+        check: whether its output is compared with the stored one, on one input.
 
     Raises:
         InputError: damaged files; ``model`` is then as it was. Or one of another architecture, or with other settings,
@@ -323,26 +337,21 @@ def load(directory: str | Path, model: nn.Module, device: str | torch.device = "
     fresh, where = probe.outline(model), torch.empty(0, device=device).device
     with _remedied():
         parts = {path.name: codes.read(path) for path in codes.files(directory)}
-
-    def fill() -> None:
-        codes.fill(parts.values(), model, [whole], where, None, str(directory))
-        model.to(where)
+    x = saved.input.draw() if check and saved.input is not None else None
 
     def apart(output: Any) -> float:
         return saved.output.apart(probe.Output.of(model, output), bool(saved.recipe.a_bits)) if saved.output else 0.0
 
     try:
-        probe.restructure(model, saved.folded, saved.recipe.preprocess)
-        whole = _whole(model, {key for part in parts.values() for key in part.quantized})
-        if saved.input is None:
-            fill()
-        elif differ := apart(probe.computed(model, fill, saved.input.draw(), lambda output: not apart(output))):
-            raise InputError(
-                f"{directory}: made for another model: the given one computes something else with its tensors, by "
-                f"{differ:.2g} of the largest output; give one with the same settings"
-            )
+        facts = saved.folded, saved.recipe.preprocess, parts.values()
+        far = refill(model, *facts, where, None, x, apart, str(directory))
     except (AttributeError, RuntimeError, TypeError, ValueError, IndexError) as error:  # of the model's own code
         raise InputError(f"{directory}: made for another model ({error})") from error
+    if far:
+        raise InputError(
+            f"{directory}: made for another model: the given one computes something else with its tensors, by "
+            f"{far:.2g} of the largest output; give one with the same settings"
+        )
     return saved.network(model, parts, fresh)
 
 
