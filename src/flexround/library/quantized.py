@@ -24,7 +24,7 @@ from flexround.models.shards import Writer
 from flexround.models.surgery import fold_bn
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.preprocess import prepare
-from flexround.models.tensors import outputs_apart, tensors, untied
+from flexround.models.tensors import outputs_apart, tensors, unchanged, untied
 from flexround.quant.activation import ActivationQuantizer
 from flexround.reconstruct import codes
 from flexround.reconstruct.network import STRUCTURAL
@@ -235,7 +235,12 @@ def verified(
     if quantized.input is None or fresh is None or first.is_meta:
         return None
     x = quantized.input.draw(rows)
-    wanted = probe.run(model, x)
+    came = dict(fresh.named_buffers()) | {k: v for part in quantized.parts.values() for k, v in part.parameters.items()}
+    with unchanged(model), torch.no_grad():
+        for name, buffer in model.named_buffers():  # as they came: calls of the network may have updated them
+            if name in came and not came[name].is_meta:
+                buffer.copy_(came[name])
+        wanted = probe.run(model, x)
     output = probe.Output.of(model, wanted)
     if kind is None:
         made, most = copy.deepcopy(fresh), 0.0 if first.device.type == "cpu" else probe.CLOSE
