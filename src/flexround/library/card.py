@@ -15,15 +15,12 @@ from flexround.io import artifacts
 from flexround.library.settings import params
 from flexround.reconstruct.phases import ERROR_SAMPLES
 from flexround.settings.params import DEFAULT
-from flexround.settings.schema import Hyper, Recipe, label
+from flexround.settings.schema import A_GRID, W_GRID, Hyper, Recipe, label
 
 FILE = "README.md"
 SAVED = "flexround"  # the kind of a directory that ``save`` wrote
 HUB = re.compile(r"(?:[\w.-]+/)?[\w.-]+", re.ASCII)  # the name of a model on the Hub
-SHOWN = (  # whatever decides them
-    *("w_scheme", "w_granularity", "group_size", "a_scheme", "a_granularity", "stem_bits", "head_bits"),
-    *("iters", "batch", "lr"),
-)
+SHOWN = (*W_GRID, *A_GRID, "iters", "batch", "lr")  # whatever decides them
 LOADING = {  # the Hub's name of the library, and its code
     SAVED: (SAVED, 'import flexround\nquantized = flexround.load(".", model)  # a {name} of any weights'),
     "transformers": ("transformers", 'from {module} import {name}\nmodel = {name}.from_pretrained(".")'),
