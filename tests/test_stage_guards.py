@@ -92,11 +92,10 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept, st
     for directory in directories:
         filled(directory, b"two", recipe)  # as many bytes
         ask()
-    Path(settings["code"]).write_text("other code")
-    ask()
-    settings[setting[0]][setting[1]] = 7
-    job.write_text(json.dumps(settings))
-    ask()
+    for place, name, value in ((settings, "code", ".code/other.json"), (settings[setting[0]], setting[1], 7)):
+        place[name] = value
+        job.write_text(json.dumps(settings))
+        ask()
     assert len(set(kept)) == len(kept) - 1 == 1 + len(directories) + 2
     if stage == "evaluate":
         filled(directories[0], b"two", recipe | {"w_bits": 3})
@@ -160,7 +159,7 @@ def test_what_is_read_is_compared_with_its_hash(work, monkeypatch, stage, read):
             call(stage, inputs.file)
     finally:
         file.write_bytes(content)
-    assert str(directory) in inputs.values()
+    assert str(directory) in inputs.reads
 
 
 def test_data_are_prepared_from_the_pinned_source_alone_though_another_was_fetched(tmp_path, monkeypatch):
