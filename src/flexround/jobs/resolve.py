@@ -76,10 +76,10 @@ def _updated(path: Path, text: str) -> str:
     return str(path)
 
 
-def reset_times(results: Path) -> None:
-    """Set times to come, of a clock that was ahead, to now: no output could be newer than such an input."""
+def reset_times(*directories: str) -> None:
+    """Set times in the future, of a clock that was ahead, to now: no output could be newer than such an input."""
     now = time.time()
-    for path in results.rglob("*"):
+    for path in (path for directory in directories for path in Path(directory).rglob("*")):
         with contextlib.suppress(OSError):  # it has gone meanwhile, or is another user's
             if path.stat().st_mtime > now:
                 os.utime(path, (now, now))
