@@ -29,18 +29,21 @@ class Input(BaseModel):
     Attributes:
         shape: of a sample, without the first dimension.
         floating: whether it holds floats, else token ids.
-        low, high: least and largest value.
+        low, high, mean, std: least and largest value, mean and standard deviation.
     """
 
     shape: tuple[int, ...]
     floating: bool
     low: float
     high: float
+    mean: float
+    std: float
 
     @classmethod
     def of(cls, x: Tensor) -> Self:
         """Return it for samples as the network reads them, (N, ...)."""
-        return cls(shape=x.shape[1:], floating=x.is_floating_point(), low=float(x.min()), high=float(x.max()))
+        values = {"low": x.min(), "high": x.max(), "mean": x.double().mean(), "std": x.double().std(correction=0)}
+        return cls(shape=x.shape[1:], floating=x.is_floating_point(), **{key: float(v) for key, v in values.items()})
 
     def draw(self, rows: int = 1) -> Tensor:
         """Return an input, float32 or int64 (rows, ...), the same for each call; the first rows of more are equal."""
@@ -48,7 +51,8 @@ class Input(BaseModel):
         size = (rows, *self.shape)
         if not self.floating:
             return torch.randint(int(self.low), int(self.high) + 1, size, generator=generator, device="cpu")
-        return torch.rand(size, generator=generator, device="cpu") * (self.high - self.low) + self.low
+        drawn = [torch.randn(self.shape, generator=generator, device="cpu") for _ in range(rows)]
+        return (torch.stack(drawn) * self.std + self.mean).clamp(self.low, self.high)
 
 
 class Output(BaseModel):
