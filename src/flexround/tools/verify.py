@@ -36,7 +36,7 @@ def run(arguments: argparse.Namespace) -> None:
     plan = Plan(load_params(arguments.scale))
     root = Path("results") / plan.scale.name
     files = [file for kind in KINDS for file in sorted((root / kind).rglob("*")) if file.is_file()]
-    if not files:
+    if not any(root.glob("*")):
         raise InputError(f"{root}: holds no results; make them (snakemake --cores all) or fetch them (make pull)")
     serves = served(plan)
     listed, problems = set[Path](), list[tuple[Path, str]]()
@@ -103,7 +103,7 @@ def _hashes(origin: Path) -> Any:
 def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
     """Yield the tables below ``results/SCALE`` of which a cell isn't what its evaluations give, each with one cell.
 
-    An evaluation that is wrong itself says nothing of a table.
+    An evaluation that is wrong itself, or not here, says nothing of a table.
     """
     for table in params.tables.values():
         path, seeds = root / f"{table.name}.csv", dict[str, int]()
@@ -114,9 +114,13 @@ def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
         with contextlib.suppress(InputError):
             collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, root.parent))
             found, printed = compare.of_cells(collected), compare.read_table(path)
-            wrong = [key for key in printed.keys() & found if printed[key].value and printed[key] != found[key]]
+            wrong = [
+                key
+                for key in printed.keys() & found
+                if printed[key].value and found[key].value and printed[key] != found[key]
+            ]
             for key in sorted(wrong)[:1]:
-                values = f"{printed[key].value}, its evaluations give {found[key].value or 'nothing'}"
+                values = f"{printed[key].value}, its evaluations give {found[key].value}"
                 yield path, f"{key.metric} of row {key.row}, {key.column} is {values}"
 
 
