@@ -16,6 +16,7 @@ from pathlib import Path
 import torch
 
 from flexround.io import artifacts
+from flexround.jobs import resolve
 from flexround.jobs.evaluate import EvaluateJob
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import memory
@@ -24,6 +25,8 @@ from flexround.results import paired
 from flexround.results.evaluated import read_run
 from flexround.settings import layout
 from flexround.settings.layout import Run
+from flexround.settings.load import load_params
+from flexround.settings.plan import Plan
 from flexround.stages import evaluate, reconstruct
 
 METHODS = ("adaround", "adaquant", "adaquant-flexround", "flexround")
@@ -73,10 +76,11 @@ def twice(run: Run, out: Path) -> None:
     network, evaluated = (out / directory.relative_to("results") for directory in directories)
     if (evaluated / "metrics.json").exists():
         return
-    job = ReconstructJob.read(layout.job_file(layout.quantized_dir(run)))
+    plan = Plan(load_params(run.scale))
+    job = ReconstructJob.read(Path(resolve.job(plan, "reconstruct", run).file))
     hyper = job.hyper.model_copy(update={"iters": 2 * job.hyper.iters, "a_iters": 2 * job.hyper.a_iters})
-    test = EvaluateJob.read(layout.job_file(layout.evaluated_dir(run)))
-    limits = {"jobs_per_gpu": 1, "cache_mb": None, "gpu_cache_mb": None, "state_gb": 32.0, "preflight": False}
+    test = EvaluateJob.read(Path(resolve.job(plan, "evaluate", run).file))
+    limits = {"jobs_per_gpu": 1, "gpu_cache_mb": None, "preflight": False}
     for stage, changed in (
         (reconstruct, job.model_copy(update={"hyper": hyper, "out": network})),
         (evaluate, test.model_copy(update={"network": network, "out": evaluated})),

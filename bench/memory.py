@@ -21,7 +21,6 @@ from flexround.models import llama, transformer
 from flexround.models.shards import Shards, Writer
 from flexround.models.tensors import weightless
 from flexround.quant.flexround import FlexRound
-from flexround.reconstruct.cache import limits
 from flexround.reconstruct.engine import reconstruct
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.reconstruct.state import State
@@ -67,7 +66,7 @@ def streamed(directory: Path, given: argparse.Namespace) -> list[float]:
     job = Reconstruction(shards.model, blocks, weights, recipe, settings, FlexRound, ("streaming", 0), cpu)
     ids = torch.randint(given.vocabulary, (4, 1, given.length), generator=torch.Generator().manual_seed(0))
     with State(directory / "state/run", "f" * 16).opened() as state:
-        records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state, limits(cpu, given.cache_mb))
+        records = reconstruct(job, torch.cat([ids, torch.zeros_like(ids)], 1), state)
         state.publish(directory / "out")
     return [record["peak_mb"] for record in records]
 
@@ -89,7 +88,6 @@ def main() -> None:
     sizes = {"hidden": 2048, "intermediate": 5632, "heads": 16, "vocabulary": 32000, "length": 256}
     for name, value in sizes.items():
         parser.add_argument(f"--{name}", type=int, default=value, help="of the streamed network")
-    parser.add_argument("--cache-mb", type=int, help="memory for its caches; 0 puts them into files")
     given = parser.parse_args()
     given.depth = given.depth or (38 if given.streamed else 16)
     torch.set_num_threads(1)

@@ -282,11 +282,8 @@ def start(repeats: int) -> None:
             stage.parent.mkdir(exist_ok=True)
             stage.write_text(STAGE.format(modules=modules))
             begun = [f"flexround.stages.{stage}:run" for stage in ("evaluate", "reconstruct")] + modules.split(", ")
-            record = Path(directory, kind, "sha256")
-            record.parent.mkdir()
-            texts = codefile.contents(*begun)  # each job compares its code with such a file
-            for path, text in zip((record, record.with_name(codefile.SOURCES)), texts, strict=True):
-                path.write_text(text)
+            record = Path(directory, f"{kind}.code.json")
+            record.write_text(codefile.contents(*begun)[1])  # each job compares its code with such a file
             Path(directory, f"{kind}.json").write_text(json.dumps({"code": str(record)}))
         os.environ["PLACE"] = directory
         os.environ["PYTHONPATH"] = os.pathsep.join(filter(None, (directory, os.environ.get("PYTHONPATH"))))

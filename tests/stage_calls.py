@@ -27,11 +27,11 @@ CHAINS = {
 }
 
 
-def call(stage, inputs, **options):
+def call(stage, file, **options):
     """Run a stage with its job file."""
-    usual = {"threads": 1, "gpus": 0, "jobs_per_gpu": 1, "state": Path(".state"), "state_gb": 32.0}
-    usual |= {"cache_mb": None, "gpu_cache_mb": None, "preflight": False, "confirm": lambda: None}
-    importlib.import_module(f"flexround.stages.{stage}").run(Namespace(job=Path(inputs["job"]), **usual | options))
+    usual = {"threads": 1, "gpus": 0, "jobs_per_gpu": 1, "state": Path(".state")}
+    usual |= {"gpu_cache_mb": None, "preflight": False, "confirm": lambda: None}
+    importlib.import_module(f"flexround.stages.{stage}").run(Namespace(job=Path(file), **usual | options))
 
 
 def exit_code(tool, *arguments):
@@ -57,14 +57,14 @@ class Work:
         return Run(self.params.scale.name, task, checkpoint, recipe, seed)
 
     def inputs(self, stage, *arguments):
-        """Write the files of a job; return the inputs of its rule."""
-        return resolve.inputs(self.plan, stage, *arguments)
+        """Write the files of a job; return the name of its job file, and what its rule reads."""
+        return resolve.job(self.plan, stage, *arguments)
 
     def do(self, stage, *arguments, out, again=False, **options):
         """Run a stage's job unless its output is there; return the output's path."""
         with contextlib.chdir(self.root):
             if again or not Path(out).exists():
-                call(stage, self.inputs(stage, *arguments), **options)
+                call(stage, self.inputs(stage, *arguments).file, **options)
         return self.root / out
 
     def data(self, task, **options):

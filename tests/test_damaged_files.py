@@ -202,9 +202,9 @@ def read_evaluation(d):
 
 def job_file(stage, kind, argument):
     return Reader(
-        lambda d: shutil.copytree(Path(resolve.inputs(report_case.PLAN, stage, argument)["job"]).parent, d / "job"),
-        lambda d: kind.read(d / "job/job.json"),
-        ("job/*.json",),
+        lambda d: (d / "job.json").write_bytes(Path(resolve.job(report_case.PLAN, stage, argument).file).read_bytes()),
+        lambda d: kind.read(d / "job.json"),
+        ("job.json",),
     )
 
 

@@ -53,7 +53,7 @@ def stage(name, source, out):
     """Run the stage with a job of its own."""
     out.mkdir(exist_ok=True)
     (out / "job").write_text(FetchJob(name=name, source=source, pins={}, out=out / f"{name}.json").model_dump_json())
-    call("fetch", {"job": out / "job"})
+    call("fetch", out / "job")
 
 
 def put(directory, files):

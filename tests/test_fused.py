@@ -16,6 +16,7 @@ from flexround.quant.flexround import FlexRound
 from flexround.quant.functions import DivideRound, StepQuantize
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.rounding import Axes
+from flexround.quant.signround import SignRound
 from flexround.reconstruct import phases
 
 CPU = torch.device("cpu")
@@ -69,6 +70,8 @@ def test_weights_with_gaps_are_compiled():
         (FlexRound, (16, 1, 3, 3), torch.float32),
         (AdaQuant, (48, 40), torch.float32),
         (AdaRound, (16, 5, 3, 3), torch.bfloat16),
+        (SignRound, (48, 40), torch.bfloat16),
+        (SignRound, (16, 5, 3, 3), torch.float32),
     ],
 )
 def test_compiled_values_and_gradients_are_those_of_the_operations_one_by_one(rounding_class, shape, kind):

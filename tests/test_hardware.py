@@ -119,7 +119,7 @@ def test_a_reconstruction_without_memory_says_which_block_and_what_helps(tmp_pat
     monkeypatch.setattr(phases.WeightPhase, "learn", short)
     message = (
         r"^block stage\.1, phase weights, activations in memory: the host's memory is too small: .* asked for, .*; "
-        r"try cache-mb 0 \(activations in files\), cache_dtype bfloat16, precision bfloat16, batch below \d+"
+        r"try cache_dtype bfloat16, precision bfloat16, batch below \d+"
     )
     with pytest.raises(InputError, match=message):
         flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", state=tmp_path, device="cpu", **FEW)

@@ -12,7 +12,7 @@ from transformers.pytorch_utils import Conv1D
 from flexround.models.efficientnet_lite import SameConv2d
 from flexround.models.surgery import attach
 from flexround.quant.rtn import RTN
-from flexround.reconstruct.inputs import layer_inputs, unfolded
+from flexround.reconstruct.inputs import LayerInputs, unfolded
 
 LAYERS = {
     "linear": (nn.Linear(6, 5), (4, 3, 6)),
@@ -45,7 +45,7 @@ def test_padded_tokens_are_left_out_if_they_are_masked():
     x, mask = randn(20, 3, 6), torch.arange(3) < torch.arange(20).remainder(3).unsqueeze(1) + 1
     for masked in (True, False):
         own = dataclasses.replace(job, mask=mask, hyper=job.hyper.model_copy(update={"mask_padding": masked}))
-        shown = torch.cat(list(layer_inputs(own, block, layer, x)), 1)[0]
+        shown = torch.cat(list(LayerInputs(own, block, layer, x)), 1)[0]
         assert torch.equal(shown, x[mask] if masked else x.flatten(0, 1))
     assert not layer._forward_pre_hooks
 
@@ -54,7 +54,7 @@ def test_a_layer_may_be_called_by_keyword_or_never():
     layer, job, x = nn.Linear(6, 5), toy.job(toy.recipe()), randn(20, 6)
     for call, expected in ((lambda module, x, mask: module(input=x), [x[:16], x[16:]]), (lambda *_: None, [])):
         block = dataclasses.replace(job.blocks[-1], module=layer, call=call)
-        shown = [part[0] for part in layer_inputs(job, block, layer, x)]
+        shown = [part[0] for part in LayerInputs(job, block, layer, x)]
         assert all(torch.equal(*pair) for pair in zip(shown, expected, strict=True))
 
 
@@ -78,8 +78,35 @@ def test_all_calls_of_a_layer_are_shown_whichever_batches_have_them():
     net, job, x = Routed(), toy.job(toy.recipe()), -torch.ones(64, 6)
     x[[20, 25, 50], 0] = torch.tensor([1.0, 2.0, 3.0])
     block = dataclasses.replace(job.blocks[-1], module=net, call=lambda module, x, mask: module(x))
-    shown = [part[0] for part in layer_inputs(job, block, net.layer, x)]
+    shown = [part[0] for part in LayerInputs(job, block, net.layer, x)]
     assert all(torch.equal(*pair) for pair in zip(shown, [x[[20, 25]], x[[50]], x[[50]]], strict=True))
+
+
+class Gated(nn.Module):
+    """Two layers read one tensor, a third what they give, a fourth their tensor after it was written on."""
+
+    def __init__(self):
+        super().__init__()
+        self.value, self.gate, self.out, self.late = (nn.Linear(6, 6) for _ in range(4))
+        self.ends = 0
+
+    def forward(self, x):
+        x = self.out(self.value(x) * self.gate(x)) + self.late(x.add_(1))
+        self.ends += 1
+        return x
+
+
+def test_layers_that_read_one_tensor_share_a_pass():
+    net, job, x = Gated(), toy.job(toy.recipe()), torch.randn(64, 6)
+    block = dataclasses.replace(job.blocks[-1], module=net, call=lambda module, x, mask: module(x))
+    first = LayerInputs(job, block, net.value, x)
+    assert not first.serve(net.gate)  # nothing is known before a pass
+    assert torch.equal(torch.cat(list(first), 1)[0], x)
+    assert [first.serve(layer) for layer in (net.gate, net.out, net.late)] == [True, False, False]
+    ends = net.ends
+    third = torch.cat(list(LayerInputs(job, block, net.out, x, first)), 1)[0]
+    assert torch.equal(third, net.value(x) * net.gate(x))
+    assert net.ends == ends  # a pass ends where the layer is called
 
 
 class Watching(RTN):

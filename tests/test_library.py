@@ -21,6 +21,7 @@ import flexround
 from flexround.errors import InputError
 from flexround.library import auto_blocks, code_digest
 from flexround.mini import models as mini
+from flexround.models.tensors import tensors
 from flexround.quant.flexround import FlexRound
 from flexround.reconstruct import cache
 from flexround.reconstruct.state import MemoryState, State
@@ -59,7 +60,7 @@ def test_the_cut_is_as_fine_as_the_network_allows(kind, x, names):
 def test_layers_that_are_registered_twice_are_folded_once(output):
     model, x = made(lambda: Again(output)), pictures()
     found = flexround.quantize(model, x, flexround.Recipe(setting="B", rounding="rtn", w_bits=8), **FEW)
-    (found, *_), (wanted, *_) = (auto_blocks.tensors(each(x)) for each in (found, model))
+    (found, *_), (wanted, *_) = (tensors(each(x)) for each in (found, model))
     assert (found - wanted).norm() < 0.05 * wanted.norm()
 
 
@@ -266,7 +267,7 @@ def test_an_interrupted_call_goes_on(tmp_path, monkeypatch):
     with pytest.raises(KeyboardInterrupt):
         flexround.quantize(model, x, "b-flexround-w4", state=tmp_path, **FEW)
     assert list(tmp_path.rglob("progress.json"))
-    resumed = flexround.quantize(model, x, "b-flexround-w4", state=tmp_path, cache_mb=0, **FEW)
+    resumed = flexround.quantize(model, x, "b-flexround-w4", state=tmp_path, **FEW)
     assert stopped.count("weights/001") == 1
     assert torch.equal(resumed(x), whole(x))
     assert not list(tmp_path.rglob("*.*")), "nothing is left"

@@ -24,6 +24,7 @@ from flexround.settings import reach, user_rows
 from flexround.settings.layout import MODULES, ROOT, Run
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
+from flexround.settings.schema import Recipe
 
 EXAMPLE = ROOT / "examples/own_rounding"
 NUDGE = "b-nudge-w4"
@@ -247,20 +248,32 @@ def test_a_row_can_not_win_under_bits_that_its_recipe_lacks(mini, home, table, r
 
 
 @pytest.mark.parametrize(
-    ("number", "section", "settings", "expected"),
+    ("number", "section", "settings", "fits"),
     [
-        (5, "Per channel", {}, ""),
-        (5, "Per channel", {"w_granularity": "tensor"}, "w_granularity = tensor; the rows beside it have channel: "),
-        (5, "Per tensor", {}, "w_granularity = channel; the rows beside it have tensor: "),
-        (5, "Per tensor", {"w_granularity": "tensor"}, ""),
-        (7, "Groups of 64", {"w_granularity": "group", "group_size": 64}, ""),
-        (7, "Groups of 64", {"w_granularity": "group", "group_size": 32}, "group, group_size = 32; .* group of 64: "),
+        (5, "Per channel", {}, True),
+        (5, "Per channel", {"w_granularity": "tensor"}, False),
+        (5, "Per channel", {"w_scheme": "asymmetric"}, False),
+        (5, "Per channel", {"group_size": 64, "a_granularity": "token"}, True),  # have no effect
+        *((5, "Per channel", {end: bits}, bits == 8) for end in ("stem_bits", "head_bits") for bits in (8, "low")),
+        (5, "Per tensor", {}, False),
+        (5, "Per tensor", {"w_granularity": "tensor"}, True),
+        (7, "Groups of 64", {"w_granularity": "group", "group_size": 64}, True),
+        (7, "Groups of 64", {"w_granularity": "group", "group_size": 32}, False),
+        (2, "", {"setting": "Q", "a_bits": 4}, True),
+        (2, "", {"setting": "B", "a_bits": 4}, True),  # has an output of the first layer in 8 bit, as B in the paper
+        (2, "", {"setting": "Q", "a_bits": 4, "stem_output_bits": 8}, False),
+        (2, "", {"setting": "Q", "a_bits": 4, "a_scheme": "asymmetric"}, False),
+        (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "stem_bits": 8}, True),  # what low is there
+        (6, "", {"setting": "Q", "w_bits": 8, "a_bits": 8, "a_granularity": "token"}, False),
     ],
 )
-def test_a_row_has_as_many_steps_as_the_rows_with_which_it_competes(home, number, section, settings, expected):
-    own = {"setting": "B", "rounding": "my_rounding:Nudge", "w_bits": 4, "hyper": settings | {"reg_weight": 0}}
-    row = {"table": number, "recipe": "mine", "method": "Mine", "bits": "4/32", "section": section}
-    with pytest.raises(SettingsError, match=expected) if expected else contextlib.nullcontext():
+def test_rows_that_compete_have_equal_grids(home, number, section, settings, fits):
+    keys = {"setting": "B", "w_bits": 4} | {key: settings[key] for key in settings if key in Recipe.model_fields}
+    changed = {key: value for key, value in settings.items() if key not in keys}
+    own = keys | {"rounding": "my_rounding:Nudge", "hyper": changed | {"reg_weight": 0}}
+    bits = f"{keys['w_bits']}/{keys.get('a_bits', 32)}"
+    row = {"table": number, "recipe": "mine", "method": "Mine", "bits": bits, "section": section}
+    with contextlib.nullcontext() if fits else pytest.raises(SettingsError):
         merged(load_params("real"), home, recipes={"mine": own}, rows=[row])
 
 

@@ -4,7 +4,6 @@ import contextlib
 import csv
 import re
 import shutil
-from pathlib import Path
 
 import pytest
 import small
@@ -86,7 +85,7 @@ def test_an_edit_in_a_folder_is_another_job_and_another_hash_and_what_lies_in_th
         work = Work(own / "own.yaml", tmp_path)
         record = work.do("fetch", "photos", out=layout.source_file("photos"), again=True)
         with contextlib.chdir(tmp_path):
-            return Path(work.inputs("fetch", "photos")["job"]).read_text(), record.read_text()
+            return work.inputs("fetch", "photos").file, record.read_text()
 
     first, same = fetched(), fetched()
     assert first == same

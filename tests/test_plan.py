@@ -142,7 +142,7 @@ def test_a_reconstruction_depends_neither_on_seeds_nor_on_the_machine_nor_on_how
     run = Run("mini", "imagenet", "resnet18-brecq", "b-flexround-w4", 0)
 
     def job(params, run, **config):
-        return Path(resolve.inputs(Plan(params, config), "reconstruct", run)["job"]).read_text()
+        return Path(resolve.job(Plan(params, config), "reconstruct", run).file).read_text()
 
     before = job(params, run)
     assert job(params, run, jobs_per_gpu=3) == before

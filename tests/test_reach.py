@@ -1,6 +1,7 @@
 """Which code a job can import: what an edit reruns, and what it must not."""
 
 import gc
+import json
 import sys
 import types
 from pathlib import Path
@@ -152,8 +153,8 @@ def of(plan, stage, task, checkpoint, recipe):
     targets = [*network_code(plan, task, checkpoint)]
     if stage == "reconstruct":
         targets.append(plan.params.rounding_target(plan.params.recipe(recipe).rounding))
-    text, _ = codefile.contents(f"flexround.stages.{stage}", "flexround.jobs.execution", *targets)
-    return {line.partition("  src/flexround/")[2] for line in text.splitlines()}
+    _, text = codefile.contents(f"flexround.stages.{stage}", "flexround.jobs.execution", *targets)
+    return {file.rpartition("/src/flexround/")[2] for file in json.loads(text)["files"]}
 
 
 LLAMA, RESNET = ("commonsense", "llama-7b"), ("imagenet", "resnet18-brecq")

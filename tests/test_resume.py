@@ -5,7 +5,6 @@ Images do so in test_hardware.
 
 import contextlib
 import functools
-import json
 import os
 import re
 import shutil
@@ -27,7 +26,7 @@ from safetensors.torch import load_file
 
 from flexround.errors import InputError
 from flexround.io import resume
-from flexround.jobs import codefile, execution
+from flexround.jobs import execution
 from flexround.tasks.commonsense import harness
 from flexround.tasks.text import lora_training
 from flexround.tasks.text import training as text_training
@@ -167,10 +166,9 @@ def test_a_killed_evaluation_goes_on_at_its_data_set(place, tmp_path, monkeypatc
         np.testing.assert_array_equal(resumed.predictions[name], values)
 
 
-def test_the_machine_and_its_threads_decide_where_work_is_kept(tmp_path, monkeypatch):
+def test_the_machine_and_its_threads_decide_where_work_is_kept(monkeypatch):
     """So do settings, code and inputs, see test_stage_guards."""
-    (tmp_path / "code").write_text("one")
-    job = SimpleNamespace(code=tmp_path / "code", explained=(), model_dump_json=lambda exclude: "{}")
+    job = SimpleNamespace(explained=(), model_dump_json=lambda exclude: "{}")
 
     def name(device="cpu"):
         return resume.fingerprint(job, {"data": "1"}, torch.device(device))
@@ -192,25 +190,16 @@ def test_the_machine_and_its_threads_decide_where_work_is_kept(tmp_path, monkeyp
     assert len(set(names)) == 7
 
 
-def test_packages_and_the_files_that_a_task_reads_decide_where_work_is_kept(tmp_path, monkeypatch):
+def test_packages_decide_where_work_is_kept(tmp_path, monkeypatch):
     stage = SimpleNamespace(run=lambda given: kept.append(given.state))
     monkeypatch.setitem(sys.modules, "my_stage", stage)
-    monkeypatch.setattr(codefile.Code, "check", lambda *_, **__: None)
-    (tmp_path / "job.json").write_text(json.dumps({"code": str(tmp_path / "sha256")}))
-    (tmp_path / "sha256").touch()
-
-    def place(question):
-        sources = {"modules": [], "files": {"params/lm_eval/piqa.yaml": [question, question]}}
-        (tmp_path / "sources.json").write_text(json.dumps(sources))
+    (tmp_path / "job.json").write_text("{}")
+    kept = []
+    for version in ("0.1", "0.1", "0.2"):
+        monkeypatch.setattr(metadata, "version", lambda name, version=version: version)
         given = Namespace(module="my_stage", job=tmp_path / "job.json", state=tmp_path / "state", threads=1)
         assert execution.run(given) == 0
-        return kept[-1]
-
-    kept = []
-    places = [place("one"), place("another")]
-    assert place("one") == places[0]
-    monkeypatch.setattr(metadata, "version", lambda name: "0.1")
-    assert len({*places, place("one")}) == 3
+    assert kept[0] == kept[1] != kept[2]
 
 
 def test_a_part_is_replaced_whole_and_a_damaged_one_is_named(tmp_path):

@@ -73,9 +73,9 @@ def use(device):
     Reconstruction.generator, training.Accelerator = drawn, Accelerator
 
 
-def there(plan, row, rows, device, dtype, *limits):
+def there(plan, row, rows, device, dtype, *most):
     """Have caches lie on the device."""
-    return dataclasses.replace(plan(row, rows, device, dtype, *limits), device=device)
+    return dataclasses.replace(plan(row, rows, device, dtype, *most), device=device)
 
 
 def made(work, run, recipes):

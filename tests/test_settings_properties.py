@@ -174,8 +174,8 @@ from flexround.settings.plan import Plan
 tasks = [task for scale in SCALES for task in load_params(scale).scale.tasks.values()]
 assert tasks and all(options.of(task.module).training for task in tasks)
 plan = Plan(load_params("mini"))
-resolve.inputs(plan, "claims"), resolve.inputs(plan, "tabulate", 3)
-[resolve.inputs(plan, "evaluate", run) for run in plan.table_runs(3)]
+resolve.job(plan, "claims"), resolve.job(plan, "tabulate", 3)
+[resolve.job(plan, "evaluate", run) for run in plan.table_runs(3)]
 assert not {"torch", "torchvision", "transformers", "datasets", "pyarrow", "pandas", "scipy"} & {*sys.modules}
 """
 

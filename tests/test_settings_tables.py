@@ -79,7 +79,7 @@ def test_one_value_printed_for_several_must_be_theirs(number, when, values, mess
 @pytest.mark.parametrize("scale", ["mini", "paper", "real", "short"])
 def test_every_table_of_a_shipped_scale_has_its_settings_agreed(scale):
     plan = Plan(loaded(scale))
-    assert all(resolve.inputs(plan, "tabulate", number) for number in plan.complete_tables())
+    assert all(resolve.job(plan, "tabulate", number) for number in plan.complete_tables())
 
 
 def test_what_the_scale_lacks_is_named():

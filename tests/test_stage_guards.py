@@ -76,7 +76,7 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept, st
     """Each input, the code or a setting is another one: each time it goes on with something else."""
     monkeypatch.chdir(tmp_path)
     work = Work(TESTS / f"{scale}.yaml", tmp_path)
-    job = Path(work.inputs(stage, *([work.run(*names)] if scale == "smoke" else names))["job"])
+    job = Path(work.inputs(stage, *([work.run(*names)] if scale == "smoke" else names)).file)
     settings = json.loads(job.read_text())
     directories = [Path(settings[name]) for name in ("weights", "samples", "network", "data") if settings.get(name)]
     recipe = settings.get("recipe")
@@ -85,24 +85,23 @@ def test_what_a_stage_keeps_is_of_this_job_alone(tmp_path, monkeypatch, kept, st
 
     def ask():
         with pytest.raises(Stop):
-            call(stage, {"job": job})
+            call(stage, job)
 
     ask(), ask()
     assert len(set(kept)) == 1, "the same job goes on with the same work"
     for directory in directories:
         filled(directory, b"two", recipe)  # as many bytes
         ask()
-    Path(settings["code"]).write_text("other code")
-    ask()
-    settings[setting[0]][setting[1]] = 7
-    job.write_text(json.dumps(settings))
-    ask()
+    for place, name, value in ((settings, "code", ".code/other.json"), (settings[setting[0]], setting[1], 7)):
+        place[name] = value
+        job.write_text(json.dumps(settings))
+        ask()
     assert len(set(kept)) == len(kept) - 1 == 1 + len(directories) + 2
     if stage == "evaluate":
         filled(directories[0], b"two", recipe | {"w_bits": 3})
         message = f"{directories[0]}: its manifest says recipe = .*'w_bits': 3.*; delete {directories[0]} "
         with pytest.raises(InputError, match=message):
-            call(stage, {"job": job})
+            call(stage, job)
 
 
 def test_what_was_learned_is_kept_where_code_changed_meanwhile_and_was_changed_back(work, monkeypatch):
@@ -150,17 +149,17 @@ def test_what_is_read_is_compared_with_its_hash(work, monkeypatch, stage, read):
         "reconstruct": (work.run(*IMAGES, "b-rtn-w4"),),
     }
     inputs = work.inputs(stage, *arguments.get(stage, IMAGES))
-    directory = Path(json.loads(Path(inputs["job"]).read_text())[read])
+    directory = Path(json.loads(Path(inputs.file).read_text())[read])
     file = max(directory.iterdir(), key=lambda path: path.stat().st_size)
     content = file.read_bytes()
     file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
     message = rf"{file.name}: its sha256 is not .*; delete {directory} and run the same"
     try:
         with pytest.raises(InputError, match=message):
-            call(stage, inputs)
+            call(stage, inputs.file)
     finally:
         file.write_bytes(content)
-    assert str(directory) in inputs.values()
+    assert str(directory) in inputs.reads
 
 
 def test_data_are_prepared_from_the_pinned_source_alone_though_another_was_fetched(tmp_path, monkeypatch):
@@ -171,7 +170,7 @@ def test_data_are_prepared_from_the_pinned_source_alone_though_another_was_fetch
     file.write_bytes(b"?" + file.read_bytes()[1:])
     monkeypatch.chdir(tmp_path)
     with pytest.raises(InputError, match=r"source mini-wikitext2: .*: its sha256 is "):
-        call("data", work.inputs("data", "wikitext2"))
+        call("data", work.inputs("data", "wikitext2").file)
 
 
 @pytest.mark.parametrize("count", [20, 65])
@@ -184,7 +183,7 @@ def test_another_number_of_samples_is_refused(work, tmp_path, monkeypatch, count
     save_file(arrays, samples / "samples.safetensors")
     artifacts.write_manifest(samples, ["samples.safetensors"], place=str(samples))
     with pytest.raises(InputError, match=f"{count} samples, the settings say 64; delete .* and run the same"):
-        call("reconstruct", work.inputs("reconstruct", run))
+        call("reconstruct", work.inputs("reconstruct", run).file)
     assert not Path(work.plan.network_dir(run)).exists()
 
 
@@ -295,7 +294,7 @@ def test_the_best_candidate_on_the_held_out_part_is_taken(work, tmp_path, monkey
     for name, value in values.items():
         artifacts.write_text(Path(name, "weights-000.safetensors"), str(value))
         artifacts.write_manifest(Path(name), ["weights-000.safetensors"], place=name, made_of=name)
-    settings = json.loads(Path(work.inputs("evaluate", work.run(*IMAGES, "b-rtn-w4"))["job"]).read_text())
+    settings = json.loads(Path(work.inputs("evaluate", work.run(*IMAGES, "b-rtn-w4")).file).read_text())
     artifacts.write_manifest(Path(settings["data"]), [])
     settings = {key: settings[key] for key in settings.keys() - {"recipe", "network", "code"}}
     settings |= {"networks": {name: name for name in values}, "out": "out"}

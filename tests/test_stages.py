@@ -85,7 +85,7 @@ def test_every_mistake_ends_with_code_2_and_one_message_and_a_bug_keeps_its_trac
 # the workflow's files
 
 RULE_FILES = sorted((ROOT / "workflow/rules").glob("*.smk"))
-JOB = re.compile(r"(?:python -m flexround\.jobs|\{params\.launch\}) (\w+) {input\.job} ")
+JOB = re.compile(r"(?:python -m flexround\.jobs|\{params\.launch\}) (\w+) {params\.job} ")
 RULE = re.compile(r"^rule (\w+):\n((?:    .*\n|\n)+)", re.MULTILINE)
 SECTION = re.compile(r"^    (\w+):(.*\n(?:        .*\n)*)", re.MULTILINE)
 RULES = {name: body for path in RULE_FILES for name, body in RULE.findall(path.read_text())}
@@ -119,13 +119,13 @@ def test_every_rule_is_short_and_says_what_it_reads_writes_and_needs(rule):
     assert re.search(r"\*\*get_(gpu_)?resources\('\w+'\)|mem_mb=\d+, runtime=\d+", resources)
     assert "{log" in shell
     unquoted = {*re.findall(r"\{params\.(\w+)\}", shell)}
-    assert unquoted <= {"launch"}, "what comes from the command line is quoted: {params.NAME:q}"
+    assert unquoted <= {"launch", "job"}, "what comes from the command line is quoted: {params.NAME:q}"
     if not (job := JOB.search(shell)):
         return
     assert "--usage {log.usage}" in shell
     assert ("--threads {threads}" in shell) == ("threads" in dict(SECTION.findall(RULES[rule])))
     assert ("--gpus {resources.gpu} --jobs-per-gpu {resources.jobs_per_gpu}" in shell) == ("gpu" in resources)
     assert "{wildcards" not in shell, "what a job reads is in its file"
-    options = re.findall(r"(?<= )--[\w-]+", shell.partition("{input.job}")[2])
+    options = re.findall(r"(?<= )--[\w-]+", shell.partition("{params.job}")[2])
     command.parsed([job[1], "job.json", *(f"{option}=1" for option in options)])
-    assert f"unpack(lambda w: get_inputs('{job[1]}'" in ast.unparse(section(rule, "input"))
+    assert f"lambda w: get_inputs('{job[1]}'" in ast.unparse(section(rule, "input"))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 import pytest
 import yaml
+from dvc.repo import Repo
 from published import TABLE, Clone, cloned, publish, remote, stages
 from stage_calls import exit_code
 
@@ -182,6 +183,40 @@ def test_a_lock_that_is_not_dvcs_is_refused_and_nothing_is_deleted(pulled, tmp_p
     with pytest.raises(InputError, match=r"^dvc\.lock"):
         dvc_cache.run(dvc_cache.parser().parse_args([]))
     assert victim.read_text() == "somebody's file"
+
+
+@pytest.mark.parametrize(
+    ("name", "link", "refused"),
+    [
+        *((name, "", True) for name in ("../../../x", "s/../../../../x", "/x", "a//x", "..", "", "s/.")),
+        *((name, "results/data/s", True) for name in ("s/x", "s/deeper/x")),
+        ("s/x", "results", False),  # results on another disk are the user's choice
+        ("..\\..\\x", "", False),  # one name
+    ],
+)
+def test_a_remote_writes_in_its_outputs_alone(tmp_path, monkeypatch, name, link, refused):
+    (root := tmp_path / "a/clone").mkdir(parents=True)
+    (tmp_path / "other").mkdir()
+    monkeypatch.chdir(root)
+    with Repo.init(no_scm=True) as repo:
+        cache = Path(repo.cache.local.path)
+    listed = [{"md5": hashlib.md5(b"evil").hexdigest(), "relpath": name}]
+    for kind, content in {"": b"evil", ".dir": json.dumps(listed).encode()}.items():
+        md5 = hashlib.md5(content).hexdigest() + kind
+        artifacts.write_bytes(cache / md5[:2] / md5[2:], content)
+    if link:
+        Path(link).parent.mkdir(parents=True, exist_ok=True)
+        Path(link).symlink_to(tmp_path / "other")
+    outs = {"dvc.yaml": "results/data", "dvc.lock": {"path": "results/data", "hash": "md5", "md5": md5}}
+    for file, out in outs.items():
+        content = {"schema": "2.0", "stages": {"it": {"cmd": "it", "outs": [out]}}}
+        Path(file).write_text(yaml.safe_dump(content if file == "dvc.lock" else {"stages": content["stages"]}))
+    with pytest.raises(InputError) if refused else contextlib.nullcontext():
+        dvc_cache.run(dvc_cache.parser().parse_args([]))
+        with Repo() as repo:
+            repo.checkout()
+    written = [path for path in tmp_path.rglob("*x") if path.is_file()]
+    assert written == ([] if refused else [Path("results/data", name).resolve()])
 
 
 def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path, monkeypatch, capsys):

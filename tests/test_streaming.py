@@ -2,9 +2,7 @@
 
 import contextlib
 import dataclasses
-import itertools
 import json
-import os
 import signal
 from pathlib import Path
 from types import SimpleNamespace
@@ -26,7 +24,6 @@ from flexround.models.blocks import Block
 from flexround.models.shards import INDEX, Shards
 from flexround.models.tensors import places, weightless
 from flexround.reconstruct import cache, codes, engine, initial, phases
-from flexround.reconstruct.cache import Store
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Streamed
@@ -78,10 +75,10 @@ def job(source, recipe, **hyper):
     return toy.job_of(shards.model, blocks, recipe, settings, Streamed(shards, blocks, CPU))
 
 
-def published(made, directory, **limits):
+def published(made, directory):
     """Reconstruct, and return the bytes of every file of the result."""
     with State(directory / "state/run", "f" * 16).opened() as state:
-        engine.reconstruct(made, tokens(), state, **limits)
+        engine.reconstruct(made, tokens(), state)
         state.publish(directory / "out")
     return {path.name: path.read_bytes() for path in (directory / "out").iterdir()}
 
@@ -210,16 +207,12 @@ def test_initial_steps_in_parts_leave_out_the_padding_of_each_part(tmp_path, mon
 
 
 @pytest.mark.parametrize("recipe", [RECIPES[0], RECIPES[2]], ids=["Q", "B"])
-def test_killed_at_random_moments_it_continues_with_the_same_bits_in_memory_or_in_files(tmp_path, files, recipe):
-    limits = itertools.cycle([{"limits": cache.Limits(0, 0)}, {}])
+def test_killed_at_random_moments_it_continues_with_the_same_bits(tmp_path, files, recipe):
     expected = published(job(files, recipe), tmp_path / "straight")
     for moment in (3, 17, 9):
-        own = next(limits)
-        code = test_state.killed_after(
-            moment, lambda own=own: published(job(files, recipe), tmp_path / "killed", **own)
-        )
+        code = test_state.killed_after(moment, lambda: published(job(files, recipe), tmp_path / "killed"))
         assert code == -signal.SIGKILL
-    assert published(job(files, recipe), tmp_path / "killed", **next(limits)) == expected
+    assert published(job(files, recipe), tmp_path / "killed") == expected
 
 
 # caches
@@ -229,43 +222,30 @@ NEEDED = cache.HELD * 10 * 100 * 4  # bytes
 
 
 @pytest.mark.parametrize(
-    ("kind", "host_bytes", "gpu", "gpu_bytes", "place"),
+    ("kind", "gpu", "most", "place"),
     [
-        (torch.float32, NEEDED, None, None, "in memory"),
-        (torch.float32, NEEDED - 1, None, None, "in files"),
-        (torch.bfloat16, NEEDED // 2, None, None, "in memory"),
-        (torch.float32, None, None, None, "in memory"),
-        (torch.float32, NEEDED, 2 * NEEDED, None, "on the GPU"),
-        (torch.float32, NEEDED, 2 * NEEDED - 1, None, "in page-locked memory"),
-        (torch.float32, NEEDED, 2 * NEEDED - 1, NEEDED, "on the GPU"),
-        (torch.float32, NEEDED, 2 * NEEDED, 0, "in page-locked memory"),
-        (torch.float32, NEEDED - 1, 2 * NEEDED - 1, None, "in files"),
+        (torch.float32, None, None, "in memory"),
+        (torch.float32, 2 * NEEDED, None, "on the GPU"),
+        (torch.float32, 2 * NEEDED - 1, None, "in page-locked memory"),
+        (torch.bfloat16, NEEDED, None, "on the GPU"),
+        (torch.float32, 2 * NEEDED - 1, 1, "on the GPU"),
+        (torch.float32, 2 * NEEDED, 0, "in page-locked memory"),
     ],
 )
-def test_the_place_of_caches_follows_from_their_bytes(
-    tmp_path, caplog, monkeypatch, kind, host_bytes, gpu, gpu_bytes, place
-):
+def test_the_place_of_caches_follows_from_their_bytes(monkeypatch, kind, gpu, most, place):
     """Not from what lies in a memory already."""
-    caplog.set_level("INFO")
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=gpu))
-    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda _: (0, 0))
     device = torch.device("cuda") if gpu else CPU
-    given = {"host": host_bytes, "gpu": gpu_bytes}
-    limits = cache.limits(device)._replace(**{key: value for key, value in given.items() if value is not None})
-    found = cache.plan(100, 10, device, kind, tmp_path, limits)
+    found = cache.plan(100, 10, device, kind, cache.limit(device, most))
     assert str(found) == place
-    assert found.directory == (tmp_path if place == "in files" else None)
     assert found.device.type == ("cuda" if place == "on the GPU" else "cpu")
-    assert found.largest == 10 * 100 * kind.itemsize
-    assert f"3 x {found.largest / 1e9:.3g} GB {place}" in caplog.text
 
 
 def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
     monkeypatch.setattr(torch.cuda, "get_device_properties", lambda _: SimpleNamespace(total_memory=6000))
     gpu = torch.device("cuda")
-    assert [cache.limits(gpu, jobs=jobs).gpu for jobs in (1, 2, 3)] == [3000, 1500, 1000]
-    assert (cache.limits(gpu, 2, 1, 3), cache.limits(gpu, 0, 0, 3)) == ((2**21, 2**20), (0, 0))
-    assert cache.limits(CPU).gpu == 0
+    assert [cache.limit(gpu, jobs=jobs) for jobs in (1, 2, 3)] == [3000, 1500, 1000]
+    assert (cache.limit(gpu, 1, 3), cache.limit(gpu, 0, 3), cache.limit(CPU)) == (2**20, 0, 0)
     leased, found = mock.Mock(return_value=contextlib.nullcontext(gpu)), mock.Mock(side_effect=KeyError)
     monkeypatch.setattr(stage, "lease", leased)
     monkeypatch.setattr(stage, "preflight", found)
@@ -274,16 +254,7 @@ def test_caches_have_their_part_of_what_each_job_of_a_gpu_has(monkeypatch):
     monkeypatch.setattr(stage.provenance, "inputs", lambda *_, **__: {})
     with pytest.raises(KeyError):
         stage.run(command.parsed(["reconstruct", "job.json", "--gpus", "1", "--jobs-per-gpu", "3", "--preflight"]))
-    assert (leased.call_args.args, found.call_args.args[-1].gpu) == ((1, 3), 1000)
-
-
-def test_a_full_disk_is_told_not_a_crash(tmp_path, monkeypatch):
-    def full(*_):
-        raise OSError(28, os.strerror(28))
-
-    monkeypatch.setattr(os, "posix_fallocate", full)
-    with pytest.raises(InputError, match=r"no room for a cache .No space left"):
-        Store(CPU, directory=tmp_path).empty(torch.Size((2, 3)), torch.float32)
+    assert (leased.call_args.args, found.call_args.args[-1]) == ((1, 3), 1000)
 
 
 # writing and reading in other types
@@ -356,7 +327,7 @@ def test_all_rows_have_the_precision_of_the_block_and_learning_alone_has_tf32(tm
 @pytest.mark.parametrize("recipe", RECIPES[1:], ids=["weights", "B", "GPTQ"])
 def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     made = job(files, recipe)
-    found = preflight(made, tokens(), tmp_path / "state")
+    found = preflight(made, tokens())
     assert (found.block, found.caches) == ("h.0", "in memory")
     assert found.peak_mb > 10
     iterations = 4 * HYPER["iters"] + (4 * HYPER["a_iters"] if recipe.setting == "B" and recipe.a_bits else 0)
@@ -364,18 +335,12 @@ def test_preflight_forecasts_and_writes_nothing(tmp_path, files, recipe):
     assert [path.name for path in tmp_path.iterdir()] == ["files"]
 
 
-def test_too_little_room_on_the_disk_is_told_by_preflight(tmp_path, files, monkeypatch):
-    monkeypatch.setattr("shutil.disk_usage", lambda _: SimpleNamespace(free=10))
-    with pytest.raises(InputError, match=f"need {5 * 12 * 12 * 16 * 4} bytes, 10 are free"):
-        preflight(job(files, RECIPES[0]), tokens(), tmp_path / "state")
-
-
-def test_preflight_takes_the_largest_block_and_what_arrives_there(tmp_path):
+def test_preflight_takes_the_largest_block_and_what_arrives_there():
     net = toy.model(channels=8)
     net.body[1].conv1 = torch.nn.Conv2d(8, 16, 3, padding=1)
     net.body[1].conv2 = torch.nn.Conv2d(16, 8, 3, padding=1)
     made = toy.job(toy.recipe("Q", "flexround", 3, 4), net=net)
-    assert preflight(made, toy.samples(), tmp_path).block == "body.1"
+    assert preflight(made, toy.samples()).block == "body.1"
     shapes = engine.boundaries(toy.job(toy.recipe(), net=net), toy.samples())
     expected = [(1, 3, 8, 8)] * 2 + [(1, 8, 8, 8)] * 5 + [(1, 8), (1, 5)]
     assert [tuple(shape) for shape in shapes] == expected

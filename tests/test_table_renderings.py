@@ -198,7 +198,7 @@ def test_the_stage_writes_three_files_and_prints_the_table_of_the_selected_check
     for run in (plan.table_runs(2)[0], Run("mini", "imagenet", "resnet50-brecq", "full-precision", 0)):
         write_run(tmp_path / "results", run, hits(900), ("top1", "top5"))
     with contextlib.chdir(tmp_path):
-        call("tabulate", resolve.inputs(plan, "tabulate", 2))
+        call("tabulate", resolve.job(plan, "tabulate", 2).file)
     text = (made / "table2.csv").read_text()
     lines = list(csv.DictReader(text.splitlines()))
     assert [line["value"] for line in lines if line["status"] == "computed"] == ["90.00", "90.00"]

@@ -122,6 +122,17 @@ def workers(request, tmp_path):
     made.end()
 
 
+def test_the_server_lives_in_tmpdir_however_long_its_name(tmp_path, monkeypatch):
+    monkeypatch.setenv("TMPDIR", str(tmp_path / ("x" * 200)))
+    Path(os.environ["TMPDIR"]).mkdir()
+    workers = Workers(tmp_path)
+    code, _, errors = workers.run("pass")
+    workers.end()
+    assert Path(workers.address).is_relative_to(os.environ["TMPDIR"])
+    assert code == 0
+    assert "the job runs in this process" not in errors
+
+
 def test_a_job_is_a_fork_with_the_clients_arguments_environment_directory_and_streams(workers):
     code = """
 import os, sys

@@ -84,13 +84,14 @@ class Project(Clone):
 
 
 def planning(project):
-    """Return what a job is of -> what its file of settings says, and its file of code."""
+    """Return what a job is of -> all settings that it was planned with, and all code."""
     found = {}
-    for path in (project.root / ".jobs/little").rglob("job.json"):
-        parts = path.parent.relative_to(project.root / ".jobs/little").parts
-        name, text = " ".join([parts[0], *parts[3:4]]), path.read_text()
-        code = json.loads(text)["code"]
-        found |= {f"{name} settings": text, f"{name} code": code and (project.root / code).read_text()}
+    for path in (project.root / ".jobs/little").rglob("*.json"):
+        parts, job = path.parent.relative_to(project.root / ".jobs/little").parts, json.loads(path.read_text())
+        name = " ".join([parts[0], *parts[3:4]])
+        found.setdefault(f"{name} code", set()).add(job.pop("code"))
+        job.pop("hyper_sources", None)
+        found.setdefault(f"{name} settings", set()).add(json.dumps(job))
     return found
 
 
@@ -99,7 +100,6 @@ def project(tmp_path_factory):
     project = Project(tmp_path_factory.mktemp("Prüfung mit Leerzeichen"))
     server = {name: value for name, value in project.environment.items() if name != "FLEXROUND_WORKERS"}
     project.output = project.snakemake(TABLE, env=server).stdout
-    project.made = planning(project)
     return project
 
 
@@ -177,10 +177,11 @@ EDITS = {  # together: file, what is there, what comes in its place; which files
 @pytest.mark.parametrize("together", EDITS)
 def test_edits_rerun_exactly_what_depends_on_them(project, together):
     edits, expected = EDITS[together]
+    before = planning(project)
     with project.edited(*edits):
         assert project.planned(TABLE) == expected, "what is made before stays"
     now = planning(project)
-    assert {name for name in now if now[name] != project.made[name]} == {name for of in edits.values() for name in of}
+    assert {name for name in now if now[name] != before[name]} == {name for of in edits.values() for name in of}
 
 
 # Nothing depends on tools, another rounding, comments and docstrings, planning, what a job asks for, reasons of values.
@@ -305,16 +306,41 @@ def test_a_rounding_of_the_users_own_has_a_row_and_changes_nothing_else(project,
 
 
 def test_another_command_changes_nothing_of_a_run_that_is_going_on(project):
-    goal, config = "results/little/evaluated/imagenet/resnet8/b-rtn-w4/seed1/metrics.json", "scale=little.yaml"
-    going = project.start(sys.executable, "-m", "snakemake", "--cores", "2", goal, "--config", config)
+    run, config = "imagenet/resnet8/b-rtn-w4/seed1", ["scale=little.yaml"]
+    goal = f"results/little/evaluated/{run}/metrics.json"
+    going = project.start(sys.executable, "-m", "snakemake", "--cores", "2", goal, "--config", *config)
     while not list((project.root / ".snakemake/locks").glob("*.output.lock")):
         assert going.poll() is None
         time.sleep(0.1)
-    before = planning(project)
-    with project.edited(("little.yaml", "samples: 64}, source", "samples: 64, batch: 8}, source")):
-        for dry in ([], ["-n"]):
-            done = project.snakemake(goal, *dry, config=[config], check=False)
-            assert done.returncode
-            assert "quantized/imagenet/resnet8/b-rtn-w4/seed1/job.json: a run that is going on" in done.stderr
-    assert planning(project) == before
-    assert going.wait() == 0, going.stdout.read()
+    edit = ("little.yaml", "samples: 64}, source", "samples: 64, batch: 8}, source")
+    with project.edited(edit):
+        assert project.planned(goal, config=config)["reconstruct"] == 1
+        assert going.wait() == 0, going.stdout.read()
+        assert project.planned(goal, config=config) == {"reconstruct": 1, "evaluate": 1}
+    assert project.planned(goal, config=config) == {}
+    manifest = json.loads((project.root / f"results/little/quantized/{run}/manifest.json").read_text())
+    assert manifest["hyper"]["batch"] != 8
+
+
+def test_a_setting_counts_whatever_the_times_of_results(project):
+    """A clock that was ahead, or copied files: also after a run that was interrupted."""
+
+    def planned():
+        tomorrow = time.time() + 86400
+        for path in (path for name in ("results", ".jobs") for path in (project.root / name).rglob("*")):
+            os.utime(path, (tomorrow, tomorrow))
+        return project.planned(TABLE)
+
+    assert planned() == {}
+    with project.edited(("little.yaml", "lr: 2.0e-3", "lr: 3.0e-3")):
+        assert planned() == {"reconstruct": 1, "evaluate": 1} | PUBLISHED
+        verified = project.stage("verify", "--scale", "little.yaml").stdout
+        assert re.findall(r"(.*): made with other", verified) == [
+            "results/little/quantized/imagenet/resnet8/b-flexround-w4/seed0"
+        ]
+        project.snakemake("results/little/quantized/imagenet/resnet8/b-flexround-w4/seed0")
+        assert planned() == {"evaluate": 1} | PUBLISHED
+        project.snakemake(TABLE.replace("/", "/little/"))
+        assert planned() == {"publish_table": 1}
+        project.snakemake("--touch", TABLE)
+        assert planned() == {}

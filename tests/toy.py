@@ -2,7 +2,6 @@
 
 import copy
 import functools
-import math
 import tempfile
 from pathlib import Path
 
@@ -102,10 +101,10 @@ def recipe(setting="B", rounding="flexround", w_bits=3, a_bits=None, **options):
     return Recipe(setting=setting, rounding=rounding, w_bits=w_bits, a_bits=a_bits, options=options)
 
 
-def run(job, directory, fingerprint="f" * 16, x=None, budget=math.inf, pace=math.inf, **limits):
+def run(job, directory, fingerprint="f" * 16, x=None):
     """Reconstruct; return the result's tensors without the parameters stored as they are, the records and the model."""
-    with State(Path(directory) / "run", fingerprint, budget, pace).opened() as state:
-        records = reconstruct(job, samples() if x is None else x, state, **limits)
+    with State(Path(directory) / "run", fingerprint).opened() as state:
+        records = reconstruct(job, samples() if x is None else x, state)
         tensors = {key: value for entry in state.entries for key, value in state.part(entry).tensors().items()}
     return {key: value for key, value in tensors.items() if ":" in key}, records, job.model
 

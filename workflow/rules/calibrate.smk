@@ -3,7 +3,7 @@
 
 rule calibrate:
     input:
-        unpack(lambda w: get_inputs("calibrate", w.task, int(w.samples), int(w.seed))),
+        lambda w: get_inputs("calibrate", w.task, int(w.samples), int(w.seed)),
     output:
         directory(layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")),
     log:
@@ -12,5 +12,7 @@ rule calibrate:
     threads: PLAN.resources("calibrate").threads
     resources:
         **get_resources("calibrate"),
+    params:
+        **get_params(layout.calibration_dir("{scale}", "{task}", "{samples}", "{seed}")),
     shell:
-        "python -m flexround.jobs calibrate {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs calibrate {params.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

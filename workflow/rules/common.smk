@@ -1,8 +1,10 @@
 """Input functions of the rules; everything with logic in it is in flexround.settings.plan and flexround.jobs.resolve."""
 
 import threading
+from functools import cache
 from pathlib import Path
 
+from flexround.machine.seeding import derive
 from flexround.regress import checked_runs
 
 
@@ -46,18 +48,31 @@ def link_results():
 link_results()
 
 
+JOBS = {}  # what a job makes -> the job
+SHARED = {} if workflow.is_main_process else resolve.shared()
+
+
 def get_inputs(stage, *arguments):
-    """Return what a job reads; what is no result is marked as local: a storage provider has results alone."""
-    inputs = resolve.inputs_or_exit(PLAN, stage, *arguments)
+    """Return the results that a job reads."""
+    job = resolve.job_or_exit(PLAN, stage, *arguments)
+    JOBS[job.out] = job._replace(file=SHARED.get(job.out, job.file))
+    return job.reads
+
+
+def get_params(output):
+    """Return a job's file, and the digest of the job and of all jobs before it: a job runs again if that changes."""
     return {
-        name: path if path.startswith("results/") else local(located(path))
-        for name, path in inputs.items()
+        "job": lambda wildcards: JOBS[output.format(**wildcards)].file,
+        "made_by": lambda wildcards: get_origin(output.format(**wildcards)),
     }
 
 
-def located(path):
-    """Return where a file is found, of this directory or of the project, which another workflow may have as a module."""
-    return path if Path(path).exists() else str(PROJECT / path)
+@cache
+def get_origin(path):
+    """Return a digest of the job that makes a result, and of all jobs before it, so that no time of a file counts."""
+    places = map(str, (Path(path), *Path(path).parents))
+    job = next((JOBS[place] for place in places if place in JOBS), None)
+    return derive(job.file, *map(get_origin, job.reads)) if job else None
 
 
 def get_run(wildcards):

@@ -3,7 +3,7 @@
 
 rule fetch:
     input:
-        unpack(lambda w: get_inputs("fetch", w.source)),
+        lambda w: get_inputs("fetch", w.source),
     output:
         record=layout.source_file("{source}"),
     log:
@@ -14,13 +14,15 @@ rule fetch:
     localrule: True
     resources:
         **get_resources("data"),
+    params:
+        **get_params(layout.source_file("{source}")),
     shell:
-        "python -m flexround.jobs fetch {input.job} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs fetch {params.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule data:
     input:
-        unpack(lambda w: get_inputs("data", w.task)),
+        lambda w: get_inputs("data", w.task),
     output:
         directory(layout.data_dir("{scale}", "{task}")),
     log:
@@ -29,5 +31,7 @@ rule data:
     threads: PLAN.resources("data").threads
     resources:
         **get_resources("data"),
+    params:
+        **get_params(layout.data_dir("{scale}", "{task}")),
     shell:
-        "python -m flexround.jobs data {input.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs data {params.job} --threads {threads} --usage {log.usage} > {log.text} 2>&1"

@@ -3,7 +3,7 @@
 
 rule evaluate:
     input:
-        unpack(lambda w: get_inputs("evaluate", get_run(w))),
+        lambda w: get_inputs("evaluate", get_run(w)),
     output:
         metrics=layout.evaluated_files(ANY)[0],
         predictions=layout.evaluated_files(ANY)[1],
@@ -13,6 +13,8 @@ rule evaluate:
     threads: PLAN.resources("evaluate").threads
     resources:
         **get_gpu_resources("evaluate"),
+    params:
+        **get_params(layout.evaluated_dir(ANY)),
     shell:
-        "python -m flexround.jobs evaluate {input.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs evaluate {params.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

@@ -3,7 +3,7 @@
 
 rule finetune:
     input:
-        unpack(lambda w: get_inputs("finetune", w.task, w.checkpoint)),
+        lambda w: get_inputs("finetune", w.task, w.checkpoint),
     output:
         directory(layout.checkpoint_dir("{scale}", "{task}", "{checkpoint}")),
     log:
@@ -15,9 +15,10 @@ rule finetune:
     resources:
         **get_gpu_resources("finetune"),
     params:
+        **get_params(layout.checkpoint_dir("{scale}", "{task}", "{checkpoint}")),
         launch=PLAN.launcher("finetune"),
     shell:
-        "{params.launch} finetune {input.job} --threads {threads} --gpus {resources.gpu}"
+        "{params.launch} finetune {params.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"
 
 
@@ -32,7 +33,7 @@ rule pretrain:
 # It depends on weights, data and bounds, and on no code: an edit of the evaluation leaves what was quantized alone.
 rule gate:
     input:
-        unpack(lambda w: get_inputs("gate", w.task, w.checkpoint)),
+        lambda w: get_inputs("gate", w.task, w.checkpoint),
     output:
         layout.gate_file("{scale}", "{task}", "{checkpoint}"),
     log:
@@ -42,6 +43,8 @@ rule gate:
     threads: PLAN.resources("evaluate").threads
     resources:
         **get_gpu_resources("evaluate"),
+    params:
+        **get_params(layout.gate_file("{scale}", "{task}", "{checkpoint}")),
     shell:
-        "python -m flexround.jobs gate {input.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs gate {params.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

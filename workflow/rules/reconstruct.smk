@@ -3,7 +3,7 @@
 
 rule reconstruct:
     input:
-        unpack(lambda w: get_inputs("reconstruct", get_run(w))),
+        lambda w: get_inputs("reconstruct", get_run(w)),
     output:
         directory(layout.quantized_dir(ANY)),
     log:
@@ -14,14 +14,16 @@ rule reconstruct:
     threads: PLAN.resources("reconstruct").threads
     resources:
         **get_gpu_resources("reconstruct"),
+    params:
+        **get_params(layout.quantized_dir(ANY)),
     shell:
-        "python -m flexround.jobs reconstruct {input.job} --threads {threads} --gpus {resources.gpu}"
-        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} --cache-mb $(({resources.mem_mb} / 2)) > {log.text} 2>&1"
+        "python -m flexround.jobs reconstruct {params.job} --threads {threads} --gpus {resources.gpu}"
+        " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule select:
     input:
-        unpack(lambda w: get_inputs("select", get_run(w))),
+        lambda w: get_inputs("select", get_run(w)),
     output:
         directory(layout.quantized_dir(ANY)),
     log:
@@ -32,6 +34,8 @@ rule select:
     threads: PLAN.resources("evaluate").threads
     resources:
         **get_gpu_resources("evaluate"),
+    params:
+        **get_params(layout.quantized_dir(ANY)),
     shell:
-        "python -m flexround.jobs select {input.job} --threads {threads} --gpus {resources.gpu}"
+        "python -m flexround.jobs select {params.job} --threads {threads} --gpus {resources.gpu}"
         " --jobs-per-gpu {resources.jobs_per_gpu} --usage {log.usage} > {log.text} 2>&1"

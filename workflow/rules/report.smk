@@ -12,7 +12,6 @@ rule report:
         ),
         claims=["results/{scale}/claims.csv"] if PLAN.scale.shows.claims else [],
         ranking="results/{scale}/ranking.csv",
-        code=lambda w: resolve.report(),
     output:
         page="results/{scale}/report.html",
     log:
@@ -20,6 +19,7 @@ rule report:
     resources:
         **get_resources("tabulate"),
     params:
+        code=lambda w: resolve.report(),
         scale=str(config.get("scale", "mini")),
         own=["--own", str(config["own"])] if "own" in config else [],
     shell:
@@ -35,7 +35,6 @@ rule paper:
         figures=expand(
             "results/{{scale}}/figure{figure}.pdf", figure=PLAN.complete_figures()
         ),
-        code=lambda w: resolve.report(),
     output:
         pdf="results/{scale}/paper.pdf",
         tex="results/{scale}/paper.tex",
@@ -44,6 +43,7 @@ rule paper:
     resources:
         **get_resources("tabulate"),
     params:
+        code=lambda w: resolve.report(),
         scale=str(config.get("scale", "mini")),
     shell:
         "python -m flexround.tools.report --scale {params.scale:q} --out {output.pdf} > {log} 2>&1"

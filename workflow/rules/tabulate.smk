@@ -3,7 +3,7 @@
 
 rule tabulate:
     input:
-        unpack(lambda w: get_inputs("tabulate", int(w.table))),
+        lambda w: get_inputs("tabulate", int(w.table)),
     output:
         csv=report(
             f"results/{{scale}}/{SERIES}{{table}}.csv",
@@ -23,13 +23,15 @@ rule tabulate:
         usage=f"logs/{{scale}}/{SERIES}{{table}}.usage.json",
     resources:
         **get_resources("tabulate"),
+    params:
+        **get_params(f"results/{{scale}}/{SERIES}{{table}}.csv"),
     shell:
-        "python -m flexround.jobs tabulate {input.job} --usage {log.usage} 2> {log.text}"
+        "python -m flexround.jobs tabulate {params.job} --usage {log.usage} 2> {log.text}"
 
 
 rule figure:
     input:
-        unpack(lambda w: get_inputs("figure", int(w.figure))),
+        lambda w: get_inputs("figure", int(w.figure)),
     output:
         pdf="results/{scale}/figure{figure}.pdf",
         png=report(
@@ -43,13 +45,15 @@ rule figure:
         usage="logs/{scale}/figure{figure}.usage.json",
     resources:
         **get_resources("tabulate"),
+    params:
+        **get_params("results/{scale}/figure{figure}.pdf"),
     shell:
-        "python -m flexround.jobs figure {input.job} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs figure {params.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule summary:
     input:
-        unpack(lambda w: get_inputs("summary")),
+        lambda w: get_inputs("summary"),
     output:
         json="results/{scale}/metrics.json",
     log:
@@ -57,13 +61,15 @@ rule summary:
         usage="logs/{scale}/summary.usage.json",
     resources:
         **get_resources("tabulate"),
+    params:
+        **get_params("results/{scale}/metrics.json"),
     shell:
-        "python -m flexround.jobs summary {input.job} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs summary {params.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule ranking:
     input:
-        unpack(lambda w: get_inputs("ranking")),
+        lambda w: get_inputs("ranking"),
     output:
         csv="results/{scale}/ranking.csv",
     log:
@@ -71,13 +77,15 @@ rule ranking:
         usage="logs/{scale}/ranking.usage.json",
     resources:
         **get_resources("tabulate"),
+    params:
+        **get_params("results/{scale}/ranking.csv"),
     shell:
-        "python -m flexround.jobs ranking {input.job} --usage {log.usage} > {log.text} 2>&1"
+        "python -m flexround.jobs ranking {params.job} --usage {log.usage} > {log.text} 2>&1"
 
 
 rule claims:
     input:
-        unpack(lambda w: get_inputs("claims")),
+        lambda w: get_inputs("claims"),
     output:
         claims=of_claims("claims.csv", caption="../report/claims.rst"),
         errata=of_claims("errata.csv", caption="../report/errata.rst"),
@@ -87,8 +95,10 @@ rule claims:
         usage="logs/{scale}/claims.usage.json",
     resources:
         **get_resources("tabulate"),
+    params:
+        **get_params("results/{scale}/claims.csv"),
     shell:
-        "python -m flexround.jobs claims {input.job} --usage {log.usage} 2> {log.text}"
+        "python -m flexround.jobs claims {params.job} --usage {log.usage} 2> {log.text}"
 
 
 # What `make results/table3.csv` asks for: copies in results/ of the files that one job of the configured scale makes.
@@ -118,6 +128,7 @@ for name, files in PUBLISHED.items():
             mem_mb=100,
             runtime=1,
         params:
+            made_by=get_params(f"results/{SCALE}/{files[0]}")["made_by"],
             directory=lambda wildcards, output: Path(output[0]).parent,
         shell:
             "cp {input.files} {params.directory} 2> {log}"

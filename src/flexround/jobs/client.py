@@ -4,6 +4,7 @@ With the server, a job is a fork of a process that has imported all third-party 
 arguments, environment, working directory and standard streams on. Imports nothing slow.
 """
 
+import contextlib
 import ctypes
 import json
 import os
@@ -11,6 +12,7 @@ import resource
 import signal
 import socket
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +37,8 @@ def hand_over() -> dict[str, Any] | None:
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as connection:
         try:
             connection.settimeout(ANSWER_SECONDS)
-            connection.connect(address)
+            with short(Path(address)) as name:
+                connection.connect(name)
             offer = json.loads(connection.recv(LONGEST))
             refusal = offer.get("refused") or ("it runs elsewhere" if offer["place"] != place() else None)
             if refusal is None:
@@ -56,6 +59,16 @@ def hand_over() -> dict[str, Any] | None:
         hint = f"; its peak was {answer['max_rss_mb']:.0f} MB; {KILLED}" if number == signal.SIGKILL else ""
         print(f"killed by {signal.Signals(number).name}{hint}", file=sys.stderr)
     return answer
+
+
+@contextlib.contextmanager
+def short(path: Path) -> Iterator[str]:
+    """Yield another name of a socket: the system takes at most 107 characters, and ``TMPDIR`` may be long."""
+    directory = os.open(path.parent, os.O_RDONLY)
+    try:
+        yield f"/proc/self/fd/{directory}/{path.name}"
+    finally:
+        os.close(directory)
 
 
 def place() -> list[str]:

@@ -1,8 +1,9 @@
 """The code file: digests of the code that a job can import. A job compares itself with the file. No torch here.
 
-The Snakefile writes the code file before the run. The file is an input of the rule, so an edit reruns the jobs that
-can import what was edited. ``sources.json`` beside it has the sha256 of the whole files as well. A job compares these,
-which takes a millisecond, and reads the syntax tree of a file whose sha256 differs: the edit may be a comment.
+The Snakefile writes the code file before the run. A digest of all code is part of its name, which the job file holds:
+so an edit reruns the jobs that can import the edited file. The file has the sha256 of the whole files as well. A job
+compares these, which takes a millisecond, and reads the syntax tree of a file whose sha256 differs: the edit may be a
+comment.
 """
 
 import functools
@@ -17,24 +18,23 @@ from flexround.machine.seeding import derive
 from flexround.settings import reach
 from flexround.settings.layout import ROOT
 
-SOURCES = "sources.json"
 DECISIVE = ("torch", "torchvision", "transformers", "numpy", "lm_eval")  # other versions can move a number
 
 
 @functools.cache
 def contents(*starts: str, files: tuple[str, ...] = ()) -> tuple[str, str]:
-    """Return the text of a code file, where a user's file has its name alone, since it may be moved, and of SOURCES.
+    """Return a digest of the code, to which a user's file gives its name alone, since it may be moved, and a code file.
 
     Args:
         *starts: ``package.module`` or ``package.module:name`` of all code that the job starts with.
         files: other files of the project that the job reads, relative to the project.
     """
     modules = reach.closure(*starts)
-    lines = sorted({(str(_place(module.path)), module.digest) for module in modules})
-    digests = {str(module.path): (module.sha256, module.digest) for module in modules}
-    digests |= {name: (_sha256(name), _sha256(name)) for name in files}
-    sources = {"modules": [module.name for module in modules], "files": digests}
-    return "".join(f"{digest}  {place}\n" for place, digest in lines), json.dumps(sources)
+    others = {name: (_sha256(name), _sha256(name)) for name in files}
+    digests = {str(module.path): (module.sha256, module.digest) for module in modules} | others
+    content = {"modules": [module.name for module in modules], "files": digests}
+    code = sorted({(str(_place(module.path)), module.digest) for module in modules})
+    return f"{derive(code, others):016x}", json.dumps(content)
 
 
 def _place(path: Path) -> Path | str:
@@ -51,34 +51,25 @@ class Code:
     """The code of a job that begins, as it was planned; ``modules`` are all that the job can import."""
 
     def __init__(self, job: Path) -> None:
-        """Read what lies beside the code file that a job file names. A job file may name none."""
-        self.job, content = job, artifacts.read_json(job)
-        named = content.get("code") if isinstance(content, dict) else None
-        path = Path(named) if isinstance(named, str) else None  # the stage says what is wrong with a job file
-        sources = artifacts.read_json(path.with_name(SOURCES)) if path else {"modules": [], "files": {}}
-        self.modules, self.files = sources["modules"], sources["files"]
-        self.inputs = [file for file in (job, path) if file]
-        self.begun, self.planned = self._times(), [artifacts.read_text(file) for file in self.inputs]
+        """Read the code file that a job file names. A job file may name none."""
+        content = artifacts.read_json(job)
+        named = content.get("code") if isinstance(content, dict) else None  # the stage refuses what is no job file
+        planned = artifacts.read_json(Path(named)) if isinstance(named, str) else {"modules": [], "files": {}}
+        self.modules, self.files = planned["modules"], planned["files"]
+        self.begun = self._times()
+        for name in self.files:
+            reach.compare_bytecode(ROOT / name)  # that of this Python, which need not be Snakemake's
 
     @property
     def surroundings(self) -> str:
-        """A hash of what decides a job's bits beside its fingerprint (io/resume.py): packages, and files it reads.
-
-        Not there, where it would make all results stale.
-        """
-        files = {name: known for name, known in self.files.items() if not name.endswith(".py")}
-        versions = [metadata.version(name) for name in DECISIVE]
-        return f"{derive(json.dumps([versions, files], sort_keys=True)):016x}"
+        """A hash of the packages, which decide a job's bits beside its fingerprint (io/resume.py)."""
+        return f"{derive(*map(metadata.version, DECISIVE)):016x}"
 
     def check(self, imported: bool = False) -> None:
         """Compare the files with the plan, after the imports also with the times at which this object was made.
 
-        Snakemake takes the checksums of job file and code file when a job ends, and a dry run writes them anew at any
-        time: the new ones would be recorded with the old result.
-
         Raises:
-            InputError: settings or code that the job can import have changed, or code may have been another while it
-                was imported.
+            InputError: code that the job can import has changed, or may have been another while it was imported.
         """
         changed = [name for name, planned in self.files.items() if _edited(name, *planned)]
         if imported:
@@ -88,10 +79,6 @@ class Code:
             raise InputError(
                 f"{_place(Path(changed[0]))}: the code has changed since this run was planned; "
                 "run the same command again"
-            )
-        if [artifacts.read_text(file) for file in self.inputs] != self.planned:
-            raise InputError(
-                f"{self.job}: settings or code have changed since this job began; run the same command again"
             )
 
     def _check_places(self) -> None:

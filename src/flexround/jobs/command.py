@@ -62,8 +62,6 @@ def _add_options(stage: argparse.ArgumentParser, name: str) -> None:
         state = Path(os.environ.get("FLEXROUND_STATE", ".state"))
         stage.add_argument("--state", type=Path, default=state, help="where unfinished work is kept")
     if name == "reconstruct":
-        stage.add_argument("--state-gb", type=float, default=32.0, help="of activations written there in all")
-        stage.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
         stage.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of its share by default")
         stage.add_argument(
             "--preflight", action="store_true", help="say what memory and time it will take, and write nothing"

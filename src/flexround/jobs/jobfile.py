@@ -1,8 +1,9 @@
 """The job file: all that one run of a rule may know of the settings, resolved, as JSON. No torch here.
 
-The Snakefile writes it, rewritten only when its content changes, and it is an input of the rule: so a changed setting
-reruns exactly the runs whose resolved settings changed. What explains the settings lies beside it, in ``notes.json``,
-and reruns nothing. Paths in it are relative to the project. Each rule has a module beside this one with the class of
+The Snakefile writes it. Its name is a digest of the settings and of the code file, and a parameter of the rule: so a
+changed setting reruns exactly the jobs whose resolved settings changed, whatever the times of files, and a file never
+changes while a run uses it. Explanations of the settings are in the file, not in the digest: editing them triggers no
+rerun. Paths in it are relative to the project. Each rule has a module beside this one with the class of
 its job and the function ``resolve``, which plans a job; ``stages`` has its work.
 """
 
@@ -22,13 +23,11 @@ if TYPE_CHECKING:
 else:
     Plan = Any  # no job depends on the code that planned it
 
-NOTES = "notes.json"
-
 
 class Job(Strict):
     """What the job files of all rules have."""
 
-    explained: ClassVar[frozenset[str]] = frozenset()  # fields that change no result, in NOTES beside the job file
+    explained: ClassVar[frozenset[str]] = frozenset()  # fields that change no result
     code: Path | None = Field(None, description="code file; none: the job depends on no code (jobs/codefile.py)")
     out: Path = Field(description="the directory, or the first of the files, that the rule makes")
 
@@ -41,10 +40,7 @@ class Job(Strict):
             SettingsError: it was written for another rule or by another version.
         """
         try:
-            content, notes = artifacts.read_json(path), path.with_name(NOTES)
-            if cls.explained and notes.exists() and isinstance(content, dict):
-                content |= artifacts.read_json(notes)
-            return validate(cls, content, str(path))
+            return validate(cls, artifacts.read_json(path), str(path))
         except SettingsError as error:
             raise SettingsError(f"{error}; snakemake -n writes it anew") from error
 
@@ -69,7 +65,7 @@ class Planned(NamedTuple):
     job: Job  # without its code file
     reads: Iterable[str | Path] = ()  # the results that its rule reads
     code: tuple[str, ...] | None = ()  # package.module:name of all code that settings make the stage import
-    files: tuple[str, ...] = ()  # of the project, that its rule reads, too, and whose content counts as code does
+    files: tuple[str, ...] = ()  # of the project, that the job reads, too, and whose content counts as code does
 
 
 def network(plan: Plan, task: str, checkpoint: str, evaluated: bool = False) -> dict[str, Any]:

@@ -11,9 +11,6 @@ from flexround.results.claims.specs import budget_key
 from flexround.settings.layout import Run
 from flexround.settings.tables import Table
 
-GRIDS = {"w_scheme", "w_granularity", "group_size", "a_scheme", "a_granularity"}
-EQUAL = GRIDS | {"stem_bits", "head_bits", "stem_output_bits", "head_input_bits", "samples"}  # in a cell
-
 
 class RankingJob(ShowingJob):
     """Rank the roundings."""
@@ -45,7 +42,8 @@ def entrants(plan: Plan, runs: list[Run]) -> dict[str, tuple[str, str, str]]:
             continue
         bits = f"W{recipe.w_bits}" + (f"A{recipe.a_bits}" if recipe.a_bits else "")
         setting = f"{recipe.setting} {bits}"
-        equal = plan.hyper(run)[0].model_dump(include=EQUAL) | {"preprocess": recipe.preprocess}
+        hyper = plan.hyper(run)[0]
+        equal = hyper.grid(recipe) | {"samples": hyper.samples, "preprocess": recipe.preprocess}
         place = f"{run.task}/{run.checkpoint}, {setting}, {json.dumps(equal)}"
         name = plan.params.recipes.roundings.get(recipe.rounding, recipe.rounding).rpartition(":")[2]
         method = ", ".join([name, *(f"{key}={value}" for key, value in recipe.options.items())])

@@ -54,12 +54,13 @@ def start(modules: Sequence[str] = PRELOADED, wanted: bool = True) -> None:
     """
     if not wanted or client.SERVER in os.environ or sys.platform != "linux":
         return
-    directory = Path(tempfile.mkdtemp(prefix="flexround-", dir="/tmp"))  # a socket's path has at most 107 characters
+    directory = Path(tempfile.mkdtemp(prefix="flexround-"))
     sources = str(Path(__file__).resolve().parents[2])
     environment = os.environ | NO_THREADS
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, (sources, os.environ.get("PYTHONPATH"))))
     with socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listener, open(directory / "log", "w") as log:
-        listener.bind(str(directory / "socket"))
+        with client.short(directory / "socket") as name:
+            listener.bind(name)
         listener.listen(128)  # jobs that come before the server reads wait here
         subprocess.Popen(
             [sys.executable, "-P", "-m", __name__, str(directory), str(listener.fileno()), str(os.getpid()), *modules],

@@ -10,24 +10,27 @@ import collections
 import contextlib
 import copy
 import dataclasses
+import itertools
 from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
+from torch.utils._pytree import tree_flatten, tree_leaves, tree_map_only
 
 from flexround.errors import InputError
 from flexround.models import structure
-from flexround.models.blocks import Block, Site
-from flexround.models.replay import first_argument, first_output, reached, with_first
+from flexround.models.blocks import Block, Site, identity
+from flexround.models.replay import Reached, first_argument, first_output, reached, standing_in, with_first
 from flexround.models.surgery.attach import weight_axes
-from flexround.reconstruct.cache import slices
+from flexround.models.tensors import Largest, apart
+from flexround.models.trace import Trace, traced
 from flexround.tasks.protocol import Inputs
 
 TRIED = 2  # samples on which a cut is tried
 CLOSE = 1e-4  # of the largest output: how far the parts may be off the network
 WHOLE = ""  # name of the network itself
-ROWS = 32  # of the samples that run at once when a cut is compared with the network
+AT_ONCE = 2**26  # bytes of what goes into and out of blocks, when a cut is compared with the network
 HINT = "give blocks=, names of modules that run one after the other, or a function that returns flexround.Blocks"
 
 
@@ -42,6 +45,18 @@ class _Part:
     output: Any
 
 
+class _Call(NamedTuple):
+    """One call of a module."""
+
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    output: Any
+
+
+class _Again(InputError):
+    """A block's module is called again."""
+
+
 @dataclasses.dataclass
 class _Pass:
     """What a forward pass of one row, (1, ...), showed.
@@ -53,6 +68,8 @@ class _Pass:
         calls: how often each module was called, by name.
         layers: linears and convolutions in the order of their calls.
         ends: of these the network's first and last layer; None where another kind of layer comes before or after them.
+        values: numbers of what each part reads and gives, in the ``trace``.
+        trace: of the operations, in which the layers' weights count.
     """
 
     row: Tensor
@@ -60,6 +77,18 @@ class _Pass:
     calls: collections.Counter[str]
     layers: list[nn.Module]
     ends: tuple[nn.Module | None, nn.Module | None]
+    values: dict[nn.Module, tuple[int | None, int | None]]
+    trace: Trace
+
+    def follows(self, before: _Part, part: _Part) -> bool:
+        """Whether a part reads what the one before it gives, and nothing else that depends on input or weights."""
+        (_, gives), (reads, _) = self.values[before.module], self.values[part.module]
+        return gives is not None and reads is not None and self.trace.comes_from(reads, gives)
+
+    def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
+        """Return what the network computes of a part's output element by element."""
+        gives = self.values[part.module][1]
+        return identity if gives is None else self.trace.elementwise_after(gives) or identity
 
 
 @torch.no_grad()
@@ -103,13 +132,27 @@ def automatic(model: nn.Module, x: Tensor) -> list[Block]:
                 return _blocks(model, seen, [WHOLE], x)
     position = 0
     while position < len(chosen):
-        name = chosen[position]
-        finer = [*chosen[:position], *_children(model, name), *chosen[position + 1 :]]
+        alike = _alike_parts(model, chosen, chosen[position])
+        finer = [inner for name in chosen for inner in (_children(model, name) if name in alike else [name])]
         position += 1
-        if isinstance(model.get_submodule(name), nn.Sequential) or _inside(model, name) != [name]:
+        if finer != chosen:
             with contextlib.suppress(InputError):
                 blocks, chosen, position = _blocks(model, seen, finer, x), finer, position - 1
     return blocks
+
+
+def _alike_parts(model: nn.Module, chosen: Sequence[str], name: str) -> list[str]:
+    """Return the names of those parts that are cut further together with one; none if it is a unit.
+
+    Modules of one class are cut all or none, so that an inverted residual is a block also where it has no shortcut.
+    Sequentials are cut each by itself; one with an activation behind its only layer is a unit.
+    """
+    module, inner = model.get_submodule(name), [model.get_submodule(child) for child in _children(model, name)]
+    if isinstance(module, nn.Sequential):
+        return [] if len(inner) == 1 and weight_axes(inner[0]) else [name]
+    if _inside(model, name) == [name]:
+        return []
+    return [other for other in chosen if type(model.get_submodule(other)) is type(module)]
 
 
 @torch.no_grad()
@@ -125,6 +168,8 @@ def named(model: nn.Module, names: Sequence[str], x: Tensor) -> list[Block]:
 def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: torch.device) -> None:
     """Compare blocks with the network on samples: what lies between them is replayed for one row.
 
+    The network runs once, up to its last block. A block's module runs again only where it is given something else.
+
     Args:
         model: in evaluation mode, on ``device``.
         blocks: found, of modules named, or made by the user's function.
@@ -135,13 +180,21 @@ def check(model: nn.Module, blocks: Sequence[Block], inputs: Inputs, device: tor
         InputError: they don't compute the same, with the first rows that differ, or can't be blocks (`differ`).
     """
     x, mask = inputs.x, inputs.mask
-    for rows in (slice(1), *slices(len(x), ROWS)):  # one, too: several are perhaps as many as a row has tokens
-        if differ(model, blocks, x[rows].to(device), None if mask is None else mask[rows].to(device)):
+    rows, whole, at_once = slice(0, 1), True, TRIED  # one row first: several are perhaps as many as a row has tokens
+    while rows.start < len(x):
+        with Largest(model) as largest:
+            of_rows = x[rows].to(device), None if mask is None else mask[rows].to(device)
+            differs, held = differ(model, blocks, *of_rows, whole=whole)
+        if differs:
             raise InputError(
                 f"{type(model).__name__}: cut into {', '.join(block.name for block in blocks[:6])} it computes "
-                f"something else for samples {rows.start or 0} to {rows.stop - 1}: a block reads more than what "
+                f"something else for samples {rows.start} to {rows.stop - 1}: a block reads more than what "
                 f"the one before it gives, or what lies between them depends on the row; {HINT}"
             )
+        if not whole:
+            at_once = max(1, AT_ONCE * len(of_rows[0]) // (held + largest.bytes))
+        start, whole = 0 if whole else rows.stop, False
+        rows = slice(start, start + at_once)
 
 
 @torch.no_grad()
@@ -190,6 +243,8 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
     network = type(model).__name__
     if not chosen:
         raise InputError(f"{network}: has no parts with linears or convolutions; {HINT}")
+    if not seen.layers:
+        raise InputError(f"{network}: calls no linear and no 2-dimensional convolution, the layers that are quantized")
     for name in chosen:
         if seen.calls[name] != 1:
             raise InputError(f"{name}: called {seen.calls[name]} times in a forward pass, not once; {HINT}")
@@ -199,54 +254,28 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
                 f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
             )
     parts = [part for name, part in seen.parts.items() if name in chosen]
-    for index in range(1, len(parts)):
-        if _reads_earlier(model, parts[: index + 1], seen.row):
+    for before, part in itertools.pairwise(parts):
+        if not seen.follows(before, part):
             raise InputError(
-                f"{network}: {parts[index].name} reads more than what {parts[index - 1].name}, which runs before it, "
-                f"gives; {HINT}"
+                f"{network}: {part.name} reads more than what {before.name}, which runs before it, gives; {HINT}"
             )
     blocks = [_block(model, seen, parts[: index + 1]) for index in range(len(parts))]
-    check(model, blocks, Inputs(x[:TRIED]), x.device)
+    for rows in (1, TRIED):  # one, too: several are perhaps as many as a row has tokens
+        if differ(model, blocks, x[:rows], whole=False)[0]:
+            raise InputError(f"{network}: cut into {', '.join(chosen[:6])} it computes something else; {HINT}")
     return blocks
 
 
-def _reads_earlier(model: nn.Module, parts: Sequence[_Part], row: Tensor) -> bool:
-    """Whether the last of these parts reads the outputs of parts before the last but one, or the network's input.
-
-    Nor may what lies before it read a weight of the parts before: it would be the quantized one in full precision, too.
-    What it should not read is NaN: networks whose outputs hardly differ between inputs would hide it otherwise.
-    """
-    x = first_output(parts[-2].output)
-    nothing = torch.full_like(row, torch.nan) if row.is_floating_point() else row
-    try:
-        with without_weights([part.module for part in parts[:-1]]):
-            found = _replayed(model, parts, nothing, x, torch.nan)
-    except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
-        structure.refuse_memory(error)
-        return True
-    return bool(found.isnan().any()) and not x.isnan().any()
-
-
-@contextlib.contextmanager
-def without_weights(modules: Sequence[nn.Module]) -> Iterator[None]:
-    """Have the weights of the linears and convolutions in these modules be NaN inside."""
-    layers = [layer for module in modules for layer in module.modules() if weight_axes(layer)]
-    weights = [layer.weight for layer in layers if isinstance(layer.weight, Tensor)]
-    kept = {weight: weight.data for weight in weights}
-    try:
-        for weight, values in kept.items():
-            weight.data = torch.full_like(values, torch.nan)
-        yield
-    finally:
-        for weight, values in kept.items():
-            weight.data = values
-
-
-def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None) -> bool:
+def differ(
+    model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None = None, whole: bool = True
+) -> tuple[bool, int]:
     """Whether the blocks give for ``x`` (n, ...) neither what the last module gives in the network nor its output.
 
-    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out, as is what follows the last
-    module if it can't take several rows. A last module that the network doesn't call can't be compared.
+    Types of tokens and what stands at padding (``mask`` is bool (n, T)) are left out. Blocks whose last module the
+    network doesn't call can't be compared. With ``whole`` the network runs to its end, which shows repeated calls.
+
+    Returns:
+        Whether they differ, and the bytes of what goes into and out of all blocks.
 
     Raises:
         InputError: the network runs the module of a block several times, of which one would be learned, or a block
@@ -255,85 +284,134 @@ def differ(model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | 
     """
     if not x.is_floating_point():
         x = torch.stack([x[:, 0], torch.zeros_like(x[:, 0])], 1)
-    caught: list[Any] = []
-    calls: collections.Counter[nn.Module] = collections.Counter()
-    with contextlib.ExitStack() as hooks:
-        hooks.enter_context(blocks[-1].module.register_forward_hook(lambda _, __, output: caught.append(output)))
-        for module in {block.module for block in blocks}:
-            hooks.enter_context(module.register_forward_hook(lambda module, *_: calls.update([module])))
-        try:
-            output = model(first_input(x), **({} if mask is None else structure.known(model, {"attention_mask": mask})))
-        except Exception as error:  # of any kind: it is the user's code
-            structure.refuse_memory(error)
-            if not isinstance(error, ValueError) or not caught:  # transformers' classifiers know no token of padding
-                raise InputError(
-                    f"samples: {type(model).__name__} can't take {len(x)} at once, of shape {tuple(x.shape)}: {error}"
-                ) from error
-            output = None
-    if often := [block for block in blocks if calls[block.module] > 1]:
-        raise InputError(
-            f"{type(model).__name__}: the network runs its block {often[0].name} {calls[often[0].module]} times, and "
-            f"only one call would be learned; {HINT}"
-        )
-    wanted = [of for of in (*map(first_output, caught[:1]), first_output(output)) if isinstance(of, Tensor)]
-    if not caught or not wanted:
-        return False
-    found, lengths = x, {}
+    calls, output = _called(model, blocks, x, mask, whole)
+    held = sum(leaf.nbytes for leaf in tree_leaves([*calls.values()]) if isinstance(leaf, Tensor))
+    wanted = first_output(calls[blocks[-1].module].output) if blocks[-1].module in calls else None
+    if not isinstance(wanted, Tensor):
+        return False, held
     try:
-        for block in blocks:
-            given = block.before(found)
-            found = block(given, mask)
-            lengths[block.name] = len(given), len(found)
+        found = _chained(model, blocks, calls, x, mask)
+    except InputError:
+        raise
     except Exception as error:  # of any kind, of the model's own code, given what it doesn't expect
         structure.refuse_memory(error)
-        return True
-    for name, (read_rows, given_rows) in lengths.items():
-        if (read_rows, given_rows) != (len(x), len(x)):
+        return True, held
+
+    def same(of: Any) -> bool:
+        if not isinstance(of, Tensor) or found.shape != of.shape:
+            return False
+        padded = mask is not None and of.shape[:2] == mask.shape
+        return apart(found[mask], of[mask]) <= CLOSE if padded else apart(found, of) <= CLOSE
+
+    if not same(wanted) and not whole:
+        _, output = _called(model, blocks, x, mask, True)
+    return not (same(wanted) or same(first_output(output))), held
+
+
+def _called(
+    model: nn.Module, blocks: Sequence[Block], x: Tensor, mask: Tensor | None, whole: bool
+) -> tuple[dict[nn.Module, _Call], Any]:
+    """Run the network on ``x`` (n, ...), and if not ``whole`` until its last block returns.
+
+    Return the calls of the blocks' modules, and the network's output; None if it did not come to its end.
+    """
+    calls: dict[nn.Module, _Call] = {}
+    names, network = {block.module: block.name for block in blocks}, type(model).__name__
+    known = {} if mask is None else structure.known(model, {"attention_mask": mask})
+
+    def enter(module: nn.Module, arguments: Any, keywords: Any) -> None:
+        if module in calls:
+            raise _Again(f"{network}: runs its block {names[module]} twice, and one call would be learned; {HINT}")
+        given = tree_map_only(Tensor, Tensor.clone, (arguments, keywords))
+        calls[module] = _Call(given[0], given[1], None)
+
+    def leave(module: nn.Module, arguments: Any, keywords: Any, output: Any) -> None:
+        calls[module] = calls[module]._replace(output=tree_map_only(Tensor, Tensor.clone, output))
+        if module is blocks[-1].module and not whole:
+            raise Reached
+
+    with contextlib.ExitStack() as hooks:
+        for module in names:
+            hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+            hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
+        hooks.enter_context(_without_cache(model))
+        try:
+            return calls, model(first_input(x), **known)
+        except Reached:
+            return calls, None
+        except _Again:
+            raise
+        except Exception as error:  # of any kind: it is the user's code
+            structure.refuse_memory(error)
+            if isinstance(error, ValueError) and calls:  # transformers' classifiers know no token of padding
+                return calls, None
             raise InputError(
-                f"{type(model).__name__}: of {len(x)} samples its block {name} reads {read_rows} rows and gives "
-                f"{given_rows}; a block needs the samples in the first dimension; {HINT}"
+                f"samples: {network} can't take {len(x)} at once, of shape {tuple(x.shape)}: {error}"
+            ) from error
+
+
+def _chained(
+    model: nn.Module, blocks: Sequence[Block], calls: Mapping[nn.Module, _Call], x: Tensor, mask: Tensor | None
+) -> Tensor:
+    """Return what the blocks give, one after the other, for ``x`` (n, ...); a module given the same gives the same.
+
+    Raises:
+        InputError: the first dimension of what a block reads or gives is not that of the samples.
+    """
+    lengths, rows = {}, len(x)
+    for block in blocks:
+        given = block.before(x)
+        with _as_called(block.module, calls.get(block.module)):
+            x = block(given, mask)
+        lengths[block.name] = len(given), len(x)
+    for name, (read, gave) in lengths.items():
+        if (read, gave) != (rows, rows):
+            raise InputError(
+                f"{type(model).__name__}: of {rows} samples its block {name} reads {read} rows and gives {gave}; a "
+                f"block needs the samples in the first dimension; {HINT}"
             )
-
-    def read(value: Tensor) -> Tensor:
-        return value if mask is None or value.shape[:2] != mask.shape else value[mask]
-
-    return all(found.shape != of.shape or apart(read(found), read(of)) > CLOSE for of in wanted)
+    return x
 
 
-def apart(x: Tensor, y: Tensor) -> float:
-    """Return the largest difference between two outputs of one shape and any type, of the largest of ``y``.
+@contextlib.contextmanager
+def _as_called(module: nn.Module, call: _Call | None) -> Iterator[None]:
+    """Have a module give what it gave in a call, if it is given the same again."""
+    own = module.forward
 
-    What is equal, NaN or infinite in both, is no difference; what is so in one alone is an infinite one.
-    """
-    x, y = x.double(), y.double()
-    same = (x == y) | (x.isnan() & y.isnan())
-    largest = y.nan_to_num(0, 0, 0).abs().max().clamp_min(torch.finfo(y.dtype).tiny)
-    return float(((x - y).abs().masked_fill(same, 0) / largest).nan_to_num(torch.inf).max())
+    def forward(*arguments: Any, **keywords: Any) -> Any:
+        if call is not None and _alike((arguments, keywords), (call.arguments, call.keywords)):
+            return tree_map_only(Tensor, Tensor.clone, call.output)
+        return own(*arguments, **keywords)
 
-
-def outputs_apart(found: Any, wanted: Any) -> float:
-    """Return the largest difference (`apart`) of the tensors in two outputs of a network.
-
-    Tensors that are not floats, such as classes, count only if there are no others: they jump where values are close.
-    """
-    ours, theirs = tensors(found), tensors(wanted)
-    if [x.shape for x in ours] != [y.shape for y in theirs]:
-        return torch.inf
-    pairs = [(x, y) for x, y in zip(ours, theirs, strict=True) if x.numel()]
-    return max((apart(x, y) for x, y in [pair for pair in pairs if pair[1].is_floating_point()] or pairs), default=0.0)
+    with standing_in(module, forward):
+        yield
 
 
-def tensors(output: Any) -> list[Tensor]:
-    """Return the tensors in an output of any kind: a tuple, list, mapping or dataclass of such, or a tensor."""
-    if isinstance(output, Tensor):
-        return [output]
-    if isinstance(output, Mapping):
-        inner = [*output.values()]
-    elif dataclasses.is_dataclass(output):
-        inner = [getattr(output, field.name) for field in dataclasses.fields(output)]
-    else:
-        inner = [*output] if isinstance(output, tuple | list) else []
-    return [tensor for value in inner for tensor in tensors(value)]
+def _alike(given: Any, seen: Any) -> bool:
+    """Whether two calls have the same arguments; a tensor of one row counts for all."""
+    (ours, one), (theirs, other) = tree_flatten(given), tree_flatten(seen)
+    return one == other and all(map(_equal, ours, theirs))
+
+
+def _equal(x: Any, y: Any) -> bool:
+    if not isinstance(x, Tensor) or not isinstance(y, Tensor):
+        return x is y or (type(x) is type(y) and isinstance(x, bool | int | float | str) and x == y)
+    fits = x.dtype == y.dtype and x.shape[1:] == y.shape[1:] and x.shape[:1] in (y.shape[:1], (1,))
+    return fits and (not y.numel() or apart(x.expand_as(y), y) <= CLOSE)
+
+
+@contextlib.contextmanager
+def _without_cache(model: nn.Module) -> Iterator[None]:
+    """Have a model of transformers keep no keys and values: replays would add to those that a part got."""
+    configs: list[Any] = [getattr(module, "config", None) for module in model.modules()]
+    caching = [config for config in configs if getattr(config, "use_cache", False)]
+    for config in caching:
+        config.use_cache = False
+    try:
+        yield
+    finally:
+        for config in caching:
+            config.use_cache = True
 
 
 def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
@@ -348,27 +426,32 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
 
         return keep
 
+    watched = {
+        name: module
+        for name, module in model.named_modules(remove_duplicate=False)
+        if name in names or any(map(weight_axes, module.modules()))
+    }
     with contextlib.ExitStack() as hooks:
-        for name, module in model.named_modules(remove_duplicate=False):
-            if name in names or any(map(weight_axes, module.modules())):
-                hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
+        hooks.enter_context(_without_cache(model))
+        weights = [layer.weight for layer in filter(weight_axes, model.modules()) if isinstance(layer.weight, Tensor)]
+        trace = traced(model, first_input(row), set(watched.values()), weights)
+        for name, module in watched.items():
+            hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
             hooks.enter_context(layer.register_forward_pre_hook(lambda layer, _: order.append(layer)))
         for module in model.modules():
             matrices = any(value.ndim > 1 for value in module.parameters(recurse=False))
             if matrices and not any(map(weight_axes, module.modules())):
                 hooks.enter_context(module.register_forward_hook(lambda *_: order.append(None)))
-            config: Any = getattr(module, "config", None)
-            if getattr(config, "use_cache", False):  # each replay would add keys and values to a cache that a part got
-                hooks.callback(setattr, config, "use_cache", True)
-                config.use_cache = False
         model(first_input(row))
     calls = collections.Counter(part.name for part in ran)
     ends = [(first_argument(part.arguments, part.keywords), first_output(part.output)) for part in ran]
     floats = [all(isinstance(end, Tensor) and end.is_floating_point() for end in of_one) for of_one in ends]
     parts = {part.name: part for part, fits in zip(ran, floats, strict=True) if fits and calls[part.name] == 1}
     layers = [layer for layer in order if layer is not None]
-    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None))
+    values = {call.module: (call.reads, call.writes) for call in trace.calls}
+    trace.calls.clear()
+    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None), values, trace)
 
 
 def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
@@ -376,18 +459,20 @@ def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:
     part = parts[-1]
     layers = [module for module in part.module.modules() if weight_axes(module) and seen.layers.count(module) == 1]
 
+    row = seen.row
+
     def before(x: Tensor) -> Tensor:
-        return _replayed(model, parts, seen.row.to(x.device), x)
+        return _replayed(model, parts, row.to(x.device), x)
 
     def call(module: nn.Module, x: Tensor, mask: Tensor | None) -> Tensor:
         arguments, keywords = with_first(part.arguments, part.keywords, x)
         return first_output(module(*arguments, **keywords))
 
     sites = tuple(Site(layer, "input") for layer in layers if layer is not seen.ends[0])
-    return Block(part.name or "network", part.module, sites, before, call, any_length=False)
+    return Block(part.name or "network", part.module, sites, before, call, seen.behind(part), False, keeps_strides=True)
 
 
-def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, earlier: float | None = None) -> Tensor:
+def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor) -> Tensor:
     """Run the model's own code until the last of these parts is called; return the input of that part.
 
     Args:
@@ -396,14 +481,12 @@ def _replayed(model: nn.Module, parts: Sequence[_Part], row: Tensor, x: Tensor, 
         row: an input of the network, (1, ...), for everything that runs before the last part but one.
         x: the output (N, ...) of the last part but one; if there is none, the network's input. It stays as it is, also
             if the network writes on it, as ``x += y`` does.
-        earlier: what all other outputs are, in the place of those for the row.
     """
     *before, last = parts
     x = x.clone()
     replaced: dict[nn.Module, Callable[..., Any]] = {}
     for part in before:
-        seen = None if earlier is None else torch.full_like(first_output(part.output), earlier)
-        given = _as_many(part.output, len(x), x if part is before[-1] else seen)
+        given = _as_many(part.output, len(x), x if part is before[-1] else None)
         replaced[part.module] = lambda *_, given=given, **__: given
     start = first_input(_as_many(row, len(x), None) if before else x)
     return first_argument(*reached(last.module, lambda: model(start), replaced))

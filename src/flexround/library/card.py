@@ -15,16 +15,12 @@ from flexround.io import artifacts
 from flexround.library.settings import params
 from flexround.reconstruct.phases import ERROR_SAMPLES
 from flexround.settings.params import DEFAULT
-from flexround.settings.schema import Hyper, Recipe, label
+from flexround.settings.schema import A_GRID, W_GRID, Hyper, Recipe, label
 
 FILE = "README.md"
 SAVED = "flexround"  # the kind of a directory that ``save`` wrote
 HUB = re.compile(r"(?:[\w.-]+/)?[\w.-]+", re.ASCII)  # the name of a model on the Hub
-ERRORS = {"weights": ("error_rtn", "error_hard"), "steps": ("error_initial", "error_hard")}  # by the phase
-SHOWN = (  # whatever decides them
-    *("w_scheme", "w_granularity", "group_size", "a_scheme", "a_granularity", "stem_bits", "head_bits"),
-    *("iters", "batch", "lr"),
-)
+SHOWN = (*W_GRID, *A_GRID, "iters", "batch", "lr")  # whatever decides them
 LOADING = {  # the Hub's name of the library, and its code
     SAVED: (SAVED, 'import flexround\nquantized = flexround.load(".", model)  # a {name} of any weights'),
     "transformers": ("transformers", 'from {module} import {name}\nmodel = {name}.from_pretrained(".")'),
@@ -80,7 +76,7 @@ class Facts(BaseModel):
     recipe: Recipe
     hyper: Hyper
     hyper_sources: dict[str, str]
-    architecture: dict[str, str]
+    folded: dict[str, str]
     origin: Origin
 
 
@@ -115,7 +111,7 @@ def write(directory: Path, kind: str, facts: Facts, report: Sequence[Mapping[str
         "tags": list(dict.fromkeys(["flexround", "quantized", kind])),
     }
     errors = [
-        [one["block"], one["phase"], one.get("iterations", 0), *(f"{one[key]:.3g}" for key in ERRORS[one["phase"]])]
+        [one["block"], one["phase"], one.get("iterations", 0), f"{one['error_rtn']:.3g}", f"{one['error_hard']:.3g}"]
         for one in report
     ]
     text = CARD.format(

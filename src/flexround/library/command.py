@@ -20,9 +20,8 @@ from torch import Tensor, nn
 from flexround import imports
 from flexround.errors import InputError, SettingsError
 from flexround.io import artifacts
-from flexround.library import auto_blocks, card, code_digest, settings
-from flexround.library.architecture import described, steady
-from flexround.library.quantized import EXPORTS, load, read_saved, write_export, write_record
+from flexround.library import auto_blocks, card, code_digest, probe, settings
+from flexround.library.quantized import EXPORTS, READERS, load, read_saved, verified, write_export, write_record
 from flexround.machine import hardware, provenance
 from flexround.machine.seeding import derive
 from flexround.models import structure, tokenizer_files
@@ -33,10 +32,10 @@ from flexround.models.shards import Shards
 from flexround.models.tensors import weightless
 from flexround.models.tokenizer_files import LOCAL
 from flexround.reconstruct import cache, codes
-from flexround.reconstruct.engine import left, reconstruct
+from flexround.reconstruct.engine import earlier, left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction
-from flexround.reconstruct.state import PACE, State
+from flexround.reconstruct.state import State
 from flexround.reconstruct.weights import Resident, Streamed, Weights
 from flexround.settings.validation import parsed
 from flexround.tasks.text import token_blocks
@@ -49,6 +48,8 @@ COMPANIONS = (
 )
 SYMMETRIC = "the shell command: other tools read packed weights of symmetric grids alone"
 LENGTH = 2048  # tokens of a block of text
+CHECKED = 64  # tokens of the input on which what is written is compared
+IN_MEMORY = 4  # models that an export and its comparison hold
 TRACED = {"input_ids": torch.ones(2, 8, dtype=torch.long)}  # any token ids: a graph depends on their shape alone
 
 
@@ -81,7 +82,6 @@ def _quantize_arguments(commands: Any) -> None:
     made.add_argument("--seed", type=int, default=0, help="of the choice of blocks and of all draws")
     made.add_argument("--device", help="where it runs; a GPU if there is one")
     made.add_argument("--state", type=Path, default=Path(".state"), help="where unfinished work is kept")
-    made.add_argument("--cache-mb", type=int, help="host memory for activations; half of it if not given")
     made.add_argument("--gpu-cache-mb", type=int, help="GPU memory for activations; half of it if not given")
     made.add_argument(
         "--set",
@@ -125,7 +125,6 @@ def quantize(arguments: argparse.Namespace) -> None:
     log.info("exports: %s", "; ".join(f"{kind}: {words}" for kind, words in exports.items()))
     samples = calibration(arguments.model, arguments.text, arguments.samples, length, arguments.seed)
     model, files = _opened(arguments.model, model)
-    first = described(model)
     blocks, weights = _cut(model, files, family, samples, device)
     work = Reconstruction(
         model=model,
@@ -138,9 +137,9 @@ def quantize(arguments: argparse.Namespace) -> None:
         device=device,
     )
     directory = arguments.state / f"{arguments.model.resolve().name}-{name}"
-    limits = cache.limits(device, arguments.cache_mb, arguments.gpu_cache_mb)
+    gpu_bytes = cache.limit(device, arguments.gpu_cache_mb)
     if arguments.preflight:
-        forecast = dataclasses.asdict(preflight(work, samples, directory, limits))
+        forecast = dataclasses.asdict(preflight(work, samples, gpu_bytes))
         print(json.dumps(forecast | {"exports": exports}, indent=1))
         return
     read_files = files.files if files else sorted(arguments.model.glob("*model*.[sbj]*"))  # safetensors, bin, json
@@ -148,18 +147,42 @@ def quantize(arguments: argparse.Namespace) -> None:
     computes = artifacts.sha256(arguments.model / "config.json"), transformers.__version__  # beside its tensors
     read = json.dumps([inputs, computes]) + samples.numpy().tobytes().hex()
     fingerprint = code_digest.fingerprint(work, read)
-    with State(directory, fingerprint, pace=PACE).opened() as state:
-        report = reconstruct(work, samples, state, limits)
+    with State(directory, fingerprint).opened() as state:
+        report = reconstruct(work, samples, state, gpu_bytes)
         origin = card.origin(name, str(recipe.rounding), str(arguments.model), samples, left(work, report))
         for clause in origin.left:
             log.warning("%s", clause)
         with artifacts.new_directory(arguments.out) as new:
             companions = artifacts.copy_existing(arguments.model, new, COMPANIONS)
             given = {"recipe": recipe, "hyper": hyper, "hyper_sources": sources, "origin": origin}
-            facts = card.Facts(**given, architecture=steady(model, first))
+            facts = card.Facts(**given, folded={})
             state.publish(new, companions, **facts.model_dump(mode="json"), inputs=inputs)
-            write_record(new, facts, report, model, provenance.environment(device))
+            seen = probe.Input.of(samples[:, 0, :CHECKED])
+            output = _output(work, state, seen.draw().to(device))
+            write_record(new, facts, report, model, provenance.environment(device), seen, output)
     log.info("%s: done; flexround.load reads it", arguments.out)
+
+
+@dataclasses.dataclass
+class _Finished:
+    """The weights of a network whose blocks are all finished."""
+
+    work: Reconstruction
+    state: State
+
+    @contextlib.contextmanager
+    def block(self, index: int, again: bool) -> Iterator[None]:
+        """Give a block its quantized weights inside."""
+        with self.work.weights.block(index, again):
+            codes.apply(earlier(self.state, index), self.work.model, [self.work.blocks[index]], self.work.device)
+            yield
+
+
+@torch.no_grad()
+def _output(work: Reconstruction, state: State, x: Tensor) -> probe.Output:
+    """Return what the quantized network computes for token ids (1, T), one block in memory at a time."""
+    with work.weights.surroundings(), _read_when_called(work.blocks, _Finished(work, state)):
+        return probe.Output.of(work.model, work.model(x))
 
 
 class _Parts(collections.UserDict[str, Any]):
@@ -178,15 +201,20 @@ def export(arguments: argparse.Namespace) -> None:
     directory, kind = arguments.model, arguments.format
     saved = read_saved(directory)
     stored_type = configuration(directory).dtype or torch.float32  # of the network that was quantized
+    with weightless():
+        model = network(directory, stored_type)
+    if kind == "onnx":  # traced
+        made, example = load(directory, network(directory)), [TRACED]
+    elif IN_MEMORY * sum(value.nbytes for value in model.parameters()) < hardware.free_bytes():
+        made, example = load(directory, network(directory, stored_type)), []
+    else:
+        log.info("%s: exported block by block, and not read again: it takes too much memory", directory)
+        example = []
+        made = saved.network(model, _Parts({path.name: path for path in codes.files(directory)}))
     with artifacts.new_directory(arguments.out) as new:
         artifacts.copy_existing(directory, new, COMPANIONS)
-        if kind == "onnx":  # traced, with all weights in memory
-            write_export(load(directory, network(directory)), kind, new, TRACED)
-        else:
-            with weightless():
-                model = network(directory, stored_type)
-            parts = _Parts({path.name: path for path in codes.files(directory)})
-            write_export(saved.network(model, parts), kind, new)
+        write_export(made, kind, new, *example)
+        verified(made, kind if kind in READERS else None, new, 3)
 
 
 def configuration(directory: Path) -> Any:
@@ -323,7 +351,7 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
             blocks[0](x)
         hooks.close()
         with weights.surroundings(), _read_when_called(blocks, weights):
-            if auto_blocks.differ(model, blocks, row):
+            if auto_blocks.differ(model, blocks, row)[0]:
                 raise InputError(f"{name}: its layers one after the other don't compute what the network does")
     once = [{module for inner, module in block.module.named_modules() if calls[inner] == 1} for block in blocks]
     return [
@@ -333,7 +361,7 @@ def _compared(model: nn.Module, blocks: Sequence[Block], weights: Weights, row: 
 
 
 @contextlib.contextmanager
-def _read_when_called(blocks: Sequence[Block], weights: Weights) -> Iterator[None]:
+def _read_when_called(blocks: Sequence[Block], weights: Weights | _Finished) -> Iterator[None]:
     """Have the weights of each block read when its module runs, and freed after it."""
 
     def reading(index: int, own: Callable[..., Any], *arguments: Any, **keywords: Any) -> Any:

@@ -10,11 +10,13 @@ from typing import Any
 
 import compressed_tensors
 import torch
+import transformers
 from compressed_tensors.compressors import NaiveQuantizationCompressor, PackedQuantizationCompressor
 from compressed_tensors.quantization import QuantizationArgs, QuantizationConfig, QuantizationScheme, QuantizationStatus
 from torch import Tensor, nn
 
 from flexround.errors import InputError
+from flexround.library import probe
 from flexround.library.quantized import Quantized, input_key, refuse_narrow
 from flexround.models.shards import Writer
 from flexround.models.tensors import untied
@@ -74,6 +76,18 @@ def write(quantized: Quantized, directory: Path) -> None:
                     writer.add(f"{name}.{leaf}", _cast(value, kind))
     writer.finish()
     _write_config(model, scheme, form, directory)
+
+
+@torch.no_grad()
+def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
+    """Return what transformers computes for ``x`` (N, ...) of a directory that ``write`` has filled.
+
+    It is loaded as the class that transformers knows: a subclass of a user's own is read as its parent.
+    """
+    kinds = [kind for kind in type(quantized.model).__mro__ if getattr(transformers, kind.__name__, None) is kind]
+    kind: Any = type(quantized.model) if kinds[0] is transformers.PreTrainedModel else kinds[0]
+    model = kind.from_pretrained(directory, dtype=quantized.model.dtype, local_files_only=True)
+    return probe.run(model.to(quantized.model.device), x)
 
 
 def _cast(value: Tensor, kind: torch.dtype) -> Tensor:

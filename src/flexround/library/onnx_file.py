@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 import onnx
+import onnxruntime
 import torch
 import torch.ao.quantization.fx._decomposed  # registers the operators that become Q and DQ
 from torch import Tensor, nn
@@ -98,8 +99,43 @@ def write(quantized: Quantized, directory: Path, example: Example | None = None)
     if proto.ByteSize() >= LARGEST:
         raise InputError(f"export onnx: {proto.ByteSize() / 1e9:.1f} GB; one file holds 2; use compressed-tensors")
     _fit_biases(proto.graph)
+    _own_constants(proto.graph)
+    if size := proto.graph.input[0].type.tensor_type.shape.dim[0].dim_value:
+        warnings.warn(f"export onnx: the network's code fixes the batch; the file takes {size} rows", stacklevel=4)
     onnx.checker.check_model(proto)
     artifacts.write_bytes(directory / FILE, proto.SerializeToString())
+
+
+def run(quantized: Quantized, directory: Path, x: Tensor) -> Any:
+    """Return what onnxruntime computes for ``x`` (N, ...) of the file that ``write`` has made.
+
+    Other inputs than the first are masks, of real tokens alone, and types of tokens, all 0. A file that takes batches
+    of one size alone gets such a one.
+
+    Raises:
+        InputError: onnxruntime can't run it.
+    """
+    options = onnxruntime.SessionOptions()
+    options.log_severity_level = 4
+    options.add_session_config_entry("session.x64quantprecision", "1")  # else old CPUs saturate
+    session = onnxruntime.InferenceSession(str(directory / FILE), options)
+    first, *others = session.get_inputs()
+    size = first.shape[0] if isinstance(first.shape[0], int) else len(x)
+    rows = torch.cat([x] * size)[:size].numpy()
+    ones = {other.name: np.full(rows.shape, "mask" in other.name, np.int64) for other in others}
+    return [torch.from_numpy(value)[: len(x)] for value in session.run(None, {first.name: rows, **ones})]
+
+
+def _own_constants(graph: onnx.GraphProto) -> None:
+    """Give each Q and DQ node its own constants: onnxruntime changes signed ones in place for ``x64quantprecision``."""
+    held, used = {each.name: each for each in graph.initializer}, set[str]()
+    for node in (node for node in graph.node if node.op_type in ("QuantizeLinear", "DequantizeLinear")):
+        for place, name in enumerate(node.input):
+            if name in held and name in used:
+                node.input[place] = f"{name}.{node.output[0]}.{place}"
+                graph.initializer.add().CopyFrom(held[name])
+                graph.initializer[-1].name = node.input[place]
+            used.add(name)
 
 
 def _fit_biases(graph: onnx.GraphProto) -> None:

@@ -4,7 +4,6 @@ import contextlib
 import copy
 import hashlib
 import itertools
-import json
 import logging
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,18 +17,20 @@ from tqdm import tqdm
 
 from flexround import imports
 from flexround.errors import InputError
-from flexround.library import auto_blocks, card, code_digest, settings
-from flexround.library.architecture import QUANTIZED, described, steady
-from flexround.library.quantized import Quantized
+from flexround.library import auto_blocks, card, code_digest, probe, settings
+from flexround.library.quantized import QUANTIZED, Quantized, merged, refill
 from flexround.library.samples import collect
 from flexround.library.settings import Family
 from flexround.machine import hardware, precision, provenance
+from flexround.models import structure
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.attach import weight_axes, weight_layers
 from flexround.models.surgery.attention import separate_projections
+from flexround.models.surgery.fold_bn import fold_as_traced
 from flexround.models.surgery.preprocess import prepare
-from flexround.models.tensors import places
+from flexround.models.tensors import outputs_apart, places, tensors, unchanged
+from flexround.models.trace import traced
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.rounding import Rounding
 from flexround.reconstruct import cache, codes
@@ -42,7 +43,7 @@ from flexround.settings.schema import Hyper, Recipe
 from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)
-FOLDED = 1e-3  # of the largest output: how far a network with folded batch norms may be off
+IN_PLACE = "call quantize with inplace=True to change the network itself"
 STEM, HEAD = ("stem_bits", "stem_output_bits"), ("head_bits", "head_input_bits")
 Cut = Callable[[nn.Module], Sequence[Block]]
 
@@ -60,8 +61,8 @@ def quantize(
     state: str | Path | None = None,
     progress: bool = True,
     inplace: bool = False,
-    cache_mb: int | None = None,
     gpu_cache_mb: int | None = None,
+    check: bool = True,
     **hyper: Any,
 ) -> Quantized:
     """Quantize a network after training, block by block (FlexRound, equation 2; BRECQ's or QDrop's setting).
@@ -87,9 +88,9 @@ def quantize(
         progress: whether to show a bar.
         inplace: change ``model`` itself, also if an error ends the call, though nothing stays attached to it then; else
             it is copied and stays as it is.
-        cache_mb: of the host's memory for activations, which are in files below ``state`` if they take more; None for
-            half of it.
-        gpu_cache_mb: of the GPU's memory likewise; they are on the host if they take more.
+        gpu_cache_mb: of the GPU's memory for activations, which are on the host if they take more; None for half of it.
+        check: whether ``save`` and ``export`` compare what they write with the network, on one input, and whether it
+            is known before anything is learned that the network can be saved.
         **hyper: hyper-parameters that differ from the scale's for this recipe and architecture, such as ``iters`` or
             ``lr``; class ``Hyper`` of ``settings/schema.py`` has them all. ``Quantized.hyper`` and ``sources`` say what
             was used and why.
@@ -101,8 +102,9 @@ def quantize(
         NumericalError: NaN or Inf, with block and iteration.
     """
     _refuse(model)
-    with precision.neutral():
+    with precision.neutral() as contexts:
         where = settings.chosen_device(device)
+        contexts.enter_context(precision.default(where))
         inputs = collect(samples).trimmed()
         params = settings.params(scale)
         name, given = settings.recipe(params, recipe)
@@ -114,14 +116,22 @@ def quantize(
             refuse_unweighted(params, values, sources, made.__qualname__)
 
         def attempt() -> tuple[Reconstruction, Quantized]:
-            network = (model if inplace else _copied(model, inputs.x[:1])).eval().to(where)
-            first = described(network)
+            network = merged(model if inplace else _copied(model, inputs.x[:1]))
+            _make_writable(network)
+            fresh = probe.outline(network) if check else None
+            network = network.eval().to(where)
             with _float32(network):
-                _fold(network, given, family, inputs.x[:1].to(where))
-                parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
-                if not parts:
-                    parts = _cut(network, blocks, inputs, where)
-                    found = _ends(network, parts, values, sources, hyper, inputs.x[:1].to(where))
+                tried = f"{type(network).__name__}, compared with its blocks"
+                with hardware.enough(tried, "samples of smaller size"):
+                    folded = _fold(network, given, family, inputs.x[:1].to(where))
+                with hardware.enough(tried, "samples of smaller size"), unchanged(network):
+                    x = _laid_out(network, inputs.x, where)
+                    read = auto_blocks.first_input(x)
+                    seen = None if fresh is None else _refuse_unsaved(network, fresh, folded, given, read)
+                    parts, found = _adapted(network, family, inputs, where) if blocks is None else [], values
+                    if not parts:
+                        parts = _cut(network, blocks, Inputs(x, inputs.mask), where)
+                        found = _ends(network, parts, values, sources, hyper, x[:1].to(where))
                 work = Reconstruction(
                     model=network,
                     blocks=parts,
@@ -133,12 +143,13 @@ def quantize(
                     device=where,
                     mask=inputs.mask,
                 )
-                report, stored = _run(work, inputs, state, progress, cache.limits(where, cache_mb, gpu_cache_mb))
+                with unchanged(network):
+                    report, stored = _run(work, x, state, progress, cache.limit(where, gpu_cache_mb))
                 source = str(getattr(getattr(network, "config", None), "_name_or_path", None) or "")
                 learned_by = rounding.__qualname__ if rounding else str(given.rounding)
-                origin = card.origin(name, learned_by, source, inputs.x, left(work, report))
-                facts = (steady(network, first), origin, provenance.environment(where))
-                return work, Quantized(network, given, found, sources, report, stored, *facts)
+                origin = card.origin(name, learned_by, source, x, left(work, report))
+            facts = (folded, origin, provenance.environment(where), seen, fresh)
+            return work, Quantized(network, given, found, sources, report, stored, *facts)
 
         work, quantized = precision.repeated(attempt, again=not inplace)
     said, parts = list(quantized.origin.left), work.blocks
@@ -149,36 +160,34 @@ def quantize(
     return quantized
 
 
-@torch.no_grad()
 def _copied(model: nn.Module, x: Tensor) -> nn.Module:
     """Return a copy of a model; ``x`` (1, ...) is a sample.
 
     Raises:
-        InputError: it can't be copied, or the copy computes with weights of the original: what a replaced ``forward``
-            or a hook refers to is not copied.
+        InputError: it can't be copied, or the copy computes with weights of the original, to which a replaced
+            ``forward`` or a hook refers.
     """
-    name, inside = type(model).__name__, "call quantize with inplace=True to change the network itself"
     try:
         made = copy.deepcopy(model)
     except Exception as error:  # of any kind: it is the user's code
-        raise InputError(f"{name}: can't be copied ({error}); remove what it keeps of a call, or {inside}") from error
+        raise InputError(
+            f"{type(model).__name__}: can't be copied ({error}); remove what it keeps of a call, or {IN_PLACE}"
+        ) from error
     own = ("forward", "_forward_hooks", "_forward_pre_hooks")
     if any(vars(module).get(key) for module in model.modules() for key in own):
-        device = next((value.device for value in model.parameters()), x.device)
-        x = x.to(device)
-        with auto_blocks.without_weights([model]):
-            alone = _given(made.eval(), x)
-        if auto_blocks.outputs_apart(_given(made, x), alone) == torch.inf:
+        x = auto_blocks.first_input(x).to(next((value.device for value in model.parameters()), x.device))
+        if traced(made.eval(), x, (), list(model.parameters())).reads_weights:
             raise InputError(
-                f"{name}: a copy computes with the original's weights (a replaced forward, a hook); {inside}"
+                f"{type(model).__name__}: a copy computes with the original's weights (a replaced forward, a hook); "
+                f"{IN_PLACE}"
             )
     return made
 
 
 def _run(
-    work: Reconstruction, inputs: Inputs, state: str | Path | None, progress: bool, limits: cache.Limits
+    work: Reconstruction, x: Tensor, state: str | Path | None, progress: bool, gpu_bytes: int
 ) -> tuple[list[dict[str, Any]], dict[str, codes.Part]]:
-    """Learn all blocks; return the report, and what is stored of each block, which the model then has."""
+    """Learn all blocks on ``x`` (N, ...); return the report, and the stored parts, which the model then has."""
     steps = len(work.blocks) * (2 if work.recipe.a_bits and not work.joint else 1)
     with tqdm(total=steps, disable=not progress, unit="block") as bar:
 
@@ -186,35 +195,87 @@ def _run(
             bar.set_postfix_str(f"{record['block']}: error {record['error_hard']:.3g}")
             bar.update()
 
-        with _state(work, inputs, state).opened() as opened:
-            report = reconstruct(work, inputs.x, opened, limits, listener)
+        with _state(work, x, state).opened() as opened:
+            report = reconstruct(work, x, opened, gpu_bytes, listener)
             parts = {entry["file"]: opened.part(entry) for entry in opened.entries}
-    for part in parts.values():  # as it is stored, not as it was learned
-        codes.apply(part.quantized, work.model, work.blocks, work.device)
+    codes.fill(parts.values(), work.model, work.blocks, work.device)  # as it is stored, not as it was learned
     return report, parts
 
 
-def _state(work: Reconstruction, inputs: Inputs, directory: str | Path | None) -> State:
-    """Return where finished blocks are kept."""
+def _state(work: Reconstruction, x: Tensor, directory: str | Path | None) -> State:
+    """Return where finished blocks are kept, for samples ``x`` (N, ...)."""
     if directory is None:
         return MemoryState()
     digest = hashlib.sha256()
     stored = [getattr(*place) for place in places(work.model).values()]
-    for tensor in (*stored, inputs.x, *([] if inputs.mask is None else [inputs.mask])):
+    computed = tensors(_given(work.model, x[:1].to(work.device)))  # tells it from others with the same tensors
+    if work.device.type != "cpu":  # where last bits may be others each time
+        computed = [torch.tensor([float(f"{value.double().abs().sum():.2e}")]) for value in computed]
+    for tensor in (*stored, x, *computed, *([] if work.mask is None else [work.mask])):
         digest.update(tensor.detach().cpu().contiguous().view(-1).view(torch.uint8).numpy().tobytes())
-    digest.update(_computed(work.model, inputs.x[:1].to(work.device)).encode())
     return State(Path(directory), code_digest.fingerprint(work, digest.hexdigest()))
 
 
-@torch.no_grad()
-def _computed(model: nn.Module, x: Tensor) -> str:
-    """Return a text that tells a model from others with the same tensors, also by its outputs for a sample (1, ...).
+def _make_writable(model: nn.Module) -> None:
+    """Give a model that was made in inference mode tensors that can be changed outside of it."""
+    made: dict[int, Tensor] = {}
+    for module in model.modules():
+        for holder in (module._parameters, module._buffers):
+            for key, value in holder.items():
+                if value is not None and value.is_inference():
+                    copied = value.clone()
+                    copied = nn.Parameter(copied, value.requires_grad) if holder is module._parameters else copied
+                    holder[key] = made.setdefault(id(value), copied)  # type: ignore[assignment]
 
-    Of these it has three digits of the sum: without deterministic operations the last bits are others each time.
+
+@torch.no_grad()
+def _laid_out(model: nn.Module, x: Tensor, device: torch.device) -> Tensor:
+    """Return samples (N, ...); images with their channels last, which is faster, if the model takes them so."""
+    if x.ndim != cache.IMAGES or not x.is_floating_point():
+        return x
+    few = x[: auto_blocks.TRIED].to(device)
+    try:
+        given = _given(model, few.contiguous(memory_format=torch.channels_last))
+    except InputError:  # its code depends on the strides
+        return x
+    same = outputs_apart(given, _given(model, few)) <= auto_blocks.CLOSE
+    return x.contiguous(memory_format=torch.channels_last) if same else x
+
+
+@torch.no_grad()
+def _refuse_unsaved(
+    model: nn.Module, fresh: nn.Module, folded: dict[str, str], recipe: Recipe, x: Tensor
+) -> probe.Input | None:
+    """Return what inputs look like, for checks of what will be written; None if the model can't take a drawn one.
+
+    Args:
+        model: in float32, with folded batch norms.
+        fresh: as it was given, without values.
+        folded: the convolution of each batch norm.
+        recipe: of its surgery.
+        x: samples as the model reads them, (N, ...).
+
+    Raises:
+        InputError: another model of its class, with its tensors, computes something else.
     """
-    before = described(model)
-    sums = [f"{each.double().abs().sum().item():.2e}" for each in auto_blocks.tensors(_given(model, x))]
-    return json.dumps([steady(model, before), sums], sort_keys=True)
+    seen = probe.Input.of(x)
+    drawn = seen.draw()
+    try:
+        wanted = probe.run(model, drawn)
+    except Exception as error:  # of any kind: it is the user's code
+        structure.refuse_memory(error)
+        log.info("%s: can't take a random input (%s), so that nothing written is compared", type(model).__name__, error)
+        return None
+    parts = {"": codes.Part({}, {name: getattr(*place) for name, place in places(model).items()})}
+    facts = folded, recipe.preprocess, parts.values(), next(model.parameters()).device, torch.float32, drawn
+    apart = refill(copy.deepcopy(fresh), *facts, lambda found: outputs_apart(found, wanted))
+    if apart > auto_blocks.CLOSE:
+        raise InputError(
+            f"{type(model).__name__}: another one with its tensors computes something else, by {apart:.2g} of the "
+            "largest output, so it can't be saved: it keeps numbers outside its parameters and buffers; make them "
+            "buffers, or give check=False and use the network in memory alone"
+        )
+    return seen
 
 
 def _refuse(model: Any) -> None:
@@ -277,41 +338,32 @@ def _float32(model: nn.Module) -> Iterator[None]:
 
 
 @torch.no_grad()
-def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> None:
+def _fold(model: nn.Module, recipe: Recipe, family: Family, x: Tensor) -> dict[str, str]:
     """Fold batch norms and do the surgery of the recipe, in place; ``x`` (1, ...) is a sample.
 
+    Return the convolution of each folded batch norm, by their names.
+
     Raises:
-        InputError: a batch norm can't be folded, or the model computes something else afterwards: the convolution that
-            was registered before it is not what it normalises.
+        InputError: the model can't take the sample, or gives two outputs for it.
     """
-    compared = family.blocks is None or not recipe.preprocess  # equalization may change what a network computes
-    norms = [name for name, module in model.named_modules() if isinstance(module, nn.BatchNorm2d)]
-    before = _given(model, x, norms)
-    if compared and auto_blocks.outputs_apart(_given(model, x, norms), before) > auto_blocks.CLOSE:
+    before = _given(model, x)
+    if outputs_apart(_given(model, x), before) > auto_blocks.CLOSE:
         raise InputError(
             f"{type(model).__name__}: gives two outputs for one sample in evaluation mode; switch off what draws "
             "numbers (dropout) or counts its calls"
         )
-    prepare(model, recipe.preprocess, imports.load(family.equalization)(model) if family.equalization else None)
-    if compared and auto_blocks.outputs_apart(_given(model, x, norms), before) > FOLDED:
-        raise InputError(
-            f"{type(model).__name__}: computes something else when its batch norms are folded into the "
-            "convolutions registered before them; register each right after its own, or fold them yourself"
-        )
+    folded, statistics = fold_as_traced(model, auto_blocks.first_input(x))
+    groups = imports.load(family.equalization)(model) if family.equalization else None
+    prepare(model, recipe.preprocess, groups, statistics)
+    return folded
 
 
-def _given(model: nn.Module, x: Tensor, inside: Sequence[str] = ()) -> Any:
-    """Return what a model gives for a sample (1, ...), and these modules inside; InputError with its error if it fails.
-
-    A class or a saturated probability at the end hides what becomes of the network before it.
-    """
-    x, seen = auto_blocks.first_input(x), list[Tensor]()
+def _given(model: nn.Module, x: Tensor) -> Any:
+    """Return what a model gives for a sample (1, ...); InputError with its error if it fails."""
+    x = auto_blocks.first_input(x)
     try:
-        with contextlib.ExitStack() as hooks:
-            for name in inside:
-                hook = model.get_submodule(name).register_forward_hook(lambda *call: seen.append(call[-1].clone()))
-                hooks.enter_context(hook)
-            return [model(x), *seen]
+        with unchanged(model):
+            return model(x)
     except Exception as error:  # of any kind: it is the user's code
         name = type(model).__name__
         raise InputError(f"samples: {name} can't take one of shape {tuple(x.shape)}: {error}") from error
@@ -326,18 +378,23 @@ def _adapted(model: nn.Module, family: Family, inputs: Inputs, device: torch.dev
     if family.blocks is None:
         return []
     name = type(model).__name__
-    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
-        try:
-            found = imports.load(family.blocks)(model)
-        except Exception as error:  # of any kind: it looks for modules that are not there
-            log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
-            return []
-        try:
-            auto_blocks.check(model, found, inputs, device)
-        except InputError as error:
-            log.info("%s: is not cut as its architecture is: %s", name, error)
-            return []
+    try:
+        found = imports.load(family.blocks)(model)
+        auto_blocks.check(model, found, _extremes(inputs), device)
+    except Exception as error:  # of any kind: it looks for modules that are not there
+        structure.refuse_memory(error)
+        log.info("%s: is not cut as its architecture is: %s: %s", name, type(error).__name__, error)
+        return []
     return found
+
+
+def _extremes(inputs: Inputs) -> Inputs:
+    """Return the samples with the least and most padding, else the first two: a known network needs no more."""
+    if inputs.mask is None:
+        return Inputs(inputs.x[: auto_blocks.TRIED])
+    lengths = inputs.mask.sum(1)
+    rows = [int(lengths.argmax()), int(lengths.argmin())]
+    return Inputs(inputs.x[rows], inputs.mask[rows])
 
 
 @torch.no_grad()
@@ -348,15 +405,14 @@ def _cut(model: nn.Module, blocks: Sequence[str] | Cut | None, inputs: Inputs, d
         InputError: there are none, of names that don't fit the model, or they can't take the samples.
     """
     x, name = inputs.x[: auto_blocks.TRIED].to(device), type(model).__name__
-    with hardware.enough(f"{name}, compared with its blocks", "samples of smaller size"):
-        if callable(blocks):
-            found = list(blocks(model))
-            if not found or not all(isinstance(block, Block) for block in found):
-                raise InputError("blocks: the function has to return a list of flexround.Block")
-        else:
-            found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
-            log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
-        auto_blocks.check(model, found, inputs, device)
+    if callable(blocks):
+        found = list(blocks(model))
+        if not found or not all(isinstance(block, Block) for block in found):
+            raise InputError("blocks: the function has to return a list of flexround.Block")
+    else:
+        found = auto_blocks.automatic(model, x) if blocks is None else auto_blocks.named(model, list(blocks), x)
+        log.info("%s: cut into %d blocks: %s", name, len(found), ", ".join(b.name for b in found))
+    auto_blocks.check(model, found, inputs, device)
     return found
 
 

@@ -73,7 +73,7 @@ def _inputs(batch: Any, where: str) -> Inputs:
             raise InputError(f"{where}: no tensor of tokens ({error}); pad rows to one length: padding=True") from error
         if len({each.shape for each in given.values()}) > 1:
             raise InputError(f"{where}: {IDS}, {TYPES} and {MASK} have different shapes")
-        ids, mask = given[IDS], given[MASK].bool().cpu() if MASK in given else None
+        ids, mask = given[IDS], _real(given[MASK], where).cpu() if MASK in given else None
         tokens = _tokens(ids, given.get(TYPES, torch.zeros_like(ids)), where)
         if mask is not None and (mask[:, 1:] & ~mask[:, :-1]).any():
             raise InputError(f"{where}: padding comes before a real token; pad at the end: positions count from there")
@@ -85,6 +85,18 @@ def _inputs(batch: Any, where: str) -> Inputs:
     if batch.is_floating_point():
         return Inputs(batch.detach().cpu().float())
     return Inputs(_tokens(batch, torch.zeros_like(batch), where))
+
+
+def _real(mask: Tensor, where: str) -> Tensor:
+    """Return which tokens are real, bool (N, T): of a mask of 1 and 0, or of one that is added to logits, 0 and less.
+
+    Raises:
+        InputError: a row has no real token.
+    """
+    real = mask == 0 if mask.is_floating_point() and (mask < 0).any() else mask.bool()
+    if not real.any(-1).all():
+        raise InputError(f"{where}: {MASK} leaves a row without a token; 1 stands for a real token, 0 for padding")
+    return real
 
 
 def _tokens(ids: Tensor, types: Tensor, where: str) -> Tensor:

@@ -61,6 +61,8 @@ KNOWN = {  # module and class, or the beginning of the class's name in transform
 
 def family(model: nn.Module, x: Tensor) -> Family:
     """Return the family of a model whose inputs are ``x`` (N, ...); a subclass is of its parent's."""
+    wrapped: Any = getattr(model, "get_base_model", None)  # PEFT's
+    model = model if wrapped is None else wrapped()
     for kind in type(model).__mro__:
         name = f"{kind.__module__}:{kind.__name__}"
         for known, found in KNOWN.items():
@@ -103,7 +105,10 @@ def unfit(recipe: Recipe, hyper: Hyper) -> dict[str, str]:
     return {kind: reason for kind, broken, reason in reversed(rules) if broken}  # the first counts
 
 
-_shipped = functools.cache(load_params)
+@functools.cache
+def _shipped(scale: str) -> Params:
+    """Return the settings of a scale of ``params/``; CI checks all their runs."""
+    return load_params(scale, every_run=False)
 
 
 def params(scale: str) -> Params:

@@ -71,7 +71,7 @@ def without_denormals() -> Iterator[None]:
     Adam's averages become such numbers where the gradient stays 0, as that of a weight that AdaRound has decided, and
     an operation on one takes a CPU 15 times as long. See bench/RESULTS.md.
     """
-    before = not (torch.tensor(1e-39, dtype=torch.float32) * 1).item()
+    before = not (torch.tensor(1e-39, dtype=torch.float32, device="cpu") * 1).item()
     torch.set_flush_denormal(True)
     try:
         yield
@@ -80,7 +80,7 @@ def without_denormals() -> Iterator[None]:
 
 
 @contextlib.contextmanager
-def neutral() -> Iterator[None]:
+def neutral() -> Iterator[contextlib.ExitStack]:
     """Compute inside as a job does: gradients on, no autocast, float32 by default, whatever the caller set.
 
     What `repeatable` and `repeated` set inside is again as it was afterwards, but for cuBLAS's workspace.
@@ -95,12 +95,17 @@ def neutral() -> Iterator[None]:
                 stack.enter_context(context)
             for kind in ("cpu", "cuda"):
                 stack.enter_context(torch.autocast(kind, enabled=False))
-            yield
+            yield stack
     finally:
         torch.set_default_dtype(before)
         torch.set_deterministic_debug_mode(debug)
         torch.utils.deterministic.fill_uninitialized_memory = filled  # type: ignore[attr-defined]
         cudnn.benchmark, cudnn.deterministic = flags
+
+
+def default(device: torch.device) -> contextlib.AbstractContextManager[Any]:
+    """Return the context in which a network's code makes tensors on ``device``, if the caller has set a default one."""
+    return contextlib.nullcontext() if torch.get_default_device().type == "cpu" else device
 
 
 @contextlib.contextmanager

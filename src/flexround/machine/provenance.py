@@ -30,6 +30,14 @@ def _versions() -> dict[str, str]:
 INSTALLED = _versions()  # at the start of a job: who installs another version meanwhile changes nothing in it
 
 
+def processor() -> str:
+    """Return the name of the CPU's model, or of its kind where the system does not say."""
+    with contextlib.suppress(OSError, StopIteration):
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+        return next(line for line in lines if line.startswith("model name")).partition(": ")[2]
+    return platform.machine()
+
+
 def environment(device: Any) -> dict[str, Any]:
     """Return versions, device and host facts for a result file; of a GPU also how it computes."""
     on_gpu = torch.device(device).type == "cuda"

@@ -41,7 +41,11 @@ class Block:
         before: glue between the previous block's output and this one's input (pooling, flatten, the embedding of
             token ids); applied once to the cached activations, not in every iteration; not quantized.
         call: ``(module, x, mask) -> output``; ``mask`` is bool (N, T), True for real tokens, or None without padding.
+        behind: what the network computes of the output element by element, such as the activation that follows the
+            module; errors are measured behind it.
         any_length: whether ``call`` takes sequences that end before the samples do, where all rows have padding.
+        keeps_strides: whether the code between blocks may depend on the strides of what it reads, so that caches keep
+            those that the network gives; else images are kept with their channels last.
     """
 
     name: str
@@ -49,7 +53,9 @@ class Block:
     sites: tuple[Site, ...] = ()
     before: Callable[[Tensor], Tensor] = identity
     call: Callable[[nn.Module, Tensor, Tensor | None], Tensor] = plain
+    behind: Callable[[Tensor], Tensor] = identity
     any_length: bool = True
+    keeps_strides: bool = False
 
     def __call__(self, x: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the block's output (N, ...) for ``x`` (N, ...); ``mask`` is bool (N, T) or None."""

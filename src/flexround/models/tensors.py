@@ -1,8 +1,9 @@
-"""Where the tensors of a model are, how they start, and models without weights, whose tensors come one by one."""
+"""Where the tensors of a model are, how they start, how outputs are compared, and models without weights."""
 
 import contextlib
+import dataclasses
 import random
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from typing import Any
 
 import numpy as np
@@ -10,6 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
+CHUNK = 2**22  # elements that are compared at a time
 Place = tuple[nn.Module, str]  # a module and the name of its parameter or buffer
 
 
@@ -54,6 +56,61 @@ def linears(model: Any) -> list[str]:
     head = model.get_output_embeddings() if hasattr(model, "get_output_embeddings") else None
     found = [name for name, module in model.named_modules() if isinstance(module, nn.Linear) and module is not head]
     return [f"{name}.weight" for name in found]
+
+
+@contextlib.contextmanager
+def unchanged(model: nn.Module) -> Iterator[None]:
+    """Put back, at the end, the buffers of a model and the tensors that its modules keep as plain attributes.
+
+    Networks may update them in a forward pass: a running maximum, the last activations.
+    """
+    holders = [holder for module in model.modules() for holder in (module._buffers, vars(module))]
+    kept = [(of, key, value, value.clone()) for of in holders for key, value in of.items() if isinstance(value, Tensor)]
+    try:
+        yield
+    finally:
+        with torch.no_grad():
+            for holder, key, value, before in kept:
+                holder[key] = value.copy_(before)
+
+
+def tensors(output: Any) -> list[Tensor]:
+    """Return the tensors in an output of any kind: a tuple, list, mapping or dataclass of such, or a tensor."""
+    if isinstance(output, Tensor):
+        return [output]
+    if isinstance(output, Mapping):
+        inner = [*output.values()]
+    elif dataclasses.is_dataclass(output):
+        inner = [getattr(output, field.name) for field in dataclasses.fields(output)]
+    else:
+        inner = [*output] if isinstance(output, tuple | list) else []
+    return [tensor for value in inner for tensor in tensors(value)]
+
+
+def apart(x: Tensor, y: Tensor) -> float:
+    """Return the largest difference between two outputs of one shape and any type, of the largest of ``y``.
+
+    What is equal, NaN or infinite in both, is no difference; what is so in one alone is an infinite one.
+    """
+    difference = largest = 0.0
+    for ours, theirs in zip(x.flatten().split(CHUNK), y.flatten().split(CHUNK), strict=True):
+        ours, theirs = ours.double(), theirs.double()
+        same = (ours == theirs) | (ours.isnan() & theirs.isnan())
+        apart = (ours - theirs).abs().masked_fill(same, 0).nan_to_num(torch.inf).max()
+        difference, largest = max(difference, float(apart)), max(largest, float(theirs.nan_to_num(0, 0, 0).abs().max()))
+    return difference / max(largest, torch.finfo(torch.double).tiny)
+
+
+def outputs_apart(found: Any, wanted: Any) -> float:
+    """Return the largest difference (`apart`) of the tensors in two outputs of a network.
+
+    Tensors that are not floats, such as classes, count only if there are no others: they jump where values are close.
+    """
+    ours, theirs = tensors(found), tensors(wanted)
+    if [x.shape for x in ours] != [y.shape for y in theirs]:
+        return torch.inf
+    pairs = [(x, y) for x, y in zip(ours, theirs, strict=True) if x.numel()]
+    return max((apart(x, y) for x, y in [pair for pair in pairs if pair[1].is_floating_point()] or pairs), default=0.0)
 
 
 @contextlib.contextmanager

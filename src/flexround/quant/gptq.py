@@ -65,15 +65,21 @@ class GPTQ(Rounding):
 def second_moments(inputs: Iterable[Tensor]) -> Tensor | None:
     """Return X X^T over all rows of batches (groups, n, features), float64 (groups, features, features), or None.
 
+    Layers that read the same tensors get the same ``inputs``, on which it is kept for them.
+
     Raises:
         ValueError: NaN or Inf in them.
     """
+    kept: dict[str, Tensor | None] = getattr(inputs, "kept", {})
+    if "moments" in kept:
+        return kept["moments"]
     total: Tensor | None = None
     for rows in inputs:
-        product = rows.mT.matmul(rows).double()
-        total = product if total is None else total.add_(product)
+        product = rows.mT.matmul(rows)
+        total = product.double() if total is None else total.add_(product)
     if total is not None and not torch.isfinite(total).all():
         raise ValueError("the layer's inputs hold NaN or Inf")
+    kept["moments"] = total
     return total
 
 

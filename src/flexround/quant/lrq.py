@@ -35,7 +35,7 @@ class LRQ(Rounding):
             raise ValueError(f"rank {rank}: choose 1 or more")
         self.d1 = nn.Parameter(torch.zeros_like(grid.step))
         self.left = nn.Parameter(matrix.new_zeros(outputs, rank))
-        drawn = torch.rand(rank, features, generator=torch.Generator().manual_seed(SEED))
+        drawn = torch.rand(rank, features, generator=torch.Generator().manual_seed(SEED), device="cpu")
         self.right = nn.Parameter((2 * drawn - 1).div(features**0.5).to(matrix))
         self.row = self.ones_log(weight, axes.output)
         self.column = nn.Parameter(matrix.new_zeros(1, features))

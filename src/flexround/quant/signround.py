@@ -22,6 +22,7 @@ class SignRound(Rounding):
             behind; of a grid with signed codes α alone, (1, ...). From 0 to what reaches the largest weight.
     """
 
+    fusable = True
     largest: Tensor
 
     def __init__(self, weight: Tensor, grid: Grid, axes: Axes) -> None:
@@ -43,7 +44,9 @@ class SignRound(Rounding):
         with torch.no_grad():  # signed descent steps over the bounds, which are no part of the formula
             self.v.clamp_(-LARGEST, LARGEST)
         step, zero_point = self._range()
-        return AddRound.apply(weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point, False)
+        return AddRound.apply(
+            weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point, self.fused
+        )
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the learned step and zero point, shapes of the grid's, differentiable in ``ends``."""
@@ -77,23 +80,30 @@ class AddRound(Formula):
     ∂Ŵ/∂bound = 0 [s, of the bound that clips].
     """
 
+    multiplied = True
+
     @staticmethod
     def value(
         needs: Sequence[bool], weight: Tensor, v: Tensor, step: Tensor, low: Tensor, high: Tensor
-    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor]:
+    ) -> tuple[Tensor, Tensor, Tensor, Tensor, Tensor | None]:
         """Return Ŵ, shape of ``weight`` and ``v``; ``step`` and the bounds are () or per channel."""
         u = weight / step
         rounded = (u + v).round_()
         code = clip(rounded, low, high)
-        inside = torch.eq(rounded, code)
-        return code * step, step, inside, code - u.mul_(inside), code == low
+        lower = torch.eq(code, low, out=torch.empty_like(code)) if needs[3] or needs[4] else None
+        inside = torch.eq(rounded, code, out=rounded)  # as numbers: CPUs are slow with masks
+        slope = torch.sub(code, u.mul_(inside), out=u)
+        return code.mul_(step), step, inside, slope, lower
 
     @staticmethod
-    def gradients(grad: Tensor, needs: object, shapes: Sequence[Any], compiled: bool, *kept: Tensor) -> Gradients:
+    def gradients(grad: Tensor, needs: object, shapes: Sequence[Any], compiled: bool, *kept: Any) -> Gradients:
         """Return the gradients of v, step, low and high, each of its own shape; the weight has none."""
         step, inside, slope, lower = kept
         _, _, of_step, of_bound, _ = shapes
-        scaled = grad * step
-        outside = scaled * ~inside
-        grad_low, grad_high = ((outside * side).sum_to_size(of_bound) for side in (lower, ~lower))
-        return None, scaled * inside, (grad * slope).sum_to_size(of_step), grad_low, grad_high
+        scaled, grad_low, grad_high = grad * step, None, None
+        grad_v = scaled * inside
+        if lower is not None:
+            outside = scaled.sub_(grad_v)
+            below = lower * outside
+            grad_low, grad_high = below.sum_to_size(of_bound), outside.sub_(below).sum_to_size(of_bound)
+        return None, grad_v, slope.mul(grad).sum_to_size(of_step), grad_low, grad_high

@@ -3,27 +3,20 @@
 import dataclasses
 import logging
 import math
-import os
-import shutil
-import tempfile
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
-from flexround.errors import InputError
 from flexround.quant.activation import keep_mask
 
 log = logging.getLogger(__name__)
 
-GPU_PART, HOST_PART = 0.5, 0.5  # of a memory, that the caches may take; the rest is for the block at work
+GPU_PART = 0.5  # of a GPU's memory, that the caches may take; the rest is for the block at work
 HELD = 3  # caches at a block: full-precision input, quantized input, output
-KEPT = 5  # caches on disk: both inputs and both outputs of a block, and the first of the next while they are recorded
-CARRIED = 2  # caches that a block hands on
 AHEAD = 256  # batches whose rows are drawn at a time
-SUFFIX = ".cache"
+IMAGES, LAST = 4, (0, 2, 3, 1)  # dimensions of a batch of images, and their order with the channels last
 GB = 1e9
 
 
@@ -34,140 +27,80 @@ class Store:
     Attributes:
         device: the GPU, or the host.
         dtype: of activations; whatever uses them computes in float32.
-        directory: of memory-mapped files, one a cache; None keeps them in memory.
         pinned: whether the host's memory is page-locked, from where a GPU copies without a detour.
-        largest: bytes of the largest cache.
+        keeps_strides: whether a cache lies in memory as the activations do that it is for; else images lie channels
+            last, which makes small convolutions up to 1.5 x faster.
     """
 
     device: torch.device
     dtype: torch.dtype = torch.float32
-    directory: Path | None = None
     pinned: bool = False
-    largest: int = 0
+    keeps_strides: bool = False
 
     def __str__(self) -> str:
-        if self.directory is not None:
-            return "in files"
         return "on the GPU" if self.device.type == "cuda" else "in page-locked memory" if self.pinned else "in memory"
 
-    def empty(self, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-        """Return an uninitialised cache of ``shape`` (N, ...) for values of ``dtype``; see ``mapped`` for its layout.
-
-        Raises:
-            InputError: no room on the disk.
-        """
-        dtype = self.dtype if dtype.is_floating_point else dtype
-        if self.directory is None:
-            layout = torch.channels_last if len(shape) == 4 else torch.contiguous_format
-            return torch.empty(shape, dtype=dtype, device=self.device, memory_format=layout, pin_memory=self.pinned)
-        handle, name = tempfile.mkstemp(dir=self.directory, suffix=SUFFIX)
-        try:  # reserved at once: a full disk would end the process in the middle of a block, without a word
-            os.posix_fallocate(handle, 0, math.prod(shape) * dtype.itemsize)
-        except OSError as error:
-            raise InputError(f"{self.directory}: no room for a cache ({error.strerror}); free space there") from error
-        finally:
-            os.close(handle)
-        return mapped(Path(name), shape, dtype)
+    def empty(self, rows: int, like: Tensor) -> Tensor:
+        """Return an uninitialised cache (rows, ...) for activations ``like`` these, (n, ...)."""
+        order = order_of(like) if self.keeps_strides else LAST if like.ndim == IMAGES else tuple(range(like.ndim))
+        dtype, shape = self.dtype if like.is_floating_point() else like.dtype, (rows, *like.shape[1:])
+        flat = torch.empty([shape[dim] for dim in order], dtype=dtype, device=self.device, pin_memory=self.pinned)
+        return from_memory(flat, order)
 
     def copy(self, x: Tensor) -> Tensor:
         """Return a copy of ``x`` (N, ...) laid out as every cache is: layout decides the last bits of what follows."""
-        return self.empty(x.shape, x.dtype).copy_(x)
+        return self.empty(len(x), x).copy_(x)
 
 
-def mapped(path: Path, shape: torch.Size, dtype: torch.dtype) -> Tensor:
-    """Return the tensor, ``shape`` (N, ...), whose memory is a file.
+def order_of(x: Tensor) -> tuple[int, ...]:
+    """Return the dimensions of ``x`` (N, ...) as they lie in memory, the slowest first, rows before all others."""
+    if x.ndim == IMAGES and x.is_contiguous(memory_format=torch.channels_last) and x.stride(1) == 1:
+        return LAST
+    strides = x.stride()
+    return (0, *sorted(range(1, x.ndim), key=lambda dim: -strides[dim]))
 
-    Images lie channels last, which makes small convolutions up to 1.5 x faster.
-    """
-    flat = torch.from_file(str(path), shared=True, size=math.prod(shape), dtype=dtype)
-    return flat.view(shape) if len(shape) != 4 else flat.view(shape[0], *shape[2:], shape[1]).permute(0, 3, 1, 2)
 
-
-def file_of(x: Tensor) -> Path | None:
-    """Return the file that is the memory of a cache, any shape, if there is one."""
-    name = x.untyped_storage().filename if x.device.type == "cpu" else None
-    return Path(name) if name else None
+def from_memory(x: Tensor, order: Sequence[int]) -> Tensor:
+    """Return the tensor (N, ...) whose dimensions lie in this order, given it with its dimensions in this order."""
+    return x.permute([order.index(dim) for dim in range(len(order))])
 
 
 def write(x: Tensor, path: Path) -> None:
-    """Write a cache (N, ...) into a file, row by row in the order in which they lie in memory.
-
-    A GPU copies them beside its other work; the cache must be finished, and nobody may change it.
-    """
-    stream = torch.cuda.Stream(x.device) if x.device.type == "cuda" else None
+    """Write a cache (N, ...) into a file, row by row in the order in which they lie in memory."""
     with open(path, "wb") as file:
-        for row in x.permute(0, 2, 3, 1) if x.ndim == 4 else x:
-            with torch.cuda.stream(stream):
-                host = row.detach().contiguous().cpu()
-            file.write(host.view(torch.uint8).numpy())
+        for row in x.permute(order_of(x)):
+            file.write(row.detach().cpu().contiguous().view(torch.uint8).numpy())
 
 
-class Limits(NamedTuple):
-    """The bytes of the host's memory and of a GPU's that caches may take."""
+def read(path: Path, shape: Sequence[int], dtype: torch.dtype, order: Sequence[int]) -> Tensor:
+    """Return the tensor, ``shape`` (N, ...), that ``write`` has written with its dimensions in this order."""
+    flat = torch.from_file(str(path), shared=False, size=math.prod(shape), dtype=dtype)
+    return from_memory(flat.view([shape[dim] for dim in order]), order)
 
-    host: int
-    gpu: int
 
-
-def limits(device: torch.device, host_mb: int | None = None, gpu_mb: int | None = None, jobs: int = 1) -> Limits:
-    """Return the limits as said, or half of the host's memory, and half of what each of the GPU's ``jobs`` has."""
-    host = int(HOST_PART * os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"))
+def limit(device: torch.device, gpu_mb: int | None = None, jobs: int = 1) -> int:
+    """Return the bytes of a GPU's memory that caches may take: as given, or half of what each of its ``jobs`` has."""
     gpu = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else 0
-    return Limits(
-        host if host_mb is None else host_mb * 2**20, int(GPU_PART * gpu / jobs) if gpu_mb is None else gpu_mb * 2**20
-    )
+    return int(GPU_PART * gpu / jobs) if gpu_mb is None else gpu_mb * 2**20
 
 
 def plan(
-    row: int,
-    rows: int,
-    device: torch.device,
-    dtype: torch.dtype,
-    directory: Path | None,
-    limits: Limits,
+    row: int, rows: int, device: torch.device, dtype: torch.dtype, most: int, keeps_strides: bool = False
 ) -> Store:
-    """Choose where caches lie, by their bytes: on the GPU, in the host's memory, in memory-mapped files; write nothing.
-
-    The choice follows from the sizes of the job and of the memories, not from what else happens to lie there.
+    """Choose where caches lie, by their bytes: on the GPU if they fit there, else in the host's memory.
 
     Args:
         row: elements of a sample in the largest cache.
         rows: samples.
         device: where blocks run.
         dtype: of the caches.
-        directory: for files, and for the state that lets a killed job go on; may not exist yet. None: all is in memory.
-        limits: of the memories.
-
-    Raises:
-        InputError: too little room on the disk.
+        most: bytes of the GPU's memory that they may take.
+        keeps_strides: see ``Store``.
     """
-    one = row * rows * dtype.itemsize
-    if directory is not None:
-        _check_room(directory, KEPT * one)
-    if device.type == "cuda" and HELD * one <= limits.gpu:
-        store = Store(device, dtype, largest=one)
-    elif directory is None or HELD * one <= limits.host:
-        store = Store(torch.device("cpu"), dtype, pinned=device.type == "cuda", largest=one)
-    else:
-        store = Store(torch.device("cpu"), dtype, directory, largest=one)
-    log.info(
-        "caches: %d x %.3g GB %s (limits: GPU %.3g GB, host %.3g GB)",
-        *(HELD, one / GB, store, limits.gpu / GB, limits.host / GB),
-    )
+    size, gpu = HELD * row * rows * dtype.itemsize, device.type == "cuda"
+    store = Store(device if size <= most else torch.device("cpu"), dtype, gpu and size > most, keeps_strides)
+    log.info("caches: %.3g GB %s", size / GB, store)
     return store
-
-
-def _check_room(directory: Path, needed: int) -> None:
-    """Refuse a disk that has no room for the caches and the state, beside those that already lie there."""
-    there = sum(path.stat().st_size for path in directory.glob(f"*{SUFFIX}"))
-    existing = next(path for path in (directory.absolute(), *directory.absolute().parents) if path.exists())
-    free = shutil.disk_usage(existing).free
-    if free + there < needed:
-        raise InputError(
-            f"{directory}: caches and resume state need {needed} bytes, {free} are free; free space, choose another "
-            "--state, fewer samples, or a cache_dtype of half the size"
-        )
-    log.info("resume state: %.3g GB of %.3g GB free", needed / GB, free / GB)
 
 
 def slices(count: int, size: int) -> list[slice]:
@@ -190,13 +123,14 @@ def gathered(x: Tensor, index: Tensor, length: int | None, device: torch.device)
     """Return rows of a cache (N, ...) in the host's memory, cut to ``length`` tokens, laid out as they are there.
 
     A GPU gets them from page-locked memory and isn't waited for: PyTorch reuses that memory when they have arrived.
-    ``index`` is int64 (n,) on the CPU; images ``x`` lie channels last.
+    ``index`` is int64 (n,) on the CPU.
     """
-    rows = x.permute(0, 2, 3, 1) if x.ndim == 4 else x[:, :length] if length is not None else x
-    buffer = torch.empty((len(index), *rows.shape[1:]), dtype=x.dtype, pin_memory=device.type == "cuda")
+    x = x if length is None else x[:, :length]
+    order = order_of(x)
+    rows = x.permute(order)
+    buffer = x.new_empty((len(index), *rows.shape[1:]), pin_memory=device.type == "cuda")
     torch.index_select(rows, 0, index, out=buffer)
-    moved = buffer.to(device, non_blocking=True)
-    return moved.permute(0, 3, 1, 2) if x.ndim == 4 else moved
+    return from_memory(buffer.to(device, non_blocking=True), order)
 
 
 @dataclasses.dataclass(eq=False)
@@ -260,10 +194,12 @@ class Batches:
         """Return the row numbers of a batch, int64 (B,)."""
         count = len(self.target)
         if self.replacement:
-            return torch.randint(count, (self.size,), generator=self.rows)
-        return torch.randperm(count, generator=self.rows)[: self.size]
+            return torch.randint(count, (self.size,), generator=self.rows, device="cpu")
+        return torch.randperm(count, generator=self.rows, device="cpu")[: self.size]
 
     def _rows(self, tensor: Tensor, host: Tensor, there: Tensor, length: int | None) -> Tensor:
         if tensor.device.type != self.masks.device.type:
             return gathered(tensor, host, length, self.masks.device)
-        return tensor[there] if length is None else tensor[there, :length]  # which keeps the layout
+        tensor = tensor if length is None else tensor[:, :length]
+        order = order_of(tensor)
+        return from_memory(tensor.permute(order)[there], order)

@@ -121,7 +121,7 @@ class Part:
 def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
     """Return copies of the results for some tensors of a model, and of its other tensors with these ``names``.
 
-    No two of them share memory, as tied tensors do, or an unlearned step and its initial value: a file refuses that.
+    Tied tensors have one copy.
 
     Raises:
         InputError: a value is none that may be stored.
@@ -131,9 +131,11 @@ def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
     for name, (owner, leaf) in others.items():
         if leaf in owner._parameters and _not_finite(getattr(owner, leaf)).any():
             raise InputError(f"{PARAMETER}{name} holds NaN or Inf; look for them in the checkpoint")
+    values = {name: getattr(*place) for name, place in others.items()}
+    copies = {value: _on_cpu(value) for value in set(values.values())}
     made = Part(
         {key: _copied(stored) for key, stored in quantized.items()},
-        {name: _on_cpu(getattr(*place)) for name, place in others.items()},
+        {name: copies[value] for name, value in values.items()},
     )
     made.check()
     return made
@@ -205,6 +207,8 @@ def unpack(planes: Tensor, qmin: int, shape: Iterable[int]) -> Tensor:
 def encode(content: Part) -> bytes:
     """Return the bytes of a part's file."""
     tensors, grids = content.tensors(), dict[str, dict[str, Any]]()
+    once = {value: key for key, value in tensors.items()}
+    tensors = {key: value if once[value] == key else value.clone() for key, value in tensors.items()}  # tied ones
     for key, stored in content.quantized.items():
         low, high = stored.grid.qmin, stored.grid.qmax
         grids[key] = {"qmin": low, "qmax": high}
@@ -305,18 +309,36 @@ def load(
     device: torch.device = CPU,
     kind: torch.dtype | None = torch.float32,
 ) -> None:
-    """Read a stored network into ``model``, whose weights may be anything or nothing, whose structure must be the same.
-
-    One file at a time is in the host's memory. What is read is put onto ``device``, the rest stays where it is; its
-    parameters get the type ``kind``, or with None the types that the model's tensors have.
+    """Read a stored network into ``model``, one file at a time; see ``fill``.
 
     Raises:
         InputError: damaged files, tensors that don't fit the model, or values that no reconstruction stores.
     """
-    owners, blocks = places(model), list(blocks)
+    fill(map(read, files(directory)), model, blocks, device, kind, str(directory))
+
+
+def fill(
+    parts: Iterable[Part],
+    model: nn.Module,
+    blocks: Iterable[Block],
+    device: torch.device = CPU,
+    kind: torch.dtype | None = torch.float32,
+    source: str = "the stored network",
+) -> None:
+    """Put all parts into ``model``, whose weights may be anything or nothing, whose structure must be the same.
+
+    What is read is put onto ``device``, the rest stays where it is; its parameters get the type ``kind``, or with None
+    the types that the model's tensors have. ``source`` names the parts in the message of an error.
+
+    Raises:
+        InputError: tensors that don't fit the model.
+    """
+    blocks = list(blocks)
+    owners = {
+        name: place for name, place in places(model).items() if not isinstance(place[0], activation.ActivationQuantizer)
+    }
     missing, sites = {name: getattr(*place).shape for name, place in owners.items()}, _sites(model, blocks)
-    for path in files(directory):
-        found = read(path)
+    for found in parts:
         shapes = {name: value.shape for name, value in found.parameters.items()}
         for key, stored in found.quantized.items():
             if stored.codes is not None:
@@ -328,12 +350,12 @@ def load(
         for name, value in found.parameters.items():
             there = getattr(*owners[name])
             cast = value.is_floating_point() and (kind is None or isinstance(there, nn.Parameter))
-            put(owners[name], value.to(device, (kind or there.dtype) if cast else value.dtype))
+            put(owners[name], value.to(device, (kind or there.dtype) if cast else value.dtype, copy=True))
         apply(found.quantized, model, blocks, device, kind)
     else:
         foreign = sorted(missing)
     if foreign:
-        raise InputError(f"{directory}: made for another model; first differing tensors: {', '.join(foreign[:3])}")
+        raise InputError(f"{source}: made for another model; first differing tensors: {', '.join(foreign[:3])}")
 
 
 def learned_and_nearest(directory: Path, module: str, weight: Tensor) -> tuple[Tensor, Tensor]:

@@ -8,7 +8,6 @@ import logging
 import resource
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -19,7 +18,7 @@ from flexround.machine import hardware, memory
 from flexround.machine.seeding import derive
 from flexround.metrics import LARGEST_RATIO
 from flexround.models.surgery.attach import weight_layers
-from flexround.models.tensors import matrices, places, seeded, within
+from flexround.models.tensors import matrices, places, seeded, unchanged, within
 from flexround.reconstruct import cache, codes
 from flexround.reconstruct.codes import WEIGHT, Result
 from flexround.reconstruct.phases import Phase, StepPhase, WeightPhase
@@ -28,14 +27,13 @@ from flexround.reconstruct.state import State
 
 log = logging.getLogger(__name__)
 REST = "rest"  # position of the tensors outside all blocks
-IMAGES = 4  # dimensions of a batch
 
 
 def reconstruct(
     job: Reconstruction,
     samples: Tensor,
     state: State,
-    limits: cache.Limits | None = None,
+    gpu_bytes: int | None = None,
     done_block: Callable[[dict[str, Any]], None] = lambda _: None,
 ) -> list[dict[str, Any]]:
     """Quantize a model; its blocks' results are in ``state``, and in ``job.model`` if that is in memory.
@@ -43,7 +41,7 @@ def reconstruct(
     Args:
         job, samples: model and settings; (N, ...) inputs of the first block.
         state: opened state directory; finished blocks in it are not computed again.
-        limits: of the memory that caches may take; None for those of ``cache.limits``.
+        gpu_bytes: of a GPU's memory that caches may take; None for ``cache.limit``.
         done_block: called with the record of each block when it is done.
 
     Returns:
@@ -54,20 +52,18 @@ def reconstruct(
 
     Raises:
         NumericalError: NaN or Inf, with block and iteration.
-        InputError: a weight that can't be quantized, too little room on the disk for the caches, or in memory for a
-            block, or a GPU that is lost.
+        InputError: a weight that can't be quantized, too little room on the disk or in memory, or a GPU that is lost.
     """
     job.model.requires_grad_(False)
     owners = places(job.model)
     inside = [within(block.module, owners) for block in job.blocks]
-    store = place_caches(job, samples, state.room, limits)
+    store = place_caches(job, samples, gpu_bytes)
     samples = store.copy(samples)
     if not state.entries:
         _commit_rest(job, inside, state)
     phases: list[Phase] = [WeightPhase(job, samples, store)]
     if job.recipe.a_bits and not job.joint:
         phases.append(StepPhase(job, samples, store))
-    state.spread(len(phases) * len(job.blocks), cache.CARRIED * store.largest)
     for phase in phases:
         done = sum(entry["position"].startswith(f"{phase.name}/") for entry in state.entries)
         if done == len(job.blocks):
@@ -76,7 +72,7 @@ def reconstruct(
         for index in range(done, len(job.blocks)):
             with job.weights.block(index, again=phase is not phases[-1]):
                 what = f"block {job.blocks[index].name}, phase {phase.name}, activations {store}"
-                with hardware.enough(what, *_smaller(job, store, state.room)):
+                with hardware.enough(what, *_smaller(job, store)), unchanged(job.blocks[index].module):
                     learned, carry, record = _timed(phase, index, carry, state)
                 plain: list[str] = []
                 if isinstance(phase, WeightPhase):
@@ -89,14 +85,14 @@ def reconstruct(
             state.commit(f"{phase.name}/{index:03d}", part, carry, record)
             done_block(record)
             memory.return_freed_memory()
-    state.join()
     return [entry["record"] for entry in state.entries if "record" in entry]
 
 
 def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     """Return clauses: on layers that learned nothing unasked, matrices and inputs in floating point, and bad blocks.
 
-    A block is bad if its codes are worse than round-to-nearest and than what was learned; AdaRound may be the latter.
+    A block is bad if its codes are much worse than round-to-nearest, or worse than it and than what was learned, as
+    AdaRound's may be.
     ``report`` is the return value of ``reconstruct``; the job's model may have lost its values.
     """
     nearest, started = ([name for record in report for name in record.get(key, ())] for key in ("nearest", "started"))
@@ -105,37 +101,38 @@ def left(job: Reconstruction, report: Sequence[dict[str, Any]]) -> list[str]:
     floating = [name for record in report for name in record.get("floating", ())]
     floating += matrices(job.model, [name for name in owners if name not in inside])
     inputs = [name for record in report for name in record.get("inputs", ())]
-    learned = [record for record in report if "error_soft" in record]
+    learned = [record for record in report if record["learned"] and "error_soft" in record]
     bad = [
         record["block"]
         for record in learned
-        if record["error_hard"] > max(LARGEST_RATIO * record["error_soft"], record["error_rtn"])
+        if record["error_hard"] > LARGEST_RATIO * record["error_rtn"]
+        or record["error_hard"] > max(LARGEST_RATIO * record["error_soft"], record["error_rtn"])
     ]
     said = [
         ("not learned, at round-to-nearest", nearest),
         ("not learned, as it started", started),
-        ("codes worse than round-to-nearest, although less error was learned; look at codes() or iters", bad),
+        ("codes worse than round-to-nearest; look at iters, lr or codes()", bad),
         ("in floating point", floating),
         ("inputs in floating point", inputs),
     ]
     return [f"{what}: {some(names)}" for what, names in said if names]
 
 
-def place_caches(
-    job: Reconstruction, samples: Tensor, directory: Path | None, limits: cache.Limits | None = None
-) -> cache.Store:
+def place_caches(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = None) -> cache.Store:
     """Choose where the activations of a job lie, ``samples`` (N, ...); see ``cache.plan``.
 
     Raises:
         SettingsError: grids for each token of images (N, C, H, W).
     """
     shapes = boundaries(job, samples)
-    images = any(len(shape) == IMAGES for shape in shapes[1::2])  # what the blocks read
+    images = any(len(shape) == cache.IMAGES for shape in shapes[1::2])  # what the blocks read
     if images and job.recipe.a_bits and job.hyper.a_granularity == "token":
         raise SettingsError("a_granularity: token is for token sequences; images have none, set it to tensor")
     row = max(shape.numel() for shape in shapes)
     dtype = getattr(torch, job.hyper.cache_dtype)
-    return cache.plan(row, len(samples), job.device, dtype, directory, limits or cache.limits(job.device))
+    keeps = any(block.keeps_strides for block in job.blocks)
+    most = cache.limit(job.device) if gpu_bytes is None else gpu_bytes
+    return cache.plan(row, len(samples), job.device, dtype, most, keeps)
 
 
 @torch.no_grad()
@@ -162,7 +159,7 @@ def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> 
     state.commit(REST, rest, {})
 
 
-def _earlier(state: State, index: int) -> Result:
+def earlier(state: State, index: int) -> Result:
     """Return the results of earlier phases for a block."""
     earlier: Result = {}
     for entry in state.entries:
@@ -171,17 +168,12 @@ def _earlier(state: State, index: int) -> Result:
     return earlier
 
 
-def _smaller(job: Reconstruction, store: cache.Store, room: Path | None) -> list[str]:
-    """Return the settings that lower what a block needs of the memory, those that change no number first.
-
-    ``room`` is the directory where activations may lie in files; None: nothing is written.
-    """
+def _smaller(job: Reconstruction, store: cache.Store) -> list[str]:
+    """Return the settings that lower what a block needs of the memory, those that change no number first."""
     hyper, ways = job.hyper, []
     if store.device.type == "cuda":
         ways.append("gpu-cache-mb 0 (activations in the host's memory)")
-    elif job.device.type == "cpu" and store.directory is None and room is not None:
-        ways.append("cache-mb 0 (activations in files)")
-    if store.directory is None and hyper.cache_dtype == "float32":
+    if hyper.cache_dtype == "float32":
         ways.append("cache_dtype bfloat16")
     if hyper.precision in ("float32", "tf32"):
         ways.append("precision bfloat16")
@@ -197,7 +189,7 @@ def _timed(
         torch.cuda.reset_peak_memory_stats(job.device)
     start = time.perf_counter()
     phase.full_precision(index, carry)
-    codes.apply(_earlier(state, index), job.model, [job.blocks[index]], job.device)
+    codes.apply(earlier(state, index), job.model, [job.blocks[index]], job.device)
     seed = derive(*job.seed_parts, f"global {phase.name}", job.blocks[index].name)
     with seeded(seed, job.device):  # a rounding of the user's may draw from the global generators
         learned, carry, record = phase.learn(index, carry)

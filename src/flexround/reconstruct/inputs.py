@@ -1,14 +1,17 @@
 """The inputs of a block's layers: shown to roundings that look before they learn; they tell the network's ends, too."""
 
+import collections
 import contextlib
 from collections.abc import Iterator
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flexround.models.blocks import Block, Site
-from flexround.models.replay import Call, first_argument, with_first
+from flexround.models.replay import Call, Reached, first_argument, with_first
 from flexround.models.surgery import attach
+from flexround.models.tensors import unchanged
 from flexround.reconstruct.cache import on, slices
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
@@ -69,33 +72,92 @@ def unquantized(job: Reconstruction, index: int, x: Tensor) -> list[nn.Module]:
         for layer in layers:
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
             hooks.enter_context(layer.register_forward_hook(lambda *call: call[2] * torch.nan, prepend=True))
-        with job.products(), contextlib.suppress(Exception):  # of any kind: a user's code may refuse NaN
+        with job.products(), unchanged(block.module), contextlib.suppress(Exception):  # a user's code may refuse NaN
             block(row, job.mask_of(slice(1)))
     fine = {*first, *(site.module for site in block.sites if site.where == "input")}
     return [layer for layer in layers if layer not in fine and seen.get(layer, True)]
 
 
-def layer_inputs(job: Reconstruction, block: Block, layer: nn.Module, x: Tensor) -> Iterator[Tensor]:
-    """Yield the inputs of a layer, call by call, while the block is as it is; none if the block doesn't call it.
+class LayerInputs:
+    """The inputs of a layer, call by call, while the block is as it is; none if the block doesn't call it.
+
+    An iteration runs the block batch by batch. It may call the layer once, several times or in some batches alone. The
+    first iteration records the calls of all layers; later ones end a batch at its layer's last call.
 
     Args:
         job: settings; its mask says which tokens count if ``mask_padding`` is set.
-        block: runs batch by batch; it may call the layer once, several times or in some batches alone.
+        block: of the layer.
         layer: linear, ``Conv1D`` or convolution.
         x: (N, ...) cached input of the block.
+        before: inputs of a layer before it, which have recorded the calls.
 
-    Yields:
-        float32 (groups, n, features): output channels of a group are sums over the features, which lie as the weight's
-        other axes do; groups is 1 but for grouped convolutions.
+    Attributes:
+        kept: whatever a rounding finds from the inputs, by name, for the next layers that read the same tensors.
     """
-    for rows in slices(len(x), job.hyper.batch):
-        mask = job.mask_of(rows)
-        for _, given in called(job, block, x, rows, layer):
-            inputs = unfolded(layer, given.float())
-            if mask is not None and job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
-                inputs = inputs[:, mask.flatten()]
-            if inputs.numel():  # an expert may be called with no row
-                yield inputs
+
+    def __init__(
+        self, job: Reconstruction, block: Block, layer: nn.Module, x: Tensor, before: "LayerInputs | None" = None
+    ) -> None:
+        self.job, self.block, self.layer, self.x = job, block, layer, x
+        self.kept: dict[str, Any] = {}
+        self._read: list[dict[nn.Module, list[Any]]] = before._read if before else []  # tensors, for each batch
+
+    def __iter__(self) -> Iterator[Tensor]:
+        """Yield float32 (groups, n, features): output channels of a group are sums over the features.
+
+        These lie as the weight's other axes do; groups is 1 but for grouped convolutions.
+        """
+        batches = slices(len(self.x), self.job.hyper.batch)
+        if not (recorded := len(self._read) == len(batches)):
+            self._read.clear()
+        for number, rows in enumerate(batches):
+            mask = self.job.mask_of(rows)
+            for given in self._given(rows, len(self._read[number][self.layer]) if recorded else None):
+                inputs = unfolded(self.layer, given.float())
+                if mask is not None and self.job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
+                    inputs = inputs[:, mask.flatten()]
+                if inputs.numel():  # an expert may be called with no row
+                    yield inputs
+
+    def any(self) -> bool:
+        """Whether the block calls the layer with any row."""
+        return any(True for _ in self)
+
+    def serve(self, layer: nn.Module) -> bool:
+        """Whether another layer is known to read the same tensors in all batches, each in one call."""
+        if isinstance(layer, nn.Conv2d) or isinstance(self.layer, nn.Conv2d) or not self._read:
+            return False
+        return all(len(read[layer]) <= 1 and read[layer] == read[self.layer] for read in self._read)
+
+    @torch.no_grad()
+    def _given(self, rows: slice, calls: int | None) -> list[Tensor]:
+        """Run the block on some rows up to so many ``calls`` of the layer, None for all, which are recorded.
+
+        Return copies of what the layer is given, because the block may write on it later.
+        """
+        given: list[Tensor] = []
+        alive: list[Tensor] = []
+        read: dict[nn.Module, list[Any]] = collections.defaultdict(list)
+
+        def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
+            value = first_argument(arguments, keywords)
+            alive.append(value)
+            read[layer].append((id(value), len(alive) if value.is_inference() else value._version))
+            if layer is self.layer:
+                given.append(value.clone())
+                if len(given) == calls:
+                    raise Reached
+
+        if calls == 0:
+            return given
+        with contextlib.ExitStack() as hooks:
+            for layer in [self.layer] if calls else attach.weight_layers(self.block):
+                hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
+            with self.job.products(), contextlib.suppress(Reached):
+                self.block(on(self.job.device, self.x[rows]), self.job.mask_of(rows))
+        if calls is None:
+            self._read.append(read)
+        return given
 
 
 @torch.no_grad()
@@ -104,23 +166,20 @@ def called(
     block: Block,
     x: Tensor,
     rows: slice,
-    only: nn.Module | None = None,
     outputs: dict[Site, int] | None = None,
 ) -> list[tuple[nn.Module, Tensor]]:
     """Run a block on ``rows`` of ``x`` (N, ...); return its layers in the order of their calls, each with its input.
 
-    Layers that read one tensor have the same object. Calls of ``only`` that layer, if given, have copies, because the
-    block may write on the input later. Each site of ``outputs`` gets the number of calls before it.
+    Layers that read one tensor have the same object. Each site of ``outputs`` gets the number of calls before it.
     """
     calls: list[tuple[nn.Module, Tensor]] = []
     noted = {} if outputs is None else outputs
 
     def look(layer: nn.Module, arguments: tuple[Tensor, ...], keywords: dict[str, Tensor]) -> None:
-        given = first_argument(arguments, keywords)
-        calls.append((layer, given if only is None else given.clone()))
+        calls.append((layer, first_argument(arguments, keywords)))
 
     with contextlib.ExitStack() as hooks:
-        for layer in [only] if only is not None else attach.weight_layers(block):
+        for layer in attach.weight_layers(block):
             hooks.enter_context(layer.register_forward_pre_hook(look, with_kwargs=True))
         for site in noted:
             hooks.enter_context(

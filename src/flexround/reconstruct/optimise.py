@@ -12,6 +12,7 @@ from tqdm import tqdm
 
 from flexround.errors import NumericalError
 from flexround.machine.precision import autocast
+from flexround.models.blocks import identity
 from flexround.reconstruct.cache import Batches, sequences
 
 log = logging.getLogger(__name__)
@@ -86,13 +87,16 @@ class ReconstructionError:
     Attributes:
         p: exponent.
         masked: whether padded tokens are left out of the sum.
+        behind: what is applied to both before: ``Block.behind``.
     """
 
     p: float
     masked: bool = False
+    behind: Callable[[Tensor], Tensor] = identity
 
     def __call__(self, prediction: Tensor, target: Tensor, mask: Tensor | None = None) -> Tensor:
         """Return the scalar error; ``mask`` is bool (N, T) or None; what is pooled, (N, C), has no padding."""
+        prediction, target = self.behind(prediction), self.behind(target)
         if self.masked and mask is not None and sequences(target, mask):
             kept = mask.unsqueeze(-1).to(prediction.dtype)
             prediction, target = prediction * kept, target * kept

@@ -2,6 +2,7 @@
 
 import dataclasses
 import itertools
+import math
 from collections.abc import Callable, Sequence, Set
 from typing import Any
 
@@ -19,11 +20,12 @@ from flexround.quant.rounding import Rounding
 from flexround.reconstruct.cache import Batches, Store, on, slices
 from flexround.reconstruct.codes import WEIGHT, Result, Stored, site_key, store_codes
 from flexround.reconstruct.initial import calibrate
-from flexround.reconstruct.inputs import ends, layer_inputs, unquantized
+from flexround.reconstruct.inputs import LayerInputs, ends, unquantized
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
 ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
+SAME = 1e-5  # of a step: how little it moves if nothing is learned
 LOSS_WINDOW = 10  # iterations averaged for the loss before and after
 
 
@@ -82,15 +84,18 @@ class Phase:
         for rows in slices(len(x), self.job.hyper.batch):
             part = call(on(self.job.device, x[rows]), self.job.mask_of(rows))
             if output is None:  # one allocation: collecting parts and joining them would need the memory twice
-                output = self.store.empty(torch.Size((len(x), *part.shape[1:])), part.dtype)
+                output = self.store.empty(len(x), part)
             output[rows] = part
         assert output is not None
         return output
 
-    def error(self, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
-        """Return the error of the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T)."""
+    def error(self, block: Block, predict: Callable[[slice, Tensor | None], Tensor], target: Tensor) -> float:
+        """Return a block's error on the first rows of ``target`` (N, ...); ``predict`` gets rows and their mask (n, T).
+
+        Prediction and target are what the block gives, before what lies ``behind`` it.
+        """
         job, total, count = self.job, 0.0, min(ERROR_SAMPLES, len(target))
-        error = ReconstructionError(job.hyper.loss_p, job.hyper.mask_padding)
+        error = ReconstructionError(job.hyper.loss_p, job.hyper.mask_padding, block.behind)
         for rows in slices(count, job.hyper.batch):
             mask = job.mask_of(rows)
             with torch.no_grad(), job.products():
@@ -100,7 +105,7 @@ class Phase:
 
     def block_error(self, block: Block, x: Tensor, target: Tensor) -> float:
         """Return the reconstruction error of a block as it is, on ``x`` (N, ...) against ``target`` (N, ...)."""
-        return self.error(lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
+        return self.error(block, lambda rows, mask: block(on(self.job.device, x[rows]), mask), target)
 
     def unquantized(self, index: int, x: Tensor) -> list[str]:
         """Return the names of a block's layers whose inputs stay in floating point; ``x`` (N, ...) is its input."""
@@ -156,7 +161,7 @@ class Phase:
                 batches,
                 groups,
                 iterations,
-                ReconstructionError(p, hyper.mask_padding),
+                ReconstructionError(p, hyper.mask_padding, block.behind),
                 block.name,
                 Penalty(regularizers, hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end),
                 job.precision,
@@ -195,8 +200,14 @@ class _Layer:
         return in_groups(attach.original_weight(self.module), self.rounding.grid.step)
 
     def nearest(self) -> bool:
-        """Whether the codes are those of round-to-nearest with the step that was given."""
-        return torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
+        """Whether step and codes are those of round-to-nearest, but for last bits of the step."""
+        step, given = self.rounding.final_grid().step, self.given.step
+        same = step.shape == given.shape and torch.allclose(step, given, rtol=SAME, atol=0)
+        return same and torch.equal(self.returned("codes"), nearest_codes(self.weight(), self.given))
+
+    def on_grid(self) -> bool:
+        """Whether the weight as learned is the codes times the step: then it is stored as it is."""
+        return torch.equal(self.returned("forward"), self.returned("codes") * self.rounding.final_grid().step)
 
     def returned(self, call: str) -> Tensor:
         """Return what ``forward`` or ``codes`` of the rounding makes of the weight.
@@ -256,7 +267,7 @@ class WeightPhase(Phase):
         if job.joint:
             record["inputs"] = self.unquantized(index, quantized)
         record["error_rtn"] = self._attach(index, layers, quantized, target)
-        learned: list[str] = []
+        learned, alike = list[str](), False  # whether the block's codes are what was learned
         if self.learns(index):
             seen = self._fit(block, layers, quantized)
             with torch.no_grad():
@@ -266,8 +277,10 @@ class WeightPhase(Phase):
             if job.hyper.iters:
                 facts, idle = self._learn(block, [layer.rounding for layer in layers], full, quantized, target)
                 record |= facts
-                record["error_soft"] = self.block_error(block, quantized, target)
+                alike = all(layer.on_grid() for layer in layers)
+                record["error_soft"] = math.nan if alike else self.block_error(block, quantized, target)
             learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
+        learned = [layer.name for layer in layers if layer.name in learned and not layer.nearest()]
         record["learned"] = bool(learned)
         unlearned = [layer for layer in layers if layer.moves() and layer.name not in learned]
         record["nearest"] = [layer.name for layer in unlearned if layer.nearest()]
@@ -277,7 +290,9 @@ class WeightPhase(Phase):
             found |= self.steps(block)
         del full  # a cache less while the output becomes one
         output = self.forward(block, quantized)
-        record["error_hard"] = self.error(lambda rows, _: on(job.device, output[rows]), target)
+        record["error_hard"] = self.error(block, lambda rows, _: on(job.device, output[rows]), target)
+        if alike:
+            record["error_soft"] = record["error_hard"]
         return found, {"full": target, "quantized": output}, record
 
     def _layer(self, module: nn.Module, end: End | None) -> _Layer:
@@ -318,19 +333,19 @@ class WeightPhase(Phase):
         Raises:
             NumericalError: a rounding can't make use of it, with the layer.
         """
-        seen: set[nn.Module] = set()
+        seen, inputs = set[nn.Module](), None
         for layer in layers:
             if layer.rounding.needs_inputs:
-                inputs = layer_inputs(self.job, block, layer.module, x)
-                for first in itertools.islice(inputs, 1):
-                    seen.add(layer.module)
-                    inputs = itertools.chain([first], inputs)
+                if inputs is None or not inputs.serve(layer.module):
+                    inputs = LayerInputs(self.job, block, layer.module, x, inputs)
                 try:
                     layer.rounding.fit(layer.weight().clone(), inputs)
                 except ValueError as error:
                     raise NumericalError(
                         f"layer {layer.name}: {error}; look for them in the checkpoint and the samples"
                     ) from error
+                if inputs.any():
+                    seen.add(layer.module)
         return seen
 
     def _learn(
@@ -377,7 +392,7 @@ class StepPhase(Phase):
         initial = self.before(block, carry.pop("initial"))
         record: dict[str, Any] = {"phase": self.name, "block": block.name, "inputs": self.unquantized(index, initial)}
         initial = self.store.copy(calibrate(self.job, index, initial))
-        record["error_initial"] = self.block_error(block, full, target)
+        record["error_rtn"] = self.block_error(block, full, target)  # with the steps that were searched
         record["learned"] = False
         if hyper.a_iters and self.learns(index) and (groups := self.step_group(block)):
             facts, idle = self.minimise(block, (full, full, target), groups)

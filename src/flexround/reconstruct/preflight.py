@@ -2,7 +2,6 @@
 
 import dataclasses
 import time
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -48,19 +47,15 @@ class _Rehearsal(WeightPhase):
         return found
 
 
-def preflight(job: Reconstruction, samples: Tensor, directory: Path, limits: cache.Limits | None = None) -> Forecast:
+def preflight(job: Reconstruction, samples: Tensor, gpu_bytes: int | None = None) -> Forecast:
     """Run the largest block on random activations, through all that is done to a block.
 
     Args:
         job: model and settings; a model in memory is of no use afterwards.
         samples: (N, ...) inputs of the first block.
-        directory: of the job's state.
-        limits: of the memory that caches may take; None for those of ``cache.limits``.
-
-    Raises:
-        InputError: too little room on the disk.
+        gpu_bytes: of a GPU's memory that caches may take; None for ``cache.limit``.
     """
-    caches = engine.place_caches(job, samples, directory, limits)
+    caches = engine.place_caches(job, samples, gpu_bytes)
     sizes = [sum(weight.numel() for weight in block.module.parameters()) for block in job.blocks]
     index = sizes.index(max(sizes))
     hyper = job.hyper

@@ -1,18 +1,14 @@
 """State on disk, so that a killed job continues at a later block with the same bits.
 
 A state directory belongs to one fingerprint (model, samples, settings, code). ``progress.json`` is renamed into place
-last and lists the sha256 of every file it relies on: whatever a kill leaves behind beside it is ignored. A thread
-writes while the next block is learned; nobody changes what it was given.
+last and lists the sha256 of every file it relies on: whatever a kill leaves behind beside it is ignored.
 """
 
 import contextlib
 import functools
 import logging
-import math
 import shutil
-import time
-from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +19,11 @@ from torch import Tensor
 from flexround.errors import InputError
 from flexround.io import artifacts
 from flexround.reconstruct import codes
-from flexround.reconstruct.cache import SUFFIX, Store, file_of, mapped, write
+from flexround.reconstruct.cache import Store, order_of, read, write
 from flexround.reconstruct.codes import Part
 
 log = logging.getLogger(__name__)
-PROGRESS = "progress.json"
-PACE = 50e6  # bytes of activations a second that it may write: small ones are written after every block
-
-
-def cadence(blocks: int, carried: int, budget: float) -> int:
-    """Return how many blocks lie between two writes of ``carried`` bytes, so that all take at most ``budget``."""
-    return max(1, math.ceil(blocks * carried / max(1.0, budget)))
+PROGRESS, SUFFIX = "progress.json", ".cache"
 
 
 class State:
@@ -42,25 +32,19 @@ class State:
     Args:
         directory: holds a directory for each fingerprint.
         fingerprint: of all that decides the bits of the result.
-        budget: bytes of activations that may be written in all.
-        pace: bytes of activations that may be written in a second.
 
     Attributes:
-        room: directory for caches that don't fit in memory; None where no disk may be used.
-        entries: one dict per finished block: ``position`` (phase/block), ``file``, ``record`` of a block's work, and
-            ``sha256`` once it is written.
-        carried: one dict per carried cache on disk: ``file``, its ``sha256``, ``shape``, ``dtype``.
+        entries: one dict per finished block: ``position`` (phase/block), ``file``, its ``sha256``, and ``record`` of a
+            block's work.
+        carried: one dict per carried cache: ``file``, its ``sha256``, ``shape``, ``dtype``, and the ``order`` of its
+            dimensions in memory.
     """
 
-    def __init__(self, directory: Path, fingerprint: str, budget: float = math.inf, pace: float = math.inf) -> None:
+    def __init__(self, directory: Path, fingerprint: str) -> None:
         self.directory = directory / fingerprint[:16]
-        self.room: Path | None = self.directory
         self.fingerprint = fingerprint
-        self.budget, self.pace = budget, pace
         self.entries: list[dict[str, Any]] = []
         self.carried: dict[str, dict[str, Any]] = {}
-        self._every, self._since, self._last = 1, 0, time.monotonic()
-        self._pending: Future[None] | None = None
 
     @contextlib.contextmanager
     def opened(self) -> Iterator["State"]:
@@ -80,12 +64,10 @@ class State:
             raise InputError(
                 f"{self.directory}: another process is reconstructing this run; wait or stop it"
             ) from error
-        with lock, ThreadPoolExecutor(1, "state") as self._writer:
+        with lock:
             self._read()
-            for path in self._caches(self.directory / facts["file"] for facts in self.carried.values()):
-                path.unlink()
+            self._drop_others()
             yield self
-            self.join()
         shutil.rmtree(self.directory, ignore_errors=True)
         with contextlib.suppress(OSError):  # what other settings or code left there is theirs, and may be at work
             self.directory.parent.rmdir()
@@ -122,88 +104,54 @@ class State:
                 return f"{path.name} has changed"
         return None
 
-    def spread(self, blocks: int, carried: int) -> None:
-        """Keep to the budget: a run has so many blocks, after each of which ``carried`` bytes could be written."""
-        self._every = cadence(blocks, carried, self.budget)
-        if self._every > 1:
-            log.info("activations, %.3g GB, are written after every %d blocks", carried / 1e9, self._every)
-
     def commit(self, position: str, part: Part, carry: dict[str, Tensor], record: dict[str, Any] | None = None) -> None:
-        """Record a finished block: its results and, when it is time, the activations that replace those carried so far.
-
-        Work that is not yet written when a job is killed is done again. Nobody may change ``part`` or ``carry`` later.
+        """Write a finished block: its results, and the activations that replace those carried so far.
 
         Args:
             position: ``phase/block``, or another word.
             part: the block's result.
-            carry: caches (N, ...); what is a file in this directory stays that file. None after the last block of a
-                phase.
+            carry: caches (N, ...); none after the last block of a phase.
             record: of the block's work; None for the tensors outside all blocks.
 
         Raises:
-            InputError: no room on the disk, found now or when the block before was written.
+            InputError: no room on the disk.
         """
-        self.join()
         entry = _entry(position, record)
-        self.entries.append(entry)
-        self._since += 1
-        kept = [file_of(value) for value in carry.values()]
-        in_files = any(path is not None and path.parent.samefile(self.directory) for path in kept)
-        size = sum(value.nbytes for value in carry.values())
-        rested = time.monotonic() - self._last >= size / self.pace
-        activations, old = None, list[Path]()
-        if in_files or not carry or (rested and self._since >= self._every):
-            self._since, self._last = 0, time.monotonic()
-            activations = dict(carry)
-            old = self._caches(kept)  # found now: the next block makes caches of its own while this is written
-        self._pending = self._writer.submit(self._write, entry, part, activations, old)
-
-    def join(self) -> None:
-        """Wait until everything is on disk; raise the error of writing it, if there was one."""
-        if self._pending is not None:
-            pending, self._pending = self._pending, None
-            pending.result()
-
-    def _caches(self, kept: Iterable[Path | None]) -> list[Path]:
-        """Return the caches in the directory but for those that are ``kept``."""
-        names = {path.name for path in kept if path is not None}
-        return [path for path in self.directory.glob(f"*{SUFFIX}") if path.name not in names]
-
-    def _write(self, entry: dict[str, Any], part: Part, carry: dict[str, Tensor] | None, old: list[Path]) -> None:
-        """Write a block's results; with the activations that it carries on, the list of all that is there, too."""
         artifacts.write_bytes(self.directory / entry["file"], codes.encode(part))
         entry["sha256"] = artifacts.sha256(self.directory / entry["file"])
-        if carry is None:
-            return
-        stem = entry["position"].replace("/", "-")
+        self.entries.append(entry)
+        stem = position.replace("/", "-")
         self.carried = {name: self._keep(f"{stem}.{name}{SUFFIX}", value) for name, value in carry.items()}
         progress = {"fingerprint": self.fingerprint, "entries": self.entries, "carried": self.carried}
         artifacts.write_formatted(self.directory / PROGRESS, progress)
-        for path in old:
-            path.unlink()
+        self._drop_others()
+
+    def _drop_others(self) -> None:
+        """Remove the caches that nothing relies on."""
+        kept = {facts["file"] for facts in self.carried.values()}
+        for path in self.directory.glob(f"*{SUFFIX}"):
+            if path.name not in kept:
+                path.unlink()
 
     def _keep(self, name: str, value: Tensor) -> dict[str, Any]:
-        """Make sure that a cache is in a file of this directory; return what is needed to read it back."""
-        path = file_of(value)
-        if path is None or not path.parent.samefile(self.directory):
-            path = self.directory / name
-            artifacts.atomic_write(path, functools.partial(write, value))
-        shape, kind = list(value.shape), str(value.dtype).removeprefix("torch.")
-        return {"file": path.name, "sha256": artifacts.sha256(path), "shape": shape, "dtype": kind}
+        """Write a cache; return what is needed to read it back."""
+        path = self.directory / name
+        artifacts.atomic_write(path, functools.partial(write, value))
+        facts = {"shape": list(value.shape), "dtype": str(value.dtype).removeprefix("torch.")}
+        return {"file": name, "sha256": artifacts.sha256(path), "order": list(order_of(value)), **facts}
 
     def part(self, entry: dict[str, Any]) -> Part:
         """Return the result of a finished block."""
-        if "sha256" not in entry:
-            self.join()
         return codes.read(self.directory / entry["file"])
 
     def carry(self, store: Store) -> dict[str, Tensor]:
         """Return the activations (N, ...) carried out of the last finished block."""
-        found = {}
-        for name, facts in self.carried.items():
-            file = mapped(self.directory / facts["file"], torch.Size(facts["shape"]), getattr(torch, facts["dtype"]))
-            found[name] = file if store.directory == self.directory else store.copy(file)
-        return found
+        return {
+            name: store.copy(
+                read(self.directory / one["file"], one["shape"], getattr(torch, one["dtype"]), one["order"])
+            )
+            for name, one in self.carried.items()
+        }
 
     def publish(self, directory: Path, companions: Sequence[str] = (), **facts: Any) -> None:
         """Make the files of this finished state a stored network: one of every block and phase, and ``manifest.json``.
@@ -227,7 +175,6 @@ class MemoryState(State):
 
     def __init__(self) -> None:
         super().__init__(Path(), "")
-        self.room = None
         self._parts: dict[str, Part] = {}
 
     @contextlib.contextmanager

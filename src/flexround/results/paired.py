@@ -10,8 +10,8 @@ from scipy import stats
 from flexround.errors import InputError
 from flexround.results.evaluated import Trial
 
-Z = 1.96  # two-sided 95 %
-FEWEST = 12  # examples of a bootstrap: of fewer, its interval misses the truth in more than 6 % for 5 %
+Z = 1.96  # two-sided 95 % of the normal distribution
+FEWEST = 12  # examples of a bootstrap: of fewer, it does not know how skewed their distribution is
 LEVEL = 0.05
 
 
@@ -22,36 +22,59 @@ class Difference(NamedTuple):
     stderr: float  # in the unit of the metric; infinite if unknown
     noise: float  # how large the difference may be by chance: the half width of its 95 % interval
     p_value: float | None  # of "both are equally good"; None where nothing can be paired
+    apart: float  # how far apart both may be: the farther end of a 95 % interval that few differing examples widen
+
+
+class _Sampled(NamedTuple):
+    """How far the mean difference of some pairs may be from the truth, by the choice of the test set."""
+
+    error: float  # standard error
+    sides: tuple[float, float]  # what counts as one below and above it: unequal where a bootstrap is skewed
+    example: float  # by how much one example that differs moves the difference
+    paired: bool
 
 
 def difference(ones: Sequence[Trial], others: Sequence[Trial]) -> Difference:
     """Compare the trials of two cells, one for each seed; a cell of one seed meets each seed of the other.
 
-    One pair: see ``p_value``. Several: the mean of their differences, whose variance is that over the test set, of the
-    mean over seeds of each example or bootstrap resample, plus that over seeds, which draw the calibration samples.
-    Its test is Student's, with the degrees of freedom of Welch and Satterthwaite.
+    The variance of the mean difference is that over the test set, of the mean over seeds of each example or bootstrap
+    resample, plus that over seeds, which draw the calibration samples. The test is Student's, with the degrees of
+    freedom of Welch and Satterthwaite; of one pair of seeds with right or wrong answers it is McNemar's exact test.
 
     Raises:
         InputError: trials of different numbers of examples.
     """
     count = max(len(ones), len(others))
     pairs = [(ones[index % len(ones)], others[index % len(others)]) for index in range(count)]
-    of_examples, paired = _over_examples(pairs)
-    if count == 1:
-        return Difference(pairs[0][0].value - pairs[0][1].value, of_examples, Z * of_examples, p_value(*pairs[0]))
+    sampled, examples = _over_examples(pairs), max(pairs[0][0].n_examples - 1, 1)
     leads = np.array([one.value - other.value for one, other in pairs])
-    mean = float(leads.mean())
-    of_seeds = float(leads.std(ddof=1)) / math.sqrt(count)
-    error = math.hypot(of_examples, of_seeds)
-    if not 0 < error < math.inf:
-        return Difference(mean, error, error, float(mean == 0) if paired and error == 0 else None)
-    freedom = error**4 / (of_examples**4 / (pairs[0][0].n_examples - 1 or 1) + of_seeds**4 / (count - 1))
-    p = 2 * float(stats.t.sf(abs(mean) / error, freedom)) if paired else None
-    return Difference(mean, error, float(stats.t.isf(LEVEL / 2, freedom)) * error, p)
+    mean, seeds = float(leads.mean()), max(count - 1, 1)
+    of_seeds = float(leads.std(ddof=1)) / math.sqrt(count) if count > 1 else 0.0
+    error, freedom = math.hypot(sampled.error, of_seeds), float(examples)
+    if 0 < error < math.inf:
+        freedom = error**4 / (sampled.error**4 / examples + of_seeds**4 / seeds)
+    t = float(stats.t.isf(LEVEL / 2, freedom))
+    rare, (below, above) = t * t * sampled.example, (t * math.hypot(side, of_seeds) for side in sampled.sides)
+    p = (_mcnemar(*pairs[0]) if count == 1 else None) if sampled.paired else None
+    if sampled.paired and p is None:
+        p = 2 * float(stats.t.sf(abs(mean) / error, freedom)) if error else float(mean == 0)
+    apart = max(mean + _reach(mean, above, rare), _reach(-mean, below, rare) - mean)
+    return Difference(mean, error, t * error, p, apart)
 
 
-def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:
-    """Return the standard error of the mean difference of some pairs on their test set, and whether it is paired.
+def _reach(mean: float, half: float, rare: float) -> float:
+    """Return how far an interval of half width ``half`` reaches above ``mean`` where few examples differ.
+
+    The variance is that of the likeliest counts of examples won and lost whose difference is the interval's end, as in
+    Tango's interval (1998). In the limit of rare differences the end is the root of a cubic.
+    """
+    if not math.isfinite(half + rare):
+        return math.inf
+    return float(np.roots([1, 0, -(half**2 + rare**2), -(rare**2) * mean]).real.max())
+
+
+def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> _Sampled:
+    """Return how the mean difference of some pairs varies with their test set.
 
     Paired over the examples where all trials have scores: most examples are right or wrong in both trials and tell
     nothing. For metrics that are no mean over examples, over the bootstrap resamples that all trials share. Unpaired
@@ -63,37 +86,48 @@ def _over_examples(pairs: Sequence[tuple[Trial, Trial]]) -> tuple[float, bool]:
                 f"{one.directory}: {one.n_examples} examples, but {other.directory} has {other.n_examples}; "
                 "evaluate both on the same test set"
             )
+    size = pairs[0][0].n_examples
     for kind in ("scores", "replicates"):
         arrays = [(getattr(one, kind)(), getattr(other, kind)()) for one, other in pairs]
         if all(values is not None for pair in arrays for values in pair):
             mean = np.mean([one - other for one, other in arrays], axis=0)
-            root, fewest = (math.sqrt(len(mean)), 2) if kind == "scores" else (1.0, FEWEST)
-            return float(mean.std(ddof=1)) / root if pairs[0][0].n_examples >= fewest else math.inf, True
+            if kind == "replicates":
+                return _bootstrapped(mean, float(np.mean([one.value - other.value for one, other in pairs])), size)
+            error = float(mean.std(ddof=1)) / math.sqrt(size) if size > 1 else math.inf
+            return _Sampled(error, (error, error), 100 / size, True)
     errors = [
         math.inf if one.stderr is None or other.stderr is None else math.hypot(one.stderr, other.stderr)
         for one, other in pairs
     ]
-    return max(errors), False  # seeds share the test set: more of them don't help
+    error = max(errors)  # seeds share the test set: more of them don't help
+    return _Sampled(error, (error, error), 0.0, False)
 
 
-def p_value(one: Trial, other: Trial) -> float | None:
-    """Return the two-sided p-value of "both trials are equally good"; None where nothing can be paired.
+def _bootstrapped(drawn: np.ndarray, value: float, size: int) -> _Sampled:
+    """Return how a difference varies, given its values on bootstrap resamples (R,) of ``size`` examples.
 
-    McNemar's exact test where every example is right or wrong, the normal test of the paired differences for other
-    scores of examples, and the share of sign changes over the shared bootstrap resamples for other metrics.
+    The sides are those of the interval BCa (Efron, 1987), whose acceleration is a sixth of the skewness. A resample
+    without any of the k examples that differ has a difference of exactly 0, which happens with probability exp(-k).
     """
+    if size < FEWEST:
+        return _Sampled(math.inf, (math.inf, math.inf), 0.0, True)
+    scale = math.sqrt(size / (size - 1))  # a resample's variance is that of the examples divided by N, not N - 1
+    error = float(drawn.std(ddof=1)) * scale
+    if error == 0:
+        return _Sampled(error, (error, error), math.inf, True)  # nothing is known of an example that differs
+    share = (np.sum(drawn < value) + np.sum(drawn == value) / 2) / len(drawn)
+    bias = stats.norm.ppf(np.clip(share, 1 / len(drawn), 1 - 1 / len(drawn)))
+    shifted = bias + np.array([-Z, Z])
+    ends = np.quantile(drawn, stats.norm.cdf(bias + shifted / (1 - stats.skew(drawn) / 6 * shifted)))
+    below, above = (max(0.0, float(side)) * scale / Z for side in (value - ends[0], ends[1] - value))
+    none = float(np.mean(drawn == 0))
+    return _Sampled(error, (below, above), error / math.sqrt(-math.log(none)) if none else 0.0, True)
+
+
+def _mcnemar(one: Trial, other: Trial) -> float | None:
+    """Return the p-value of McNemar's exact test; None where examples are not right or wrong."""
     scores, others = one.scores(), other.scores()
-    if scores is not None and others is not None:
-        if np.isin([scores, others], (0.0, 100.0)).all():
-            won, lost = int(np.sum(scores > others)), int(np.sum(scores < others))
-            return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0
-        mean, deviation = float((scores - others).mean()), float((scores - others).std())
-        if deviation == 0:
-            return float(mean == 0)
-        return float(2 * stats.norm.sf(abs(mean) / deviation * math.sqrt(len(scores))))
-    replicates, rivals = one.replicates(), other.replicates()
-    if replicates is None or rivals is None:
+    if scores is None or others is None or not np.isin([scores, others], (0.0, 100.0)).all():
         return None
-    differences = replicates - rivals
-    rarer = min(np.sum(differences <= 0), np.sum(differences >= 0))
-    return min(1.0, 2 * float(rarer + 1) / (len(differences) + 1))  # the sample itself counts as one resample
+    won, lost = int(np.sum(scores > others)), int(np.sum(scores < others))
+    return float(stats.binomtest(won, won + lost).pvalue) if won + lost else 1.0

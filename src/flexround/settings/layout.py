@@ -68,10 +68,7 @@ def source_file(name: str) -> str:
     return f"{SOURCES}/{name}.json"
 
 
-def job_file(out: str) -> Path:
-    """The job that makes an output, a directory or the first of several files.
-
-    Each has a directory of its own: Snakemake lists a directory once, and takes what appears in it later for missing.
-    """
+def job_directory(out: str) -> Path:
+    """The job files of an output, a directory or the first of several files: one for all settings that are the same."""
     place = PurePath(out.removesuffix(".csv").removesuffix(".json").removesuffix(".pdf")).relative_to("results")
-    return Path(JOBS) / place / "job.json"
+    return Path(JOBS) / place

@@ -6,9 +6,11 @@ count. A file is known by the digest of its syntax tree, of which comments, docs
 """
 
 import ast
+import contextlib
 import functools
 import hashlib
 import importlib.util
+import py_compile
 import re
 import sys
 from collections.abc import Iterator
@@ -19,6 +21,7 @@ from flexround.errors import SettingsError
 
 PACKAGE = Path(__file__).resolve().parents[1]
 INSTALLED = {"site-packages", "dist-packages"}  # the second is Debian's
+CHECKED = (3).to_bytes(4, "little")  # in the header of bytecode that Python compares with the content of its source
 TARGET = re.compile(r"[A-Za-z_]\w*(\.\w+)+:\w+")
 
 
@@ -67,6 +70,7 @@ class Module:
         self.name, self.path = name, path
         self.package = name if path.name == "__init__.py" else name.rpartition(".")[0]
         content = path.read_bytes()
+        compare_bytecode(path)
         self.sha256 = hashlib.sha256(content).hexdigest()
         self._tree = tree = parsed(path, content)
         self.imports = {self.package, *self._imports(tree)}
@@ -116,6 +120,17 @@ class Module:
         else:
             for child in ast.iter_child_nodes(node):
                 self._read(child)
+
+
+def compare_bytecode(path: Path) -> None:
+    """Have Python compare the bytecode of a file with its content from now on, not with its size and time in seconds.
+
+    By these, the bytecode of a file that was edited within a second passes for that of the edited file.
+    """
+    compiled = Path(importlib.util.cache_from_source(path))
+    with contextlib.suppress(OSError, py_compile.PyCompileError):  # a directory that nobody writes to
+        if compiled.read_bytes()[4:8] != CHECKED:
+            py_compile.compile(str(path), doraise=True, invalidation_mode=py_compile.PycInvalidationMode.CHECKED_HASH)
 
 
 def parsed(path: Path, content: bytes) -> ast.Module:

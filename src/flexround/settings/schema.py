@@ -66,6 +66,8 @@ Minutes = Annotated[int, Field(ge=1, le=1_000_000)]
 Schedule = Literal["none", "cosine", "linear"]
 Stage = Literal["data", "finetune", "calibrate", "reconstruct", "evaluate", "tabulate"]
 Preprocess = Literal["replace_relu6", "cross_layer_equalization", "absorb_high_biases", "restore_relu6"]
+W_GRID = ("w_scheme", "w_granularity", "group_size", "stem_bits", "head_bits")  # settings of grids: of the weights,
+A_GRID = ("a_scheme", "a_granularity", "stem_output_bits", "head_input_bits")  # and of the activations
 NEED_GROUPS = ("cross_layer_equalization", "absorb_high_biases")  # of the architecture, to be equalized
 
 
@@ -224,6 +226,12 @@ class Hyper(Strict):
     input_keep_probability: Probability = Field(
         description="part of a block's input that is quantized; Q: probability of an element to be the quantized one"
     )
+
+    def grid(self, recipe: Recipe) -> dict[str, object]:
+        """Return the settings of the grids of a recipe, which methods share if they are compared; low is a number."""
+        bits = dict.fromkeys(W_GRID, recipe.w_bits) | (dict.fromkeys(A_GRID, recipe.a_bits) if recipe.a_bits else {})
+        found = {name: low if getattr(self, name) == "low" else getattr(self, name) for name, low in bits.items()}
+        return found | ({} if self.w_granularity == "group" else {"group_size": None})
 
     @model_validator(mode="after")
     def _enough_samples(self) -> "Hyper":

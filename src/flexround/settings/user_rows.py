@@ -1,7 +1,7 @@
 """The user's own recipes, and rows for them in the paper's tables: one YAML file outside the project."""
 
 import os
-from collections import Counter
+from collections import Counter, defaultdict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -105,8 +105,7 @@ def merge(params: Params, file: Path) -> Params:
             errors += check_metrics(merged, table, where)
             errors += [f"{where}, {line}" for line in check_bits(merged, table)]
     if not errors:
-        added = ((where, table, row) for where, table in shown.items() for row in table.groups[-1].rows)
-        errors = [f"{where}, {line}" for where, table, row in added for line in _steps(merged, table, row)]
+        errors = [f"{where}, {line}" for where, table in shown.items() for line in _other_grids(merged, table)]
     if errors:
         raise SettingsError("\n".join(f"{file}: {line}" for line in errors))
     return merged
@@ -186,26 +185,30 @@ def _keys(row: Row) -> list[tuple[object, ...]]:
     return [(*where, row.method), (*where, row.recipe, row.task, row.checkpoint, row.metrics)]
 
 
-def _steps(params: Params, table: Table, row: Row) -> list[str]:
-    """Return that a row has steps for other parts of a weight than the rows with which it competes."""
-    made = set(params.shown())
+def _other_grids(params: Params, table: Table) -> list[str]:
+    """Return the user's rows that differ in a setting of their grids from the rows with which they compete.
 
-    def parts(of: Row) -> set[tuple[str, int]]:
-        cells = [(cell.task, cell.checkpoint, of.recipe) for cell in table.row_cells(of)]
-        runs = [Run(params.scale.name, *cell, 0) for cell in cells if cell in made and params.recipe(of.recipe).setting]
-        found = [hyper(params, run)[0] for run in runs]
-        return {(h.w_granularity, h.group_size if h.w_granularity == "group" else 0) for h in found}
-
-    groups = (group.rows for group in table.groups[:-1] if group.compare)
-    rivals = [other for rows in groups for other in rows if (other.section, other.bits) == (row.section, row.bits)]
-    theirs, own = set().union(*map(parts, rivals)), parts(row)
-    if not theirs or own <= theirs:
-        return []
-    (kind, size), *_ = own - theirs
-    known = ", ".join(f"{other} of {size}" if size else other for other, size in sorted(theirs))
-    said = f"w_granularity = {kind}{f', group_size = {size}' if size else ''}"
-    way = "set that in the hyper-parameters of its recipe, or change the section"
-    return [f"{row.method}: {said}; the rows beside it have {known}: {way}"]
+    B and Q have different grids in the paper's tables: a row is compared with those of its setting, if there are any.
+    """
+    errors, made = list[str](), set(params.shown())
+    contests = defaultdict[object, dict[str, list[dict[str, object]]]](lambda: {"B": [], "Q": []})
+    cells = [cell for group in table.groups if group.compare for row in group.rows for cell in table.row_cells(row)]
+    for row, _, task, checkpoint, _ in cells:
+        for name in params.recipe(row.recipe).select or (row.recipe,):
+            recipe = params.recipe(name)
+            if recipe.setting is None or (task, checkpoint, name) not in made:
+                continue
+            grid = hyper(params, Run(params.scale.name, task, checkpoint, name, 0))[0].grid(recipe)
+            contest = contests[row.section, row.bits, task, checkpoint]
+            rivals = contest[recipe.setting] or contest["B"] or contest["Q"]
+            if not isinstance(row, OwnRow) or not rivals:
+                contest[recipe.setting].append(grid)
+            elif grid not in rivals:
+                given = ", ".join(
+                    f"{key} = {grid[key]} ({rivals[0][key]})" for key in grid if grid[key] != rivals[0][key]
+                )
+                errors.append(f"{row.method}: {given}: in brackets those of the rows beside it; set them in its recipe")
+    return list(dict.fromkeys(errors))
 
 
 def _row_errors(params: Params, table: Table, row: OwnRow) -> list[str]:

@@ -20,7 +20,7 @@ from flexround.reconstruct import cache, network
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
 from flexround.reconstruct.reconstruction import Reconstruction, checked
-from flexround.reconstruct.state import PACE, State
+from flexround.reconstruct.state import State
 from flexround.tasks import protocol
 
 log = logging.getLogger(__name__)
@@ -34,14 +34,13 @@ def run(arguments: argparse.Namespace) -> None:
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
         work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)
-        limits = cache.limits(device, arguments.cache_mb, arguments.gpu_cache_mb, arguments.jobs_per_gpu)
+        gpu_bytes = cache.limit(device, arguments.gpu_cache_mb, arguments.jobs_per_gpu)
         if arguments.preflight:
-            forecast = preflight(work, x, directory, limits)
+            forecast = preflight(work, x, gpu_bytes)
             log.info("%s: %s", job.run, json.dumps(dataclasses.asdict(forecast)))
             return
-        budget = arguments.state_gb * 1e9
-        with State(directory, resume.fingerprint(job, weights | samples, device), budget, PACE).opened() as state:
-            records = reconstruct(work, x, state, limits)
+        with State(directory, resume.fingerprint(job, weights | samples, device)).opened() as state:
+            records = reconstruct(work, x, state, gpu_bytes)
             arguments.confirm()  # while what was done is kept: an edit may be taken back
             for clause in left(work, records):
                 log.warning("%s: %s", job.run, clause)

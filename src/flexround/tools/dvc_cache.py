@@ -1,7 +1,8 @@
 """Compare DVC's copies of results with dvc.lock: name each file whose copy is missing or damaged.
 
-DVC trusts its cache, and a checkout that lacks one file removes the whole directory it belongs to. So this runs after
-``dvc fetch`` and before ``dvc checkout``. Damaged copies are deleted from the cache, to be fetched again.
+DVC trusts its cache: a checkout that lacks one file removes the whole directory it belongs to, and one whose list of
+files has ``../x`` writes outside the directory. So this runs after ``dvc fetch`` and before ``dvc checkout``. Damaged
+copies are deleted from the cache, to be fetched again.
 """
 
 import argparse
@@ -56,7 +57,15 @@ def _problems(objects: Path, path: str, md5: str) -> Iterator[str]:
         yield f"{path}: damaged, its copy files/md5/{md5[:2]}/{md5[2:]} has another md5"
     elif md5.endswith(".dir"):
         for file in json.loads(copy.read_text()):
+            _refuse_outside(Path(path), file["relpath"])
             yield from _problems(objects, f"{path}/{file['relpath']}", file["md5"])
+
+
+def _refuse_outside(directory: Path, name: str) -> None:
+    """Raise InputError if DVC would check out a file of ``directory`` elsewhere: by its name, or through a link."""
+    inside = (directory / name).parent.resolve().is_relative_to(directory.resolve())
+    if not inside or {"", ".", ".."} & set(name.split("/")):
+        raise InputError(f"{directory}: its list of files has {name!r}, which leads out of it; use another remote")
 
 
 if __name__ == "__main__":

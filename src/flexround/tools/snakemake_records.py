@@ -18,7 +18,6 @@ from dvc.repo import Repo
 
 from flexround.errors import InputError
 from flexround.io import artifacts
-from flexround.settings import layout
 from flexround.settings.load import load_params
 from flexround.tools import cli
 
@@ -88,9 +87,7 @@ def restore(results: Path, kept: Path, pulled: Iterable[Path]) -> None:
         if places & {output, *output.parents}:  # what else lies here was made here, maybe of other settings
             _copy(record, METADATA / record.relative_to(kept))
     METADATA.with_name("incomplete").mkdir(exist_ok=True)  # Snakemake takes records without it for an old format
-    now = time.time()  # of what was pulled together nothing is newer, and a directory has no checksum
-    _set_times(places, now - 1)
-    _set_times(map(Path, (layout.JOBS, layout.CODE)), now)  # Snakemake compares the contents of newer files alone
+    _set_times(places, time.time())  # of what was pulled together nothing is newer, and a directory has no checksum
     made_of = {str(output): record for output, record in _records(METADATA)}
     for file in (file for file in results.iterdir() if file.suffix in COPIED):
         copy = results.parent / file.name

@@ -7,17 +7,18 @@ import argparse
 import contextlib
 import functools
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
-from flexround.errors import InputError
+from flexround.errors import FlexRoundError, InputError
 from flexround.io.artifacts import damages, read_formatted, read_json
 from flexround.regress import compare
 from flexround.results import cells, evaluated
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
 from flexround.settings import outputs
+from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
@@ -52,7 +53,7 @@ def run(arguments: argparse.Namespace) -> None:
         places = map(str, (path, *path.parents))
         touched = next((serves[place] for place in places if place in serves), [path.stem] * (path.parent == root))
         sys.stdout.write(f"{path}: {problem}; touches {', '.join(touched) or 'nothing'}\n")
-    sys.stdout.writelines(f"{line}\n" for line in _summary(root, listed, serves))
+    sys.stdout.writelines(f"{line}\n" for line in [*outdated(plan, listed), *_summary(root, listed, serves)])
     if problems:
         sys.stdout.write(
             f"{len(problems)} wrong, missing or unlisted: delete their directories, then pull or make them\n"
@@ -89,6 +90,16 @@ def _broken(path: Path) -> Iterator[tuple[Path, str]]:
     for origin, hashes in content.get("inputs", {}).items():
         if _hashes(Path(origin)) not in (None, hashes):
             yield path, f"was made of another {origin} than lies there now"
+
+
+def outdated(plan: Plan, files: Iterable[Path]) -> Iterator[str]:
+    """Yield a line for each quantized network, among the directories of ``files``, of other settings than today's."""
+    for directory in sorted({file.parent for file in files}):
+        content = read_json(directory / "manifest.json") if (directory / "manifest.json").exists() else {}
+        with contextlib.suppress(FlexRoundError):  # today's settings have no such run
+            run = Run(**content["run"]) if "hyper" in content else None
+            if run and content["hyper"] != plan.hyper(run)[0].model_dump(mode="json"):
+                yield f"{directory}: made with other settings than today's; snakemake -n names all that depends on them"
 
 
 def _hashes(origin: Path) -> Any:

@@ -1,12 +1,20 @@
-"""Batch-norm folding: each batch norm becomes part of the convolution before it."""
+"""Batch-norm folding: each batch norm becomes part of the convolution before it (Jacob et al. 2018, section 3.2)."""
 
+import copy
 import dataclasses
 import itertools
+from collections.abc import Mapping
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from flexround.errors import InputError
+from flexround.models.replay import with_first
+from flexround.models.tensors import outputs_apart, unchanged
+from flexround.models.trace import ModuleCall, Trace, traced
+
+CLOSE = 1e-3  # of the largest output: how far a batch norm's output may be off when it is folded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -24,8 +32,8 @@ class FoldedStatistics:
 def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
     """Fold every batch norm of ``model`` into its convolution, in place, and leave ``nn.Identity`` where it was.
 
-    Jacob et al. 2018, section 3.2. A convolution and its batch norm are neighbours in registration order. Both may have
-    several names, as in networks that list their layers again. The model must be in evaluation mode.
+    A convolution and its batch norm are neighbours in registration order. Both may have several names, as in networks
+    that list their layers again. The model must be in evaluation mode.
 
     Returns:
         The folded gamma and beta by the convolution's first name; empty if there is no batch norm.
@@ -33,21 +41,105 @@ def fold_batch_norm(model: nn.Module) -> dict[str, FoldedStatistics]:
     Raises:
         InputError: a batch norm has no convolution before it; nothing is changed then.
     """
-    statistics = {}
-    replaced: dict[nn.Module, nn.Module] = {}
-    for (conv, norm), conv_name in _pairs(model).items():
-        _fold(conv, norm)
-        statistics[conv_name] = FoldedStatistics(norm.weight.detach().clone(), norm.bias.detach().clone())
-        replaced[norm] = nn.Identity()
-    for name, module in list(model.named_modules(remove_duplicate=False)):
-        if module in replaced:
-            model.set_submodule(name, replaced[module])
+    statistics, folded = {}, {}
+    for (conv, norm), (conv_name, norm_name) in _pairs(model).items():
+        statistics[conv_name] = _fold(conv, norm)
+        folded[norm_name] = conv_name
+    restructure(model, folded)
     return statistics
 
 
-def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], str]:
-    """Return each convolution with its batch norm, and its name; refuse a batch norm that can't be folded."""
-    pairs: dict[tuple[nn.Conv2d, nn.BatchNorm2d], str] = {}
+@torch.no_grad()
+def fold_as_traced(model: nn.Module, x: Tensor) -> tuple[dict[str, str], dict[str, FoldedStatistics]]:
+    """Fold, in place, each batch norm into the convolution whose output it alone reads in a forward pass.
+
+    A subclass of ``nn.BatchNorm2d`` with a ``forward`` of its own, such as one with an activation, stays and normalises
+    no longer. A batch norm behind anything else stays as it is; so does one whose output would change, because its
+    convolution computes with something else than its weight.
+
+    Args:
+        model: in evaluation mode.
+        x: an input, (N, ...).
+
+    Returns:
+        The convolution of each folded batch norm, by their first names; gamma and beta by the convolution's.
+    """
+    layers = {module for module in model.modules() if isinstance(module, nn.Conv2d | nn.BatchNorm2d)}
+    if not any(isinstance(module, nn.BatchNorm2d) for module in layers):
+        return {}, {}
+    with unchanged(model):
+        trace = traced(model, x, layers)
+    names = {module: name for name, module in model.named_modules()}
+    folded, statistics = {}, {}
+    for conv, norm in _pairs_in(trace):
+        if _may_fold(conv, norm):
+            statistics[names[conv.module]] = _fold(conv.module, norm.module)  # type: ignore[arg-type]
+            _neutralise(norm.module)  # type: ignore[arg-type]
+            folded[names[norm.module]] = names[conv.module]
+    restructure(model, folded)
+    return folded, statistics
+
+
+def restructure(model: nn.Module, folded: Mapping[str, str]) -> None:
+    """Give a model, with or without values, the modules that it has with folded batch norms.
+
+    Convolutions get a bias, and in place of a batch norm is an ``nn.Identity``, unless it has a ``forward`` of its own.
+
+    Args:
+        model: changed in place.
+        folded: name of the convolution of each batch norm by its name.
+    """
+    replaced: dict[nn.Module, nn.Module] = {}
+    for norm_name, conv_name in folded.items():
+        norm, conv = model.get_submodule(norm_name), model.get_submodule(conv_name)
+        if conv.bias is None:
+            conv.bias = nn.Parameter(torch.zeros_like(conv.weight[:, 0, 0, 0]), requires_grad=False)
+        norm.eps = 0.0  # type: ignore[assignment] # the other values of a neutral batch norm come with the weights
+        if type(norm).forward is nn.BatchNorm2d.forward:
+            replaced[norm] = nn.Identity()
+    for name, module in list(model.named_modules(remove_duplicate=False)):
+        if module in replaced:
+            model.set_submodule(name, replaced[module])
+
+
+def _pairs_in(trace: Trace) -> list[tuple[ModuleCall, ModuleCall]]:
+    """Return a call of each batch norm that alone reads all outputs of a convolution, with that convolution's."""
+    readers: dict[int, set[nn.Module | None]] = {value: {None} for value in trace.returned}
+    for operation in trace.operations:
+        for value in operation.reads:
+            readers.setdefault(value, set()).add(operation.inside)
+    calls: dict[nn.Module, list[ModuleCall]] = {}
+    for call in trace.calls:
+        calls.setdefault(call.module, []).append(call)
+    pairs = []
+    for norm, reading in calls.items():
+        read = {call.reads for call in reading}
+        if isinstance(norm, nn.BatchNorm2d) and norm.running_mean is not None and None not in read:
+            writing = [call for call in trace.calls if call.writes in read and isinstance(call.module, nn.Conv2d)]
+            written = {call.writes for call in calls[writing[0].module]} if writing else set()
+            if written == read and all(readers[value] == {norm} for value in read if value is not None):
+                pairs.append((writing[0], reading[0]))
+    return pairs
+
+
+def _may_fold(conv: ModuleCall, norm: ModuleCall) -> bool:
+    """Whether a batch norm gives the same when it is folded into its convolution; both are called as they were."""
+
+    def output(convolution: nn.Module, following: nn.Module) -> Any:
+        x = convolution(*conv.arguments, **conv.keywords)
+        arguments, keywords = with_first(norm.arguments, norm.keywords, x)
+        return following(*arguments, **keywords)
+
+    wanted = output(conv.module, norm.module)
+    pair = copy.deepcopy(conv.module), copy.deepcopy(norm.module)
+    _fold(*pair)  # type: ignore[arg-type]
+    _neutralise(pair[1])  # type: ignore[arg-type]
+    return outputs_apart(output(*pair), wanted) < CLOSE
+
+
+def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str, str]]:
+    """Return each convolution with its batch norm, and their names; refuse a batch norm that can't be folded."""
+    pairs: dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str, str]] = {}
     for parent_name, parent in model.named_modules():
         prefix = f"{parent_name}." if parent_name else ""
         for (conv_name, conv), (name, norm) in itertools.pairwise([("", parent), *parent.named_children()]):
@@ -60,16 +152,28 @@ def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], str]:
                     f"{prefix}{name}: no convolution with {norm.num_features} output channels comes right before this "
                     "batch norm; register each batch norm directly after its convolution"
                 )
-            pairs.setdefault((conv, norm), prefix + conv_name)
+            pairs.setdefault((conv, norm), (prefix + conv_name, prefix + name))
     return pairs
 
 
-def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> None:
-    """Make ``conv`` compute ``norm(conv(x))``; in float64, so that the only rounding is the final one."""
-    assert norm.running_mean is not None  # both for type checkers: `_pairs` refuses None
-    assert norm.running_var is not None
-    scale = norm.weight.double() / (norm.running_var.double() + norm.eps).sqrt()
+def _fold(conv: nn.Conv2d, norm: nn.BatchNorm2d) -> FoldedStatistics:
+    """Make ``conv`` compute ``norm(conv(x))``, in float64 so that the only rounding is the final one."""
+    mean, variance = norm.running_mean, norm.running_var
+    assert mean is not None  # both for type checkers: no pair has None
+    assert variance is not None
+    gamma = torch.ones_like(mean) if norm.weight is None else norm.weight.detach().clone()
+    beta = torch.zeros_like(mean) if norm.bias is None else norm.bias.detach().clone()
+    scale = gamma.double() / (variance.double() + norm.eps).sqrt()
     bias = 0.0 if conv.bias is None else conv.bias.double()
-    folded = norm.bias.double() + (bias - norm.running_mean.double()) * scale
+    folded = beta.double() + (bias - mean.double()) * scale
     conv.weight.copy_(conv.weight.double() * scale.view(-1, 1, 1, 1))
     conv.bias = nn.Parameter(folded.to(conv.weight.dtype), requires_grad=conv.weight.requires_grad)
+    return FoldedStatistics(gamma, beta)
+
+
+def _neutralise(norm: nn.BatchNorm2d) -> None:
+    """Have a batch norm pass on what it reads, bit for bit."""
+    norm.eps = 0.0
+    for values, neutral in ((norm.running_mean, 0), (norm.bias, 0), (norm.running_var, 1), (norm.weight, 1)):
+        if values is not None:
+            values.fill_(neutral)

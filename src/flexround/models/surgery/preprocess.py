@@ -1,6 +1,6 @@
 """The surgery that a recipe asks for, in its order."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, MutableMapping, Sequence
 
 from torch import nn
 
@@ -8,17 +8,23 @@ from flexround.errors import SettingsError
 from flexround.models.groups import EqualizationGroup
 from flexround.models.surgery.attention import separate_projections
 from flexround.models.surgery.equalize import absorb_high_biases, equalize
-from flexround.models.surgery.fold_bn import fold_batch_norm
+from flexround.models.surgery.fold_bn import FoldedStatistics, fold_batch_norm
 from flexround.settings.schema import NEED_GROUPS
 
 
-def prepare(model: nn.Module, steps: Sequence[str], groups: Sequence[EqualizationGroup] | None = None) -> None:
+def prepare(
+    model: nn.Module,
+    steps: Sequence[str],
+    groups: Sequence[EqualizationGroup] | None = None,
+    statistics: MutableMapping[str, FoldedStatistics] | None = None,
+) -> None:
     """Give attention separate projections, fold batch norms, then apply ``steps`` in order, all in place.
 
     Args:
         model: in evaluation mode.
         steps: of `settings.schema.Preprocess`.
         groups: from the architecture's ``equalization_groups``; None if it offers none.
+        statistics: of the batch norms if they are folded already.
 
     Raises:
         SettingsError: a step is in the wrong place, or impossible for this architecture; nothing is changed.
@@ -26,7 +32,8 @@ def prepare(model: nn.Module, steps: Sequence[str], groups: Sequence[Equalizatio
     """
     _check(model, steps, groups)
     separate_projections(model)
-    statistics = fold_batch_norm(model)
+    if statistics is None:
+        statistics = fold_batch_norm(model)
     replaced: list[str] = []
     for step in steps:
         match step:

@@ -19,7 +19,7 @@ from flexround.results import typed_csv
 from flexround.results.cells import Cell
 from flexround.results.claims.specs import CLAIMS, Claim, Claims, budget_key
 from flexround.results.contests import EXACT, Lead, between
-from flexround.results.paired import LEVEL, Z
+from flexround.results.paired import LEVEL
 from flexround.results.paper_numbers import Key
 from flexround.results.table_csv import P_DECIMALS, number, write
 from flexround.results.typed_csv import Printed
@@ -152,33 +152,30 @@ def to_csv(comparisons: Iterable[Comparison], budgets: Mapping[str, int], bounds
 def with_outcomes(lines: Iterable[Mapping[str, str]], bounds: Claims) -> list[dict[str, str]]:
     """Return the lines of a ``claims.csv``, text by column, with ``p_adjusted`` and ``outcome`` if they have a p-value.
 
-    Benjamini and Hochberg's method adjusts the p-values for all lines, which are those of one scale. Both columns
-    follow from the other columns as printed, so a reader can compute them again from the file alone.
+    Benjamini and Hochberg's method adjusts the p-values for all lines, which are those of one scale. The unrounded
+    ``apart``, which is no column, decides whether methods are equal.
     """
     found = [dict(line) for line in lines]
     tested = [line for line in found if line.get("p_value")]
     adjusted = stats.false_discovery_control([float(line["p_value"]) for line in tested])
     for line, p in zip(tested, adjusted, strict=True):
         line |= {"p_adjusted": number(p, P_DECIMALS), "outcome": _outcome(line, p, bounds)}
-    return found
+    return [{name: line[name] for name in line if name != "apart"} for line in found]
 
 
 def _outcome(line: Mapping[str, str], p: float, bounds: Claims) -> str:
     """Return how the first method stands: ahead if adjusted p and 95 % interval, margin ± noise, both say so.
 
-    It is equal to the second one if the interval lies within the bound: two one-sided tests at 2.5 %. Else the end of
-    the interval, rounded up, says how far apart the two may be. Where nearly all answers agree, the standard error of
-    their differences is too small, so the interval gets one example won and one lost more, as Bonett and Price have it
-    (2012, "Adjusted Wald confidence interval for a difference of binomial proportions based on paired data").
+    It is equal to the second one if ``paired.Difference.apart`` lies within the bound: two one-sided tests at 2.5 %.
+    Else this end of the interval, rounded up, says how far apart the two may be.
     """
     margin, noise = float(line["margin"]), float(line["noise"] or math.inf)
     if p < LEVEL and abs(margin) > noise:
         return BETTER if margin > 0 else WORSE
     relative = metrics.of(line["metric"]).relative
     limit, unit = (bounds.equal_percent, "%") if relative else (bounds.equal_points, "points")
-    rare = 0.0 if relative else 100 * Z * math.sqrt(2) / (int(line["n_examples"]) + 2)
-    apart = round(abs(margin) + math.hypot(noise, rare), 6)  # printed decimals, whose sum is not one of float's
-    if apart <= limit:
+    apart = float(line["apart"])
+    if round(apart, EXACT) <= limit:
         return f"{EQUAL} within {limit:g} {unit}"
     return UNDECIDED if math.isinf(apart) else f"{UNDECIDED}, at most {math.ceil(10 * apart) / 10:g} {unit} apart"
 
@@ -223,6 +220,7 @@ def _ours(comparison: Comparison) -> dict[str, str]:
         "margin": number(ours),
         "noise": number(noise),
         "stderr": number(unit * lead.sure.stderr),
+        "apart": repr(unit * lead.sure.apart),
         "n_examples": str(lead.cell.trials[0].n_examples),
         "p_value": number(lead.sure.p_value, P_DECIMALS),
         "verdict": judge(comparison.claim, metric, ours, noise, lead.sure.p_value),

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from flexround import metrics
 from flexround.results.claims.errata import Erratum
 from flexround.results.claims.verdicts import FAILS, HOLDS, NOT_RUN, VERDICTS, JudgedClaim, Judgement
-from flexround.results.paired import Z
 from flexround.results.paper_numbers import Key
 from flexround.results.render import jinja, words
 from flexround.results.typed_csv import Printed
@@ -23,7 +22,6 @@ def render(claims: Sequence[JudgedClaim], mistakes: Sequence[Erratum], csvs: Seq
     """Return the page; ``csvs`` are what ``verdicts.to_csv`` and ``errata.to_csv`` give of the same."""
     return jinja.HTML.get_template("claims.html").render(
         scale=scale,
-        z=Z,
         holds=HOLDS,
         verdicts=VERDICTS,
         claims=claims,

@@ -1,0 +1,200 @@
+"""What one forward pass computes: each operation with the values that it reads and writes, and each call of a module.
+
+The convolution before a batch norm and the activation behind a module are found by what the network does, whatever its
+classes are called and in whichever order they are registered.
+"""
+
+import contextlib
+import dataclasses
+import functools
+from collections.abc import Callable, Container, Iterable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.utils._python_dispatch import TorchDispatchMode
+from torch.utils._pytree import tree_leaves, tree_map_only
+
+from flexround.models.replay import first_argument, first_output
+from flexround.models.tensors import tensors
+
+# Elementwise without PyTorch's tag for it; a batch norm is traced in evaluation mode.
+ELEMENTWISE = {"aten::hardswish", "aten::hardswish_", "aten::_prelu_kernel", "aten::native_batch_norm"}
+
+
+@dataclasses.dataclass(frozen=True)
+class Value:
+    """A tensor that depends on the network's input, until an operation writes on it."""
+
+    number: int
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Operation:
+    """One operation.
+
+    Attributes:
+        function: the operator.
+        given: its positional and named arguments, with a ``Value`` in the place of each tensor that is one.
+        reads, writes: numbers of values.
+        elementwise: whether each element that it writes depends on the same element of what it reads alone.
+        inside: the innermost watched module that runs it.
+    """
+
+    function: Any
+    given: Any
+    reads: frozenset[int]
+    writes: tuple[int, ...]
+    elementwise: bool
+    inside: nn.Module | None
+
+
+@dataclasses.dataclass(frozen=True)
+class ModuleCall:
+    """One call of a watched module: what it was given, and the values of its first argument and first output."""
+
+    module: nn.Module
+    arguments: tuple[Any, ...]
+    keywords: dict[str, Any]
+    reads: int | None
+    writes: int | None
+
+
+class Trace(TorchDispatchMode):
+    """Records the forward pass that runs inside.
+
+    Attributes:
+        operations: those that depend on the input, in order.
+        calls: of the watched modules, in the order of their returns.
+        returned: the values that the network returns.
+        weights: numbers of the tensors that count as values from the start.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.operations: list[Operation] = []
+        self.calls: list[ModuleCall] = []
+        self.returned: set[int] = set()
+        self.weights: set[int] = set()
+        self.inside: list[nn.Module] = []
+        self._numbers: dict[int, int] = {}  # of a tensor, by its identity
+        self._alive: list[Tensor] = []  # so that no identity is given twice
+
+    def __torch_dispatch__(
+        self, function: Any, types: Any, arguments: Any = (), keywords: dict[str, Any] | None = None
+    ) -> Any:
+        """Run an operation; record it if it reads a value."""
+        read: list[Tensor] = []
+        given = tree_map_only(Tensor, lambda tensor: self._placed(tensor, read), (arguments, keywords or {}))
+        reads = frozenset(value for tensor in read if (value := self.value(tensor)) is not None)
+        made = function(*arguments, **(keywords or {}))
+        tensors = [leaf for leaf in tree_leaves(made) if isinstance(leaf, Tensor)]
+        if reads and tensors:
+            tagged = torch.Tag.pointwise in function.tags or function._schema.name in ELEMENTWISE
+            elementwise = tagged and all(tensor.shape == tensors[0].shape for tensor in read)
+            writes = tuple(self.number(tensor) for tensor in tensors)
+            inside = self.inside[-1] if self.inside else None
+            self.operations.append(Operation(function, given, reads, writes, elementwise, inside))
+        return made
+
+    def number(self, tensor: Tensor) -> int:
+        """Make a tensor a new value."""
+        self._alive.append(tensor)
+        self._numbers[id(tensor)] = len(self._alive)
+        return len(self._alive)
+
+    def value(self, tensor: Any) -> int | None:
+        """Return the number of the value that a tensor is, or None."""
+        return self._numbers.get(id(tensor)) if isinstance(tensor, Tensor) else None
+
+    @property
+    def reads_weights(self) -> bool:
+        """Whether an operation reads one of the ``weights``."""
+        return any(operation.reads & self.weights for operation in self.operations)
+
+    def forget(self) -> None:
+        """Free the tensors of the pass, of which no more are looked up."""
+        self._alive.clear()
+        self._numbers.clear()
+
+    def _placed(self, tensor: Tensor, read: list[Tensor]) -> Any:
+        number = self.value(tensor)
+        if number is None:
+            return tensor
+        read.append(tensor)
+        return Value(number)
+
+    def comes_from(self, value: int, other: int) -> bool:
+        """Whether a value depends on another one and on nothing else of the pass, such as its input or its weights."""
+        makers = {number: operation for operation in self.operations for number in operation.writes}
+        waiting, seen = [value], {other}
+        while waiting:
+            number = waiting.pop()
+            if number not in seen:
+                if number not in makers:
+                    return False
+                seen.add(number)
+                waiting += makers[number].reads
+        return True
+
+    def elementwise_after(self, value: int) -> Callable[[Tensor], Tensor] | None:
+        """Return all that the network does element by element with a value before it does anything else with it.
+
+        This is the longest part of the pass that reads no other value, and whose inner values nothing else reads: an
+        activation such as ReLU6, alone or written out, and a scale.
+
+        Returns:
+            A differentiable function of (N, ...) that keeps the shape; None if there is no such part.
+        """
+        inner, chosen, found = {value}, list[Operation](), 0
+        for operation in self.operations:
+            if operation.elementwise and operation.reads <= inner:
+                chosen.append(operation)
+                if not inner & self.returned and all(
+                    other in chosen for other in self.operations if other.reads & inner
+                ):
+                    found = len(chosen)
+                inner.add(operation.writes[0])
+        return functools.partial(_run, value, chosen[:found]) if found else None
+
+
+def _run(value: int, operations: Sequence[Operation], x: Tensor) -> Tensor:
+    """Run operations again with ``x`` (N, ...) as the value of this number; return what the last one gives."""
+    known = {value: x}
+    for operation in operations:
+        arguments, keywords = tree_map_only(Value, lambda placed: known[placed.number], operation.given)
+        if operation.function._schema.is_mutable:  # a gradient may need what it would write on
+            arguments = (arguments[0].clone(), *arguments[1:])
+        made = operation.function(*arguments, **keywords)
+        known[operation.writes[0]] = x = made[0] if isinstance(made, tuple) else made
+    return x
+
+
+@torch.no_grad()
+def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module], weights: Iterable[Tensor] = ()) -> Trace:
+    """Run a model in evaluation mode on ``x`` (N, ...); return what it computed, with the calls of watched modules.
+
+    What is computed of one of the ``weights`` alone counts as part of the pass.
+    """
+    trace, reads = Trace(), list[int | None]()
+
+    def enter(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any]) -> None:
+        trace.inside.append(module)
+        reads.append(trace.value(first_argument(arguments, keywords)))
+
+    def leave(module: nn.Module, arguments: tuple[Any, ...], keywords: dict[str, Any], output: Any) -> None:
+        trace.inside.pop()
+        trace.calls.append(ModuleCall(module, arguments, keywords, reads.pop(), trace.value(first_output(output))))
+
+    with contextlib.ExitStack() as hooks:
+        for module in model.modules():
+            if module in watched:
+                hooks.enter_context(module.register_forward_pre_hook(enter, with_kwargs=True))
+                hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
+        with trace:
+            trace.number(x)
+            trace.weights = {trace.number(tensor) for tensor in weights}
+            output = model(x)
+    trace.returned = {value for leaf in tensors(output) if (value := trace.value(leaf)) is not None}
+    trace.forget()
+    return trace
