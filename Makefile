@@ -14,7 +14,7 @@ INSTALLED := .venv/installed
 # A file of your own rows, for tools that take one and nothing else of CONFIG.
 OWN = $(if $(filter-out own=%,$(CONFIG)),$(error make $@ takes only own=FILE in CONFIG; give SCALE, SEEDS and CHECKPOINTS \
 by themselves))$(patsubst own=%,--own %,$(CONFIG))
-PULLED := $(if $(ENTRIES),shared $(ENTRIES))
+STORED := $(if $(ENTRIES),records $(ENTRIES))
 export PATH := $(CURDIR)/$(BIN):$(PATH)
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
@@ -116,6 +116,7 @@ what is published in git, results/reference, make report shows without
 remote: $(INSTALLED)
 	@rm -rf $(DVC_SITE_CACHE_DIR)
 ifneq ($(REMOTE),)
+	$(if $(filter pull,$(MAKECMDGOALS)),$(if $(findstring ://,$(REMOTE))$(wildcard $(REMOTE)),,$(error REMOTE=$(REMOTE): no such directory)))
 	dvc remote add --local --force --default storage $(REMOTE)
 	dvc remote modify --local storage verify true
 endif
@@ -123,22 +124,22 @@ endif
 # make before 4.4 exports nothing to $(shell).
 pull: remote ## fetch published results, all or ENTRIES="task@squad table@12" (docs/storage.md), from REMOTE=directory or URL
 	$(if $(shell PATH='$(PATH)' dvc config core.remote 2>/dev/null),,$(error $(UNKNOWN_REMOTE)))
-	dvc fetch $(PULLED)
-	python -m flexround.tools.dvc_cache $(PULLED)
-	dvc checkout $(PULLED)
-	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore $(PULLED)
+	dvc fetch $(STORED)
+	python -m flexround.tools.dvc_cache $(STORED)
+	dvc checkout $(STORED)
+	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) restore $(STORED)
 	@# Sources are not stored: without them Snakemake would take all that was made of them for stale.
 	snakemake --cores all --until fetch --config scale=$(call quoted,$(SCALE))
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))
 
-push: remote verify ## publish results that are complete, current and whole; then commit dvc.lock
+push: remote verify ## publish results, all or ENTRIES="table@12", that are complete, current and whole; then commit dvc.lock
 	$(if $(shell grep -F $(call quoted,results/$(basename $(notdir $(SCALE)))/) dvc.yaml),,$(error dvc.yaml stores nothing of the \
 	scale $(SCALE), so nothing of it would be published; leave SCALE out, or write a dvc.yaml for it))
-	@snakemake --dry-run --config scale=$(call quoted,$(SCALE)) | tee /dev/stderr | grep -q "Nothing to be done" \
+	@snakemake --dry-run $(if $(ENTRIES),$$(python -m flexround.tools.snakemake_records goals $(ENTRIES))) --config scale=$(call quoted,$(SCALE)) | tee /dev/stderr | grep -q "Nothing to be done" \
 		|| { echo "not published: make what is listed above first (snakemake --cores all)" >&2; exit 1; }
 	python -m flexround.tools.snakemake_records --scale $(call quoted,$(SCALE)) save
-	dvc commit --force --no-relink
-	dvc push
+	dvc commit --force --no-relink $(STORED)
+	dvc push $(STORED)
 
 verify: $(INSTALLED) ## compare every result with the sha256 in its manifest
 	python -m flexround.tools.verify --scale $(call quoted,$(SCALE))

@@ -41,6 +41,7 @@ def test_a_pinned_file_is_what_its_row_says(row, tmp_path, monkeypatch):
 def test_a_changed_byte_is_refused_with_file_and_hashes(tmp_path, monkeypatch):
     row, source = next(iter(PINNED.items()))
     monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(download, "PARAMS", tmp_path / "params")
     Path(source.inside).parent.mkdir(parents=True)
     content = bytearray((ROOT / source.inside).read_bytes())
     content[-1] ^= 1

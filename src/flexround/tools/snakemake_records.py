@@ -30,18 +30,26 @@ log = logging.getLogger(__name__)
 def parser() -> argparse.ArgumentParser:
     """Return the command line of this program."""
     arguments = cli.parser(__doc__)
-    arguments.add_argument("action", choices=["save", "restore"], help="to results/SCALE/records, or from there")
-    arguments.add_argument("entries", nargs="*", help="stages of dvc.yaml that were pulled; all if none is given")
+    arguments.add_argument(
+        "action", choices=["save", "restore", "goals"], help="to results/SCALE/records, from there, or none"
+    )
+    arguments.add_argument(
+        "entries", nargs="*", help="stages of dvc.yaml that are pulled or pushed; all if none is given"
+    )
     return arguments
 
 
 def run(arguments: argparse.Namespace) -> None:
-    """Save or restore the records of the results below the working directory."""
+    """Save or restore the records of the results below the working directory, or print which files stages make."""
     results = Path("results") / load_params(arguments.scale).scale.name
     if arguments.action == "save":
         save(results, results / "records")
         return
     with Repo() as repo:
+        if arguments.action == "goals":
+            commands = (str(stage.cmd) for stage in repo.index.targets_view(arguments.entries or None).stages)
+            print(*(word for command in commands for word in command.split() if word.startswith("results/")))
+            return
         pulled = [Path(str(out)) for out in repo.index.targets_view(arguments.entries or None).outs]
     restore(results, results / "records", pulled)
 

@@ -44,7 +44,7 @@ def run(arguments: argparse.Namespace) -> None:
     plan = Plan(load_params(arguments.scale))
     root = Path("results") / plan.scale.name
     files = [file for kind in KINDS for file in sorted((root / kind).rglob("*")) if file.is_file()]
-    if not files:
+    if not any(root.glob("*")):
         raise InputError(f"{root}: holds no results; make them (snakemake --cores all) or fetch them (make pull)")
     serves = served(plan)
     listed, problems = set[Path](), list[tuple[Path, str]]()
@@ -167,7 +167,7 @@ def _differences(
     for key, entry in found.items():
         if key not in printed:
             yield key, "value", f"missing, its evaluations give {entry.value or 'nothing'}"
-        elif printed[key].value is not None:
+        elif printed[key].value is not None and entry.value is not None:
             for name in names:
                 one, other = getattr(printed[key], name), getattr(entry, name)
                 if one != other:
