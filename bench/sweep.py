@@ -28,7 +28,7 @@ from torch import Tensor, nn
 
 import flexround
 from flexround.errors import InputError
-from flexround.library.auto_blocks import tensors
+from flexround.models.tensors import tensors
 
 TIMM = """resnet18 resnet50d resnext50_32x4d seresnet50 resnetv2_50 res2net50_26w_4s efficientnet_b0 densenet121
 tf_efficientnetv2_b0 mobilenetv2_100 mobilenetv3_large_100 mobilenetv4_conv_small semnasnet_075 lcnet_050 ghostnet_100
