@@ -7,6 +7,7 @@ import importlib
 import re
 import subprocess
 import sys
+import warnings
 from typing import NamedTuple
 
 import pytest
@@ -466,3 +467,10 @@ def test_the_page_s_code_runs_as_it_stands(tmp_path, monkeypatch, capsys):
     exec(compile("\n".join(blocks), "docs/library.md", "exec"), {"__name__": "__main__"})
     assert "torch.Size([1, 1000])" in capsys.readouterr().out
     assert len(ast.parse(blocks[0]).body) == 5, "the five lines"
+
+
+def test_the_papers_iterations_on_a_cpu_are_forecast(monkeypatch):
+    monkeypatch.setattr(importlib.import_module("flexround.library.quantize"), "LONG", 0)
+    warnings.simplefilter("error")  # pytest puts it back
+    with pytest.raises(UserWarning, match="short"):
+        flexround.quantize(made(Pictures), pictures(), "b-flexround-w4", device="cpu", progress=False)

@@ -2,6 +2,7 @@
 
 import contextlib
 import copy
+import functools
 import hashlib
 import itertools
 import logging
@@ -44,6 +45,7 @@ from flexround.tasks.protocol import Inputs
 
 log = logging.getLogger(__name__)
 IN_PLACE = "call quantize with inplace=True to change the network itself"
+LONG = 0.25  # hours
 STEM, HEAD = ("stem_bits", "stem_output_bits"), ("head_bits", "head_input_bits")
 Cut = Callable[[nn.Module], Sequence[Block]]
 
@@ -53,7 +55,7 @@ def quantize(
     samples: Any,
     recipe: str | Recipe,
     *,
-    scale: str = "paper",
+    scale: str | None = None,
     blocks: Sequence[str] | Cut | None = None,
     rounding: type[Rounding] | None = None,
     seed: int = 0,
@@ -76,7 +78,8 @@ def quantize(
             int64 (N, T); a mapping of Hugging Face's names; a list of such batches; or a DataLoader.
         recipe: a name of params/recipes.yaml (``b-flexround-w4``, ``q-flexround-w4a4``, ...) or a ``flexround.Recipe``.
         scale: whose hyper-parameters are the defaults: ``paper``; ``short``, 200 to 2,000 iterations at the rates that
-            suit them; or a YAML file that extends one of these.
+            suit them; or a YAML file that extends one of these. None: ``paper``, with a warning if it takes hours on a
+            CPU.
         blocks: how the network is cut: names of modules, or a function of the (folded) model that returns
             ``flexround.Block`` objects. None: by architecture if the suite knows it and its blocks compute what the
             network does, else along its parts, with a line in the log that says which. It is compared on every sample.
@@ -106,7 +109,7 @@ def quantize(
         where = settings.chosen_device(device)
         contexts.enter_context(precision.default(where))
         inputs = collect(samples).trimmed()
-        params = settings.params(scale)
+        params = settings.params(scale or "paper")
         name, given = settings.recipe(params, recipe)
         family = settings.family(model, inputs.x)
         values, sources = settings.resolve(params, name, given, family, len(inputs.x), where, hyper)
@@ -114,6 +117,16 @@ def quantize(
         made = checked(made, str(given.rounding) if rounding is None else repr(rounding))
         if made.regularizer is not Rounding.regularizer:
             refuse_unweighted(params, values, sources, made.__qualname__)
+
+        def say(blocks: int, seconds: float) -> None:
+            hours = seconds * blocks * values.iters / 3600
+            if hours > LONG and not warned:
+                short = settings.resolve(settings.params("short"), name, given, family, len(inputs.x), where, hyper)[0]
+                fewer = hours * short.iters * short.batch / (values.iters * values.batch)
+                warned.append(f"the paper's iterations take about {hours:.1f} hours here, scale='short' {fewer:.1f}")
+                warnings.warn(warned[0], stacklevel=2)
+
+        warned, unasked = list[str](), scale is None and "iters" not in hyper
 
         def attempt() -> tuple[Reconstruction, Quantized]:
             network = merged(model if inplace else _copied(model, inputs.x[:1]))
@@ -142,6 +155,7 @@ def quantize(
                     seed_parts=("library", name, seed),
                     device=where,
                     mask=inputs.mask,
+                    timed=functools.partial(say, len(parts)) if unasked and where.type == "cpu" else None,
                 )
                 with unchanged(network):
                     report, stored = _run(work, x, state, progress, cache.limit(where, gpu_cache_mb))

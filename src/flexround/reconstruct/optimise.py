@@ -3,6 +3,7 @@
 import dataclasses
 import logging
 import math
+import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -16,6 +17,7 @@ from flexround.models.blocks import identity
 from flexround.reconstruct.cache import Batches, sequences
 
 log = logging.getLogger(__name__)
+TIMED = 20  # iterations whose time is measured
 CHECK_EVERY = 100  # iterations between looks at the loss: each look makes a GPU wait
 
 
@@ -117,6 +119,7 @@ def optimise(
     penalty: Penalty = Penalty(),
     precision: torch.dtype = torch.float32,
     optimizer: str = "adam",
+    timed: Callable[[float], None] | None = None,
 ) -> tuple[Tensor, set[nn.Parameter]]:
     """Minimise the reconstruction error of one block.
 
@@ -130,6 +133,7 @@ def optimise(
         penalty: added to the error.
         precision: of the block's matrix products and convolutions; what is learned stays float32, as does the error.
         optimizer: ``adam`` (default betas, no weight decay) or ``sign``.
+        timed: told the seconds of an iteration after ``TIMED`` of them.
 
     Returns:
         (iterations,) losses without the penalty, and the parameters that the loss does not depend on or never moved; if
@@ -145,7 +149,10 @@ def optimise(
     losses: list[Tensor] = []
     idle = [parameter for group in groups for parameter in group.parameters]
     progress = tqdm(range(iterations), desc=name, disable=None, leave=False, mininterval=1)
+    start = time.perf_counter()
     for iteration in progress:
+        if timed and iteration == TIMED:
+            timed((time.perf_counter() - start) / TIMED)
         for settings, group in zip(groups, descent.param_groups, strict=True):
             group["lr"] = settings.lr * SCHEDULES[settings.schedule](iteration / iterations)
         x, target, mask = batches.draw()

@@ -166,6 +166,7 @@ class Phase:
                 Penalty(regularizers, hyper.reg_weight, hyper.reg_warmup, hyper.reg_beta_start, hyper.reg_beta_end),
                 job.precision,
                 "adam" if self.steps_alone else hyper.optimizer,
+                job.timed,
             )
         for part in compiled:
             part.fuse(False)

@@ -36,6 +36,7 @@ class Reconstruction:
         seed_parts: identity that all generators derive from.
         device: where blocks run.
         mask: bool (N, T), True for the real tokens of each sample; None without padding.
+        timed: told the seconds of an early iteration of each block.
 
     Raises:
         SettingsError: a rate for a group that the rounding lacks.
@@ -52,6 +53,7 @@ class Reconstruction:
     seed_parts: tuple[object, ...]
     device: torch.device
     mask: Tensor | None = None
+    timed: Callable[[float], None] | None = None
 
     def __post_init__(self) -> None:
         self._refuse_groups()
