@@ -12,7 +12,7 @@ import flexround
 from flexround.errors import InputError, SettingsError
 from flexround.library import auto_blocks
 from flexround.models import blocks as protocol
-from flexround.models import structure, transformer
+from flexround.models import replay, structure, transformer
 from flexround.models.surgery.attention import SeparateAttention, separate_projections
 from flexround.models.tensors import apart
 
@@ -130,6 +130,35 @@ def test_memory_too_small_for_the_arguments_of_a_layer_is_said_and_gives_no_othe
 
 
 @pytest.mark.filterwarnings("ignore:in floating point")
+class Modulated(nn.Module):
+    """A stack whose layers are called with several positional arguments of one shape."""
+
+    def __init__(self):
+        super().__init__()
+        self.embed, self.layers = nn.Embedding(64, 8), nn.ModuleList(Scaled(8, 8) for _ in range(3))
+
+    def forward(self, input_ids=None, inputs_embeds=None):
+        x = self.embed(input_ids) if inputs_embeds is None else inputs_embeds
+        scale, shift = torch.full_like(x, 0.5), torch.ones_like(x)
+        for layer in self.layers:
+            x = layer(x, scale, shift, power=2)
+        return x
+
+
+class Scaled(nn.Linear):
+    def forward(self, x, scale, shift, power):
+        return super().forward(x).tanh() * scale**power + shift
+
+
+def test_a_layer_is_called_again_with_its_arguments_in_order():
+    model, ids = Modulated().eval(), padded()["input_ids"]
+    tokens = torch.stack([ids, torch.zeros_like(ids)], 1)
+    with torch.no_grad():
+        assert torch.equal(protocol.run(structure.blocks(model), tokens), model(ids))
+    assert replay.with_first((1, 2, 3, 4), {"a": 5, "b": 6}, 0) == ((0, 2, 3, 4), {"a": 5, "b": 6})
+    assert replay.with_first((), {"a": 5, "b": 6}, 0) == ((), {"a": 0, "b": 6})
+
+
 def test_a_layer_that_a_transformer_runs_again_is_no_block():
     model = build("AlbertForSequenceClassification", SIZES | {"embedding_size": 16, "num_hidden_layers": 3})
     ids = padded()["input_ids"]

@@ -8,6 +8,7 @@ from pathlib import Path
 import torch
 import toy
 
+from flexround.machine.seeding import derive
 from flexround.models import build
 from flexround.settings.schema import Checkpoint
 
@@ -24,6 +25,12 @@ def test_hash_seed_locale_and_time_zone_change_no_bit(tmp_path):
     subprocess.run(command, cwd=directory, env=os.environ | environment, check=True)
     torch.set_num_threads(1)
     assert toy.same(torch.load(directory / "found.pt"), toy.straight("Q", "flexround", 3, 4))
+
+
+def test_other_settings_have_another_seed_and_digest():
+    """Also those that Python takes for equal or for nothing, and the same text divided otherwise."""
+    parts = [(0,), (False,), (None,), ("",), (), (1,), (True,), (1.0,), ("ab", "c"), ("a", "bc"), ("abc",), ("c", "ab")]
+    assert len({derive(*each) for each in parts}) == len(parts) - 1, "no part is an empty one"
 
 
 def test_a_factory_that_draws_its_weights_gives_the_same_in_each_process():

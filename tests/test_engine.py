@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 import toy
+from torch import nn
 from torch.multiprocessing.reductions import StorageWeakRef
 from torch.nn.utils import parametrize
 
@@ -24,6 +25,7 @@ from flexround.quant.search import initial_grid
 from flexround.reconstruct import engine, initial
 from flexround.reconstruct.cache import Store
 from flexround.reconstruct.weights import Resident
+from flexround.settings.schema import Hyper
 
 Q = toy.recipe("Q", "flexround", 3, 4)
 LR = {"adaround": 5e-2, "adaquant": {"v": 3e-3, "s1": 3e-3}, "adaquant-flexround": {"v": 3e-4, "scales": 1e-2}}
@@ -301,6 +303,24 @@ def test_memory_does_not_grow_from_block_to_block(tmp_path, monkeypatch, setting
     toy.run(toy.job(recipe, net=toy.model(depth=4), iters=2, a_iters=2), tmp_path)
     assert len(alive) == (12 if setting == "B" else 6)
     assert max(alive) == 3, "the samples and what a block carries on"
+
+
+@pytest.mark.parametrize("setting", ["B", "Q"])
+def test_a_block_that_begins_in_place_changes_no_cache(tmp_path, setting):
+    found = []
+    for inplace in (False, True):
+        layers = [nn.Sequential(nn.SiLU(inplace=inplace), nn.Conv2d(3, 3, 3, padding=1)) for _ in range(3)]
+        for seed, layer in enumerate(layers):
+            layer[1].weight.data = torch.randn(3, 3, 3, 3, generator=torch.Generator().manual_seed(seed))
+            layer[1].bias.data.zero_()
+        net = nn.Sequential(*layers)
+        cut = [Block(name, layer, (Site(layer[1], "input"),)) for name, layer in net.named_children()]
+        hyper = Hyper.model_validate(toy.HYPER)
+        job = toy.job_of(net, cut, toy.recipe(setting, "flexround", 3, 4), hyper)
+        found.append(toy.run(job, tmp_path / str(inplace))[:2])
+    assert toy.same(found[0][0], found[1][0])
+    errors = [[(each.get("error_rtn"), each["error_hard"]) for each in records] for _, records in found]
+    assert errors[0] == errors[1]
 
 
 def test_the_samples_stay_and_nothing_of_the_machinery_is_left_on_the_model(tmp_path):

@@ -74,11 +74,11 @@ def hub(monkeypatch, tmp_path, serve):
 @pytest.mark.parametrize(("kind", "place"), [("checkpoint", ""), ("dataset", "/datasets")])
 def test_a_repository_is_downloaded_at_the_commit_that_its_revision_means(hub, out, kind, place):
     for _ in range(2):
-        stage("net", hub_source(kind=kind), out)
+        stage("net", hub_source(kind=kind, revision="v2"), out)
         record = json.loads((out / "net.json").read_text())
-        assert (record["sha256"], record["commit"], record["revision"]) == (DIGEST, COMMIT, "main")
+        assert (record["sha256"], record["commit"], record["revision"]) == (DIGEST, COMMIT, "v2")
     assert {path.name for path in (out / "hub").iterdir()} == {"net", "net.sha256"}
-    assert hub.asked.count(("GET", f"/api{place or '/models'}/owner/net/revision/main")) == 1, "not the second time"
+    assert hub.asked.count(("GET", f"/api{place or '/models'}/owner/net/revision/v2")) == 1, "not the second time"
     got = [path for command, path in hub.asked if command == "GET" and "resolve" in path]
     assert sorted(got) == [f"{place}/owner/net/resolve/{COMMIT}/{name}" for name in FILES], "and no other file of it"
 

@@ -87,6 +87,12 @@ def test_a_cell_counts_once_by_its_first_metric_and_the_ranking_is_sorted(tmp_pa
     assert lines[2] == ["all", "all", "Third", "0.0", "1", "0", "0", "1", "0", "mini"]
 
 
+def test_the_first_metric_decides_where_the_second_one_says_else(tmp_path: Path) -> None:
+    for recipe, top1, top5 in zip(TRIO, (700, 740, 100), (990, 800, 900), strict=True):
+        write_arrays(tmp_path, Run("mini", "imagenet", "net", recipe, 0), {"top1": hits(top1), "top5": hits(top5)})
+    assert outcomes(tmp_path) == {"Weak": "loses", "Strong": "leads", "Third": "loses"}
+
+
 def entrants(scale: str, own: str | None = None) -> dict[str, ranking.Entrant]:
     plan = Plan(user_rows.configured(scale, own))
     return job.entrants(plan, [run for number in plan.complete_tables() for run in plan.table_runs(number)])
