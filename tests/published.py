@@ -17,8 +17,9 @@ from dvc.repo import Repo
 
 from flexround.io.artifacts import read_json, write_json, write_manifest
 from flexround.rehearsal.project import copy
-from flexround.results import cells, table_csv
+from flexround.results import cells, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
+from flexround.results.render import html, latex
 from flexround.settings import layout
 from flexround.settings.layout import ROOT, Run
 from flexround.settings.load import load_params
@@ -156,8 +157,12 @@ def publish(root):
     for number, directory in enumerate(sorted(served(plan), key=lambda path: order.index(Path(path).parts[2]))):
         write_result(root, directory, number)
     table, recipes = plan.params.tables[10], plan.params.recipes.recipes
-    text = table_csv.to_csv(cells.collect(table, Scope("smoke", recipes, 1, root / "results")), {}, table, plan.scale)
-    made = dict.fromkeys(("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png", *TABLE), text)
+    found = cells.collect(table, Scope("smoke", recipes, 1, root / "results"))
+    text = table_csv.to_csv(found, paper_numbers.load(), table, plan.scale)
+    made = dict.fromkeys(("figure4.pdf", "figure4.png", "figure7.pdf", "figure7.png"), "figure\n")
+    made |= dict(
+        zip(TABLE, (text, *(r(grid.read(text), table, plan.scale) for r in (latex.render, html.render))), strict=True)
+    )
     for name, content in (made | dict.fromkeys(CLAIMS, "claim\n")).items():
         for directory in ("results", "results/smoke"):
             (root / directory / name).write_text(content)

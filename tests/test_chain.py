@@ -107,7 +107,7 @@ def test_swapped_results_are_refused_by_their_readers_and_named(work, capsys, ki
         ("checkpoints", f"{PAIRS['quantized'][0]}/manifest.json: was made of another results/pairs/checkpoints/"),
         ("calibration", f"{PAIRS['quantized'][0]}/manifest.json: was made of another results/pairs/calibration/"),
         ("quantized", f"{PAIRS['evaluated'][0]}/metrics.json: was made of another results/pairs/quantized/"),
-        ("evaluated", "table10.csv: top"),  # 1 or 5: on some CPUs one of them is the same
+        ("evaluated", "table10.csv: "),
     ],
 )
 def test_what_was_made_of_something_else_is_named_whatever_that_says_of_itself(work, capsys, kind, expected):
@@ -115,6 +115,16 @@ def test_what_was_made_of_something_else_is_named_whatever_that_says_of_itself(w
         right, lines = verified(work, capsys)
     assert not right
     assert any(line.startswith(f"results/pairs/{expected}") for line in lines), lines
+
+
+def test_a_changed_record_is_named(work, capsys):
+    path = work.root / "results/pairs" / PAIRS["quantized"][0] / "record.json"
+    text = path.read_text()
+    path.write_text(text.replace('"seconds": ', '"seconds": 1'))
+    right, (first, *_) = verified(work, capsys)
+    path.write_text(text)
+    assert not right
+    assert first.startswith(str(path.relative_to(work.root)))
 
 
 def test_data_of_another_source_are_named(work, capsys):

@@ -31,7 +31,7 @@ CASES += [(kind, LEARNED, of) for kind in ("pictures", "attention", "llama") for
 
 def quantized(kind, model, setting, rounding, a_bits):
     recipe = flexround.Recipe(setting=setting, rounding=rounding, w_bits=3, a_bits=a_bits)
-    settings = FEW | {"iters": 20, "lr": 2e-2} | (GROUP if "groups" in kind else {})
+    settings = FEW | {"iters": 20, "lr": 5e-2 if rounding == "adaround" else 2e-2} | (GROUP if "groups" in kind else {})
     return flexround.quantize(model, KINDS[kind][1](), recipe, **settings)
 
 
@@ -95,8 +95,8 @@ def padded(kind, recipe, **settings):
 
 def test_padding_is_left_out_where_there_are_tokens_and_nowhere_else():
     masked, whole = (padded(Pooled, "b-rtn-w4", mask_padding=on) for on in (True, False))
-    assert masked.keys() == {"parts.0", "head.0", "head.2"}
-    assert [block for block in masked if masked[block] != whole[block]] == ["parts.0"]
+    assert masked.keys() == {"parts", "head.0", "head.2"}
+    assert [block for block in masked if masked[block] != whole[block]] == ["parts"]
 
 
 @pytest.mark.parametrize("kind", [Pooled, Words])

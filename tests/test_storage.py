@@ -21,6 +21,7 @@ from stage_calls import exit_code
 
 from flexround.errors import InputError
 from flexround.io import artifacts
+from flexround.results import table_csv
 from flexround.settings.layout import ROOT
 from flexround.settings.load import load_params
 from flexround.settings.plan import Plan
@@ -246,6 +247,31 @@ def test_what_is_wrong_is_named_with_what_it_touches(pulled, tmp_path, monkeypat
         "results/smoke/quantized/imagenet/extra.bin: no manifest lists it; touches nothing",
     ]
     assert total.startswith("6 wrong, missing or unlisted")
+
+
+FIELDS = ("value", "n_seeds", "n_examples", "stderr", "status", "best", "rival", "lead", "lead_stderr", "p_value")
+
+
+@pytest.mark.parametrize("changed", [*FIELDS, "row", "tex", "html"])
+def test_every_number_of_a_table_is_verified(published, monkeypatch, changed):
+    monkeypatch.chdir(published.root)
+    results, params = Path("results/smoke"), load_params("smoke.yaml")
+    assert list(verify.untrue(results, params)) == []
+    path = results / f"table10.{changed if changed in ('tex', 'html') else 'csv'}"
+    text = path.read_text()
+    lines = list(csv.DictReader(text.splitlines()))
+    if path.suffix != ".csv":
+        path.write_text(re.sub(r"(\d\d)\.\d", r"\1.0", text))
+    elif changed == "row":
+        path.write_text(table_csv.write(line for line in lines if line["row"] != lines[-1]["row"]))
+    else:
+        line = next(line for line in lines if line[changed])
+        line[changed] = "1" if line[changed] != "1" else "0"
+        path.write_text(table_csv.write(lines))
+    try:
+        assert path in [place for place, _ in verify.untrue(results, params)]
+    finally:
+        path.write_text(text)
 
 
 def test_a_table_is_published_alone(published, tmp_path):

@@ -11,7 +11,7 @@ import contextlib
 import copy
 import dataclasses
 import itertools
-from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, MutableMapping, Sequence, Set
 from typing import Any, NamedTuple
 
 import torch
@@ -69,7 +69,8 @@ class _Pass:
         layers: linears and convolutions in the order of their calls.
         ends: of these the network's first and last layer; None where another kind of layer comes before or after them.
         values: numbers of what each part reads and gives, in the ``trace``.
-        trace: of the operations, in which the layers' weights count.
+        weights: number of each layer's weight there.
+        trace: of the operations.
     """
 
     row: Tensor
@@ -78,12 +79,14 @@ class _Pass:
     layers: list[nn.Module]
     ends: tuple[nn.Module | None, nn.Module | None]
     values: dict[nn.Module, tuple[int | None, int | None]]
+    weights: dict[nn.Module, int]
     trace: Trace
 
-    def follows(self, before: _Part, part: _Part) -> bool:
-        """Whether a part reads what the one before it gives, and nothing else that depends on input or weights."""
+    def follows(self, before: _Part, part: _Part, weights: Set[nn.Module]) -> bool:
+        """Whether a part reads what the one before it gives, and neither the input nor the weights of these layers."""
         (_, gives), (reads, _) = self.values[before.module], self.values[part.module]
-        return gives is not None and reads is not None and self.trace.comes_from(reads, gives)
+        free = {number for layer, number in self.weights.items() if layer not in weights}
+        return gives is not None and reads is not None and self.trace.roots(reads, gives) <= free
 
     def behind(self, part: _Part) -> Callable[[Tensor], Tensor]:
         """Return what the network computes of a part's output element by element."""
@@ -254,8 +257,9 @@ def _blocks(model: nn.Module, seen: _Pass, chosen: Sequence[str], x: Tensor) -> 
                 f"{where}: is no block: its first argument and its output are not both tensors of floats; {HINT}"
             )
     parts = [part for name, part in seen.parts.items() if name in chosen]
+    inside = {layer for part in parts for layer in part.module.modules()}
     for before, part in itertools.pairwise(parts):
-        if not seen.follows(before, part):
+        if not seen.follows(before, part, inside):
             raise InputError(
                 f"{network}: {part.name} reads more than what {before.name}, which runs before it, gives; {HINT}"
             )
@@ -433,8 +437,8 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     }
     with contextlib.ExitStack() as hooks:
         hooks.enter_context(_without_cache(model))
-        weights = [layer.weight for layer in filter(weight_axes, model.modules()) if isinstance(layer.weight, Tensor)]
-        trace = traced(model, first_input(row), set(watched.values()), weights)
+        held = {layer: layer.weight for layer in model.modules() if weight_axes(layer)}
+        trace = traced(model, first_input(row), set(watched.values()), held.values())  # type: ignore[arg-type]
         for name, module in watched.items():
             hooks.enter_context(module.register_forward_hook(watch(name), with_kwargs=True))
         for layer in filter(weight_axes, model.modules()):
@@ -450,8 +454,9 @@ def _watched(model: nn.Module, row: Tensor, names: Sequence[str] = ()) -> _Pass:
     parts = {part.name: part for part, fits in zip(ran, floats, strict=True) if fits and calls[part.name] == 1}
     layers = [layer for layer in order if layer is not None]
     values = {call.module: (call.reads, call.writes) for call in trace.calls}
+    weights = dict(zip(held, trace.weights, strict=True))
     trace.calls.clear()
-    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None), values, trace)
+    return _Pass(row, parts, calls, layers, (order[0], order[-1]) if order else (None, None), values, weights, trace)
 
 
 def _block(model: nn.Module, seen: _Pass, parts: Sequence[_Part]) -> Block:

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
-CHUNK = 2**22  # elements that are compared at a time
+CHUNK = 2**18  # elements that are compared at a time
 Place = tuple[nn.Module, str]  # a module and the name of its parameter or buffer
 
 

@@ -67,7 +67,7 @@ class Trace(TorchDispatchMode):
         operations: those that depend on the input, in order.
         calls: of the watched modules, in the order of their returns.
         returned: the values that the network returns.
-        weights: numbers of the tensors that count as values from the start.
+        weights: numbers of the tensors that count as values from the start, in their order.
     """
 
     def __init__(self) -> None:
@@ -75,7 +75,7 @@ class Trace(TorchDispatchMode):
         self.operations: list[Operation] = []
         self.calls: list[ModuleCall] = []
         self.returned: set[int] = set()
-        self.weights: set[int] = set()
+        self.weights: list[int] = []
         self.inside: list[nn.Module] = []
         self._numbers: dict[int, int] = {}  # of a tensor, by its identity
         self._alive: list[Tensor] = []  # so that no identity is given twice
@@ -110,7 +110,7 @@ class Trace(TorchDispatchMode):
     @property
     def reads_weights(self) -> bool:
         """Whether an operation reads one of the ``weights``."""
-        return any(operation.reads & self.weights for operation in self.operations)
+        return any(not operation.reads.isdisjoint(self.weights) for operation in self.operations)
 
     def forget(self) -> None:
         """Free the tensors of the pass, of which no more are looked up."""
@@ -124,18 +124,17 @@ class Trace(TorchDispatchMode):
         read.append(tensor)
         return Value(number)
 
-    def comes_from(self, value: int, other: int) -> bool:
-        """Whether a value depends on another one and on nothing else of the pass, such as its input or its weights."""
+    def roots(self, value: int, known: int) -> set[int]:
+        """Return what a value is computed of besides a ``known`` one: numbers of the pass's input, or of weights."""
         makers = {number: operation for operation in self.operations for number in operation.writes}
-        waiting, seen = [value], {other}
+        waiting, seen, found = [value], {known}, set[int]()
         while waiting:
             number = waiting.pop()
             if number not in seen:
-                if number not in makers:
-                    return False
                 seen.add(number)
-                waiting += makers[number].reads
-        return True
+                waiting += makers[number].reads if number in makers else []
+                found |= set() if number in makers else {number}
+        return found
 
     def elementwise_after(self, value: int) -> Callable[[Tensor], Tensor] | None:
         """Return all that the network does element by element with a value before it does anything else with it.
@@ -193,7 +192,7 @@ def traced(model: nn.Module, x: Tensor, watched: Container[nn.Module], weights: 
                 hooks.enter_context(module.register_forward_hook(leave, with_kwargs=True))
         with trace:
             trace.number(x)
-            trace.weights = {trace.number(tensor) for tensor in weights}
+            trace.weights = [trace.number(tensor) for tensor in weights]
             output = model(x)
     trace.returned = {value for leaf in tensors(output) if (value := trace.value(leaf)) is not None}
     trace.forget()

@@ -118,10 +118,10 @@ class Part:
                     raise InputError(f"{key}: a {what} is no integer from {grid.qmin} to {grid.qmax}")
 
 
-def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
+def part(quantized: Result, model: nn.Module, names: Iterable[str], copied: bool = True) -> Part:
     """Return copies of the results for some tensors of a model, and of its other tensors with these ``names``.
 
-    Tied tensors have one copy.
+    Tied tensors have one copy. Tensors that nobody changes afterwards need none (``copied`` False).
 
     Raises:
         InputError: a value is none that may be stored.
@@ -132,7 +132,7 @@ def part(quantized: Result, model: nn.Module, names: Iterable[str]) -> Part:
         if leaf in owner._parameters and _not_finite(getattr(owner, leaf)).any():
             raise InputError(f"{PARAMETER}{name} holds NaN or Inf; look for them in the checkpoint")
     values = {name: getattr(*place) for name, place in others.items()}
-    copies = {value: _on_cpu(value) for value in set(values.values())}
+    copies = {value: _on_cpu(value) if copied else value.detach().cpu().contiguous() for value in set(values.values())}
     made = Part(
         {key: _copied(stored) for key, stored in quantized.items()},
         {name: copies[value] for name, value in values.items()},
@@ -347,10 +347,14 @@ def fill(
         foreign += [key for key in found.quantized if key.startswith(ACTIVATION) and key not in sites]
         if foreign:
             break
+        copies: dict[tuple[Tensor, torch.dtype], Tensor] = {}  # tied tensors stay one in memory
         for name, value in found.parameters.items():
             there = getattr(*owners[name])
             cast = value.is_floating_point() and (kind is None or isinstance(there, nn.Parameter))
-            put(owners[name], value.to(device, (kind or there.dtype) if cast else value.dtype, copy=True))
+            wanted = value, (kind or there.dtype) if cast else value.dtype
+            if wanted not in copies:
+                copies[wanted] = value.to(device, wanted[1], copy=True)
+            put(owners[name], copies[wanted])
         apply(found.quantized, model, blocks, device, kind)
     else:
         foreign = sorted(missing)

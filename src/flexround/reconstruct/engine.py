@@ -155,7 +155,8 @@ def _commit_rest(job: Reconstruction, inside: list[list[str]], state: State) -> 
     """Store the tensors outside all blocks, before anything is computed."""
     quantized = {name for names in inside for name in names}
     with job.weights.surroundings():
-        rest = codes.part({}, job.model, [name for name in places(job.model) if name not in quantized])
+        names = [name for name in places(job.model) if name not in quantized]
+        rest = codes.part({}, job.model, names, copied=False)
     state.commit(REST, rest, {})
 
 

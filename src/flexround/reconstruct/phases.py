@@ -281,7 +281,8 @@ class WeightPhase(Phase):
                 alike = all(layer.on_grid() for layer in layers)
                 record["error_soft"] = math.nan if alike else self.block_error(block, quantized, target)
             learned = [layer.name for layer in layers if layer.moves(idle, layer.module in seen)]
-        learned = [layer.name for layer in layers if layer.name in learned and not layer.nearest()]
+        if all(layer.nearest() for layer in layers):
+            learned = []
         record["learned"] = bool(learned)
         unlearned = [layer for layer in layers if layer.moves() and layer.name not in learned]
         record["nearest"] = [layer.name for layer in unlearned if layer.nearest()]

@@ -56,7 +56,7 @@ def run(arguments: argparse.Namespace) -> None:
             companions = artifacts.copy_existing(job.weights, job.out, protocol.COMPANIONS)
             state.publish(job.out, companions, **facts)
             record = {"blocks": records, "environment": provenance.environment(device)}
-            artifacts.write_json(job.out / "record.json", record)
+            artifacts.write_formatted(job.out / "record.json", record)
 
 
 def _prepared(job: ReconstructJob, device: torch.device) -> tuple[Reconstruction, torch.Tensor]:

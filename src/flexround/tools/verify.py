@@ -1,32 +1,39 @@
 """Compare every result of a scale with its manifest: name what is wrong, and which tables and figures it touches.
 
-So is the chain: an output says where it belongs and what it was made of, a table has the values of its evaluations.
+So is the chain: an output says where it belongs and what it was made of, a table is what its evaluations give.
 """
 
 import argparse
 import contextlib
 import functools
+import itertools
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from flexround.errors import FlexRoundError, InputError
 from flexround.io.artifacts import damages, read_formatted, read_json
 from flexround.regress import compare
-from flexround.results import cells, evaluated
+from flexround.results import cells, evaluated, grid, paper_numbers, table_csv
 from flexround.results.cells import Scope
 from flexround.results.evaluated import METRICS, PREDICTIONS
+from flexround.results.grid import Entry
+from flexround.results.paper_numbers import Key
+from flexround.results.render import html, latex
 from flexround.settings import outputs
 from flexround.settings.layout import Run
 from flexround.settings.load import load_params
 from flexround.settings.params import Params
 from flexround.settings.plan import Plan
+from flexround.settings.tables import Table
 from flexround.tools import cli
 
 KINDS = ("data", "checkpoints", "calibration", "quantized", "evaluated")
 LISTS = ("manifest.json", METRICS)  # hold the sha256 of the files beside them
-UNLISTED = {*LISTS, "record.json", ".snakemake_timestamp"}  # what a run and Snakemake say of it
+RECORD = "record.json"  # has the sha256 of its content
+UNLISTED = {*LISTS, RECORD, ".snakemake_timestamp"}  # what a run and Snakemake say of it
+CONTEST = {"status", "best", "rival", "lead", "lead_stderr", "p_value"}  # depend on other seeds or rows
 FAILED = 1
 
 parser = functools.partial(cli.parser, __doc__)
@@ -41,7 +48,7 @@ def run(arguments: argparse.Namespace) -> None:
         raise InputError(f"{root}: holds no results; make them (snakemake --cores all) or fetch them (make pull)")
     serves = served(plan)
     listed, problems = set[Path](), list[tuple[Path, str]]()
-    for path in [file for file in files if file.name in LISTS] + sorted(root.glob("gates/*/*.json")):
+    for path in [file for file in files if file.name in (*LISTS, RECORD)] + sorted(root.glob("gates/*/*.json")):
         try:
             problems += map(_problem, _damages(path, listed))
             problems += _broken(path)
@@ -76,6 +83,8 @@ def _damages(path: Path, listed: set[Path]) -> Iterator[InputError]:
     if path.name == METRICS:
         listed.add(path.with_name(PREDICTIONS))
         evaluated.compare(path, evaluated.read(path))
+    elif path.name == RECORD:
+        read_formatted(path)
     elif path.name in LISTS:
         manifest = read_formatted(path)
         yield from damages(path.parent, manifest)
@@ -85,7 +94,7 @@ def _damages(path: Path, listed: set[Path]) -> Iterator[InputError]:
 def _broken(path: Path) -> Iterator[tuple[Path, str]]:
     """Yield if a manifest, an evaluation or a gate belongs elsewhere, or other inputs of it lie there now."""
     content, place = read_json(path), path.parent if path.name in LISTS else path
-    if content.get("place") != str(place):
+    if path.name != RECORD and content.get("place") != str(place):
         yield path, f"says that its place is {content.get('place')}"
     for origin, hashes in content.get("inputs", {}).items():
         if _hashes(Path(origin)) not in (None, hashes):
@@ -112,27 +121,57 @@ def _hashes(origin: Path) -> Any:
 
 
 def untrue(root: Path, params: Params) -> Iterator[tuple[Path, str]]:
-    """Yield the tables below ``results/SCALE`` of which a cell isn't what its evaluations give, each with one cell.
+    """Yield the tables below ``results/SCALE`` that aren't what their evaluations give, each with one cell.
 
-    An evaluation that is wrong itself, or not here, says nothing of a table.
+    Yield also LaTeX and HTML that aren't what their CSV gives. An evaluation that is wrong itself says nothing of a
+    table. Rows of the user's own are not computed again, nor are the contests in which they take part.
     """
+    published = paper_numbers.load() if params.scale.shows.published else {}
     for table in params.tables.values():
-        path, seeds = root / f"{table.name}.csv", dict[str, int]()
-        if not table.groups or not path.exists():
+        path, known = root / f"{table.name}.csv", {*range(1, len(table.rows()) + 1)}
+        if not path.exists():
             continue
-        for entry in compare.read_entries(path):
-            seeds[entry.task] = max(seeds.get(entry.task, 1), entry.n_seeds or 0)
+        printed = {entry.key: entry for entry in compare.read_entries(path)}
+        rows = {key.row for key in printed} if table.groups else set[int]()
         with contextlib.suppress(InputError):
-            collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, root.parent))
-            found, printed = compare.of_cells(collected), compare.read_table(path)
-            wrong = [
-                key
-                for key in printed.keys() & found
-                if printed[key].value and found[key].value and printed[key] != found[key]
-            ]
-            for key in sorted(wrong)[:1]:
-                values = f"{printed[key].value}, its evaluations give {found[key].value}"
-                yield path, f"{key.metric} of row {key.row}, {key.column} is {values}"
+            found = _made(table, params, printed.values(), root.parent, published) if table.groups else {}
+            whole = rows <= known and all(
+                entry.value is not None and entry.status != "partial" for entry in printed.values()
+            )
+            for key, field, values in itertools.islice(_differences(printed, found, whole), 1):
+                yield path, f"{field} of {key.metric} of row {key.row}, {key.column} is {values}"
+        for suffix, render in {".tex": latex.render, ".html": html.render}.items() if rows == known else ():
+            file = path.with_suffix(suffix)
+            if file.exists() and file.read_bytes() != render(grid.load(path), table, params.scale).encode():
+                yield file, f"isn't what {path.name} gives"
+
+
+def _made(
+    table: Table, params: Params, printed: Iterable[Entry], results: Path, published: Mapping[Key, float]
+) -> dict[Key, Entry]:
+    """Return the entries of a table as its evaluations give them, of as many seeds as it was made with."""
+    seeds = dict[str, int]()
+    for entry in printed:
+        seeds[entry.task] = max(seeds.get(entry.task, 1), entry.n_seeds or 0)
+    collected = cells.collect(table, Scope(params.scale.name, params.recipes.recipes, seeds, results))
+    return {
+        entry.key: entry for entry in grid.read(table_csv.to_csv(collected, published, table, params.scale)).entries
+    }
+
+
+def _differences(
+    printed: Mapping[Key, Entry], found: Mapping[Key, Entry], whole: bool
+) -> Iterator[tuple[Key, str, str]]:
+    """Yield in which field a table isn't as found; of one that isn't ``whole`` neither status nor contests are."""
+    names = [name for name in Entry._fields if whole or name not in CONTEST]
+    for key, entry in found.items():
+        if key not in printed:
+            yield key, "value", f"missing, its evaluations give {entry.value or 'nothing'}"
+        elif printed[key].value is not None and entry.value is not None:
+            for name in names:
+                one, other = getattr(printed[key], name), getattr(entry, name)
+                if one != other:
+                    yield key, name, f"{one}, its evaluations give {'nothing' if other is None else other}"
 
 
 def _summary(root: Path, listed: set[Path], serves: dict[str, list[str]]) -> Iterator[str]:
