@@ -143,3 +143,10 @@ def test_results_are_of_one_file_until_it_is_gone(write, tmp_path):
     user_rows.claim("mine", str(tmp_path / "copy/one/mine.yaml"), tmp_path / "copy")
     Path(one).unlink()
     user_rows.claim("mine", other, tmp_path)
+
+
+@pytest.mark.parametrize("rule", ["{when: {recipe: b-flexrond}, set: {lr: 1.0e-3}}", "{when: {}, set: {lr: fast}}"])
+def test_rules_are_counted_from_the_users_file(write, rule):
+    path = write("mine.yaml", f"name: mine\nextends: mini\nhyper: [{rule[:-1]}, source: a test}}]\n")
+    with pytest.raises(SettingsError, match=r"hyper\.0\."):
+        load_params(str(path))

@@ -1,6 +1,8 @@
 """Read and validate ``params/``. No torch here: the Snakefile imports this."""
 
+import contextlib
 import os
+import re
 import sys
 from pathlib import Path
 from typing import Any
@@ -144,12 +146,32 @@ def load_params(scale: str, every_run: bool = True) -> Params:
         elif source.placed and not source.placed.exists():
             errors.append(f"{path}: sources.{name}: {source.placed} is missing")
     if errors or not (found and recipes and defaults and figures and pinned):
-        raise SettingsError("\n".join(errors))
+        raise SettingsError(_from_own_file(path, "\n".join(errors)))
     params = Params(found, recipes, defaults, pinned.root | own, {t.number: t for t in tables if t}, figures)
     _check_shown(params)
     if every_run:
-        checks.check(params)
+        try:
+            checks.check(params)
+        except SettingsError as error:
+            raise SettingsError(_from_own_file(path, str(error))) from error
     return params
+
+
+def _from_own_file(path: Path, text: str) -> str:
+    """Return the lines of an error with the places of a scale's rules counted from its own file, not its parents'."""
+    counts = dict[str, int]()
+    with contextlib.suppress(SettingsError):  # which the text has
+        content = read_yaml(path)
+        base = read_scale(content["extends"], (path,)) if "extends" in content else {}
+        counts = {key: len(base.get(key) or []) for key in checks.RULES if content.get(key)}
+
+    def counted(found: re.Match[str]) -> str:
+        number = int(found[2]) - counts.get(found[1], 0)
+        return f"{found[1]}.{number}" if number >= 0 else found[0]
+
+    rule = re.compile(rf"\b({'|'.join(checks.RULES)})\.(\d+)\b")
+    lines = text.splitlines()
+    return "\n".join(line if line.startswith("params/defaults") else rule.sub(counted, line) for line in lines)
 
 
 def _check_shown(params: Params) -> None:
