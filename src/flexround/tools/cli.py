@@ -23,6 +23,7 @@ def main(run: Callable[[argparse.Namespace], None], parser: argparse.ArgumentPar
     """Parse the command line and run a tool; a FlexRoundError ends it with exit code 2 and no traceback."""
     arguments = parser.parse_args()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s %(message)s", datefmt="%H:%M:%S")
+    logging.getLogger("onnx_ir").setLevel(logging.WARNING)  # it names each constant that an export replaces
     try:
         clone.check(flexround.__spec__, Path())
         run(arguments)
