@@ -75,7 +75,7 @@ def unchanged(model: nn.Module) -> Iterator[None]:
 
 
 def tensors(output: Any) -> list[Tensor]:
-    """Return the tensors in an output of any kind: a tuple, list, mapping or dataclass of such, or a tensor."""
+    """Return the tensors, any shape, in an output: a tuple, list, mapping or dataclass of such, or a tensor."""
     if isinstance(output, Tensor):
         return [output]
     if isinstance(output, Mapping):

@@ -98,7 +98,7 @@ class Trace(TorchDispatchMode):
         return made
 
     def number(self, tensor: Tensor) -> int:
-        """Make a tensor a new value."""
+        """Make a tensor, any shape, a new value; return its number."""
         self._alive.append(tensor)
         self._numbers[id(tensor)] = len(self._alive)
         return len(self._alive)

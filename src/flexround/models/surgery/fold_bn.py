@@ -1,6 +1,5 @@
 """Batch-norm folding: each batch norm becomes part of the convolution before it (Jacob et al. 2018, section 3.2)."""
 
-import copy
 import dataclasses
 import itertools
 from collections.abc import Mapping
@@ -72,9 +71,8 @@ def fold_as_traced(model: nn.Module, x: Tensor) -> tuple[dict[str, str], dict[st
     names = {module: name for name, module in model.named_modules()}
     folded, statistics = {}, {}
     for conv, norm in _pairs_in(trace):
-        if _may_fold(conv, norm):
-            statistics[names[conv.module]] = _fold(conv.module, norm.module)  # type: ignore[arg-type]
-            _neutralise(norm.module)  # type: ignore[arg-type]
+        if found := _tried(conv, norm):
+            statistics[names[conv.module]] = found
             folded[names[norm.module]] = names[conv.module]
     restructure(model, folded)
     return folded, statistics
@@ -122,19 +120,27 @@ def _pairs_in(trace: Trace) -> list[tuple[ModuleCall, ModuleCall]]:
     return pairs
 
 
-def _may_fold(conv: ModuleCall, norm: ModuleCall) -> bool:
-    """Whether a batch norm gives the same when it is folded into its convolution; both are called as they were."""
+def _tried(conv: ModuleCall, norm: ModuleCall) -> FoldedStatistics | None:
+    """Fold a batch norm if its output stays the same when it is called as it was; else return None, nothing changed."""
 
-    def output(convolution: nn.Module, following: nn.Module) -> Any:
-        x = convolution(*conv.arguments, **conv.keywords)
+    def output() -> Any:
+        x = conv.module(*conv.arguments, **conv.keywords)
         arguments, keywords = with_first(norm.arguments, norm.keywords, x)
-        return following(*arguments, **keywords)
+        return norm.module(*arguments, **keywords)
 
-    wanted = output(conv.module, norm.module)
-    pair = copy.deepcopy(conv.module), copy.deepcopy(norm.module)
-    _fold(*pair)  # type: ignore[arg-type]
-    _neutralise(pair[1])  # type: ignore[arg-type]
-    return outputs_apart(output(*pair), wanted) < CLOSE
+    wanted, layer, after = output(), conv.module, norm.module
+    assert isinstance(layer, nn.Conv2d)  # both for type checkers
+    assert isinstance(after, nn.BatchNorm2d)
+    weight, bias, eps = layer.weight.detach().clone(), layer.bias, after.eps
+    values = {name: value.detach().clone() for name, value in after.state_dict().items()}
+    statistics = _fold(layer, after)
+    _neutralise(after)
+    if outputs_apart(output(), wanted) < CLOSE:
+        return statistics
+    layer.weight.copy_(weight)
+    layer.bias, after.eps = bias, eps
+    after.load_state_dict(values)
+    return None
 
 
 def _pairs(model: nn.Module) -> dict[tuple[nn.Conv2d, nn.BatchNorm2d], tuple[str, str]]:
