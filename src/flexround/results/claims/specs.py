@@ -65,9 +65,7 @@ class Claims(Strict):
     """``params/claims.yaml``."""
 
     claims: dict[str, Claim]
-    equal_points: Positive = Field(
-        description="methods are equal if the interval of their margin is within +/- this"
-    )
+    equal_points: Positive = Field(description="methods are equal if the interval of their margin is within +/- this")
     equal_percent: Positive = Field(description="the same of metrics compared by their ratio, in percent of the other")
     examples: dict[str, dict[str, Count]] = Field(description="task -> metric -> test examples of the paper")
 
