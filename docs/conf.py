@@ -38,9 +38,12 @@ autodoc_default_options = {"members": True, "show-inheritance": True, "exclude-m
 autodoc_member_order = "bysource"
 autodoc_preserve_defaults = True
 napoleon_use_ivar = True
-# Nothing is asked of the network, so what other packages define has no link; nor have type variables, private classes
-# and functions in the place of one.
-nitpick_ignore_regex = [("py:.*", r"(?!flexround\.).*"), ("py:class", r".*\.([A-Z]|[a-z_]\w*|RootModel\[.*)")]
+# Sphinx asks no other site, so names of other packages have no link; nor have type variables, private classes,
+# functions instead of classes, and the errors, which the reference leaves out.
+nitpick_ignore_regex = [
+    ("py:.*", r"(?!flexround\.).*"),
+    ("py:class", r".*\.([A-Z]|[a-z_]\w*|RootModel\[.*)|flexround\.errors\..*"),
+]
 
 CONTENTS = """
 ```{toctree}

@@ -96,7 +96,7 @@ def _values(facts: dict[str, Any]) -> str:
 def reference() -> dict[str, str]:
     """Return a page for what is public in the package, one for each room, and one that lists them."""
     public = [f".. {_kind(name)}:: flexround.{name}" for name in flexround.PUBLIC]
-    public.append(".. autoclass:: flexround.library.card.Origin")  # what Quantized.origin is
+    public += [f".. autoclass:: flexround.library.{name}" for name in ("card.Origin", "probe.Input")]  # of Quantized
     pages = {"reference/flexround": f"# flexround\n\n{_directives(public)}"}
     for room, about in ROOMS.items():
         pages[f"reference/{room}"] = f"# {room}\n\n{about}.\n\n" + "\n".join(map(_module, _modules(room)))
