@@ -11,13 +11,16 @@ The method `arithmetic` is GPTQ's alone, on random inputs: moments, inverses, co
 
 import argparse
 import copy
+import ctypes
 import importlib
 import json
+import math
 import os
 import statistics
 import subprocess
 import sys
 import time
+from collections import deque
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +28,7 @@ import torch
 import transformers
 from torch import Tensor, nn
 
-LENGTH, EVALUATED = 256, 32
+LAYERS, SAMPLES, LENGTH, EVALUATED, ITERS = 6, 64, 256, 32, 50
 
 
 def load(path: Path, layers: int | None = None) -> tuple[nn.Module, Any]:
@@ -53,8 +56,7 @@ def perplexity(path: Path, part: nn.Module, ids: Tensor) -> float:
     """Return the perplexity on token ids, int64 (N, T), of the whole model with the quantized layers in it."""
     model, _ = load(path)
     model.load_state_dict(part.float().state_dict(), strict=False)
-    losses = [model(row[None], labels=row[None]).loss.item() for row in ids]
-    return float(torch.tensor(losses).mean().exp())
+    return math.exp(statistics.mean(model(row[None], labels=row[None]).loss.item() for row in ids))
 
 
 def ours(model: nn.Module, method: str, ids: Tensor, options: argparse.Namespace) -> nn.Module:
@@ -62,37 +64,34 @@ def ours(model: nn.Module, method: str, ids: Tensor, options: argparse.Namespace
     flexround = importlib.import_module("flexround")
     hyper: dict[str, Any] = {"batch": 2, "w_granularity": "group", "group_size": 64, "w_init": "minmax"}
     if method != "gptq":
-        rate = 1 / options.iters if method == "signround" else 2e-3
-        hyper |= {"fused": options.fused, "iters": options.iters, "lr": rate, "precision": options.precision}
-    made = flexround.quantize(model, ids, f"b-{method}-w4", progress=False, inplace=options.inplace, **hyper)
-    return made.model
+        hyper |= {"iters": ITERS, "lr": 1 / ITERS if method == "signround" else 2e-3}
+    return flexround.quantize(model, ids, f"b-{method}-w4", progress=False, inplace=options.inplace, **hyper).model
 
 
-def theirs(model: nn.Module, ids: Tensor, tokenizer: Any, options: argparse.Namespace) -> nn.Module:
-    """Quantize by auto-round; the loss of padded positions and its range of steps are its defaults."""
+def theirs(model: nn.Module, ids: Tensor, tokenizer: Any) -> nn.Module:
+    """Quantize by auto-round in float32."""
     rounded = importlib.import_module("auto_round").AutoRound(
         model,
         tokenizer,
         scheme={"bits": 4, "group_size": 64, "sym": False, "data_type": "int"},
-        iters=options.iters,
+        iters=ITERS,
         nsamples=len(ids),
         seqlen=LENGTH,
         batch_size=2,
         dataset=torch.utils.data.DataLoader(ids, batch_size=2),  # type: ignore[arg-type]
         device_map="cpu",
-        amp=options.precision == "bfloat16",
+        amp=False,
     )
     return rounded.quantize()[0]
 
 
 @torch.no_grad()
-def alone(model: Any, method: str, ids: Tensor) -> nn.Module:
-    """Run the arithmetic of GPTQ or one forward pass without the head."""
-    gptq = importlib.import_module("flexround.quant.gptq")
+def alone(model: Any, method: str, ids: Tensor, _: argparse.Namespace) -> nn.Module:
+    """Run the arithmetic of GPTQ, or one forward pass without the head."""
     if method == "pass":
-        for batch in ids.split(2):
-            model.model(batch)
+        deque(map(model.model, ids.split(2)), maxlen=0)
         return model
+    gptq = importlib.import_module("flexround.quant.gptq")
     for layer in model.model.layers:
         inputs = {size: torch.randn(1, 2 * LENGTH, size) for size in layer.mlp.up_proj.weight.shape}
         for readers in (["q_proj", "k_proj", "v_proj"], ["o_proj"], ["gate_proj", "up_proj"], ["down_proj"]):
@@ -104,37 +103,29 @@ def alone(model: Any, method: str, ids: Tensor) -> nn.Module:
     return model
 
 
-def spent() -> float:
-    """Return the CPU seconds of this process and of those that it waited for, such as compilers."""
-    return sum(getattr(os.times(), key) for key in ("user", "system", "children_user", "children_system"))
-
-
 def child(options: argparse.Namespace) -> dict[str, float]:
     """Measure one method in this process."""
     torch.set_num_threads(1)
-    model, tokenizer = load(options.model, options.layers)
-    calibration, held = rows(tokenizer, options.text, options.samples)
+    model, tokenizer = load(options.model, LAYERS)
+    calibration, held = rows(tokenizer, options.text, SAMPLES)
+    ctypes.CDLL(None).malloc_trim(0)
     Path("/proc/self/clear_refs").write_text("5")  # the peak counts from here
-    cpu, wall = spent(), time.perf_counter()
+    cpu, wall = sum(os.times()[:4]), time.perf_counter()  # compilers, which it waits for, count
     if options.child == "auto-round":
-        made = theirs(model, calibration, tokenizer, options)
-    elif options.child in ("arithmetic", "pass"):
-        made = alone(model, options.child, calibration)
+        made = theirs(model, calibration, tokenizer)
     else:
-        made = ours(model, options.child, calibration, options)
-    cpu, wall = spent() - cpu, time.perf_counter() - wall
-    status = dict(line.split(":", 1) for line in Path("/proc/self/status").read_text().splitlines())
-    peak = int(status["VmHWM"].split()[0]) / 1024
+        work = alone if options.child in ("arithmetic", "pass") else ours
+        made = work(model, options.child, calibration, options)
+    cpu, wall = sum(os.times()[:4]) - cpu, time.perf_counter() - wall
+    peak = int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) / 1024
     return {"cpu": cpu, "wall": wall, "peak": peak, "perplexity": perplexity(options.model, made, held)}
 
 
 def measured(python: str, method: str) -> dict[str, float]:
     """Run this file in a process of its own; return its figures."""
-    environment = os.environ | dict.fromkeys(("OMP_NUM_THREADS", "MKL_NUM_THREADS"), "1")
     command = [python, __file__, *sys.argv[1:], "--child", method]
-    done = subprocess.run(command, env=environment, capture_output=True, text=True, check=False)
-    if done.returncode:
-        raise SystemExit(done.stderr)
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
+    done = subprocess.run(command, env=environment, stdout=subprocess.PIPE, text=True, check=True)
     return json.loads(done.stdout.splitlines()[-1])
 
 
@@ -146,11 +137,6 @@ def main() -> None:
     parser.add_argument("--auto-round-python", help="without it ours alone are measured")
     parser.add_argument("--methods", nargs="+", default=["signround", "flexround", "gptq"])
     parser.add_argument("--repeats", type=int, default=3)
-    parser.add_argument("--layers", type=int, default=6)
-    parser.add_argument("--samples", type=int, default=64)
-    parser.add_argument("--iters", type=int, default=50)
-    parser.add_argument("--precision", choices=["float32", "bfloat16"], default="float32")
-    parser.add_argument("--fused", action="store_true", help="ours compile the fake quantization, as auto-round does")
     parser.add_argument("--inplace", action="store_true", help="ours change the model itself, as auto-round does")
     parser.add_argument("--child", help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -158,13 +144,12 @@ def main() -> None:
         print(json.dumps(child(options)))
         return
     methods = [*options.methods, *(["auto-round"] if options.auto_round_python else [])]
-    found: dict[str, list[dict[str, float]]] = {method: [] for method in methods}
-    for _ in range(options.repeats):
-        for method in methods:
-            python = options.auto_round_python if method == "auto-round" else sys.executable
-            found[method].append(measured(python, method))
-            print(method, found[method][-1], file=sys.stderr)
-    for method, runs in found.items():
+    pythons = {"auto-round": options.auto_round_python}
+    rounds = [
+        {each: measured(pythons.get(each, sys.executable), each) for each in methods} for _ in range(options.repeats)
+    ]
+    for method in methods:
+        runs = [found[method] for found in rounds]
         middle = {key: statistics.median(run[key] for run in runs) for key in runs[0]}
         print(method, " ".join(f"{key} {value:.2f}" for key, value in middle.items()))
 

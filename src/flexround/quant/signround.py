@@ -92,7 +92,7 @@ class AddRound(Formula):
         code = clip(rounded, low, high)
         lower = torch.eq(code, low, out=torch.empty_like(code)) if needs[3] or needs[4] else None
         inside = torch.eq(rounded, code, out=rounded)  # as numbers: CPUs are slow with masks
-        slope = torch.sub(code, u.mul_(inside), out=u)
+        slope = torch.addcmul(code, u, inside, value=-1, out=u)
         return code.mul_(step), step, inside, slope, lower
 
     @staticmethod
@@ -106,4 +106,4 @@ class AddRound(Formula):
             outside = scaled.sub_(grad_v)
             below = lower * outside
             grad_low, grad_high = below.sum_to_size(of_bound), outside.sub_(below).sum_to_size(of_bound)
-        return None, grad_v, slope.mul(grad).sum_to_size(of_step), grad_low, grad_high
+        return None, grad_v, torch.mul(grad, slope, out=scaled).sum_to_size(of_step), grad_low, grad_high

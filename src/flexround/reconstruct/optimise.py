@@ -45,11 +45,11 @@ class SignDescent(torch.optim.Optimizer):
 
     @torch.no_grad()
     def step(self, closure: None = None) -> None:  # type: ignore[override]
-        """Move all parameters, any shape, that have a gradient."""
+        """Move all parameters, any shape, that have a gradient, which becomes its sign."""
         for group in self.param_groups:
             for parameter in group["params"]:
                 if parameter.grad is not None:
-                    parameter.add_(parameter.grad.sign(), alpha=-group["lr"])
+                    parameter.add_(parameter.grad.sign_(), alpha=-group["lr"])
 
 
 @dataclasses.dataclass(frozen=True)
