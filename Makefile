@@ -25,7 +25,7 @@ help: ## show this list
 	@grep -E '^[a-z%/.-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 24
 
 # Bytecode is compiled once here: without it the first imports take far longer.
-$(INSTALLED): requirements.lock pyproject.toml
+$(INSTALLED): requirements.lock pyproject.toml setup.py src/flexround/quant/native/kernels.cpp
 	$(PYTHON) -c 'import sys; sys.exit(0 if (3, 11) <= sys.version_info < (3, 14) else "Python 3.11 to 3.13 is needed, this is " + sys.version)'
 	$(PYTHON) -m venv .venv
 	sed -n '/^uv==/,/# via/p' requirements.lock > .venv/uv.txt

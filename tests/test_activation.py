@@ -6,7 +6,7 @@ import toy
 from test_text_blocks import batch, cut, make
 
 from flexround.errors import SettingsError
-from flexround.quant.activation import ActivationQuantizer, TokenQuantizer, keep_mask, of_grid
+from flexround.quant.activation import ActivationQuantizer, Kept, TokenQuantizer, of_grid
 from flexround.quant.grid import MIN_STEP, Grid, Scheme
 from flexround.quant.search import initial_grid
 from flexround.reconstruct.codes import apply
@@ -38,6 +38,10 @@ def test_dropping_keeps_the_quantized_value_with_the_given_probability_unscaled(
     out = quantizer(torch.full((200, 500), 0.4, requires_grad=True)).detach()
     assert sorted(out.unique().tolist()) == pytest.approx([0.0, 0.4])
     assert (out == 0).float().mean().item() == pytest.approx(probability, abs=0.01)
+
+
+def keep_mask(like, probability, generator, kind):
+    return Kept.drawn(like.numel(), probability, generator).mask(like, kind)
 
 
 def largest_correlation(rows):

@@ -167,7 +167,7 @@ def test_every_rounding_has_the_gradients_of_its_own_value_in_all_it_learns(case
 def test_step_quantize_equals_the_plain_formula(masked, layout):
     x = randn(2, 3, 4, 5, dtype=torch.float64).contiguous(memory_format=layout).requires_grad_()
     step = torch.tensor(0.2, dtype=torch.float64, requires_grad=True)
-    kept = (randn(2, 3, 4, 5, seed=4) > 0).double() if masked else None
+    kept = randn(2, 3, 4, 5, seed=4) > 0 if masked else None
     quantized = clamp_open(PlainRound.apply(x / step), -4, 3) * step
     expected = quantized if kept is None else torch.where(kept > 0, quantized, x)
     out = StepQuantize.apply(x, step, -4.0, 3.0, kept, False)

@@ -30,6 +30,7 @@ def contents(*starts: str, files: tuple[str, ...] = ()) -> tuple[str, str]:
         files: other files of the project that the job reads, relative to the project.
     """
     modules = reach.closure(*starts)
+    files += tuple(str(_place(path)) for module in modules for path in module.sources)
     others = {name: (_sha256(name), _sha256(name)) for name in files}
     digests = {str(module.path): (module.sha256, module.digest) for module in modules} | others
     content = {"modules": [module.name for module in modules], "files": digests}

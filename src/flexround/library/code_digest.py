@@ -32,7 +32,9 @@ def fingerprint(work: Reconstruction, inputs: str) -> str:
             texts.append(_typed(base))
         else:
             starts.append(f"{base.__module__}:{base.__qualname__}")
-    code = sorted(module.digest for module in reach.closure(*starts)), texts
+    modules = reach.closure(*starts)
+    texts += [path.read_text() for module in modules for path in module.sources]
+    code = sorted(module.digest for module in modules), texts
     chosen = (work.recipe.model_dump_json(), work.hyper.model_dump_json(), work.seed_parts)
     names = {module: name for name, module in work.model.named_modules()}
     cut = [(block.name, [site_key(names, site) for site in block.sites]) for block in work.blocks]

@@ -1,11 +1,11 @@
 """Activation quantizers: an LSQ step (Esser et al. 2020) or a grid a token; random drops (QDrop, Wei et al. 2022)."""
 
 import dataclasses
+from typing import NamedTuple, Self
 
 import torch
 from torch import Tensor, nn
 
-from flexround.quant.formula import runs_compiled
 from flexround.quant.functions import StepQuantize
 from flexround.quant.grid import MIN_STEP, Grid, Scheme, clip, code_range, grid_from_range
 
@@ -48,22 +48,18 @@ class ActivationQuantizer(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the quantized activations, shape of ``x`` and, outside of autocast, its type."""
-        compiled = runs_compiled(x, self.fused)
-        if not compiled and x.dtype in (torch.float16, torch.bfloat16):
+        if not self.fused and x.dtype in (torch.float16, torch.bfloat16):
             quantized = self(x.float())  # codes need more digits than half precision has
             return quantized if torch.is_autocast_enabled(x.device.type) else quantized.to(x.dtype)
-        if self.generator is None or self.keep_probability >= 1:
-            kept = None
-        else:
-            kind = torch.uint8 if compiled else x.dtype  # truth values are slow, and bytes operation by operation
-            kept = keep_mask(x, self.keep_probability, self.generator, kind)
+        kept = None
+        if self.generator is not None and self.keep_probability < 1:
+            kept = Kept.drawn(x.numel(), self.keep_probability, self.generator)
         return self.quantize(x, kept)
 
-    def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
-        """Return the quantized ``x``, float32 of any shape, where ``kept`` (its shape) is one; None: everywhere."""
-        if not self.fused and kept is None and not torch.is_grad_enabled():
-            return (x / self.step()).round_().clamp_(self.low, self.high).mul_(self.step())
-        return StepQuantize.apply(x, self.step(), self.low, self.high, kept, self.fused)
+    def quantize(self, x: Tensor, kept: "Kept | None") -> Tensor:
+        """Return the quantized ``x``, float32 of any shape, where it is kept; None: everywhere."""
+        mask = kept.mask(x, torch.bool) if self.fused and kept is not None else kept
+        return StepQuantize.apply(x, self.step(), self.low, self.high, mask, self.fused)
 
 
 class TokenQuantizer(ActivationQuantizer):
@@ -86,12 +82,12 @@ class TokenQuantizer(ActivationQuantizer):
         """Return the range of the codes, with an empty step."""
         return self.grid
 
-    def quantize(self, x: Tensor, kept: Tensor | None) -> Tensor:
-        """Return the quantized ``x``, float32 (..., C), where ``kept`` (its shape) is one; the gradient passes."""
+    def quantize(self, x: Tensor, kept: "Kept | None") -> Tensor:
+        """Return the quantized ``x``, float32 (..., C), where it is kept; the gradient passes."""
         values = x.detach()
         grid = grid_from_range(values.amin(-1, keepdim=True), values.amax(-1, keepdim=True), self.scheme, True)
         moved = clip((values / grid.step).round_(), *grid.bounds) * grid.step - values
-        return x + (moved if kept is None else moved * kept)
+        return x + (moved if kept is None else moved * kept.mask(x, x.dtype))
 
 
 def of_grid(grid: Grid) -> ActivationQuantizer:
@@ -101,20 +97,35 @@ def of_grid(grid: Grid) -> ActivationQuantizer:
     return TokenQuantizer(Scheme((grid.qmax - grid.qmin).bit_length(), symmetric=grid.qmin < 0))
 
 
-def keep_mask(like: Tensor, probability: float, generator: torch.Generator, kind: torch.dtype) -> Tensor:
-    """Return a mask of type ``kind`` of ones (``probability`` in (0, 1), realised in steps of 1/256) and zeros.
+class Kept(NamedTuple):
+    """Random elements of a tensor, packed: a byte serves as many as their probability allows, eight for 1/2.
 
-    Shape and memory layout are those of ``like``: layouts that differ would make every use of it several times
-    slower. A random byte serves as many elements as the probability allows (eight for 1/2): ``torch.rand`` would cost
-    more than the quantizer.
+    Attributes:
+        bytes: uint8; plane p of them, the ``bits`` from p * ``bits`` on, is for the p-th part of the elements.
+        bits: of a byte for each element.
+        threshold: an element is kept whose bits, on top of a byte, are below it.
     """
-    bits = next(bits for bits in (1, 2, 4, 8) if bits == BYTE or (probability * 2**bits).is_integer())
-    planes, count, device = BYTE // bits, like.numel(), generator.device
-    size = -(-count // planes)
-    words = torch.empty(-(-size // BYTE), dtype=torch.int64, device=device)
-    words.random_(-(2**63), None, generator=generator)
-    shifts = torch.arange(0, BYTE, bits, dtype=torch.uint8, device=device).unsqueeze(1)
-    mask = torch.empty(planes, size, dtype=kind, device=device)
-    threshold = min(round(probability * 2**bits), 2**bits - 1) << (BYTE - bits)
-    torch.lt(words.view(torch.uint8)[:size] << shifts, threshold, out=mask)  # a shift leaves the lower bits on top
-    return mask.as_strided(like.shape, torch.empty_like(like, device="meta").stride())
+
+    bytes: Tensor
+    bits: int
+    threshold: int
+
+    @classmethod
+    def drawn(cls, count: int, probability: float, generator: torch.Generator) -> Self:
+        """Draw for so many elements, each with ``probability`` in (0, 1), realised in steps of 1/256.
+
+        ``torch.rand`` would cost more than the quantizer.
+        """
+        bits = next(bits for bits in (1, 2, 4, 8) if bits == BYTE or (probability * 2**bits).is_integer())
+        size = -(-count // (BYTE // bits))
+        words = torch.empty(-(-size // BYTE), dtype=torch.int64, device=generator.device)
+        words.random_(-(2**63), None, generator=generator)
+        threshold = min(round(probability * 2**bits), 2**bits - 1) << (BYTE - bits)
+        return cls(words.view(torch.uint8)[:size], bits, threshold)
+
+    def mask(self, like: Tensor, kind: torch.dtype) -> Tensor:
+        """Return ones and zeros of type ``kind``, with shape and memory layout of ``like``."""
+        shifts = torch.arange(0, BYTE, self.bits, dtype=torch.uint8, device=self.bytes.device).unsqueeze(1)
+        mask = torch.empty(len(shifts), len(self.bytes), dtype=kind, device=self.bytes.device)
+        torch.lt(self.bytes << shifts, self.threshold, out=mask)  # a shift leaves the lower bits on top
+        return mask.as_strided(like.shape, torch.empty_like(like, device="meta").stride())

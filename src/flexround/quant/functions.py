@@ -1,16 +1,20 @@
-"""The formulas of fake quantization with analytic gradients, few passes over memory each.
+"""The formulas of fake quantization with analytic gradients; ``native`` has those for a CPU in one pass over memory.
 
 All use the straight-through estimator: rounding has gradient 1, clipping passes it only where the *rounded* value lies
 within the bounds. Tests compare each with its plain formula in float64.
 """
 
 from collections.abc import Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from flexround.quant.formula import KERNEL, Formula, Gradients
+from flexround.quant import native
+from flexround.quant.formula import Formula, Gradients
 from flexround.quant.grid import Bound, clip
+
+KERNEL = 4  # dimensions of a convolution's weight
 
 
 class DivideRound(Formula):
@@ -23,6 +27,7 @@ class DivideRound(Formula):
     """
 
     multiplied = True
+    native = native.DivideRound
 
     @staticmethod
     def value(
@@ -41,27 +46,20 @@ class DivideRound(Formula):
         ``start``, the initial s1, and ``d1`` have the shape () or one number per channel, ``d2`` that of ``weight``;
         ``d3`` and ``d4`` are broadcast.
         """
-        s1 = start * d1.exp()
-        divisor = s1
-        for small in (d3, d4):  # the parts without S2 are combined first because they are small
-            if small is not None:
-                divisor = divisor * small.exp()
-        if d2 is not None:
-            divisor = d2.exp().mul_(divisor)
+        s1, divisor = native.scales(start, d1, d2, d3, d4)
         u = weight / divisor
         rounded = u.round()
         code = clip(rounded, low, high)
-        inside = torch.eq(rounded, code, out=rounded)
-        quantized = code.mul_(s1)
+        inside = rounded == code
+        quantized = code * s1
         slope = inside * s1 / divisor if needs[0] else None
-        return quantized, quantized, u.mul_(inside).mul_(-s1), slope
+        return quantized, quantized, u * inside * -s1, slope
 
     @staticmethod
     def gradients(
         grad: Tensor,
         needs: Sequence[bool],
         shapes: Sequence[torch.Size | None],
-        compiled: bool,
         quantized: Tensor,
         log_divisor: Tensor,
         slope: Tensor | None,
@@ -70,14 +68,10 @@ class DivideRound(Formula):
         _, _, shape1, shape2, shape3, shape4, *_ = shapes
         assert shape1 is not None
         grad_d = grad * log_divisor
-        if compiled:  # of all sums along the last dimension the compiler makes one pass; what is left to sum is small
-            rows = [_along_rows(grad_d, shape) for shape in (shape3, shape4)]
-            grad_d1 = _along_rows(grad_d + grad * quantized, shape1) if needs[2] else None
-        else:
-            # a convolution's kernel, (O, I, h, w) -> (O, I, 1, 1): all other sums are then over few numbers
-            outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == KERNEL else grad_d
-            rows = [None if shape is None else outer.sum_to_size(shape) for shape in (shape3, shape4)]
-            grad_d1 = (grad * quantized).sum_to_size(shape1) + outer.sum_to_size(shape1) if needs[2] else None
+        # a convolution's kernel, (O, I, h, w) -> (O, I, 1, 1): all other sums are then over few numbers
+        outer = grad_d.sum((2, 3), keepdim=True) if grad_d.ndim == KERNEL else grad_d
+        rows = [None if shape is None else outer.sum_to_size(shape) for shape in (shape3, shape4)]
+        grad_d1 = (grad * quantized).sum_to_size(shape1) + outer.sum_to_size(shape1) if needs[2] else None
         grad_w = None if slope is None else grad * slope
         return grad_w, None, grad_d1, None if shape2 is None else grad_d, *rows
 
@@ -89,6 +83,7 @@ class RectifiedSigmoidRound(Formula):
     """
 
     multiplied = True
+    native = native.RectifiedSigmoidRound
 
     @staticmethod
     def value(
@@ -99,19 +94,17 @@ class RectifiedSigmoidRound(Formula):
         h = stretch(sigmoid)
         code = h.add(floor)
         clipped = clip(code, low, high)
-        slope = stretch_slope(sigmoid, h).mul_(torch.eq(code, clipped, out=code)).mul_(step)
+        slope = stretch_slope(sigmoid, h) * (code == clipped) * step
         return clipped.mul_(step), slope
 
     @staticmethod
-    def gradients(grad: Tensor, needs: object, shapes: object, compiled: bool, slope: Tensor) -> Gradients:
+    def gradients(grad: Tensor, needs: object, shapes: object, slope: Tensor) -> Gradients:
         """Return the gradient of alpha, of its shape."""
         return (grad * slope,)
 
 
 class RoundingRegularizer(Formula):
     """AdaRound's Σ (1 - |2 h(α) - 1|^β), summed over all weights (Nagel et al. 2020, eq. 24)."""
-
-    elementwise = True
 
     @staticmethod
     def value(needs: Sequence[bool], alpha: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
@@ -124,7 +117,7 @@ class RoundingRegularizer(Formula):
         return total, power.mul_(centred.sign_()).mul_(stretch_slope(sigmoid, h)).mul_(-2 * beta)
 
     @staticmethod
-    def gradients(grad: Tensor, needs: object, shapes: object, compiled: bool, slope: Tensor) -> Gradients:
+    def gradients(grad: Tensor, needs: object, shapes: object, slope: Tensor) -> Gradients:
         """Return the gradient of alpha, of its shape."""
         return (grad * slope,)
 
@@ -139,8 +132,7 @@ def stretch(sigmoid: Tensor) -> Tensor:
 
 def stretch_slope(sigmoid: Tensor, h: Tensor) -> Tensor:
     """Return h'(α) = (ζ - γ) σ (1 - σ), 0 where h is saturated at 0 or 1; any shape, the same for all."""
-    open_interval = torch.ne(h, h.round(), out=torch.empty_like(h))
-    return torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1).mul_(ZETA - GAMMA).mul_(open_interval)
+    return torch.addcmul(sigmoid, sigmoid, sigmoid, value=-1) * (ZETA - GAMMA) * (h != h.round())
 
 
 class StepQuantize(Formula):
@@ -150,53 +142,32 @@ class StepQuantize(Formula):
     with u = x / Δ (Esser et al. 2020, eq. 3, without their gradient scale).
     """
 
-    elementwise = True
+    native = native.StepQuantize
 
     @staticmethod
     def value(
-        needs: Sequence[bool], x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Tensor | None
+        needs: Sequence[bool], x: Tensor, step: Tensor, low: Bound, high: Bound, kept: Any
     ) -> tuple[Tensor, Tensor, Tensor]:
         """Return x̂, ∂x̂/∂Δ inside the bounds and u, shape of ``x``, float32 if it is half precision.
 
-        ``step`` has the shape (); ``kept`` is a mask of the shape of ``x``, or None to keep everything.
+        ``step`` has the shape (); ``kept`` is a mask of the shape of ``x``, a ``Kept``, or None to keep everything.
         """
-        u = (x if x.itemsize >= SINGLE else x.float()) / step
-        code = u.round()
-        clip(code, low, high, out=code)
-        if kept is None:
-            slope = code - u
-            return code.mul_(step), slope, u
-        slope = code.sub_(u).mul_(kept)
-        return torch.addcmul(x, slope, step), slope, u
+        x = x if x.itemsize >= SINGLE else x.float()
+        mask = None if kept is None else kept if isinstance(kept, Tensor) else kept.mask(x, torch.bool)
+        u = (x if mask is None else x.where(mask, 0)) / step  # the gradient of 0 passes
+        code = clip(u.round(), low, high)
+        slope, quantized = code - u, code * step
+        quantized = quantized if mask is None else quantized.where(mask, x)
+        return quantized, slope, u
 
     @staticmethod
-    def gradients(
-        grad: Tensor, needs: Sequence[bool], shapes: object, compiled: bool, slope: Tensor, u: Tensor
-    ) -> Gradients:
+    def gradients(grad: Tensor, needs: Sequence[bool], shapes: object, slope: Tensor, u: Tensor) -> Gradients:
         """Return the gradients of x, of its shape, and of step, shape ()."""
-        if not compiled and grad.stride() != u.stride():
-            grad = torch.empty_like(u).copy_(grad)
-        # |code - u| <= 1/2 exactly where nothing was clipped: one pass instead of a mask, which CPUs are slow with
+        # |code - u| <= 1/2 exactly where nothing was clipped: one pass instead of a mask
         grad_x = torch.ops.aten.hardtanh_backward(grad, slope, -HALF, HALF)
-        grad_step = None
-        if needs[1] and compiled:
-            grad_step = (grad * slope + (grad - grad_x) * u).sum()
-        elif needs[1]:
-            grad_step = _dot(grad, slope) + _dot(grad - grad_x, u)
+        grad_step = (grad * slope + (grad - grad_x) * u).sum() if needs[1] else None
         return grad_x if needs[0] else None, grad_step
-
-
-def _along_rows(x: Tensor, shape: torch.Size | None) -> Tensor | None:
-    """Return ``x`` summed along its last dimension, if that is one number in ``shape``, else to all of ``shape``."""
-    if shape is None:
-        return None
-    return x.sum(-1, keepdim=True) if not shape or shape[-1] == 1 else x.sum_to_size(shape)
 
 
 HALF = 0.5 + 1e-6  # hardtanh's bounds are exclusive, and ties are inside
 SINGLE = 4  # bytes
-
-
-def _dot(a: Tensor, b: Tensor) -> Tensor:
-    """Return Σ a b of two dense tensors of equal layout."""
-    return torch.dot(a.as_strided((a.numel(),), (1,)), b.as_strided((b.numel(),), (1,)))

@@ -103,18 +103,17 @@ def nearest_codes(x: Tensor, grid: Grid) -> Tensor:
     """Round-to-nearest codes clamp(round(x / step), low, high); float tensor of whole numbers, shape of ``x``."""
     low, high = grid.bounds
     scaled = torch.div(x, grid.step).round_()
-    return clip(scaled, low, high, out=scaled)
+    return clip(scaled, low, high)
 
 
-def clip(x: Tensor, low: Bound, high: Bound, out: Tensor | None = None) -> Tensor:
+def clip(x: Tensor, low: Bound, high: Bound) -> Tensor:
     """Clip ``x``, any shape, to numbers or tensors; the gradient is 1 from ``low`` to ``high``, both included, else 0.
 
     ``torch.clamp`` has the gradient 0 at the bounds since PyTorch 2.15, and is 8 times slower with tensors on a CPU.
     """
-    if out is None and x.requires_grad and torch.is_grad_enabled():
+    if x.requires_grad and torch.is_grad_enabled():
         clipped = clip(x.detach(), low, high)
         return torch.where(x == clipped, x, clipped)
     if not isinstance(low, Tensor):
-        return torch.clamp(x, low, high, out=out)
-    clipped = torch.maximum(x, low, out=out)
-    return torch.minimum(clipped, high, out=clipped)
+        return torch.clamp(x, low, high)
+    return torch.minimum(torch.maximum(x, low), high)

@@ -90,13 +90,12 @@ class AddRound(Formula):
         u = weight / step
         rounded = (u + v).round_()
         code = clip(rounded, low, high)
-        lower = torch.eq(code, low, out=torch.empty_like(code)) if needs[3] or needs[4] else None
-        inside = torch.eq(rounded, code, out=rounded)  # as numbers: CPUs are slow with masks
-        slope = torch.addcmul(code, u, inside, value=-1, out=u)
-        return code.mul_(step), step, inside, slope, lower
+        lower = (code == low).to(u.dtype) if needs[3] or needs[4] else None
+        inside = (rounded == code).to(u.dtype)  # as numbers: CPUs are slow with masks
+        return code * step, step, inside, torch.addcmul(code, u, inside, value=-1), lower
 
     @staticmethod
-    def gradients(grad: Tensor, needs: object, shapes: Sequence[Any], compiled: bool, *kept: Any) -> Gradients:
+    def gradients(grad: Tensor, needs: object, shapes: Sequence[Any], *kept: Any) -> Gradients:
         """Return the gradients of v, step, low and high, each of its own shape; the weight has none."""
         step, inside, slope, lower = kept
         _, _, of_step, of_bound, _ = shapes
@@ -106,4 +105,4 @@ class AddRound(Formula):
             outside = scaled.sub_(grad_v)
             below = lower * outside
             grad_low, grad_high = below.sum_to_size(of_bound), outside.sub_(below).sum_to_size(of_bound)
-        return None, grad_v, torch.mul(grad, slope, out=scaled).sum_to_size(of_step), grad_low, grad_high
+        return None, grad_v, (grad * slope).sum_to_size(of_step), grad_low, grad_high

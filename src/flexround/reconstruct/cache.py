@@ -9,7 +9,8 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from flexround.quant.activation import keep_mask
+from flexround.quant import native
+from flexround.quant.activation import Kept
 
 log = logging.getLogger(__name__)
 
@@ -174,10 +175,8 @@ class Batches:
         if batch is None:
             self._batches = self._drawn_ahead()
             batch = next(self._batches)
-        x, target = (self._rows(tensor, *batch).float() for tensor in (self.quantized, self.target))
-        if self.keep < 1:
-            full = self._rows(self.full, *batch).float()
-            x = torch.lerp(full, x, keep_mask(x, self.keep, self.masks, x.dtype))
+        target = self._rows(self.target, *batch).float()
+        x = self._mixed(*batch) if self.keep < 1 else self._rows(self.quantized, *batch).float()
         return x, target, None if self.mask is None else self._rows(self.mask, *batch)
 
     def _drawn_ahead(self) -> Iterator[tuple[Tensor, Tensor, int | None]]:
@@ -196,6 +195,17 @@ class Batches:
         if self.replacement:
             return torch.randint(count, (self.size,), generator=self.rows, device="cpu")
         return torch.randperm(count, generator=self.rows, device="cpu")[: self.size]
+
+    def _mixed(self, host: Tensor, there: Tensor, length: int | None) -> Tensor:
+        """Return rows (B, ...) of which each element is the quantized one with the probability ``keep``."""
+        order = order_of(self.quantized)
+        if length is None and order == order_of(self.full) and native.fits(self.full, self.quantized):
+            shape = [self.quantized.shape[dim] for dim in order]
+            full, x = (each.permute(order).flatten(1) for each in (self.full, self.quantized))
+            kept = Kept.drawn(len(host) * x.shape[1], self.keep, self.masks)
+            return from_memory(torch.ops.flexround.mix_rows(full, x, host, *kept).view(-1, *shape[1:]), order)
+        full, x = (self._rows(each, host, there, length).float() for each in (self.full, self.quantized))
+        return torch.lerp(full, x, Kept.drawn(x.numel(), self.keep, self.masks).mask(x, x.dtype))
 
     def _rows(self, tensor: Tensor, host: Tensor, there: Tensor, length: int | None) -> Tensor:
         if tensor.device.type != self.masks.device.type:

@@ -13,6 +13,7 @@ from flexround.errors import NumericalError, SettingsError
 from flexround.machine.precision import tensor_float
 from flexround.models.blocks import Block, identity
 from flexround.models.surgery import attach
+from flexround.quant import native
 from flexround.quant.activation import ActivationQuantizer
 from flexround.quant.formula import compiler_works
 from flexround.quant.grid import Grid, Scheme, in_groups, nearest_codes
@@ -24,7 +25,7 @@ from flexround.reconstruct.inputs import LayerInputs, ends, unquantized
 from flexround.reconstruct.optimise import ParameterGroup, Penalty, ReconstructionError, optimise
 from flexround.reconstruct.reconstruction import End, Reconstruction
 
-ERROR_SAMPLES = 256  # rows on which RTN, soft and hard errors are compared
+ERROR_SAMPLES = 32  # rows on which RTN, soft and hard errors are compared
 SAME = 1e-5  # of a step: how little it moves if nothing is learned
 LOSS_WINDOW = 10  # iterations averaged for the loss before and after
 
@@ -175,10 +176,11 @@ class Phase:
             for step in quantizer.parameters():
                 step.requires_grad_(False)
                 step.grad = None
-        facts = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
+        facts: dict[str, Any] = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
         facts["iterations"] = len(losses)
-        if hyper.fused and not self.steps_alone:
-            facts["fused"] = bool(compiled)
+        if not self.steps_alone:
+            cpu = job.device.type == "cpu" and native.built()
+            facts["kernels"] = "compiled" if compiled else "native" if cpu else "plain"
         return facts, idle
 
     def learns(self, index: int) -> bool:

@@ -79,6 +79,11 @@ class Module:
         for node in tree.body:
             self._read(node)
 
+    @property
+    def sources(self) -> list[Path]:
+        """The C++ files that a package is built of."""
+        return sorted(self.path.parent.glob("*.cpp")) if self.path.name == "__init__.py" else []
+
     @functools.cached_property
     def digest(self) -> str:
         """The sha256 of the syntax tree without docstrings."""

@@ -211,9 +211,8 @@ class Hyper(Strict):
         description="activations are kept in; between blocks"
     )
     fused: bool = Field(
-        description="fake quantization is compiled; by torch.compile, to one pass over memory each way; it needs a C++ "
-        "compiler, on GPUs Triton, and without one a line in the log says so and it runs as with false; for blocks of "
-        "large matrices and for GPUs that wait for launches"
+        description="on a GPU, torch.compile makes one pass over memory of each fake quantization; without Triton a "
+        "line in the log says so and it runs as with false; for large matrices and for GPUs that wait for launches"
     )
     # steps of the activations (specification 6.1, 6.2)
     a_iters: Iterations = Field(description="activations: iterations of a block; B: for the steps, after all weights")

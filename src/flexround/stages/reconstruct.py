@@ -16,6 +16,7 @@ from flexround.io import artifacts, resume
 from flexround.jobs.reconstruct import ReconstructJob
 from flexround.machine import provenance
 from flexround.machine.devices import lease
+from flexround.quant import native
 from flexround.reconstruct import cache, network
 from flexround.reconstruct.engine import left, reconstruct
 from flexround.reconstruct.preflight import preflight
@@ -32,6 +33,8 @@ def run(arguments: argparse.Namespace) -> None:
     log.info("%s: %s", job.run, job.hyper.model_dump_json())
     weights, samples = provenance.inputs(job.weights, verify=False), provenance.inputs(job.samples)
     with lease(arguments.gpus, arguments.jobs_per_gpu) as device:
+        if device.type == "cpu" and not native.built():
+            raise InputError("the native kernels are not built: run make install where there is a C++ compiler")
         work, x = _prepared(job, device)
         directory = arguments.state / str(job.run)
         gpu_bytes = cache.limit(device, arguments.gpu_cache_mb, arguments.jobs_per_gpu)
