@@ -59,7 +59,7 @@ class ActivationQuantizer(nn.Module):
     def quantize(self, x: Tensor, kept: "Kept | None") -> Tensor:
         """Return the quantized ``x``, float32 of any shape, where it is kept; None: everywhere."""
         mask = kept.mask(x, torch.bool) if self.fused and kept is not None else kept
-        return StepQuantize.apply(x, self.step(), self.low, self.high, mask, self.fused)
+        return StepQuantize.of(x, self.step(), self.low, self.high, mask, compiled=self.fused)
 
 
 class TokenQuantizer(ActivationQuantizer):

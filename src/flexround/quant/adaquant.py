@@ -22,7 +22,7 @@ class AdaQuant(Rounding):
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊(W + V) / s1⌉, clipped to the grid, shape of ``weight``."""
         scales = self.grid.step, self.d1, None, None, None
-        return DivideRound.apply(weight + self.v, *scales, self.low, self.high, self.fused)
+        return DivideRound.of(weight + self.v, *scales, self.low, self.high, compiled=self.fused)
 
     def step(self) -> Tensor:
         return self.grid.step * self.d1.detach().exp()

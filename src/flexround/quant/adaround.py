@@ -28,7 +28,7 @@ class AdaRound(Rounding):
     def forward(self, weight: Tensor) -> Tensor:
         """Return the soft Ŵ, shape of ``weight``, which itself is not read: its floor was taken at the start."""
         inputs = self.alpha, self.floor, self.grid.step, self.low, self.high
-        return RectifiedSigmoidRound.apply(*inputs, self.fused)
+        return RectifiedSigmoidRound.of(*inputs, compiled=self.fused)
 
     @torch.no_grad()
     def codes(self, weight: Tensor) -> Tensor:
@@ -38,4 +38,4 @@ class AdaRound(Rounding):
     def regularizer(self, beta: float) -> Tensor:
         """Return the scalar Σ (1 - |2 h(α) - 1|^β)."""
         exponent = torch.tensor(beta, device=self.alpha.device) if self.fused else beta
-        return RoundingRegularizer.apply(self.alpha, exponent, self.fused)
+        return RoundingRegularizer.of(self.alpha, exponent, compiled=self.fused)

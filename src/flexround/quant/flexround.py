@@ -49,7 +49,7 @@ class FlexRound(Rounding):
 
     def forward(self, weight: Tensor) -> Tensor:
         """Return s1 ⌊W / (s1 ⊙ S2 ⊙ s3 ⊙ s4)⌉, clipped to the grid, shape of ``weight``."""
-        return DivideRound.apply(weight, self.grid.step, *self.logs(), self.low, self.high, self.fused)
+        return DivideRound.of(weight, self.grid.step, *self.logs(), self.low, self.high, compiled=self.fused)
 
     def logs(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
         """Return (ln (s1 / initial s1), ln S2, ln s3, ln s4), shapes of ``grid.step``, the weight and channels."""

@@ -23,7 +23,7 @@ log = logging.getLogger(__name__)
 class Formula(Function):
     """A function of tensors, numbers and Nones; a subclass says what its value and its gradients are.
 
-    ``apply(*inputs, compiled)`` returns the value, differentiable. Compiled it takes tensors and Nones alone: numbers
+    ``of(*inputs, compiled)`` returns the value, differentiable. Compiled it takes tensors and Nones alone: numbers
     would be compiled in.
 
     Attributes:
@@ -33,13 +33,19 @@ class Formula(Function):
             a gradient.
         gradients: ``(grad, needs, shapes, *kept)`` -> the gradients of the first inputs, each of its own shape; the
             others have none. ``shapes`` are those of the inputs, ``kept`` is what ``value`` returned behind the value.
-        native: a class with the same two, and ``fits(*inputs)``, which says whether it takes these; or None.
+        native: ``(*inputs)`` -> the value, differentiable, or None if there is no kernel for the inputs.
     """
 
     multiplied: ClassVar[bool] = False
     value: ClassVar[Callable[..., tuple[Any, ...]]]
     gradients: ClassVar[Callable[..., Gradients]]
-    native: ClassVar[Any] = None
+    native: ClassVar[Callable[..., Tensor | None]] = staticmethod(lambda *_: None)
+
+    @classmethod
+    def of(cls, *inputs: Any, compiled: bool = False) -> Tensor:
+        """Return the value, of any shape."""
+        found = None if compiled else cls.native(*inputs)
+        return cls.apply(*inputs, compiled) if found is None else found
 
     @staticmethod
     def forward(ctx: Any, *given: Any) -> Tensor:
@@ -51,11 +57,9 @@ class Formula(Function):
             kind = _product_type(inputs[0]) if formula.multiplied else torch.float32
             value, kept = _compiled(_valued(formula))(kind, *_plain(inputs)), inputs
         else:
-            way = formula.native if formula.native and formula.native.fits(*inputs) else formula
-            ctx.gradients = way.gradients
-            value, *kept = way.value(ctx.needs_input_grad, *inputs)
-        ctx.save_for_backward(*(one if isinstance(one, Tensor) else None for one in kept))
-        ctx.numbers = [None if isinstance(one, Tensor) else one for one in kept]
+            ctx.gradients = formula.gradients
+            value, *kept = formula.value(ctx.needs_input_grad, *inputs)
+        ctx.save_for_backward(*kept)
         return value
 
     @staticmethod
@@ -63,8 +67,7 @@ class Formula(Function):
     def backward(ctx: Any, grad: Tensor) -> Gradients:
         """Return the gradients of all inputs, each of its own shape."""
         needs = ctx.needs_input_grad
-        kept = (number if one is None else one for one, number in zip(ctx.saved_tensors, ctx.numbers, strict=True))
-        found = ctx.gradients(grad, needs, ctx.shapes, *kept)
+        found = ctx.gradients(grad, needs, ctx.shapes, *ctx.saved_tensors)
         return *found, *[None] * (len(needs) - len(found))
 
 

@@ -27,7 +27,7 @@ class DivideRound(Formula):
     """
 
     multiplied = True
-    native = native.DivideRound
+    native = staticmethod(native.divide_round)
 
     @staticmethod
     def value(
@@ -46,7 +46,10 @@ class DivideRound(Formula):
         ``start``, the initial s1, and ``d1`` have the shape () or one number per channel, ``d2`` that of ``weight``;
         ``d3`` and ``d4`` are broadcast.
         """
-        s1, divisor = native.scales(start, d1, d2, d3, d4)
+        divisor = s1 = start * d1.exp()
+        for small in (d3, d4):  # first, because they are small
+            divisor = divisor if small is None else divisor * small.exp()
+        divisor = divisor if d2 is None else d2.exp().mul_(divisor)
         u = weight / divisor
         rounded = u.round()
         code = clip(rounded, low, high)
@@ -83,7 +86,7 @@ class RectifiedSigmoidRound(Formula):
     """
 
     multiplied = True
-    native = native.RectifiedSigmoidRound
+    native = staticmethod(native.sigmoid_round)
 
     @staticmethod
     def value(
@@ -142,7 +145,7 @@ class StepQuantize(Formula):
     with u = x / Δ (Esser et al. 2020, eq. 3, without their gradient scale).
     """
 
-    native = native.StepQuantize
+    native = staticmethod(native.step_quantize)
 
     @staticmethod
     def value(

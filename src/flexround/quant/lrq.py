@@ -46,7 +46,7 @@ class LRQ(Rounding):
             product = torch.addmm(self.column, self.left, self.right)
         d2 = self.axes.undo_matrix(product, weight)
         scales = self.grid.step, self.d1, d2, self.row, None
-        return DivideRound.apply(weight, *scales, self.low, self.high, self.fused)
+        return DivideRound.of(weight, *scales, self.low, self.high, compiled=self.fused)
 
     def step(self) -> Tensor:
         return self.grid.step * self.d1.detach().exp()

@@ -44,9 +44,8 @@ class SignRound(Rounding):
         with torch.no_grad():  # signed descent steps over the bounds, which are no part of the formula
             self.v.clamp_(-LARGEST, LARGEST)
         step, zero_point = self._range()
-        return AddRound.apply(
-            weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point, self.fused
-        )
+        return AddRound.of(
+            weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point, compiled=self.fused)
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the learned step and zero point, shapes of the grid's, differentiable in ``ends``."""

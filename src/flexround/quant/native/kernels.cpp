@@ -3,12 +3,11 @@
 // Elements have the bits of the plain formulas, NaN too: nothing is contracted or reassociated. Sums run in fixed lanes
 // and chunks: neither the processor's vectors nor the number of threads changes a bit. Each loop is compiled for several
 // processors (target_clones), of which the loader chooses.
+#include <ATen/ATen.h>
+#include <ATen/ExpandUtils.h>
 #include <ATen/Parallel.h>
-#include <ATen/core/Tensor.h>
-#include <ATen/ops/empty.h>
-#include <ATen/ops/empty_like.h>
+#include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
-#include <algorithm>
 #include <array>
 #include <cmath>
 #include <vector>
@@ -19,11 +18,12 @@
 #define EVERY_CPU
 #endif
 #define INLINE inline __attribute__((always_inline))
-
 using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+using MaybeTensor = std::optional<Tensor>;
 using In = const float* __restrict;
 using Out = float* __restrict;
-using Bytes = const uint8_t* __restrict;
 
 constexpr int64_t LANES = 32, CHUNK = 8192;  // elements
 constexpr float STRETCH = 1.2f, LEAST = -0.1f;  // of AdaRound's rectified sigmoid
@@ -35,8 +35,18 @@ INLINE float clip(float x, float low, float high) {
   x = x < low ? low : x;  // NaN stays
   return x > high ? high : x;
 }
-INLINE float stretch(float sigmoid) { return clip(sigmoid * STRETCH + LEAST, 0, 1); }
-INLINE bool is_kept(uint8_t byte, int shift, int threshold) { return ((byte << shift) & 255) < threshold; }
+
+struct Grid {
+  float step, low, high;
+  INLINE float clipped(float code) const { return clip(code, low, high); }
+};
+
+// Which elements of a run are kept: those whose bits, on top of their byte, are below the threshold.
+struct Kept {
+  const uint8_t* bytes;
+  int shift, threshold;
+  INLINE bool operator[](int64_t i) const { return ((bytes[i] << shift) & 255) < threshold; }
+};
 
 // The sums over 0 <= i < n of the K numbers that `terms(i)` gives: of 16 in each lane, and of these in double precision.
 template <size_t K, class Terms> INLINE std::array<double, K> sums(int64_t n, const Terms& terms) {
@@ -57,79 +67,86 @@ template <size_t K, class Terms> INLINE std::array<double, K> sums(int64_t n, co
   return totals;
 }
 
-// Elements that are kept, as `Kept` of quant/activation.py has them: the bits of plane p, from p * bits on of each byte,
-// are those of the elements from p * size on.
+// `Kept` of quant/activation.py: the bits of plane p, from p * bits on of each byte, are for the elements from p * size on.
 struct Mask {
   const uint8_t* bytes;
   int64_t bits, threshold, count, planes, size, chunks;
 
-  Mask(const std::optional<Tensor>& kept, int64_t bits, int64_t threshold, int64_t count)
+  Mask(const MaybeTensor& kept, int64_t bits, int64_t threshold, int64_t count)
       : bytes(kept ? kept->const_data_ptr<uint8_t>() : nullptr), bits(bits), threshold(threshold), count(count),
         planes(kept ? 8 / bits : 1), size((count + planes - 1) / planes), chunks((size + CHUNK - 1) / CHUNK) {}
 
-  // Calls `run(chunk, first element, elements, their bytes, shift)` for chunks of one plane each.
+  // Calls `run(chunk, first element, elements, which are kept)` for chunks of one plane each.
   template <class Run> void each(const Run& run) const {
     at::parallel_for(0, planes * chunks, 4, [&](int64_t first, int64_t last) {
       for (int64_t chunk = first; chunk < last; ++chunk) {
         const int64_t plane = chunk / chunks, offset = chunk % chunks * CHUNK, start = plane * size + offset;
         const int64_t stop = std::min({count, (plane + 1) * size, start + CHUNK});
-        if (start < stop) run(chunk, start, stop - start, bytes + offset, int(plane * bits));
+        if (start < stop) run(chunk, start, stop - start, Kept{bytes + offset, int(plane * bits), int(threshold)});
       }
     });
   }
 };
 
-template <bool DROPS> EVERY_CPU void quantize(
-    In x, Out y, int64_t n, float step, float low, float high, Bytes bytes, int shift, int threshold) {
+template <bool DROPS> EVERY_CPU void quantize(In x, Out y, int64_t n, Grid grid, Kept kept) {
   for (int64_t i = 0; i < n; ++i) {
-    const float given = x[i], value = clip(std::nearbyint(given / step), low, high) * step;
-    y[i] = !DROPS || is_kept(bytes[i], shift, threshold) ? value : given;
+    const float given = x[i], value = grid.clipped(std::nearbyint(given / grid.step)) * grid.step;
+    y[i] = !DROPS || kept[i] ? value : given;
   }
 }
 
-Tensor step_quantize(
-    const Tensor& x, const Tensor& step, double low, double high, const std::optional<Tensor>& kept, int64_t bits,
-    int64_t threshold) {
-  Tensor y = at::empty_like(x);
-  Mask(kept, bits, threshold, x.numel()).each([&, s = *in(step)](int64_t, int64_t i, int64_t n, Bytes b, int shift) {
-    (kept ? quantize<true> : quantize<false>)(in(x) + i, out(y) + i, n, s, low, high, b, shift, threshold);
-  });
-  return y;
-}
-
 // Writes the gradient of x, returns that of the step. What is dropped counts as 0, whose gradient passes.
-template <bool DROPS> EVERY_CPU double step_gradients(
-    In grad, In x, Out grad_x, int64_t n, float step, float low, float high, Bytes bytes, int shift, int threshold) {
+template <bool DROPS> EVERY_CPU double step_gradients(In grad, In x, Out grad_x, int64_t n, Grid grid, Kept kept) {
   return sums<1>(n, [&](int64_t i) {
-    const float g = grad[i], given = x[i];
-    const float u = (!DROPS || is_kept(bytes[i], shift, threshold) ? given : 0.f) / step;
-    const float code = std::nearbyint(u), clipped = clip(code, low, high);
+    const float g = grad[i], given = x[i], u = (!DROPS || kept[i] ? given : 0.f) / grid.step;
+    const float code = std::nearbyint(u), clipped = grid.clipped(code);
     const bool outside = __builtin_islessgreater(code, clipped);  // false for NaN
     grad_x[i] = outside ? 0.f : g;
     return std::array{g * (clipped - (outside ? 0.f : u))};
   })[0];
 }
 
-std::tuple<Tensor, Tensor> step_quantize_backward(
-    const Tensor& grad, const Tensor& x, const Tensor& step, double low, double high, const std::optional<Tensor>& kept,
-    int64_t bits, int64_t threshold) {
-  Tensor grad_x = at::empty_like(x), grad_step = at::empty({}, step.options());
-  const Mask mask(kept, bits, threshold, x.numel());
-  std::vector<double> parts(mask.planes * mask.chunks);
-  mask.each([&, s = *in(step)](int64_t chunk, int64_t i, int64_t n, Bytes b, int shift) {
-    parts[chunk] = (kept ? step_gradients<true> : step_gradients<false>)(
-        in(grad) + i, in(x) + i, out(grad_x) + i, n, s, low, high, b, shift, threshold);
-  });
-  double total = 0;
-  for (const double part : parts) total += part;
-  *out(grad_step) = total;
-  return {grad_x, grad_step};
-}
+struct StepQuantize : torch::autograd::Function<StepQuantize> {
+  static Tensor forward(
+      AutogradContext* ctx, const Tensor& given, const Tensor& step, double low, double high, const MaybeTensor& kept,
+      int64_t bits, int64_t threshold) {
+    const Tensor x = given.is_non_overlapping_and_dense() ? given : given.contiguous();
+    Tensor y = at::empty_like(x);
+    const Grid grid{*in(step), float(low), float(high)};
+    const Mask mask(kept, bits, threshold, x.numel());
+    mask.each([&](int64_t, int64_t i, int64_t n, Kept some) {
+      (kept ? quantize<true> : quantize<false>)(in(x) + i, out(y) + i, n, grid, some);
+    });
+    ctx->save_for_backward({x, step, kept.value_or(Tensor())});
+    ctx->saved_data["numbers"] = std::vector<double>{low, high, double(bits), double(threshold)};
+    return y;
+  }
 
-EVERY_CPU void mix(In full, In other, Out y, int64_t n, Bytes bytes, int shift, int threshold) {
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const auto numbers = ctx->saved_data["numbers"].toDoubleVector();
+    const Tensor &x = saved[0], &step = saved[1];
+    const MaybeTensor kept = saved[2].defined() ? MaybeTensor(saved[2]) : std::nullopt;
+    const Tensor grad = grads[0].strides() == x.strides() ? grads[0] : at::empty_like(x).copy_(grads[0]);
+    Tensor grad_x = at::empty_like(x), grad_step = at::empty_like(step);
+    const Mask mask(kept, numbers[2], numbers[3], x.numel());
+    const Grid grid{*in(step), float(numbers[0]), float(numbers[1])};
+    std::vector<double> parts(mask.planes * mask.chunks);
+    mask.each([&](int64_t chunk, int64_t i, int64_t n, Kept some) {
+      parts[chunk] = (kept ? step_gradients<true> : step_gradients<false>)(
+          in(grad) + i, in(x) + i, out(grad_x) + i, n, grid, some);
+    });
+    double total = 0;
+    for (const double part : parts) total += part;
+    *out(grad_step) = total;
+    return {grad_x, grad_step, {}, {}, {}, {}, {}};
+  }
+};
+
+EVERY_CPU void mix(In full, In other, Out y, int64_t n, Kept kept) {
   for (int64_t i = 0; i < n; ++i) {
-    const float x = full[i], kept = other[i];
-    y[i] = is_kept(bytes[i], shift, threshold) ? kept : x;
+    const float x = full[i], quantized = other[i];
+    y[i] = kept[i] ? quantized : x;
   }
 }
 
@@ -138,88 +155,141 @@ Tensor mix_rows(
     const Tensor& full, const Tensor& other, const Tensor& rows, const Tensor& kept, int64_t bits, int64_t threshold) {
   const int64_t width = full.size(1), *index = rows.const_data_ptr<int64_t>();
   Tensor y = at::empty({rows.numel(), width}, full.options());
-  Mask(kept, bits, threshold, y.numel()).each([&](int64_t, int64_t start, int64_t n, Bytes b, int shift) {
-    for (int64_t i = start, stop = start + n; i < stop;) {
-      const int64_t at = index[i / width] * width + i % width, count = std::min(stop - i, width - i % width);
-      mix(in(full) + at, in(other) + at, out(y) + i, count, b + (i - start), shift, threshold);
-      i += count;
+  Mask(kept, bits, threshold, y.numel()).each([&](int64_t, int64_t i, int64_t n, Kept some) {
+    for (int64_t count; n > 0; i += count, n -= count, some.bytes += count) {
+      const int64_t at = index[i / width] * width + i % width;
+      count = std::min(n, width - i % width);
+      mix(in(full) + at, in(other) + at, out(y) + i, count, some);
     }
   });
   return y;
 }
 
-// Calls `run(row, its first element, elements, s1, low, high)` for the rows of a weight (R, K); the grid is (3, R).
-template <class Run> void for_rows(const Tensor& weight, const Tensor& grid, const Run& run) {
-  const int64_t count = weight.size(0), width = weight.size(1), some = 4 * CHUNK / std::max<int64_t>(1, width);
-  at::parallel_for(0, count, std::max<int64_t>(1, some), [&](int64_t row, int64_t last) {
-    const float* of = in(grid);
-    for (; row < last; ++row) run(row, row * width, width, of[row], of[count + row], of[2 * count + row]);
+// The dimensions of a weight whose rows have a step each: output channels, and their groups if `step` has them.
+int64_t dims(const Tensor& step) { return step.dim() > 2 && step.size(1) > 1 ? 2 : 1; }
+
+std::vector<int64_t> row_shape(const Tensor& weight, int64_t dims) {
+  std::vector<int64_t> shape(weight.dim(), 1);
+  std::copy_n(weight.sizes().begin(), dims, shape.begin());
+  return shape;
+}
+// s1 and the bounds of each row, (3, R).
+Tensor grids_of(const Tensor& weight, int64_t dims, const Tensor& step, const Tensor& low, const Tensor& high) {
+  const auto shape = row_shape(weight, dims);
+  return at::stack({step.expand(shape).reshape(-1), low.expand(shape).reshape(-1), high.expand(shape).reshape(-1)});
+}
+
+// Calls `run(row, its first element, elements, grid)` for the rows of a weight (R, K).
+template <class Run> void for_rows(const Tensor& weight, const Tensor& grids, const Run& run) {
+  const int64_t count = grids.size(1), width = weight.numel() / std::max<int64_t>(1, count);
+  const int64_t some = std::max<int64_t>(1, 4 * CHUNK / std::max<int64_t>(1, width));
+  at::parallel_for(0, count, some, [&](int64_t row, int64_t last) {
+    const float* of = in(grids);
+    for (; row < last; ++row) run(row, row * width, width, Grid{of[row], of[count + row], of[2 * count + row]});
   });
 }
 
-// The tensor that `run(first element, where to write it, elements, s1, low, high)` writes, row by row.
-template <class Run> Tensor by_rows(const Tensor& weight, const Tensor& grid, const Run& run) {
-  Tensor y = at::empty_like(weight);
-  for_rows(weight, grid, [&](int64_t, int64_t i, auto... row) { run(i, out(y) + i, row...); });
-  return y;
-}
-
-EVERY_CPU void divide(In w, In divisor, Out y, int64_t n, float step, float low, float high) {
-  for (int64_t i = 0; i < n; ++i) y[i] = clip(std::nearbyint(w[i] / divisor[i]), low, high) * step;
-}
-
-Tensor divide_round(const Tensor& w, const Tensor& divisor, const Tensor& grid) {
-  return by_rows(w, grid, [&](int64_t i, auto... row) { divide(in(w) + i, in(divisor) + i, row...); });
+EVERY_CPU void divide(In w, In divisor, Out y, int64_t n, Grid grid) {
+  for (int64_t i = 0; i < n; ++i) y[i] = grid.clipped(std::nearbyint(w[i] / divisor[i])) * grid.step;
 }
 
 // Writes the gradients of d2 = ln S2 and, if it is wanted, of the weight; returns the sums of the former and of grad * y.
 template <bool WEIGHT> EVERY_CPU std::array<double, 2> divide_gradients(
-    In grad, In w, In divisor, Out grad_d, Out grad_w, int64_t n, float step, float low, float high) {
+    In grad, In w, In divisor, Out grad_d, Out grad_w, int64_t n, Grid grid) {
   return sums<2>(n, [&](int64_t i) {
-    const float g = grad[i], d = divisor[i], u = w[i] / d, code = std::nearbyint(u), clipped = clip(code, low, high);
+    const float g = grad[i], d = divisor[i], u = w[i] / d, code = std::nearbyint(u), clipped = grid.clipped(code);
     const bool outside = __builtin_islessgreater(code, clipped);
-    if (WEIGHT) grad_w[i] = g * ((outside ? 0.f : step) / d);
-    const float slope = g * ((outside ? 0.f : u) * -step);
+    const float slope = g * ((outside ? 0.f : u) * -grid.step);
+    if (WEIGHT) grad_w[i] = g * ((outside ? 0.f : grid.step) / d);
     grad_d[i] = slope;
-    return std::array{slope, g * (clipped * step)};
+    return std::array{slope, g * (clipped * grid.step)};
   });
 }
 
-// The gradients of d2 and of the weight (the former again unless it is wanted), and the two sums of each row, (2, R).
-std::tuple<Tensor, Tensor, Tensor> divide_round_backward(
-    const Tensor& grad, const Tensor& w, const Tensor& divisor, const Tensor& grid, bool wanted) {
-  Tensor grad_d = at::empty_like(w), grad_w = wanted ? at::empty_like(w) : grad_d;
-  Tensor totals = at::empty({2, w.size(0)}, w.options());
-  for_rows(w, grid, [&](int64_t row, int64_t i, auto... rest) {
-    const auto found = (wanted ? divide_gradients<true> : divide_gradients<false>)(
-        in(grad) + i, in(w) + i, in(divisor) + i, out(grad_d) + i, out(grad_w) + i, rest...);
-    for (int k = 0; k < 2; ++k) out(totals)[k * w.size(0) + row] = found[k];
-  });
-  return {grad_d, grad_w, totals};
-}
+struct DivideRound : torch::autograd::Function<DivideRound> {
+  static Tensor forward(
+      AutogradContext* ctx, const Tensor& weight, const Tensor& start, const Tensor& d1, const MaybeTensor& d2,
+      const MaybeTensor& d3, const MaybeTensor& d4, const Tensor& low, const Tensor& high) {
+    const Tensor w = weight.contiguous(), s1 = start * d1.exp();
+    Tensor y = at::empty_like(w), divisor = s1;
+    for (const auto& small : {d3, d4})  // first, because they are small
+      if (small) divisor = divisor * small->exp();
+    divisor = (d2 ? d2->exp().mul_(divisor) : divisor.expand_as(w)).contiguous();
+    const Tensor grids = grids_of(w, dims(start), s1, low, high);
+    for_rows(w, grids, [&](int64_t, int64_t i, int64_t n, Grid grid) {
+      divide(in(w) + i, in(divisor) + i, out(y) + i, n, grid);
+    });
+    ctx->save_for_backward({w, divisor, grids, d1, d2.value_or(Tensor()), d3.value_or(Tensor()), d4.value_or(Tensor())});
+    return y;
+  }
 
-// The value s1 clamp(floor + h(alpha)), or its gradient in alpha times another one.
-template <bool GRADIENT> EVERY_CPU void soften(
-    In sigmoid, In floor, In grad, Out y, int64_t n, float step, float low, float high) {
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    const Tensor &w = saved[0], &divisor = saved[1], &grids = saved[2], grad = grads[0].contiguous();
+    const bool wanted = ctx->needs_input_grad(0);
+    Tensor grad_d = at::empty_like(w), grad_w = wanted ? at::empty_like(w) : Tensor();
+    Tensor totals = at::empty({2, grids.size(1)}, w.options());
+    for_rows(w, grids, [&](int64_t row, int64_t i, int64_t n, Grid grid) {
+      const auto found = (wanted ? divide_gradients<true> : divide_gradients<false>)(
+          in(grad) + i, in(w) + i, in(divisor) + i, out(grad_d) + i, out(wanted ? grad_w : grad_d) + i, n, grid);
+      for (int k = 0; k < 2; ++k) out(totals)[k * grids.size(1) + row] = found[k];
+    });
+    const auto rows = row_shape(w, grids.size(1) == w.size(0) ? 1 : 2);
+    const Tensor sums = totals[0].view(rows);
+    const auto small = [](const Tensor& x, const Tensor& like) { return at::sum_to(x, like.sizes()); };
+    variable_list found = {grad_w, {}, small(sums + totals[1].view(rows), saved[3]), {}, {}, {}, {}, {}};
+    if (saved[4].defined()) found[3] = grad_d;
+    if (saved[5].defined()) found[4] = small(sums, saved[5]);
+    if (saved[6].defined()) found[5] = small(grad_d.sum({2, 3}, true), saved[6]);  // over a kernel first
+    return found;
+  }
+};
+
+// s1 clamp(floor + h(alpha)), h(alpha) = clamp(1.2 sigmoid - 0.1, 0, 1); or its gradient in alpha times another one.
+template <bool GRADIENT> EVERY_CPU void soften(In sigmoid, In floor, In grad, Out y, int64_t n, Grid grid) {
   for (int64_t i = 0; i < n; ++i) {
-    const float sigma = sigmoid[i], h = stretch(sigma), code = h + floor[i], g = grad[i];
-    const bool moves = (h > 0) & (h < 1) & (code >= low) & (code <= high);
-    const float slope = moves ? g * ((sigma - sigma * sigma) * STRETCH * step) : 0.f;
-    y[i] = GRADIENT ? slope : clip(code, low, high) * step;
+    const float sigma = sigmoid[i], h = clip(sigma * STRETCH + LEAST, 0, 1), code = h + floor[i], g = grad[i];
+    const bool moves = (h > 0) & (h < 1) & (code >= grid.low) & (code <= grid.high);
+    const float slope = moves ? g * ((sigma - sigma * sigma) * STRETCH * grid.step) : 0.f;
+    y[i] = GRADIENT ? slope : grid.clipped(code) * grid.step;
   }
 }
 
-Tensor sigmoid_round(const Tensor& sigmoid, const Tensor& floor, const Tensor& grid, const std::optional<Tensor>& grad) {
-  return by_rows(sigmoid, grid, [&](int64_t i, auto... row) {
-    (grad ? soften<true> : soften<false>)(in(sigmoid) + i, in(floor) + i, in(grad ? *grad : sigmoid) + i, row...);
+Tensor softened(const Tensor& sigmoid, const Tensor& floor, const Tensor& grids, const MaybeTensor& grad) {
+  Tensor y = at::empty_like(sigmoid);
+  for_rows(sigmoid, grids, [&](int64_t, int64_t i, int64_t n, Grid grid) {
+    const float* g = grad ? in(*grad) : in(sigmoid);
+    (grad ? soften<true> : soften<false>)(in(sigmoid) + i, in(floor) + i, g + i, out(y) + i, n, grid);
   });
+  return y;
 }
 
+struct SigmoidRound : torch::autograd::Function<SigmoidRound> {
+  static Tensor forward(
+      AutogradContext* ctx, const Tensor& alpha, const Tensor& floor, const Tensor& step, const Tensor& low,
+      const Tensor& high) {
+    const Tensor sigmoid = alpha.contiguous().sigmoid(), whole = floor.contiguous();
+    const Tensor grids = grids_of(alpha, dims(step), step, low, high);
+    ctx->save_for_backward({sigmoid, whole, grids});
+    return softened(sigmoid, whole, grids, {});
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    const auto saved = ctx->get_saved_variables();
+    return {softened(saved[0], saved[1], saved[2], grads[0].contiguous()), {}, {}, {}, {}};
+  }
+};
+
 TORCH_LIBRARY(flexround, m) {
-  m.def("step_quantize", step_quantize);
-  m.def("step_quantize_backward", step_quantize_backward);
+  m.def("step_quantize", [](const Tensor& x, const Tensor& step, double low, double high, const MaybeTensor& kept,
+                            int64_t bits, int64_t threshold) {
+    return StepQuantize::apply(x, step, low, high, kept, bits, threshold);
+  });
   m.def("mix_rows", mix_rows);
-  m.def("divide_round", divide_round);
-  m.def("divide_round_backward", divide_round_backward);
-  m.def("sigmoid_round", sigmoid_round);
+  m.def("divide_round", [](const Tensor& weight, const Tensor& start, const Tensor& d1, const MaybeTensor& d2,
+                           const MaybeTensor& d3, const MaybeTensor& d4, const Tensor& low, const Tensor& high) {
+    return DivideRound::apply(weight, start, d1, d2, d3, d4, low, high);
+  });
+  m.def("sigmoid_round", [](const Tensor& alpha, const Tensor& floor, const Tensor& step, const Tensor& low,
+                            const Tensor& high) { return SigmoidRound::apply(alpha, floor, step, low, high); });
 }
