@@ -11,6 +11,7 @@ from flexround.quant.adaquant import AdaQuantFlexRound
 from flexround.quant.adaround import AdaRound
 from flexround.quant.flexround import FlexRound
 from flexround.quant.formula import Formula
+from flexround.quant.functions import RoundingRegularizer
 from flexround.quant.grid import Scheme, channel_range, grid_from_range
 from flexround.quant.lrq import LRQ
 from flexround.quant.rounding import Axes
@@ -61,6 +62,20 @@ def test_weights(rounding, kind, per_channel, monkeypatch):
     for mine, theirs in zip(gradients, others, strict=True):
         torch.testing.assert_close(mine, theirs, rtol=1e-4, atol=1e-4)
     assert len({*value[0].flatten().tolist()}) > 2
+
+
+@pytest.mark.parametrize("beta", [20.0, 2.0])
+def test_the_regularizer(beta, monkeypatch):
+    alpha = torch.nn.Parameter(3 * randn(70, 300))
+    runs = []
+    for threads in (1, 2):
+        torch.set_num_threads(threads)
+        runs.append((value := RoundingRegularizer.of(alpha, beta), *torch.autograd.grad(value, alpha)))
+    plain = RoundingRegularizer.apply(alpha, beta, False)
+    for value, gradient in runs:
+        torch.testing.assert_close(value, plain)
+        torch.testing.assert_close(gradient, *torch.autograd.grad(plain, alpha, retain_graph=True))
+    assert torch.equal(runs[0][0], runs[1][0])
 
 
 @pytest.mark.parametrize("probability", [1.0, 0.5, 0.3])

@@ -109,6 +109,8 @@ class RectifiedSigmoidRound(Formula):
 class RoundingRegularizer(Formula):
     """AdaRound's Σ (1 - |2 h(α) - 1|^β), summed over all weights (Nagel et al. 2020, eq. 24)."""
 
+    native = staticmethod(native.rounding_regularizer)
+
     @staticmethod
     def value(needs: Sequence[bool], alpha: Tensor, beta: float | Tensor) -> tuple[Tensor, Tensor]:
         """Return the sum, shape (), and its gradient, of the shape of ``alpha``."""

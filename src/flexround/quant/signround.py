@@ -45,7 +45,8 @@ class SignRound(Rounding):
             self.v.clamp_(-LARGEST, LARGEST)
         step, zero_point = self._range()
         return AddRound.of(
-            weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point, compiled=self.fused)
+            weight, self.v, step, self.grid.qmin - zero_point, self.grid.qmax - zero_point, compiled=self.fused
+        )
 
     def _range(self) -> tuple[Tensor, Tensor]:
         """Return the learned step and zero point, shapes of the grid's, differentiable in ``ends``."""

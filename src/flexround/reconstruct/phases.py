@@ -176,7 +176,10 @@ class Phase:
             for step in quantizer.parameters():
                 step.requires_grad_(False)
                 step.grad = None
-        facts: dict[str, Any] = {"loss_before": losses[:LOSS_WINDOW].mean().item(), "loss_after": losses[-LOSS_WINDOW:].mean().item()}
+        facts: dict[str, Any] = {
+            "loss_before": losses[:LOSS_WINDOW].mean().item(),
+            "loss_after": losses[-LOSS_WINDOW:].mean().item(),
+        }
         facts["iterations"] = len(losses)
         if not self.steps_alone:
             cpu = job.device.type == "cpu" and native.built()

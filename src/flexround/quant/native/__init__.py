@@ -62,6 +62,11 @@ def sigmoid_round(alpha: Tensor, floor: Tensor, step: Tensor, low: Bound, high: 
     return None
 
 
+def rounding_regularizer(alpha: Tensor, beta: float) -> Tensor | None:
+    """Return the sum, shape ()."""
+    return torch.ops.flexround.rounding_regularizer(alpha, beta) if fits(alpha) else None
+
+
 def _tensor(bound: Bound) -> Tensor:
     return bound if isinstance(bound, Tensor) else torch.tensor(bound)
 

@@ -10,6 +10,7 @@
 #include <torch/library.h>
 #include <array>
 #include <cmath>
+#include <numeric>
 #include <vector>
 
 #if defined(__x86_64__) && defined(__linux__) && !defined(__clang__)
@@ -136,9 +137,7 @@ struct StepQuantize : torch::autograd::Function<StepQuantize> {
       parts[chunk] = (kept ? step_gradients<true> : step_gradients<false>)(
           in(grad) + i, in(x) + i, out(grad_x) + i, n, grid, some);
     });
-    double total = 0;
-    for (const double part : parts) total += part;
-    *out(grad_step) = total;
+    *out(grad_step) = std::accumulate(parts.begin(), parts.end(), 0.0);
     return {grad_x, grad_step, {}, {}, {}, {}, {}};
   }
 };
@@ -245,13 +244,19 @@ struct DivideRound : torch::autograd::Function<DivideRound> {
   }
 };
 
-// s1 clamp(floor + h(alpha)), h(alpha) = clamp(1.2 sigmoid - 0.1, 0, 1); or its gradient in alpha times another one.
+// h(alpha) = clamp(1.2 sigmoid - 0.1, 0, 1) and its slope, 0 at both ends.
+INLINE float stretched(float sigmoid) { return clip(sigmoid * STRETCH + LEAST, 0, 1); }
+INLINE float slope_of(float sigmoid, float h) {
+  const float slope = (sigmoid - sigmoid * sigmoid) * STRETCH;
+  return h * (1 - h) > 0 ? slope : 0.f;
+}
+
+// s1 clamp(floor + h(alpha)), or its gradient in alpha times another one.
 template <bool GRADIENT> EVERY_CPU void soften(In sigmoid, In floor, In grad, Out y, int64_t n, Grid grid) {
   for (int64_t i = 0; i < n; ++i) {
-    const float sigma = sigmoid[i], h = clip(sigma * STRETCH + LEAST, 0, 1), code = h + floor[i], g = grad[i];
-    const bool moves = (h > 0) & (h < 1) & (code >= grid.low) & (code <= grid.high);
-    const float slope = moves ? g * ((sigma - sigma * sigma) * STRETCH * grid.step) : 0.f;
-    y[i] = GRADIENT ? slope : grid.clipped(code) * grid.step;
+    const float h = stretched(sigmoid[i]), code = h + floor[i], clipped = grid.clipped(code), g = grad[i];
+    const float slope = g * (slope_of(sigmoid[i], h) * grid.step);
+    y[i] = !GRADIENT ? clipped * grid.step : __builtin_islessgreater(code, clipped) ? 0.f : slope;
   }
 }
 
@@ -280,6 +285,40 @@ struct SigmoidRound : torch::autograd::Function<SigmoidRound> {
   }
 };
 
+EVERY_CPU void centre(In sigmoid, Out y, int64_t n) {
+  for (int64_t i = 0; i < n; ++i) y[i] = std::fabs(2 * stretched(sigmoid[i]) - 1);
+}
+
+// Replaces |c|^(beta - 1), c = 2 h - 1, by the slope of -|c|^beta in alpha; returns the sum of |c|^beta.
+EVERY_CPU double penalize(In sigmoid, Out power, int64_t n, float beta) {
+  return sums<1>(n, [&](int64_t i) {
+    const float h = stretched(sigmoid[i]), centred = 2 * h - 1, p = power[i];
+    power[i] = std::copysign(p, centred) * slope_of(sigmoid[i], h) * (-2 * beta);
+    return std::array{p * std::fabs(centred)};
+  })[0];
+}
+
+struct RoundingRegularizer : torch::autograd::Function<RoundingRegularizer> {
+  static Tensor forward(AutogradContext* ctx, const Tensor& alpha, double beta) {
+    const Tensor sigmoid = alpha.contiguous().sigmoid();
+    Tensor slope = at::empty_like(sigmoid), total = at::empty({}, alpha.options());
+    const Mask all({}, 1, 0, alpha.numel());
+    all.each([&](int64_t, int64_t i, int64_t n, Kept) { centre(in(sigmoid) + i, out(slope) + i, n); });
+    slope.pow_(beta - 1);
+    std::vector<double> parts(all.chunks);
+    all.each([&](int64_t chunk, int64_t i, int64_t n, Kept) {
+      parts[chunk] = penalize(in(sigmoid) + i, out(slope) + i, n, beta);
+    });
+    *out(total) = alpha.numel() - std::accumulate(parts.begin(), parts.end(), 0.0);
+    ctx->save_for_backward({slope});
+    return total;
+  }
+
+  static variable_list backward(AutogradContext* ctx, variable_list grads) {
+    return {ctx->get_saved_variables()[0] * grads[0], {}};
+  }
+};
+
 TORCH_LIBRARY(flexround, m) {
   m.def("step_quantize", [](const Tensor& x, const Tensor& step, double low, double high, const MaybeTensor& kept,
                             int64_t bits, int64_t threshold) {
@@ -292,4 +331,5 @@ TORCH_LIBRARY(flexround, m) {
   });
   m.def("sigmoid_round", [](const Tensor& alpha, const Tensor& floor, const Tensor& step, const Tensor& low,
                             const Tensor& high) { return SigmoidRound::apply(alpha, floor, step, low, high); });
+  m.def("rounding_regularizer", [](const Tensor& alpha, double beta) { return RoundingRegularizer::apply(alpha, beta); });
 }
