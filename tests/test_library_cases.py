@@ -112,13 +112,17 @@ class Merging(nn.Module):
 
 
 class Keeping(nn.Module):
-    """Keeps what it computes of a parameter in its first evaluation pass, as LeViT's attention does."""
+    """Keeps what it computes of a parameter until its mode is set, as LeViT's attention does."""
 
     def __init__(self):
         super().__init__()
         self.body, self.head, self.kept = nn.Linear(8, 8), nn.Linear(8, 4), {}
         self.table = nn.Parameter(torch.randn(3))
         self.register_buffer("index", torch.arange(8) % 3, persistent=False)
+
+    def train(self, mode=True):
+        self.kept.clear()
+        return super().train(mode)
 
     def forward(self, x):
         if "bias" not in self.kept:

@@ -132,7 +132,7 @@ def quantize(
             network = merged(model if inplace else _copied(model, inputs.x[:1]))
             _make_writable(network)
             fresh = probe.outline(network) if check else None
-            network = network.eval().to(where).requires_grad_(False)  # what it keeps of a call has no graph, either
+            network = network.eval().to(where)
             with _float32(network):
                 tried = f"{type(network).__name__}, compared with its blocks"
                 with hardware.enough(tried, "samples of smaller size"):
