@@ -111,6 +111,25 @@ class Merging(nn.Module):
         return self.head(self.body(x).relu())
 
 
+class Keeping(nn.Module):
+    """Keeps what it computes of a parameter until its mode is set, as LeViT's attention does."""
+
+    def __init__(self):
+        super().__init__()
+        self.body, self.head, self.kept = nn.Linear(8, 8), nn.Linear(8, 4), {}
+        self.table = nn.Parameter(torch.randn(3))
+        self.register_buffer("index", torch.arange(8) % 3, persistent=False)
+
+    def train(self, mode=True):
+        self.kept.clear()
+        return super().train(mode)
+
+    def forward(self, x):
+        if "bias" not in self.kept:
+            self.kept["bias"] = self.table[self.index]
+        return self.head(self.body(x).relu() + self.kept["bias"])
+
+
 def images(rows=8, size=16):
     return torch.randn(rows, 3, size, size, generator=torch.Generator().manual_seed(0))
 
@@ -123,6 +142,7 @@ NETWORKS = {
     "folds": (Folds, images),
     "views": (Views, images),
     "merging": (Merging, vectors),
+    "keeping": (Keeping, vectors),
     **{f"seen {kind}": (lambda kind=kind: Seen(*kind), vectors) for kind in ((0, 0), (0, 1), (1, 0), (1, 1))},
 }
 

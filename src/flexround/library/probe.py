@@ -103,11 +103,10 @@ def _machine(model: nn.Module) -> tuple[str, ...]:
     return kind, device, *map(str, facts), str(torch.get_num_threads())
 
 
-@torch.no_grad()
 def run(model: nn.Module, x: Tensor) -> Any:
     """Return what a model gives for ``x`` (N, ...), in evaluation mode and as a job computes; its buffers stay."""
     like = next((value for value in model.parameters()), x)
-    with precision.neutral(), precision.default(like.device), unchanged(model):
+    with precision.neutral(), torch.no_grad(), precision.default(like.device), unchanged(model):
         return model.eval()(x.to(like.device, like.dtype if x.is_floating_point() else x.dtype))
 
 
