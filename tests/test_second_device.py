@@ -27,6 +27,7 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 import flexround
 from flexround.io import artifacts, sources
 from flexround.mini import models
+from flexround.quant import native
 from flexround.reconstruct import cache, phases
 from flexround.reconstruct.reconstruction import Reconstruction
 from flexround.tasks.text import training
@@ -43,7 +44,8 @@ def apart(function, *arguments):
 
 
 def use(device):
-    """Have this process compute on a device by the kernels that the CPU has, too."""
+    """Have this process compute on a device by PyTorch's kernels, which the CPU has, too."""
+    native.fits = lambda *_: False
     generator, accelerator = Reconstruction.generator, training.Accelerator
     torch.set_num_threads(1)
 

@@ -199,12 +199,13 @@ class Batches:
     def _mixed(self, host: Tensor, there: Tensor, length: int | None) -> Tensor:
         """Return rows (B, ...) of which each element is the quantized one with the probability ``keep``."""
         order = order_of(self.quantized)
-        if length is None and order == order_of(self.full) and native.fits(self.full, self.quantized):
+        both = self.full, self.quantized
+        if length is None and order == order_of(self.full) and self.masks.device.type == "cpu" and native.fits(*both):
             shape = [self.quantized.shape[dim] for dim in order]
-            full, x = (each.permute(order).flatten(1) for each in (self.full, self.quantized))
+            full, x = (each.permute(order).flatten(1) for each in both)
             kept = Kept.drawn(len(host) * x.shape[1], self.keep, self.masks)
             return from_memory(torch.ops.flexround.mix_rows(full, x, host, *kept).view(-1, *shape[1:]), order)
-        full, x = (self._rows(each, host, there, length).float() for each in (self.full, self.quantized))
+        full, x = (self._rows(each, host, there, length).float() for each in both)
         return torch.lerp(full, x, Kept.drawn(x.numel(), self.keep, self.masks).mask(x, x.dtype))
 
     def _rows(self, tensor: Tensor, host: Tensor, there: Tensor, length: int | None) -> Tensor:

@@ -82,8 +82,7 @@ class LayerInputs:
     """The inputs of a layer, call by call, while the block is as it is; none if the block doesn't call it.
 
     An iteration runs the block batch by batch. It may call the layer once, several times or in some batches alone. The
-    first iteration records the calls of all layers, in one batch if each is called once; later ones end a batch at its
-    layer's last call.
+    first iteration records the calls of all layers; later ones end a batch at its layer's last call.
 
     Args:
         job: settings; its mask says which tokens count if ``mask_padding`` is set.
@@ -109,14 +108,11 @@ class LayerInputs:
         These lie as the weight's other axes do; groups is 1 but for grouped convolutions.
         """
         batches = slices(len(self.x), self.job.hyper.batch)
-        if len(self._read) != len(batches):
+        if not (recorded := len(self._read) == len(batches)):
             self._read.clear()
         for number, rows in enumerate(batches):
             mask = self.job.mask_of(rows)
-            found = self._given(rows, len(self._read[number][self.layer]) if self._read[number:] else None)
-            if number == 0 and all(len(self._read[0][layer]) == 1 for layer in attach.weight_layers(self.block)):
-                self._read += self._read[:1] * (len(batches) - len(self._read))  # no expert, nothing that is repeated
-            for given in found:
+            for given in self._given(rows, len(self._read[number][self.layer]) if recorded else None):
                 inputs = unfolded(self.layer, given.float())
                 if mask is not None and self.job.hyper.mask_padding and mask.numel() == inputs.shape[1]:
                     inputs = inputs[:, mask.flatten()]
