@@ -3,6 +3,7 @@
     python bench/speed.py                          # iterations; --rounding adaround: the arithmetic of BRECQ and QDrop
     python bench/speed.py search
     python bench/speed.py start
+    python bench/speed.py kernels --threads 1    # fake quantization of activations beside copying them
 
 Iterations are those of all units of the real torchvision networks at 64 px and of one layer of BERT-base at 128 tokens,
 batch 32, and of one LLaMA layer of hidden size 1024 at 256 tokens, batch 2. Weights are random; the time does not
@@ -38,6 +39,8 @@ from flexround.models import bert, llama, mobilenetv2, resnet, transformer
 from flexround.models.blocks import Block
 from flexround.models.surgery import attach
 from flexround.models.surgery.fold_bn import fold_batch_norm
+from flexround.quant.activation import Kept
+from flexround.quant.functions import StepQuantize
 from flexround.quant.grid import Scheme
 from flexround.quant.rounding import Rounding
 from flexround.quant.search import initial_grid, mean_error
@@ -49,6 +52,7 @@ from flexround.settings.load import load_params
 KEEP = 0.5
 LLAMA = Scheme(8, symmetric=False, axis=0)  # of the weights, as the paper has them; 4 bit symmetric else
 SCHEMES = {"llama": LLAMA, "llama-7b": LLAMA}
+SHAPES = (32, 96, 32, 32), (32, 144, 16, 16), (32, 384, 4, 4)  # of activations of a MobileNetV2
 HEAVY = {"llama-7b"}  # not run unless named
 Draw = Callable[[], tuple[Tensor, Tensor, Tensor | None]]
 
@@ -247,6 +251,19 @@ def search(device: torch.device) -> None:
     print(f"8 bit per channel, {count:.0f} M weights: {time.perf_counter() - start:.1f} s")
 
 
+def kernels(shape: tuple[int, ...], repeats: int) -> None:
+    """Print CPU ms of forward and backward with drops, native and operation by operation, and of copying x twice."""
+    x, grad, step = torch.randn(shape).requires_grad_(), torch.randn(shape), torch.tensor(0.13, requires_grad=True)
+    inputs = x, step, -8.0, 7.0, Kept.drawn(x.numel(), KEEP, torch.Generator().manual_seed(0))
+    calls: list[Callable[[], object]] = [
+        lambda: torch.autograd.grad(StepQuantize.of(*inputs), (x, step), grad),
+        lambda: torch.autograd.grad(StepQuantize.apply(*inputs, False), (x, step), grad),
+        lambda: (x.detach().clone(), grad.clone()),
+    ]
+    native, plain, copied = (1e3 * measure(call, repeats, x.device)[1].item() for call in calls)
+    print(f"{shape}: native {native:.2f} ms = {native / copied:.2f} x copying twice ({copied:.2f}); plain {plain:.2f}")
+
+
 PRELOADED = {
     "images": "flexround.mini.tasks.digits, flexround.mini.models, flexround.models.resnet",
     "texts": "flexround.tasks.glue.task, flexround.tasks.commonsense.task, flexround.models.transformer",
@@ -298,7 +315,7 @@ def start(repeats: int) -> None:
 def main() -> None:
     """Measure as the command line says."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("what", nargs="?", default="iterations", choices=["iterations", "search", "start"])
+    parser.add_argument("what", nargs="?", default="iterations", choices=["iterations", "search", "start", "kernels"])
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--repeats", type=int, default=7)
     parser.add_argument("--rounding", default="flexround", help="of params/recipes.yaml, or MODULE:CLASS")
@@ -318,6 +335,7 @@ def main() -> None:
             "iterations": lambda: iterations(given),
             "search": lambda: search(torch.device(given.device)),
             "start": lambda: start(given.repeats),
+            "kernels": lambda: [kernels(shape, given.repeats) for shape in SHAPES],
         }[given.what]()
 
 
