@@ -51,7 +51,7 @@ def bounds(metric: Metric) -> tuple[float, float]:
 
 CORRELATIONS = ("matthews", "pearson", "spearman")  # they can be negative
 PERCENT = (
-    *("top1", "top5", "acc", "acc_matched", "acc_mismatched", "f1", "em"),
+    *("top1", "top5", "top1_photographs", "top1_validation", "acc", "acc_matched", "acc_mismatched", "f1", "em"),
     *("boolq", "piqa", "hellaswag", "winogrande", "arc_easy", "arc_challenge", "openbookqa"),
     *("bleu", "unseen", "seen", "all", *CORRELATIONS),
 )

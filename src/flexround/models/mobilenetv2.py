@@ -1,5 +1,6 @@
 """torchvision's MobileNetV2 as blocks: stem, inverted residuals, last convolution, classifier."""
 
+import torch
 import torchvision
 from torch import nn
 
@@ -7,6 +8,15 @@ from flexround.models.blocks import Block, Site
 from flexround.models.groups import EqualizationGroup, groups_between_shortcuts, links
 
 mobilenet_v2 = torchvision.models.mobilenet_v2
+
+
+def folded(num_classes: int = 1000) -> torchvision.models.MobileNetV2:
+    """Return a MobileNetV2 without batch norms, whose convolutions have biases: the form with folded norms."""
+    model = mobilenet_v2(num_classes=num_classes, norm_layer=nn.Identity)
+    for module in model.modules():
+        if isinstance(module, nn.Conv2d):
+            module.bias = nn.Parameter(torch.zeros(module.out_channels))
+    return model
 
 
 def blocks(model: torchvision.models.MobileNetV2) -> list[Block]:

@@ -336,6 +336,9 @@ class Checkpoint(Strict):
     adapter: str | None = Field(
         None, description="row of params/sources.yaml: a LoRA adapter that is merged into the weights of `source`"
     )
+    parts: tuple[str, ...] = Field(
+        (), description="further rows of params/sources.yaml that the loader reads, which lie beside `source`"
+    )
     streamed: bool = Field(
         False,
         description="whether its weights are read block by block, from the safetensors of a directory, because they "
@@ -364,7 +367,7 @@ class Checkpoint(Strict):
     @property
     def sources(self) -> list[str]:
         """Return the rows of ``params/sources.yaml`` that it is made from."""
-        return [source for source in (self.source, self.adapter) if source]
+        return [source for source in (self.source, self.adapter, *self.parts) if source]
 
 
 class TaskSpec(Strict):

@@ -10,6 +10,8 @@ from flexround.settings.tables import Table
 METRICS = {
     "top1": "top-1",
     "top5": "top-5",
+    "top1_photographs": "top-1, photographs",
+    "top1_validation": "top-1, validation",
     "acc": "accuracy",
     "acc_matched": "matched",
     "acc_mismatched": "mismatched",

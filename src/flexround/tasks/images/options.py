@@ -53,6 +53,7 @@ class PhotographsOptions(ImageOptions):
     root: Path = Field(Path("photographs"), description="of photographs.tar and samples.tar, within the sources")
     classes: Count = Field(1000, description="there must be one image of each to calibrate on")
     val: Count = Field(1000, description="photographs expected")
+    more: int = Field(0, ge=0, le=50_000, description="images of ImageNet's validation set expected in validation.tar")
     size: Count = Field(224, description="side to which the central square of an image is resized")
 
 
@@ -74,13 +75,16 @@ class FinetuneSettings(Strict):
     seed: Seed = Field(0, description="of order, translations and dropout")
 
 
-def settings(options: type[ImageOptions], training: type[Strict] = FinetuneSettings) -> TaskSettings:
+PARTS = ("top1_photographs", "top1_validation")  # of all images that are evaluated
+
+
+def settings(options: type[ImageOptions], *parts: str) -> TaskSettings:
     """Return the settings of an image task, none of which holds out training images."""
-    return TaskSettings(options, training, lambda _: ("top1", "top5"), heldout=False)
+    return TaskSettings(options, FinetuneSettings, lambda _: ("top1", "top5", *parts), heldout=False)
 
 
 TASKS = {
     "ImageNet": settings(ImageNetOptions),
     "Cifar10": settings(Cifar10Options),
-    "Photographs": settings(PhotographsOptions),
+    "Photographs": settings(PhotographsOptions, *PARTS),
 }

@@ -1,26 +1,31 @@
 """Photographs with ImageNet's labels to evaluate on, and one image of each class of ImageNet to calibrate on.
 
-The photographs are those of the NIPS 2017 competition on adversarial images; ``images.csv`` has their labels.
+The photographs are those of the NIPS 2017 competition on adversarial images; ``images.csv`` has their labels. Images of
+ImageNet's validation set may follow them; both sets are easier than all 50,000.
 """
 
 import csv
 from collections.abc import Sequence
 from pathlib import Path, PurePosixPath
+from typing import Any
 
 import numpy as np
 
 from flexround.errors import InputError
 from flexround.tasks.images.arrays import ArrayTask, decoded, tar_files
 from flexround.tasks.images.folder import EXTENSIONS
-from flexround.tasks.images.options import PhotographsOptions
+from flexround.tasks.images.options import PARTS, PhotographsOptions
+from flexround.tasks.images.task import of_hits
 from flexround.tasks.images.transforms import central_square
+from flexround.tasks.protocol import Evaluation
 from flexround.tasks.text import files as text_files
 
 INDEX, NAME, LABEL = "images.csv", "ImageId", "TrueLabel"
+LIST = "dataset.txt"
 
 
 class Photographs(ArrayTask):
-    """The images of ``photographs.tar`` are what is evaluated, those of ``samples.tar`` what is calibrated on."""
+    """``photographs.tar`` and ``validation.tar`` are evaluated on, ``samples.tar`` is calibrated on."""
 
     options: PhotographsOptions
 
@@ -30,12 +35,23 @@ class Photographs(ArrayTask):
         return 3, self.options.size, self.options.size
 
     def prepare(self, out: Path, sources: Path) -> None:
-        """Decode both sets; what may be wrong with them, the readers say."""
+        """Decode all sets; what may be wrong with them, the readers say."""
         root, options = sources / self.options.root, self.options
         images, labels = read_samples(root / "samples.tar", options.classes, options.size)
         val_images, val_labels = read_photographs(root / "photographs.tar", options.classes, options.val, options.size)
+        if options.more:
+            more = read_validation(root / "validation.tar", options.classes, options.more, options.size)
+            val_images, val_labels = (np.concatenate(pair) for pair in zip((val_images, val_labels), more, strict=True))
         arrays = {"train_images": images, "train_labels": labels}
         self.save(out, arrays | {"val_images": val_images, "val_labels": val_labels})
+
+
+    def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
+        """Return top-1 and top-5 accuracy on all images, and top-1 of each of two sets."""
+        scores, count = super().evaluate(*arguments, **keywords).scores, self.options.val
+        if self.options.more:
+            scores |= dict(zip(PARTS, (scores["top1"][:count], scores["top1"][count:]), strict=True))
+        return of_hits(scores)
 
 
 def read_samples(path: Path, classes: int, size: int) -> tuple[np.ndarray, np.ndarray]:
@@ -73,6 +89,33 @@ def read_photographs(path: Path, classes: int, count: int, size: int) -> tuple[n
         raise InputError(f"{path}: {len(missing)} images are missing, the first is {missing[0]}; fetch it again")
     images = _squares(path, [(name, files[name]) for name, _ in rows], size)
     return images, np.array([label for _, label in rows], np.int64)
+
+
+def read_validation(path: Path, classes: int, count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Decode images of ImageNet's validation set, which ``dataset.txt`` in a tar lists with their labels.
+
+    Returns:
+        uint8 (count, size, size, 3) and int64 (count,).
+
+    Raises:
+        InputError: the tar, its list or an image is damaged, an image is missing, or there are not ``count``.
+    """
+    files = {PurePosixPath(name).name: content for name, content in tar_files(path).items()}
+    lines = enumerate(files.get(LIST, b"").decode(errors="replace").splitlines(), 1)
+
+    def row(line: str) -> tuple[str, bytes, int]:
+        place, label = line.split(", ")
+        if not 0 <= int(label) < classes:
+            raise ValueError(f"the label is {label}, not 0 to {classes - 1}")
+        name = PurePosixPath(place).name
+        return name, files[name], int(label)
+
+    records = [(f"{path}: {LIST}, line {number}", line) for number, line in lines]
+    rows = text_files.converted(path, records, row, "an image with its label")
+    if len(rows) != count:
+        raise InputError(f"{path}: {LIST} has {len(rows)} images instead of {count}; fetch the tar again")
+    images = _squares(path, [(name, content) for name, content, _ in rows], size)
+    return images, np.array([label for *_, label in rows], np.int64)
 
 
 def _rows(path: Path, index: bytes, classes: int) -> list[tuple[str, int]]:

@@ -72,11 +72,15 @@ class ImageTask(abc.ABC):
             for start in range(0, len(labels), batch):
                 logits = model(self.normalise(images[start : start + batch], device))
                 hits.append(hits_at(logits, labels[start : start + batch], start))
-        scores, count = dict(zip(("top1", "top5"), np.concatenate(hits, axis=1), strict=True)), len(labels)
-        values = {name: 100.0 * float(each.mean()) for name, each in scores.items()}
-        spread = {name: 100.0 * float(each.std(ddof=1)) if count > 1 else 0.0 for name, each in scores.items()}
-        stderr = {name: value / count**0.5 for name, value in spread.items()}
-        return Evaluation(values, stderr, dict.fromkeys(scores, count), scores)
+        return of_hits(dict(zip(("top1", "top5"), np.concatenate(hits, axis=1), strict=True)))
+
+
+def of_hits(scores: dict[str, np.ndarray]) -> Evaluation:
+    """Return accuracies in percent with their standard errors, given the hits of each metric, uint8 (N,)."""
+    values = {name: 100.0 * float(each.mean()) for name, each in scores.items()}
+    spread = {name: 100.0 * float(each.std(ddof=1)) if len(each) > 1 else 0.0 for name, each in scores.items()}
+    stderr = {name: value / len(scores[name]) ** 0.5 for name, value in spread.items()}
+    return Evaluation(values, stderr, {name: len(each) for name, each in scores.items()}, scores)
 
 
 def hits_at(logits: torch.Tensor, labels: np.ndarray, start: int) -> np.ndarray:
