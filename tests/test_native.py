@@ -120,3 +120,10 @@ def test_mixed_rows(monkeypatch):
     for mine, plain in zip(*drawn, strict=True):
         assert torch.equal(mine, plain)
         assert mine.stride() == plain.stride()
+
+
+def test_compilers_trace_the_plain_formulas():
+    quantizer = ActivationQuantizer(grid_from_range(torch.tensor(-1.0), torch.tensor(2.0), Scheme(4), True))
+    x = randn(3, 5)
+    for made in (torch.export.export(quantizer, (x,)).module(), torch.compile(quantizer, backend="eager")):
+        assert torch.equal(made(x), quantizer(x))

@@ -28,8 +28,9 @@ def built() -> bool:
 
 
 def fits(*inputs: Tensor) -> bool:
-    """Say whether all are of the type and device that there are kernels for."""
-    return all(x.dtype == torch.float32 and x.device.type == "cpu" for x in inputs) and built()
+    """Say whether all are of the type and device that there are kernels for; compilers trace the plain formulas."""
+    alike = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in inputs)
+    return alike and not torch.compiler.is_compiling() and built()
 
 
 def step_quantize(x: Tensor, step: Tensor, low: float, high: float, kept: Any) -> Tensor | None:
