@@ -45,7 +45,6 @@ class Photographs(ArrayTask):
         arrays = {"train_images": images, "train_labels": labels}
         self.save(out, arrays | {"val_images": val_images, "val_labels": val_labels})
 
-
     def evaluate(self, *arguments: Any, **keywords: Any) -> Evaluation:
         """Return top-1 and top-5 accuracy on all images, and top-1 of each of two sets."""
         scores, count = super().evaluate(*arguments, **keywords).scores, self.options.val
