@@ -25,6 +25,13 @@ def test_the_kernels_are_built():
     assert native.built()
 
 
+def test_without_a_compiler_a_line_says_so(tmp_path, monkeypatch, caplog):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setenv("CXX", "no-compiler-of-this-name")
+    assert not native.built.__wrapped__()
+    assert "no-compiler-of-this-name" in caplog.text
+
+
 def found(model, x, upstream):
     """Return the value and the gradients of an input and all parameters."""
     x = x.detach().clone().requires_grad_()
