@@ -60,7 +60,7 @@ def build() -> Path:
 
 
 def fits(*inputs: Tensor) -> bool:
-    """Say whether all are of the type and device that there are kernels for; compilers trace the plain formulas."""
+    """Say whether all, of any shape, are of the type and device of the kernels; compilers trace the plain formulas."""
     alike = all(x.dtype == torch.float32 and x.device.type == "cpu" for x in inputs)
     return alike and not torch.compiler.is_compiling() and built()
 
